@@ -1,0 +1,1 @@
+"""Chooses what runs where. Pure: no Kubernetes, no asyncio, no HTTP."""
