@@ -1,0 +1,50 @@
+"""What every performance model answers about one island; the face the planner sees.
+
+A model is built for one island: accelerator, architecture, precision and parallelism are fixed,
+lengths and batch vary. All methods are vectorised over numpy arrays and pure.
+"""
+
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+class PerformanceModel(Protocol):
+    """Seconds, tokens and bytes of one island (one replica, or ``dp`` copies that share it)."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model's family, e.g. ``roofline``; written into every plan."""
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence (input plus output) that the model architecture accepts [tokens]."""
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        """Seconds from start to first token of one prompt of ``length`` tokens on an idle island."""
+
+    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
+        """Seconds of the whole island that one prompt costs at saturation [s].
+
+        ``prefill_time`` divided by the prompts in flight at once: ``dp`` copies work side by
+        side and ``pp`` stages overlap. This is what a capacity row counts.
+        """
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Seconds per token step with ``sequences`` in the batch and ``kv_tokens`` cached in all.
+
+        Both count the whole island (all ``dp`` copies, evenly filled) and broadcast.
+        Non-decreasing in both arguments, and convex in ``kv_tokens`` at fixed ``sequences``.
+        """
+
+    def kv_capacity(self) -> int:
+        """KV-cache tokens that fit on the island beside the weights [tokens]; 0 if none."""
+
+    def max_sequences(self) -> int:
+        """Largest batch the engine runs on the island [sequences]."""
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Bytes of KV cache handed from prefill to decode for a prompt of ``length`` tokens."""

@@ -1,0 +1,164 @@
+"""Plan and PlanningOutcome: what the planner answers, as frozen facts.
+
+``document.py`` turns a plan into the JSON or YAML that people and the operator store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import TypeAlias
+
+from archipelago.perfmodel.lengths import Range
+from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.planner.problem import Objective, Phase
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Island:
+    """GPUs of one pool that together hold one copy (or ``dp`` copies) of one model."""
+
+    name: str
+    group: str
+    nodes: tuple[str, ...] = ()  # empty where the pool does not say how many GPUs a node has
+
+
+@dataclass(frozen=True)
+class Group:
+    """Islands of equal template: interchangeable, equal weight inside the group.
+
+    ``rates``: requests per second that the whole group serves of each of its model's ranges at
+    the plan's theta, shape (ranges,). ``max_batch``: sequences a decode island runs at most
+    (1 for prefill). ``utilisation``: the largest used share of its capacity rows, and
+    ``binding`` that row's name. ``step_time`` [s], ``sequences`` and ``kv_tokens``: the evaluated
+    fixed point of one decode island at theta (0 for prefill).
+    """
+
+    name: str
+    model: str
+    pool: str
+    phase: Phase
+    gpus: int  # per island
+    parallelism: Parallelism
+    max_batch: int
+    islands: int
+    rates: tuple[float, ...]
+    utilisation: float
+    binding: str
+    step_time: float = 0.0
+    sequences: float = 0.0
+    kv_tokens: float = 0.0
+    kv_capacity: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Requests of one route: prefilled in one group, decoded in another."""
+
+    prefill: str
+    decode: str
+    weight: int  # requests per million of the route
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the requests of one model and one range go; weights sum to 1,000,000."""
+
+    model: str
+    range: Range
+    share: float  # of the model's requests
+    pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A template that was left out, and why (with the numbers that decided)."""
+
+    template: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unservable:
+    """Share of a model's requests that no template can hold."""
+
+    model: str
+    share: float
+    above: int  # input length [tokens] from which on requests are unservable
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The proof of a plan: bound and gap are on theta, in the rate model.
+
+    ``bound`` is proven by the solver: no plan over the same templates has a larger theta.
+    ``gap`` = (bound - theta) / bound. ``complete`` is False when a limit ended the search, and
+    ``reason`` says which.
+    """
+
+    bound: float
+    gap: float
+    complete: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Templates with counts, rates per range, routes, and the certificate."""
+
+    name: str
+    strategy: str
+    performance_model: str
+    objective: Objective
+    theta: float  # headroom [1] or throughput [req/s], after evaluation
+    throughput: float  # all models together at theta [req/s]
+    certificate: Certificate
+    cost_per_hour: Decimal
+    groups: tuple[Group, ...]
+    islands: tuple[Island, ...]
+    routes: tuple[Route, ...]
+    unservable: tuple[Unservable, ...]
+    exclusions: tuple[Exclusion, ...]
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """The smallest change of one kind that would make the problem feasible."""
+
+    kind: str  # e.g. "ttft", "tpot", "gpus:H20", "budget", "rate"
+    value: float
+    unit: str
+    models: tuple[str, ...]
+    text: str
+
+
+class InfeasibleReason(StrEnum):
+    """What stands in the way."""
+
+    NO_TEMPLATE = "NoTemplate"  # a (model, range, phase) has no template
+    HEADROOM = "HeadroomTooLow"
+    UNSERVABLE = "TooMuchUnservable"
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """No plan exists; the answer says what binds and what would help."""
+
+    reason: InfeasibleReason
+    message: str
+    relaxations: tuple[Relaxation, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and how long it took; the seconds are not part of the plan's content."""
+
+    plan: Plan
+    seconds: float
+
+
+PlanningOutcome: TypeAlias = Planned | Infeasible
