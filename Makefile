@@ -1,0 +1,77 @@
+# Everything a person or CI does here. Bare `make` prints this help.
+#
+# PYTHON  the interpreter that the environment is made from (3.11 or newer)
+# VENV    where the environment lives; CI uses a fresh one outside the checkout
+PYTHON ?= python3
+VENV ?= .venv
+KIND ?=
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Before activation: the commands below must work in a plain shell.
+BIN := $(abspath $(VENV))/bin
+PY := $(BIN)/python
+READY := $(VENV)/.ready
+PYTEST := $(PY) -m pytest
+
+# The cluster that e2e tests run on: the test control plane, or kind where Docker is present.
+ifneq ($(strip $(KIND)),)
+export ARCHIPELAGO_TEST_CLUSTER := kind
+endif
+
+.PHONY: help
+help: ## print this help
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
+	$(PY) -m tests.controlplane ensure
+
+# Made again only when the pins or the dependencies change. uv where it works, else uv by pip.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than Python 3.11: say make setup PYTHON=python3.12"; exit 1; }
+	@test -x $(PY) || { echo "creating $(VENV)"; rm -rf "$(VENV)"; $(PYTHON) -m venv "$(VENV)"; }
+	@uv=uv; uv --version >/dev/null 2>&1 || { uv=$(BIN)/uv; $(PY) -m pip install --quiet uv; }; \
+	  $$uv pip install --quiet --python $(PY) --constraints constraints.txt \
+	    --editable '.[operator,plot]' --group dev
+	@touch $@
+
+.PHONY: check
+check: $(READY) ## ruff, formatting, mypy strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: unit
+unit: $(READY) ## tests that need no cluster
+	$(PYTEST) -n auto -m 'not cluster'
+
+.PHONY: e2e
+e2e: $(READY) ## tests on a real API server; KIND=1 runs them on a kind cluster
+	$(PYTEST) -m cluster
+
+.PHONY: test
+test: unit e2e ## every test: unit, then cluster; under 15 minutes
+
+.PHONY: demo
+demo: setup ## control plane, operator, first example, plan, table and plot; Ctrl-C ends it
+	$(PY) -m tests.demo
+
+.PHONY: bench
+bench: $(READY) ## the benchmarks: size, seconds, gap, memory
+	$(PY) -m benchmarks
+
+.PHONY: crds
+crds: $(READY) ## write crds/ anew from the operator's schema models
+	$(PY) -m archipelago.operator.crd
+
+.PHONY: clean
+clean: ## remove the environment, build outputs and the demo's leftovers
+	rm -rf .venv .demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
