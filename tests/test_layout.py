@@ -1,0 +1,166 @@
+"""What the shape of the repository promises: folders, symlinks, weight of a start, documents."""
+
+import operator
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).parents[1]
+LAYERS = ("operator", "planner", "perfmodel")
+HEAVY = ("torch", "ax", "kopf", "kubernetes")
+
+# Put together here, so that this file does not hold what it looks for.
+FORBIDDEN = [
+    re.escape(".".join(host))
+    for host in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("proxy", "golang", "org"),
+        ("npmjs", "org"),
+        ("crates", "io"),
+        ("deb", "debian", "org"),
+        ("repo", "maven", "apache", "org"),
+    )
+] + ["(?<![.\\w])/" + folder + "/" for folder in ("work", "root")]
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that git tracks."""
+    done = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPO, check=True, capture_output=True, text=True
+    )
+    return tuple(REPO / name for name in done.stdout.split("\0") if name)
+
+
+def text(path: Path) -> str:
+    """The file's text; empty for symlinks and binary files."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    content = path.read_bytes()
+    return "" if b"\0" in content else content.decode()
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter started in the repository root prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPO, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_standard_library_keeps_its_operator() -> None:
+    """With an operator/__init__.py, venv, pytest and build die in the repository root."""
+    assert not (REPO / "operator" / "__init__.py").exists()
+    assert operator.add(1, 1) == 2
+    assert python("import operator; print(operator.add(1, 1))") == "2"
+
+
+def test_the_namespace_has_no_init() -> None:
+    """import-linter only sees the packages below a namespace package."""
+    assert not (REPO / "src" / "archipelago" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_are_committed_relative_symlinks(layer: str) -> None:
+    """A checkout without symlinks builds an empty wheel; an absolute one works on one machine."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--stage", f"src/archipelago/{layer}"],
+        cwd=REPO,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert listed.stdout.startswith("120000 ")  # git's mode of a symlink
+    assert os.readlink(REPO / "src" / "archipelago" / layer) == f"../../{layer}"  # noqa: PTH115
+    assert (REPO / layer / "py.typed").is_file()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """The command line starts without torch, ax, kopf and kubernetes."""
+    loaded = python(
+        "import sys; sys.argv = ['archipelago', '--help']\n"
+        "from archipelago.planner.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print('loaded:', *(m for m in {HEAVY!r} if m in sys.modules))"
+    )
+    assert "Usage" in loaded
+    assert loaded.splitlines()[-1] == "loaded:"
+
+
+@pytest.mark.parametrize("pattern", FORBIDDEN)
+def test_no_file_names_a_registry_or_a_path_of_one_machine(pattern: str) -> None:
+    """The repository installs from whatever registry its user has configured."""
+    found = re.compile(pattern)
+    assert [str(p.relative_to(REPO)) for p in tracked() if found.search(text(p))] == []
+
+
+def test_documents_name_only_make_targets_that_exist() -> None:
+    """A command that a page tells people to run is there."""
+    targets = set(re.findall(r"^([a-z0-9-]+):", text(REPO / "Makefile"), re.MULTILINE))
+    pages = [p for p in tracked() if p.suffix == ".md" and "docs/designs" not in str(p)]
+    named = {
+        (page.name, target)
+        for page in pages
+        for target in re.findall(r"(?:^|`|&& |\$ )make ([a-z0-9-]+)", text(page), re.MULTILINE)
+    }
+    assert {target for _, target in named} >= {"setup", "test", "demo"}
+    assert sorted((page, target) for page, target in named if target not in targets) == []
+
+
+def test_every_target_has_help() -> None:
+    """Bare make explains everything a person can ask of it."""
+    makefile = text(REPO / "Makefile")
+    phony = re.findall(r"^\.PHONY: ([a-z0-9-]+)$", makefile, re.MULTILINE)
+    helped = subprocess.run(["make"], cwd=REPO, check=True, capture_output=True, text=True).stdout
+    assert len(phony) >= 8
+    assert [target for target in phony if f"make {target} " not in helped] == []
+
+
+def test_relative_links_lead_somewhere() -> None:
+    """Every relative link of every page names a file of the repository."""
+    dead = [
+        f"{page.relative_to(REPO)}: {link}"
+        for page in tracked()
+        if page.suffix == ".md"
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text(page))
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert dead == []
+
+
+# The points that the first path is held to.
+POINTS = {
+    *(f"A{n}" for n in (*range(1, 11), 12, *range(14, 19), 20, 21, 24, 25, 28)),
+    *(f"B{n}" for n in (1, 21, 22, 31, 35, 41)),
+}
+
+
+def acceptance_rows() -> dict[str, list[str]]:
+    """Tests that each row of the acceptance table names, by the row's id."""
+    rows = re.findall(r"^\| ([AB]\d+) \|(.*)$", text(REPO / "docs/acceptance.md"), re.MULTILINE)
+    return {point: re.findall(r"`(tests/[\w/]+\.py::\w+)`", row) for point, row in rows}
+
+
+def test_every_acceptance_point_has_a_row_with_a_test() -> None:
+    """No point is claimed without a test that can fail."""
+    rows = acceptance_rows()
+    assert set(rows) == POINTS
+    assert [point for point, tests in rows.items() if not tests] == []
+
+
+def test_every_acceptance_row_names_an_existing_test() -> None:
+    """A renamed test takes its row with it."""
+    missing = []
+    for point, tests in acceptance_rows().items():
+        for test in tests:
+            path, _, function = test.partition("::")
+            if not re.search(rf"def {function}\(", text(REPO / path)):
+                missing.append(f"{point}: {test}")
+    assert missing == []
