@@ -1,0 +1,44 @@
+"""What the control plane is made of: one place for every version and name."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+KUBERNETES = "v1.36.3"
+ETCD = "v3.7.3"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A program, and the Go package it is built from in which module under ``build/``."""
+
+    name: str
+    module: str
+    package: str
+
+
+BINARIES = {
+    binary.name: binary
+    for binary in (
+        Binary("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+        Binary("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
+        Binary(
+            "kube-controller-manager",
+            "kubernetes",
+            "k8s.io/kubernetes/cmd/kube-controller-manager",
+        ),
+        Binary("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
+        Binary("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+    )
+}
+NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+
+
+def target() -> tuple[str, str]:
+    """This machine's operating system and processor in Go's words."""
+    machine = platform.machine().lower()
+    return (
+        platform.system().lower(),
+        {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
+    )
