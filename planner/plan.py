@@ -141,6 +141,7 @@ class InfeasibleReason(StrEnum):
     NO_TEMPLATE = "NoTemplate"  # a (model, range, phase) has no template
     HEADROOM = "HeadroomTooLow"
     UNSERVABLE = "TooMuchUnservable"
+    NO_ROOM = "NoRoom"  # templates exist, but not enough GPUs or budget for one of each phase
 
 
 @dataclass(frozen=True)

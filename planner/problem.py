@@ -108,3 +108,13 @@ class PlanningProblem:
         """Headroom when every model states a rate, else throughput by weights."""
         stated = all(model.rate is not None for model in self.models)
         return Objective.HEADROOM if stated else Objective.THROUGHPUT
+
+    def weight(self, model: ModelDemand) -> float:
+        """w_m: requests per second of this model at theta = 1.
+
+        Under headroom the stated rate; under throughput the model's share of the weights, so that
+        theta is the throughput of all models together [req/s].
+        """
+        if self.objective is Objective.HEADROOM and model.rate is not None:
+            return model.rate
+        return model.weight / sum(m.weight for m in self.models)

@@ -1,0 +1,144 @@
+"""The solver's part: HiGHS on a Program, and the one map from its words to ours.
+
+One thread, one seed and a node limit make every solve deterministic; only a time limit that is hit
+is not, and it is reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import highspy
+import numpy as np
+
+from archipelago.planner.errors import SolverError
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.program import Program
+
+NODE_LIMIT = 100_000
+"""Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
+
+
+class SolveStatus(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "optimal"  # within the gap asked for
+    NODE_LIMIT = "node limit"
+    TIME_LIMIT = "time limit"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+_STATUS = {
+    highspy.HighsModelStatus.kOptimal: SolveStatus.OPTIMAL,
+    highspy.HighsModelStatus.kSolutionLimit: SolveStatus.NODE_LIMIT,
+    highspy.HighsModelStatus.kTimeLimit: SolveStatus.TIME_LIMIT,
+    highspy.HighsModelStatus.kInfeasible: SolveStatus.INFEASIBLE,
+    highspy.HighsModelStatus.kUnboundedOrInfeasible: SolveStatus.INFEASIBLE,
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try: relative gap, seconds, nodes, seed."""
+
+    gap: float
+    time_limit: float
+    seed: int = 0
+    nodes: int = NODE_LIMIT
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """``values`` over the program's columns; ``bound`` is proven on the objective."""
+
+    status: SolveStatus
+    objective: float
+    bound: float
+    values: FloatArray
+    nodes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What to optimise over a program: costs are minimised; column bounds; which are integer."""
+
+    cost: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    integer: bool = True
+
+
+def question(program: Program, cost: FloatArray) -> Question:
+    """The program's own column bounds under the given costs."""
+    lower = np.zeros(program.columns)
+    upper = np.full(program.columns, np.inf)
+    upper[1 : 1 + len(program.templates)] = program.count_upper
+    return Question(cost, lower, upper)
+
+
+def solve(
+    program: Program, asked: Question, effort: Effort, start: FloatArray | None = None
+) -> Solution | None:
+    """Solve; None means that the program is infeasible.
+
+    Raises:
+        SolverError: no solution was found within the limits, or HiGHS gave up.
+    """
+    highs = _load(program, asked, effort)
+    if start is not None:
+        warm = highspy.HighsSolution()
+        warm.col_value = start.tolist()
+        highs.setSolution(warm)
+    highs.run()
+    status = _STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+    if status is SolveStatus.INFEASIBLE:
+        return None
+    info = highs.getInfo()
+    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        raise SolverError(
+            f"no plan found before the {status} ({effort.time_limit:g} s, {effort.nodes} nodes); "
+            "give the planner a longer timeLimitSeconds"
+        )
+    bound = info.mip_dual_bound if asked.integer else info.objective_function_value
+    values = np.array(highs.getSolution().col_value)
+    return Solution(status, info.objective_function_value, bound, values, info.mip_node_count)
+
+
+def _load(program: Program, asked: Question, effort: Effort) -> highspy.Highs:
+    highs = highspy.Highs()
+    highs.silent()
+    for option, value in (
+        ("threads", 1),
+        ("parallel", "off"),
+        ("random_seed", effort.seed),
+        ("time_limit", effort.time_limit),
+        ("mip_rel_gap", effort.gap),
+        ("mip_abs_gap", 0.0),
+        ("mip_max_nodes", effort.nodes),
+    ):
+        highs.setOptionValue(option, value)
+    if highs.passModel(_lp(program, asked)) == highspy.HighsStatus.kError:
+        raise SolverError("HiGHS refused the program")
+    return highs
+
+
+def _lp(program: Program, asked: Question) -> highspy.HighsLp:
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = program.columns, program.matrix.shape[0]
+    lp.col_cost_, lp.col_lower_, lp.col_upper_ = asked.cost, asked.lower, asked.upper
+    lp.row_lower_, lp.row_upper_ = program.lower, program.upper
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = program.matrix.indptr
+    lp.a_matrix_.index_ = program.matrix.indices
+    lp.a_matrix_.value_ = program.matrix.data
+    if asked.integer:
+        kinds = [highspy.HighsVarType.kContinuous] * program.columns
+        count = len(program.templates)
+        kinds[1 : 1 + count] = [highspy.HighsVarType.kInteger] * count
+        lp.integrality_ = kinds
+    return lp

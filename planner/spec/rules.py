@@ -1,0 +1,95 @@
+"""Rules between fields, each written once and enforced twice.
+
+A ``Rule`` guards a ServingPlan in two places that must agree: offline by ``check`` (the command
+line, no cluster) and at admission by ``cel`` (the API server, no webhook). Both give ``message``,
+which says what to change. Rules within one field (range, length, pattern) are pydantic constraints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
+
+Reason: TypeAlias = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
+Problem: TypeAlias = tuple[str, str]
+"""Field path as kubectl writes it (``spec.pools[0].count``), and what to change."""
+
+RULES_KEY = "x-rules"
+NAMED_KEY = "x-named-by"
+"""Keys in the JSON schema that the CRD generator turns into the API server's own words."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition on an object of the spec.
+
+    ``cel`` is true where the rule holds (``self`` is the object); ``field`` is the path below the
+    object that the message points at. ``check`` says the same in Python; None marks a rule on
+    a change (``oldSelf``), which one file alone cannot break.
+    """
+
+    cel: str
+    message: str
+    check: Callable[[Any], bool] | None
+    field: str = ""
+    reason: Reason = "FieldValueInvalid"
+
+
+class SpecObject(BaseModel):
+    """An object of the spec: camelCase outside, frozen, no unknown fields, no guessed types."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+    )
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_absent(cls, data: object) -> object:
+        """Drop ``field: null`` as the API server does, so that defaults apply alike."""
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias for field in cls.model_fields.values()}
+        return {k: v for k, v in data.items() if v is not None or k not in known}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Carry the rules in the JSON schema, for the CRD generator."""
+        found = handler.resolve_ref_schema(handler(schema))
+        if cls.rules:
+            found[RULES_KEY] = [_as_data(rule) for rule in cls.rules]
+        return found
+
+
+def _as_data(rule: Rule) -> dict[str, str]:
+    return {key: value for key, value in asdict(rule).items() if key != "check"}
+
+
+def broken_rules(thing: object, path: str) -> Iterator[Problem]:
+    """Every rule that ``thing`` or an object below it breaks, with the path of the field."""
+    if isinstance(thing, SpecObject):
+        for rule in type(thing).rules:
+            if rule.check is not None and not rule.check(thing):
+                yield path + rule.field, rule.message
+        for name, field in type(thing).model_fields.items():
+            yield from broken_rules(getattr(thing, name), f"{path}.{field.alias}")
+    elif isinstance(thing, tuple):
+        for index, item in enumerate(thing):
+            yield from broken_rules(item, f"{path}[{index}]")

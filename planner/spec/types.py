@@ -1,0 +1,58 @@
+"""Building blocks of the spec: texts with a pattern, decimals, keyed lists.
+
+A number that is not whole travels as a decimal string: YAML and JSON floats lose digits, and the
+Kubernetes API conventions forbid them. ``REMEDIES`` says in words what each pattern asks for.
+"""
+
+from decimal import Decimal
+from typing import Annotated, TypeAlias, TypeVar
+
+from pydantic import Field
+
+from archipelago.planner.spec.rules import NAMED_KEY
+
+DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
+LARGE_DECIMAL = r"^[0-9]{1,15}(\.[0-9]{1,6})?$"
+DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+CATALOGUE_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._]*$"
+HEADER_NAME = r"^[A-Za-z0-9][-A-Za-z0-9_]*$"
+
+REMEDIES = {
+    DECIMAL: "write a decimal number in quotes, at most 9 digits before the point and 6 after it, "
+    'without sign, unit or exponent: "4.00"',
+    LARGE_DECIMAL: "write a decimal number in quotes, at most 15 digits before the point and "
+    '6 after it, without sign, unit or exponent: "3100.25"',
+    DNS_LABEL: "use only lower-case letters, digits and '-', and begin and end with "
+    "a letter or digit: h200-rack-a",
+    CATALOGUE_NAME: "use only letters, digits, '-', '.' and '_', beginning with a letter or digit: "
+    "DeepSeek-V3",
+    HEADER_NAME: "use only letters, digits, '-' and '_', beginning with a letter or digit: "
+    "x-session-id",
+}
+"""Pattern -> what a value that does not match should look like."""
+
+DecimalText: TypeAlias = Annotated[str, Field(pattern=DECIMAL, max_length=16)]
+LargeDecimalText: TypeAlias = Annotated[str, Field(pattern=LARGE_DECIMAL, max_length=22)]
+Label: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)]
+CatalogueName: TypeAlias = Annotated[str, Field(pattern=CATALOGUE_NAME, max_length=63)]
+
+Item = TypeVar("Item")
+# A YAML list is read into a tuple (frozen); the items keep the strict types of their object.
+Listed: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
+Named: TypeAlias = Annotated[
+    tuple[Item, ...], Field(strict=False, json_schema_extra={NAMED_KEY: "name"})
+]
+"""A list whose items are known by their ``name``: order has no meaning, names are unique."""
+
+MAX_TOKENS = 16_777_216
+"""Longest input length that a spec may name [tokens]; no published model reads more."""
+
+
+def number(text: str) -> float:
+    """Read a decimal as CEL's ``double()`` does, so that both sides compare alike."""
+    return float(text)
+
+
+def exact(text: str) -> Decimal:
+    """Read a decimal without loss, for money."""
+    return Decimal(text)

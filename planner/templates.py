@@ -1,0 +1,253 @@
+"""Templates: what an island can be, with the capacity rows that say what it can serve.
+
+A template is (model, pool, size, phase, parallelism, operating point). It carries rows ``A`` such
+that one island serves the rates lambda [req/s] exactly when ``A lambda <= 1`` (design of the rate
+model: docs/performance-model.md). What cannot be used is left out with its reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel import capacity
+from archipelago.perfmodel.errors import DoesNotFit
+from archipelago.perfmodel.parallelism import Parallelism, candidates
+from archipelago.perfmodel.roofline import Roofline
+from archipelago.planner.packing import island_sizes
+from archipelago.planner.plan import Exclusion
+from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem, Pool
+from archipelago.planner.strategy import Progress, quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+
+BALANCED = 0.999999
+"""A row whose value at zero load reaches this share of its limit leaves no room for requests."""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """One thing an island can be.
+
+    ``rows`` has shape (rows, ranges): island-seconds per request [s] over the row's limit.
+    ``servable`` (ranges,): pairs (template, range) that memory and length targets allow.
+    """
+
+    model: str
+    pool: str
+    phase: Phase
+    gpus: int
+    parallelism: Parallelism
+    max_batch: int
+    row_names: tuple[str, ...]
+    rows: FloatArray
+    servable: NDArray[np.bool_]
+    performance: PerformanceModel
+    utilisation_cap: float = 1.0
+
+    @property
+    def key(self) -> str:
+        """Canonical name; equal for equal templates of any two runs."""
+        batch = f"/b{self.max_batch}" if self.phase is Phase.DECODE else ""
+        return f"{self.model}/{self.pool}/x{self.gpus}/{self.phase}/{self.parallelism}{batch}"
+
+
+@dataclass(frozen=True, eq=False)
+class Catalogue:
+    """All templates of a problem in canonical order, and what was left out."""
+
+    templates: tuple[Template, ...]
+    exclusions: tuple[Exclusion, ...]
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A template before its rates are known."""
+
+    demand: ModelDemand
+    pool: Pool
+    gpus: int
+    parallelism: Parallelism
+    phase: Phase
+
+    def __str__(self) -> str:
+        where = f"{self.demand.name}/{self.pool.name}/x{self.gpus}"
+        return f"{where}/{self.phase}/{self.parallelism}"
+
+
+class _Unusable(Exception):  # noqa: N818  # control flow inside this module
+    """The shape cannot be a template; the message says why, with the numbers."""
+
+
+def build_catalogue(problem: PlanningProblem, progress: Progress = quiet) -> Catalogue:
+    """Benchmark every shape, keep what can serve something and is not dominated."""
+    shapes = list(_shapes(problem))
+    found: list[Template] = []
+    exclusions: list[Exclusion] = []
+    for done, shape in enumerate(shapes):
+        progress("benchmarking templates", done / len(shapes))
+        try:
+            found.extend(_benchmark(shape))
+        except _Unusable as unusable:
+            exclusions.append(Exclusion(str(shape), str(unusable)))
+    kept, dominated = _prune(found)
+    return Catalogue(tuple(kept), tuple(sorted([*exclusions, *dominated], key=_by_name)))
+
+
+def _by_name(exclusion: Exclusion) -> tuple[str, str]:
+    return exclusion.template, exclusion.reason
+
+
+def _shapes(problem: PlanningProblem) -> Iterator[_Shape]:
+    for demand in sorted(problem.models, key=lambda m: m.name):
+        for pool in sorted(problem.pools, key=lambda p: p.name):
+            for gpus in island_sizes(pool):
+                for phase in Phase:
+                    choices = candidates(
+                        demand.architecture, pool.accelerator, gpus, pool.gpus_per_node, phase
+                    )
+                    for parallelism in choices:
+                        yield _Shape(demand, pool, gpus, parallelism, phase)
+
+
+def _benchmark(shape: _Shape) -> list[Template]:
+    try:
+        performance = Roofline(
+            shape.pool.accelerator,
+            shape.demand.architecture,
+            shape.parallelism,
+            gpus_per_node=shape.pool.gpus_per_node,
+            max_sequences=shape.demand.max_sequences,
+        )
+    except DoesNotFit as error:
+        raise _Unusable(str(error)) from None
+    holds = _held_ranges(shape, performance)
+    if shape.phase is Phase.PREFILL:
+        return [_prefill(shape, performance, holds)]
+    return _decode(shape, performance, holds)
+
+
+def _held_ranges(shape: _Shape, performance: PerformanceModel) -> NDArray[np.bool_]:
+    """Ranges whose longest request fits into the KV memory of one copy, with its mean output."""
+    demand = shape.demand
+    moments = demand.lengths.moments(demand.ranges)
+    longest = np.array([r.max - 1 for r in demand.ranges], dtype=np.float64)
+    kept_output = moments.output if shape.phase is Phase.DECODE else np.ones_like(longest)
+    per_copy = performance.kv_capacity() / shape.parallelism.dp
+    holds = np.asarray(longest + kept_output <= per_copy)
+    if not holds.any():
+        need = longest[0] + kept_output[0]
+        raise _Unusable(f"KV memory of one copy holds {per_copy:.0f} tokens, needs {need:.0f}")
+    return holds
+
+
+def _prefill(shape: _Shape, performance: PerformanceModel, holds: NDArray[np.bool_]) -> Template:
+    demand = shape.demand
+    ttft = demand.targets.ttft
+    cap = capacity.prefill_utilisation(performance, demand.lengths, ttft)
+    longest = np.array([r.max - 1 for r in demand.ranges], dtype=np.float64)
+    alone = performance.prefill_time(longest)
+    servable = holds if ttft is None else holds & (alone <= ttft)
+    if ttft is not None and (cap <= 0 or not servable.any()):
+        mean = float(
+            np.dot(demand.lengths.probability, performance.prefill_time(demand.lengths.length))
+        )
+        raise _Unusable(
+            f"TTFT {ttft * 1e3:.0f} ms: an idle island needs {alone[0] * 1e3:.0f} ms for the "
+            f"shortest range and {mean * 1e3:.0f} ms on average"
+        )
+    row = capacity.prefill_row(performance, demand.lengths, demand.ranges, cap)
+    return Template(
+        demand.name,
+        shape.pool.name,
+        shape.phase,
+        shape.gpus,
+        shape.parallelism,
+        1,
+        ("time",),
+        np.atleast_2d(row),
+        servable,
+        performance,
+        cap,
+    )
+
+
+def _decode(
+    shape: _Shape, performance: PerformanceModel, holds: NDArray[np.bool_]
+) -> list[Template]:
+    demand = shape.demand
+    tpot = demand.targets.tpot
+    moments = demand.lengths.moments(demand.ranges)
+    longest = np.array([r.max - 1 for r in demand.ranges]) + moments.output
+    copies = float(shape.parallelism.dp)
+    alone = performance.decode_step_time(np.full_like(longest, copies), copies * longest)
+    servable = holds if tpot is None else holds & (alone <= tpot)
+    if not servable.any():
+        raise _Unusable(
+            f"TPOT {(tpot or 0) * 1e3:.0f} ms: one sequence alone takes "
+            f"{alone.min() * 1e3:.1f} ms per token"
+        )
+    found = []
+    for cap in capacity.batch_caps(performance, moments, tpot):
+        step = capacity.affine_majorant(performance, cap, _mean_context(moments))
+        if tpot is not None and step.a >= BALANCED * tpot:
+            continue
+        names, rows = capacity.decode_rows(step, moments, tpot)
+        found.append(
+            Template(
+                demand.name,
+                shape.pool.name,
+                shape.phase,
+                shape.gpus,
+                shape.parallelism,
+                cap,
+                tuple(names),
+                rows,
+                servable,
+                performance,
+            )
+        )
+    if not found:
+        raise _Unusable(f"TPOT {(tpot or 0) * 1e3:.0f} ms: the step without load is longer")
+    return found
+
+
+def _mean_context(moments: capacity.RangeMoments) -> float:
+    tokens = moments.probability * moments.output
+    return float(np.dot(tokens, moments.context) / tokens.sum())
+
+
+def _prune(templates: list[Template]) -> tuple[list[Template], list[Exclusion]]:
+    """Drop templates that another of the same model, pool, size and phase beats everywhere."""
+    kept: list[Template] = []
+    dropped: list[Exclusion] = []
+    for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.gpus, t.phase)):
+        rivals = list(members)
+        worst = [_worst_rows(t) for t in rivals]
+        alive = list(range(len(rivals)))
+        for i, template in enumerate(rivals):
+            better = next((j for j in alive if j != i and _dominates(worst[j], worst[i])), None)
+            if better is None:
+                kept.append(template)
+            else:
+                alive.remove(i)
+                reason = f"dominated by {rivals[better].key}: no range is served better"
+                dropped.append(Exclusion(template.key, reason))
+    return kept, dropped
+
+
+def _worst_rows(template: Template) -> FloatArray:
+    """Rows padded to three, with infinity where the range cannot be served."""
+    return np.where(template.servable, template.rows, np.inf)
+
+
+def _dominates(one: FloatArray, other: FloatArray) -> bool:
+    return one.shape == other.shape and bool((one <= other).all())
