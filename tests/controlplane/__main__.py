@@ -1,7 +1,5 @@
 """Commands of the test control plane: ``ensure`` its programs, run one with ``up``."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,11 +1,9 @@
 """The API server's audit log: who asked for what, and the answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 # Metadata is enough to compare verbs granted and used. The server's own traffic is left out.
 POLICY = """\
@@ -21,7 +19,7 @@ rules:
 
 @dataclass(frozen=True)
 class AuditEvent:
-    """One request. ``resource`` is empty for paths such as /readyz, ``stage`` tells a watch's begin.
+    """One request; ``resource`` is empty for paths such as /readyz.
 
     A watch is recorded twice: at stage ResponseStarted, and ResponseComplete when it ends.
     """
@@ -39,7 +37,7 @@ class AuditEvent:
     time: str
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> AuditEvent:
+    def from_record(cls, record: dict[str, Any]) -> Self:
         """Read one record of the log."""
         target = record.get("objectRef", {})
         return cls(

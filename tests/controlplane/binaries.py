@@ -6,8 +6,6 @@ be out of reach) is built from source with Go; both ways end in the cache. Only 
 or builds: it may take minutes, which no test may.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -17,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.controlplane import envtest, gobuild
-from tests.controlplane.errors import BinariesMissing, CannotObtain
+from tests.controlplane.errors import BinariesMissing
 from tests.controlplane.versions import ETCD, KUBERNETES, NEEDED, target
 
 ENSURE = "python -m tests.controlplane ensure"
@@ -71,7 +69,7 @@ def cache() -> Path:
 
 
 def _obtain(names: Sequence[str], say: Say) -> None:
-    """Download what the archive has, build the rest; install each program as soon as it is there."""
+    """Download what the archive has and build the rest; each is installed when it is there."""
     if not names:
         return
     with tempfile.TemporaryDirectory(dir=cache(), prefix=".incoming-") as folder:
@@ -114,6 +112,3 @@ def _remove_left_overs() -> None:
     """Delete what a run that was killed left half done; only the holder of the lock may."""
     for folder in cache().glob(".incoming-*"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["ENSURE", "BinariesMissing", "CannotObtain", "cache", "ensure", "find", "locate"]

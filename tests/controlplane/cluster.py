@@ -1,7 +1,5 @@
 """What a test does with a cluster, whether it is our control plane or kind."""
 
-from __future__ import annotations
-
 import base64
 import os
 import secrets

@@ -4,13 +4,11 @@
 are pinned there, and Go takes the modules from wherever it is configured to.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.controlplane.errors import CannotObtain
@@ -31,26 +29,29 @@ def build(name: str, into: Path, say: Callable[[str], None]) -> str:
             "KUBEBUILDER_ASSETS to a folder that has it"
         )
     say(f"{name}: building {binary.package} from source, minutes the first time")
-    packages = _count(binary)
-    started = said = time.monotonic()
-    compiled = 0
-    for _ in _compile(binary, into):
-        compiled += 1
-        now = time.monotonic()
-        if now - said >= SAY_EVERY_SECONDS:
-            say(
-                f"{name}: {compiled} of at most {packages} packages compiled, {now - started:.0f} s"
-            )
-            said = now
+    started = time.monotonic()
+    packages = _count(_list(binary), f"{name}: packages found", say)
+    _count(_compile(binary, into), f"{name}: packages compiled, of at most {packages}", say)
     say(f"{name}: built in {time.monotonic() - started:.0f} s")
     version = ETCD if binary.module == "etcd" else KUBERNETES
     return f"built from {binary.package} {version}"
 
 
-def _count(binary: Binary) -> int:
-    """How many packages the program consists of; fetches the modules on the way."""
-    listed = _run("list", "-mod=readonly", "-deps", binary.package, module=binary.module)
-    return sum(1 for _ in listed)
+def _count(lines: Iterable[str], what: str, say: Callable[[str], None]) -> int:
+    """How many lines come, saying so on the way every few seconds."""
+    started = said = time.monotonic()
+    count = 0
+    for count, _ in enumerate(lines, 1):
+        now = time.monotonic()
+        if now - said >= SAY_EVERY_SECONDS:
+            say(f"{what}: {count} ({now - started:.0f} s)")
+            said = now
+    return count
+
+
+def _list(binary: Binary) -> Iterator[str]:
+    """One item for each package that the program consists of; fetches the modules on the way."""
+    return _run("list", "-mod=readonly", "-deps", binary.package, module=binary.module)
 
 
 def _compile(binary: Binary, into: Path) -> Iterator[str]:

@@ -4,8 +4,6 @@ Every file lies in one new directory, every process is a child of the guard, and
 the control plane is closed or its owner dies. Only the loopback interface is listened on.
 """
 
-from __future__ import annotations
-
 import http.client
 import random
 import secrets
@@ -18,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.controlplane import audit, binaries
 from tests.controlplane.cluster import Cluster, write_kubeconfig
@@ -65,7 +64,7 @@ class ControlPlane(Cluster):
         audit: Path | None = None,
         manifests: Sequence[Path] = (),
         controllers: Sequence[str] = CONTROLLERS,
-    ) -> ControlPlane:
+    ) -> Self:
         """Start a control plane and return when it is ready for use.
 
         Args:
@@ -86,7 +85,7 @@ class ControlPlane(Cluster):
             raise
         return plane
 
-    def __enter__(self) -> ControlPlane:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,6 +105,15 @@ class ControlPlane(Cluster):
         self._wait_until(self._is_ready, "kube-apiserver")
 
     @contextmanager
+    def apiserver_stopped(self) -> Iterator[None]:
+        """An outage: ``stop_apiserver`` now, ``start_apiserver`` at the end, come what may."""
+        self.stop_apiserver()
+        try:
+            yield
+        finally:
+            self.start_apiserver()
+
+    @contextmanager
     def apiserver_paused(self) -> Iterator[None]:
         """Freeze the API server: connections stay open and nothing is answered."""
         self.processes.send("kube-apiserver", signal.SIGSTOP)
@@ -116,7 +124,7 @@ class ControlPlane(Cluster):
             self._wait_until(self._is_ready, "kube-apiserver")
 
     def audit_events(self, user: str | None = None) -> tuple[audit.AuditEvent, ...]:
-        """Requests so far, or those of one user such as ``system:serviceaccount:NAMESPACE:NAME``."""
+        """Requests so far, or one user's, such as ``system:serviceaccount:NAMESPACE:NAME``."""
         with self.audit_log.open() as lines:
             events = audit.parse(lines)
         return tuple(event for event in events if user in (None, event.user))
@@ -128,7 +136,7 @@ class ControlPlane(Cluster):
         programs: Mapping[str, Path],
         audit_log: Path | None,
         controllers: Sequence[str],
-    ) -> ControlPlane:
+    ) -> Self:
         directory = processes.directory
         etcd_port, port = _free_ports(2)
         return cls(

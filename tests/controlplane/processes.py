@@ -1,8 +1,7 @@
 """The owner's side of the guard: start, signal and end the control plane's processes."""
 
-from __future__ import annotations
-
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from tests.controlplane import guard
 from tests.controlplane.errors import ControlPlaneError
@@ -26,8 +25,8 @@ class Processes:
     guard: subprocess.Popen[str]
 
     @classmethod
-    def open(cls, parent: Path | None = None) -> Processes:
-        """Start a guard, whose directory is a new one inside ``parent`` (None: for temporary files)."""
+    def open(cls, parent: Path | None = None) -> Self:
+        """Start a guard, its directory inside ``parent`` (None: where temporary files go)."""
         # In a session of its own, so that Ctrl-C reaches the owner alone.
         process = subprocess.Popen(
             [sys.executable, "-I", guard.__file__, str(parent or tempfile.gettempdir())],
@@ -66,6 +65,8 @@ class Processes:
             with suppress(BrokenPipeError):
                 _open(pipe).close()
         self.guard.wait(timeout=CLOSE_SECONDS)
+        # The guard has removed it, unless it was killed.
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _ask(self, **command: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         stdin = _open(self.guard.stdin)

@@ -1,7 +1,5 @@
 """What the control plane is made of: one place for every version and name."""
 
-from __future__ import annotations
-
 import platform
 from dataclasses import dataclass
 

@@ -1,0 +1,66 @@
+"""A kind cluster in place of our own control plane, where Docker is present."""
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.controlplane.binaries import find
+from tests.controlplane.cluster import Cluster
+from tests.controlplane.errors import ControlPlaneError
+
+NAME = "archipelago-e2e"
+CREATE_SECONDS = 600
+
+
+@contextmanager
+def kind_cluster(directory: Path) -> Iterator[Cluster]:
+    """The kind cluster of the tests, made where there is none, and deleted where it was made."""
+    kubeconfig = directory / "kind.kubeconfig"
+    created = NAME not in _kind("get", "clusters").split()
+    if created:
+        _kind("create", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}", "--wait=120s")
+    else:
+        _kind("export", "kubeconfig", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
+    try:
+        yield _cluster(kubeconfig, directory)
+    finally:
+        if created:
+            _kind("delete", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
+
+
+def _cluster(kubeconfig: Path, directory: Path) -> Cluster:
+    """Address and certificate from the kubeconfig that kind wrote."""
+    kubectl = find(["kubectl"]).get("kubectl") or shutil.which("kubectl")
+    if not kubectl:
+        raise ControlPlaneError("no kubectl in the cache or on PATH")
+    view = subprocess.run(
+        [kubectl, f"--kubeconfig={kubeconfig}", "config", "view", "--raw", "-o=json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    server = json.loads(view.stdout)["clusters"][0]["cluster"]
+    ca = directory / "kind-ca.crt"
+    ca.write_bytes(base64.b64decode(server["certificate-authority-data"]))
+    return Cluster(
+        url=server["server"],
+        ca=ca,
+        kubeconfig=kubeconfig,
+        kubectl_binary=Path(kubectl),
+        directory=directory,
+    )
+
+
+def _kind(*arguments: str) -> str:
+    if not shutil.which("kind"):
+        raise ControlPlaneError("KIND=1 needs the program kind on PATH, and Docker")
+    done = subprocess.run(
+        ["kind", *arguments], check=False, capture_output=True, text=True, timeout=CREATE_SECONDS
+    )
+    if done.returncode:
+        raise ControlPlaneError(f"kind {' '.join(arguments)} failed: {done.stderr}")
+    return done.stdout
