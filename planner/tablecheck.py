@@ -1,0 +1,207 @@
+"""Is this a routing table that a router can trust? Asked before each write and of what is stored.
+
+The JSON Schema says the same about shapes; what it cannot say is checked here: weights that sum,
+names that exist, phases that fit, ranges without holes. Nothing here knows how a table is made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from archipelago.planner.canonical import API_VERSION
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.plan import MILLION
+from archipelago.planner.planfile import read_parallelism
+from archipelago.planner.problem import Phase
+from archipelago.planner.reader import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LENGTH_UNITS = ("tokens",)
+UNKNOWN_LENGTHS = ("Longest", "Shortest", "MostFrequent")
+FIRST_LENGTH = 1
+"""The first range starts at 0 or 1: a prompt has at least one token."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    model: str
+    phase: Phase
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Island:
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class _Tables:
+    groups: dict[str, _Group]
+    islands: dict[str, _Island]
+
+
+def validate_table(table: object) -> list[str]:
+    """Everything wrong with a table, each with its place; empty where it is good."""
+    try:
+        node = Node(table)
+        _constant(node.field("apiVersion"), API_VERSION)
+        _constant(node.field("kind"), "RoutingTable")
+        _identity(node.field("identity"))
+        content = node.field("content")
+    except PlanFileError as error:
+        return [str(error)]
+    return validate_content(content.value)
+
+
+def validate_content(content: object) -> list[str]:
+    """Everything wrong with the ``content`` of a table."""
+    try:
+        return list(_content(Node(content, "content")))
+    except PlanFileError as error:
+        return [str(error)]
+
+
+def _constant(node: Node, expected: str) -> None:
+    if node.value != expected:
+        raise node.refuse(repr(expected))
+
+
+def _identity(node: Node) -> None:
+    if not node.field("uid").text():
+        raise node.field("uid").refuse("a uid")
+    node.field("generation").integer(1)
+    node.field("sequence").integer(1)
+    time = node.field("time")
+    try:
+        known = datetime.fromisoformat(time.text()).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        raise time.refuse("a time with its zone, such as 2026-01-31T12:00:00Z")
+
+
+def _content(content: Node) -> Iterator[str]:
+    if content.field("lengthUnit").value not in LENGTH_UNITS:
+        raise content.field("lengthUnit").refuse(f"one of {', '.join(LENGTH_UNITS)}")
+    if content.field("unknownLength").value not in UNKNOWN_LENGTHS:
+        raise content.field("unknownLength").refuse(f"one of {', '.join(UNKNOWN_LENGTHS)}")
+    affinity = content.field("affinityKey")
+    if affinity.value is not None:
+        affinity.text()
+    yield from _repeated(content.field("groups"))
+    yield from _repeated(content.field("islands"))
+    yield from _repeated(content.field("models"))
+    tables = _Tables(_groups(content.field("groups")), _islands(content.field("islands")))
+    yield from _memberships(tables)
+    models = list(content.field("models").items())
+    if not models:
+        yield "content.models: empty; a table serves at least one model"
+    for model in models:
+        yield from _model(model, tables)
+
+
+def _repeated(list_node: Node) -> Iterator[str]:
+    names = Counter(item.field("name").text() for item in list_node.items())
+    for name, times in names.items():
+        if times > 1 or not name:
+            yield f"{list_node.path}: name {name!r} stands {times} times; names are unique"
+
+
+def _groups(node: Node) -> dict[str, _Group]:
+    return {
+        item.field("name").text(): _Group(
+            item.field("model").text(),
+            item.field("phase").one_of(Phase),
+            tuple(member.text() for member in item.field("members").items()),
+        )
+        for item in node.items()
+    }
+
+
+def _islands(node: Node) -> dict[str, _Island]:
+    return {item.field("name").text(): _read_island(item) for item in node.items()}
+
+
+def _read_island(item: Node) -> _Island:
+    item.field("pool").text()
+    item.field("gpus").integer(1)
+    item.field("maxBatch").integer(1)
+    read_parallelism(item.field("parallelism"))
+    for node in item.field("nodes").items():
+        node.text()
+    return _Island(item.field("phase").one_of(Phase))
+
+
+def _memberships(tables: _Tables) -> Iterator[str]:
+    times = Counter(member for group in tables.groups.values() for member in group.members)
+    for name, group in tables.groups.items():
+        place = f"content.groups[name={name}]"
+        if not group.members:
+            yield f"{place}.members: empty; a group has at least one island"
+        for member in group.members:
+            island = tables.islands.get(member)
+            if island is None:
+                yield f"{place}.members: {member!r} is not an island of this table"
+            elif island.phase is not group.phase:
+                yield f"{place}: island {member!r} serves {island.phase}, the group {group.phase}"
+    for island_name in tables.islands:
+        if times[island_name] != 1:
+            yield (
+                f"content.islands[name={island_name}]: member of {times[island_name]} groups; "
+                "each island belongs to exactly one"
+            )
+
+
+def _model(model: Node, tables: _Tables) -> Iterator[str]:
+    name = model.field("name").text()
+    place = f"content.models[name={name}]"
+    routes = list(model.field("routes").items())
+    if not routes:
+        yield f"{place}.routes: empty; leave the model out instead"
+        return
+    if model.field("unknownLengthRoute").integer() >= len(routes):
+        yield f"{place}.unknownLengthRoute: there are only {len(routes)} routes, counted from 0"
+    yield from _intervals(place, routes)
+    for route in routes:
+        yield from _route(route, name, tables)
+
+
+def _intervals(place: str, routes: list[Node]) -> Iterator[str]:
+    spans = [(r.field("min").integer(), r.field("max").integer(1)) for r in routes]
+    if spans[0][0] > FIRST_LENGTH:
+        yield f"{place}.routes[0].min: {spans[0][0]}; shorter requests have no route, start at 0"
+    for i, (least, most) in enumerate(spans):
+        if least >= most:
+            yield f"{place}.routes[{i}]: [{least}, {most}) holds no length"
+    for i, ((_, end), (start, _)) in enumerate(pairwise(spans), start=1):
+        if start != end:
+            yield f"{place}.routes[{i}].min: {start}, but the range before ends at {end}"
+
+
+def _route(route: Node, model: str, tables: _Tables) -> Iterator[str]:
+    pairs = list(route.field("pairs").items())
+    total = sum(pair.field("weight").integer(1) for pair in pairs)
+    if total != MILLION:
+        yield f"{route.path}.pairs: weights sum to {total}, not {MILLION}"
+    seen = Counter(tuple(pair.field(p).text() for p in Phase) for pair in pairs)
+    for pair, times in seen.items():
+        if times > 1:
+            yield f"{route.path}.pairs: {' -> '.join(pair)} stands {times} times"
+        for phase, group in zip(Phase, pair, strict=True):
+            yield from _end(f"{route.path}.pairs", model, phase, group, tables)
+
+
+def _end(place: str, model: str, phase: Phase, name: str, tables: _Tables) -> Iterator[str]:
+    group = tables.groups.get(name)
+    if group is None:
+        yield f"{place}.{phase}: {name!r} is not a group of this table"
+    elif group.model != model:
+        yield f"{place}.{phase}: group {name!r} serves model {group.model!r}, not {model!r}"
+    elif group.phase is not phase:
+        yield f"{place}.{phase}: group {name!r} serves {group.phase}, not {phase}"
