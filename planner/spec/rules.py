@@ -60,12 +60,12 @@ class SpecObject(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_means_absent(cls, data: object) -> object:
-        """Drop ``field: null`` as the API server does, so that defaults apply alike."""
+    def _as_the_server_reads(cls, data: object) -> object:
+        """Drop ``field: null``, so that defaults apply, and read 64.0 as 64."""
         if not isinstance(data, dict):
             return data
         known = {field.alias for field in cls.model_fields.values()}
-        return {k: v for k, v in data.items() if v is not None or k not in known}
+        return {k: _whole(v) for k, v in data.items() if v is not None or k not in known}
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -76,6 +76,12 @@ class SpecObject(BaseModel):
         if cls.rules:
             found[RULES_KEY] = [_as_data(rule) for rule in cls.rules]
         return found
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, list):
+        return [_whole(item) if isinstance(item, float) else item for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _as_data(rule: Rule) -> dict[str, str]:

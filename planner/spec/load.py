@@ -1,0 +1,98 @@
+"""From the text of a ServingPlan to its frozen form, or to every mistake with its remedy.
+
+What is refused here is refused by the API server too, and the other way round; the manifests under
+``tests/manifests`` are run against both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import ValidationError
+
+from archipelago.planner.errors import SpecError
+from archipelago.planner.spec.explain import explain, path_of
+from archipelago.planner.spec.rules import Problem, broken_rules
+from archipelago.planner.spec.schema import ServingPlanResource
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+MAX_TEXT = 1_048_576
+"""Longest text that is parsed [characters]; the largest valid ServingPlan is below 256 KiB."""
+
+
+def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
+    """Read a ServingPlan from YAML or JSON text, or from a mapping as the API server sends it.
+
+    Raises:
+        SpecError: it breaks at least one rule; lists every one with field path and remedy.
+    """
+    body = _parse(source) if isinstance(source, str) else source
+    if not isinstance(body, Mapping):
+        remedy = "write a ServingPlan: a mapping with apiVersion, kind, metadata and spec"
+        raise SpecError([("(file)", remedy)])
+    body = {key: value for key, value in body.items() if key != "status"}
+    try:
+        resource = ServingPlanResource.model_validate(body)
+    except ValidationError as error:
+        text = source if isinstance(source, str) else ""
+        details = error.errors(include_url=False)
+        raise SpecError([(path_of(d["loc"]), explain(d, text)) for d in details]) from None
+    problems = [*_repeated_names(resource), *broken_rules(resource.spec, "spec")]
+    if problems:
+        raise SpecError(problems)
+    return resource
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML in which a key may stand only once, as kubectl demands."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build the mapping, or raise at the second key of one name."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands twice in one mapping: keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str) -> object:
+    if len(text) > MAX_TEXT:
+        remedy = f"the text has {len(text)} characters, at most {MAX_TEXT} are read: shorten it"
+        raise SpecError([("(file)", remedy)])
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506  # it derives from SafeLoader
+    except yaml.YAMLError as error:
+        raise SpecError([("(file)", _unreadable(error))]) from None
+    except RecursionError:
+        raise SpecError([("(file)", "nested too deeply to be a ServingPlan")]) from None
+    except ValueError as error:  # e.g. a date that does not exist
+        raise SpecError([("(file)", f"not readable as YAML: {error}")]) from None
+
+
+def _unreadable(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.composer.ComposerError) and "single document" in str(error.context):
+        return "holds several YAML documents: give one ServingPlan per file"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}"
+        return f"not readable as YAML, {where}: {error.problem or error.context}"
+    return f"not readable as YAML: {' '.join(str(error).split())}"
+
+
+def _repeated_names(resource: ServingPlanResource) -> Iterator[Problem]:
+    """Names that stand twice in a list that is keyed by name (the API server's list-type map)."""
+    spec = resource.spec
+    named = {"spec.models": spec.models, "spec.pools": spec.pools}
+    named |= {f"spec.pools[{i}].domains": pool.domains for i, pool in enumerate(spec.pools)}
+    for path, items in named.items():
+        names = [item.name for item in items]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield f"{path}[{index}].name", f"Duplicate value {name!r}: give it another name"

@@ -1,0 +1,259 @@
+"""The traffic of one model: input lengths jointly with output lengths, and how to cut them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from archipelago.planner.spec.rules import Rule, SpecObject
+from archipelago.planner.spec.types import (
+    MAX_TOKENS,
+    DecimalText,
+    LargeDecimalText,
+    Listed,
+    number,
+)
+
+ROUNDING = 0.999
+"""A mean square may fall short of the squared mean by what rounding to a few digits costs."""
+
+
+def _square_is_possible(mean: str | None, square: str | None) -> bool:
+    """E[o^2] >= E[o]^2, for every distribution (Jensen)."""
+    if mean is None or square is None:
+        return True
+    return number(square) >= number(mean) * number(mean) * ROUNDING
+
+
+class Bin(SpecObject):
+    """Requests whose input length lies in ``[min, max)``."""
+
+    min: int = Field(ge=0, le=MAX_TOKENS, description="Smallest input length of the bin [tokens].")
+    max: int = Field(
+        ge=1,
+        le=MAX_TOKENS,
+        description="Input length at which the bin ends [tokens]; itself not part of it.",
+    )
+    weight: int = Field(
+        ge=0,
+        le=1_000_000_000,
+        description="Share of the bin, relative to the other bins; a count of requests will do.",
+    )
+    input_mean: DecimalText | None = Field(
+        None,
+        description="Mean input length in the bin [tokens], a decimal string. Absent: the bin's "
+        "middle. Stating it makes the plan's rates exact for means.",
+    )
+    output_mean: DecimalText | None = Field(
+        None,
+        description="Mean output length of the bin's requests [tokens], a decimal string. Absent: "
+        "the workload's outputTokens.",
+    )
+    output_mean_square: LargeDecimalText | None = Field(
+        None,
+        description="Mean of the squared output length of the bin's requests [tokens^2], "
+        "a decimal string. It says how far outputs spread. Absent: outputMean squared.",
+    )
+    rules = (
+        Rule(
+            "self.min < self.max",
+            "max must be larger than min: a bin holds the input lengths from min up to, "
+            "but not including, max",
+            lambda b: b.min < b.max,
+            ".max",
+        ),
+        Rule(
+            "!has(self.inputMean) || "
+            "(double(self.inputMean) >= double(self.min) && "
+            "double(self.inputMean) < double(self.max))",
+            "inputMean must lie inside its bin: at least min and below max",
+            lambda b: b.input_mean is None or b.min <= number(b.input_mean) < b.max,
+            ".inputMean",
+        ),
+        Rule(
+            "!has(self.outputMean) || double(self.outputMean) > 0.0",
+            "outputMean must be larger than 0: a request generates at least one token",
+            lambda b: b.output_mean is None or number(b.output_mean) > 0,
+            ".outputMean",
+        ),
+        Rule(
+            "!has(self.outputMeanSquare) || has(self.outputMean)",
+            "outputMeanSquare needs outputMean beside it: add outputMean to the bin",
+            lambda b: b.output_mean_square is None or b.output_mean is not None,
+            ".outputMeanSquare",
+        ),
+        Rule(
+            "!has(self.outputMeanSquare) || !has(self.outputMean) || "
+            "double(self.outputMeanSquare) >= "
+            f"double(self.outputMean) * double(self.outputMean) * {ROUNDING}",
+            "outputMeanSquare is the mean of the squares, which is never below the square of "
+            "outputMean: give the mean of o*o, not the variance",
+            lambda b: _square_is_possible(b.output_mean, b.output_mean_square),
+            ".outputMeanSquare",
+        ),
+    )
+
+
+def _in_order(bins: tuple[Bin, ...]) -> bool:
+    return all(left.max <= right.min for left, right in pairwise(bins))
+
+
+class Histogram(SpecObject):
+    """Input lengths as counted in a trace."""
+
+    bins: Annotated[Listed[Bin], Field(min_length=1, max_length=256)] = Field(
+        description="Bins in ascending order without overlap; gaps between them are lengths that "
+        "do not occur.",
+    )
+    rules = (
+        Rule(
+            "self.bins.all(i, b, i == 0 || self.bins[i - 1].max <= b.min)",
+            "bins must be in ascending order and must not overlap: sort them by min and let each "
+            "begin at or after the max of the one before",
+            lambda h: _in_order(h.bins),
+            ".bins",
+        ),
+        Rule(
+            "self.bins.exists(b, b.weight > 0)",
+            "at least one bin needs a weight above 0: give the bins that occur their counts",
+            lambda h: any(b.weight > 0 for b in h.bins),
+            ".bins",
+        ),
+    )
+
+
+class LogNormal(SpecObject):
+    """Input lengths as a log-normal distribution, cut to ``[min, max)``."""
+
+    median: int = Field(
+        ge=1,
+        le=MAX_TOKENS,
+        description="Median input length of the distribution before it is cut [tokens].",
+    )
+    sigma: DecimalText = Field(
+        description="Standard deviation of the natural logarithm of the input length, a decimal "
+        "string without unit; 0.5 to 1.5 is usual.",
+    )
+    min: int = Field(
+        1, ge=1, le=MAX_TOKENS, description="Smallest input length that occurs [tokens]."
+    )
+    max: int = Field(
+        ge=2,
+        le=MAX_TOKENS,
+        description="Input length at which the distribution is cut off [tokens]; longer requests "
+        "do not occur.",
+    )
+    rules = (
+        Rule(
+            "self.min < self.max",
+            "max must be larger than min: input lengths run from min up to, "
+            "but not including, max",
+            lambda d: d.min < d.max,
+            ".max",
+        ),
+        Rule(
+            "self.min >= self.max || (self.median >= self.min && self.median < self.max)",
+            "median must lie between min and max: widen min and max or correct the median",
+            lambda d: d.min >= d.max or d.min <= d.median < d.max,
+            ".median",
+        ),
+        Rule(
+            "double(self.sigma) > 0.0 && double(self.sigma) <= 5.0",
+            "sigma must be larger than 0 and at most 5; it is the standard deviation of "
+            'ln(length), not of the length: "0.9"',
+            lambda d: 0 < number(d.sigma) <= 5,  # noqa: PLR2004  # e^5: a factor of 148 per sigma
+            ".sigma",
+        ),
+    )
+
+
+class OutputTokens(SpecObject):
+    """Output lengths, independent of the input length."""
+
+    mean: DecimalText = Field(description="Mean output length [tokens], a decimal string.")
+    mean_square: LargeDecimalText | None = Field(
+        None,
+        description="Mean of the squared output length [tokens^2], a decimal string. Absent: the "
+        "mean squared, that is outputs of equal length.",
+    )
+    rules = (
+        Rule(
+            "double(self.mean) > 0.0",
+            "mean must be larger than 0: a request generates at least one token",
+            lambda o: number(o.mean) > 0,
+            ".mean",
+        ),
+        Rule(
+            "!has(self.meanSquare) || double(self.meanSquare) >= "
+            f"double(self.mean) * double(self.mean) * {ROUNDING}",
+            "meanSquare is the mean of the squares, which is never below the square of mean: "
+            "give the mean of o*o, not the variance",
+            lambda o: _square_is_possible(o.mean, o.mean_square),
+            ".meanSquare",
+        ),
+    )
+
+
+class Ranges(SpecObject):
+    """How input lengths are cut into the ranges that routes are made for."""
+
+    count: int = Field(
+        32,
+        ge=1,
+        le=256,
+        description="Number of input-length ranges; more of them route more finely.",
+    )
+    spacing: Literal["Width", "Probability", "Loss"] = Field(
+        "Probability",
+        description="Width: ranges of equal width [tokens]. Probability: ranges of equal share of "
+        "requests. Loss: boundaries where merging lengths would lose least.",
+    )
+
+
+class Workload(SpecObject):
+    """What the requests of one model look like."""
+
+    histogram: Histogram | None = Field(
+        None,
+        description="Input lengths as bins, for example from a trace (archipelago workload "
+        "from-trace).",
+    )
+    log_normal: LogNormal | None = Field(
+        None,
+        description="Input lengths as a log-normal distribution, where no trace is at hand.",
+    )
+    output_tokens: OutputTokens | None = Field(
+        None,
+        description="Output lengths [tokens] of the bins that state none, and of a logNormal.",
+    )
+    ranges: Ranges = Field(
+        Ranges(),
+        description="How input lengths are cut into ranges; each range gets its own routes.",
+    )
+    rules = (
+        Rule(
+            "has(self.histogram) != has(self.logNormal)",
+            "give exactly one of histogram and logNormal",
+            lambda w: (w.histogram is None) != (w.log_normal is None),
+        ),
+        Rule(
+            "has(self.outputTokens) || !has(self.logNormal)",
+            "a logNormal describes inputs only: add outputTokens with the mean output length",
+            lambda w: w.output_tokens is not None or w.log_normal is None,
+            ".outputTokens",
+            "FieldValueRequired",
+        ),
+        Rule(
+            "has(self.outputTokens) || !has(self.histogram) || "
+            "self.histogram.bins.all(b, has(b.outputMean))",
+            "some bins have no outputMean: add it to each bin, or add outputTokens for those "
+            "without",
+            lambda w: w.output_tokens is not None
+            or w.histogram is None
+            or all(b.output_mean is not None for b in w.histogram.bins),
+            ".outputTokens",
+            "FieldValueRequired",
+        ),
+    )
