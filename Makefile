@@ -2,6 +2,7 @@
 #
 # PYTHON  the interpreter that the environment is made from (3.11 or newer)
 # VENV    where the environment lives; CI uses a fresh one outside the checkout
+# KIND    1: cluster tests run on a kind cluster (needs Docker and kind) instead of our control plane
 PYTHON ?= python3
 VENV ?= .venv
 KIND ?=
@@ -16,11 +17,6 @@ BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
-
-# The cluster that e2e tests run on: the test control plane, or kind where Docker is present.
-ifneq ($(strip $(KIND)),)
-export ARCHIPELAGO_TEST_CLUSTER := kind
-endif
 
 .PHONY: help
 help: ## print this help
@@ -53,14 +49,14 @@ unit: $(READY) ## tests that need no cluster
 
 .PHONY: e2e
 e2e: $(READY) ## tests on a real API server; KIND=1 runs them on a kind cluster
-	$(PYTEST) -m cluster
+	$(PYTEST) -m cluster $(if $(KIND),--kind)
 
 .PHONY: test
 test: unit e2e ## every test: unit, then cluster; under 15 minutes
 
 .PHONY: demo
 demo: setup ## control plane, operator, first example, plan, table and plot; Ctrl-C ends it
-	$(PY) -m tests.demo
+	$(PY) -m tests.demo $(if $(DEMO_EXIT),--once)
 
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
