@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60
 HEAD_LINES = 45
 
 
-class DemoFailed(Exception):
+class DemoError(Exception):
     """A step did not come true; the message holds the operator's last words."""
 
 
@@ -61,7 +61,7 @@ def main() -> int:
         run(arguments.directory, arguments.example, once=arguments.once)
     except KeyboardInterrupt:
         click.echo("\nstopped")
-    except (ControlPlaneError, DemoFailed) as error:
+    except (ControlPlaneError, DemoError) as error:
         click.secho(f"\n{error}", fg="red", err=True)
         return 1
     return 0
@@ -112,7 +112,7 @@ def _first_path(plane: ControlPlane, directory: Path, example: Path, watch: Stop
         _wait_ready(plane, name)
     _show_kubectl(plane, "get", "splan")
     plot = directory / "plan.png"
-    _title(f"archipelago plan -f {_shown(example)} --plot {_shown(plot)}")
+    _title(f"$ archipelago plan -f {_shown(example)} --plot {_shown(plot)}")
     with watch.lap("the same plan on a laptop, with no cluster"):
         shown = _plan(example, plot)
     click.echo(shown)
@@ -137,7 +137,7 @@ def _start_operator(plane: ControlPlane) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not _answers(f"http://127.0.0.1:{port}/readyz"):
         if plane.processes.returncodes()[OPERATOR] is not None or time.monotonic() > deadline:
-            raise DemoFailed(f"the operator is not ready; its last words:\n{_last_words(plane)}")
+            raise DemoError(f"the operator is not ready; its last words:\n{_last_words(plane)}")
         time.sleep(0.05)
 
 
@@ -152,7 +152,7 @@ def _wait_ready(plane: ControlPlane, name: str) -> None:
         "wait", "--for=condition=Ready", name, f"--timeout={PATIENCE_SECONDS}s", check=False
     )
     if done.returncode:
-        raise DemoFailed(f"{done.stderr}the operator's last words:\n{_last_words(plane)}")
+        raise DemoError(f"{done.stderr}the operator's last words:\n{_last_words(plane)}")
 
 
 def _plan(example: Path, plot: Path) -> str:
@@ -164,7 +164,7 @@ def _plan(example: Path, plot: Path) -> str:
         text=True,
     )
     if done.returncode:
-        raise DemoFailed(done.stderr)
+        raise DemoError(done.stderr)
     return done.stdout
 
 
@@ -177,7 +177,7 @@ def _table_head(plane: ControlPlane, name: str) -> str:
 
 
 def _show_kubectl(plane: ControlPlane, *words: str) -> None:
-    _title(f"kubectl {' '.join(words)}")
+    _title(f"$ kubectl {' '.join(words)}")
     click.echo(plane.kubectl(*words).stdout)
 
 
@@ -198,9 +198,7 @@ def _last_words(plane: ControlPlane) -> str:
 
 
 def _title(text: str) -> None:
-    click.secho(
-        f"\n$ {text}" if text.split()[0] in {"kubectl", "archipelago"} else f"\n{text}", bold=True
-    )
+    click.secho(f"\n{text}", bold=True)
 
 
 def _shown(path: Path) -> Path:
