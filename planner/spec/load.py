@@ -20,6 +20,8 @@ from archipelago.planner.spec.schema import ServingPlanResource
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
+    from pydantic_core import ErrorDetails
+
 MAX_TEXT = 1_048_576
 """Longest text that is parsed [characters]; the largest valid ServingPlan is below 256 KiB."""
 
@@ -39,12 +41,17 @@ def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
         resource = ServingPlanResource.model_validate(body)
     except ValidationError as error:
         text = source if isinstance(source, str) else ""
-        details = error.errors(include_url=False)
+        details = [d for d in error.errors(include_url=False) if not _follows_from_items(d)]
         raise SpecError([(path_of(d["loc"]), explain(d, text)) for d in details]) from None
     problems = [*_repeated_names(resource), *broken_rules(resource.spec, "spec")]
     if problems:
         raise SpecError(problems)
     return resource
+
+
+def _follows_from_items(detail: ErrorDetails) -> bool:
+    """Whether a list is called too short only because its items are wrong."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -126,8 +126,7 @@ class Domain(SpecObject):
 
 def _is_chain(sizes: tuple[int, ...]) -> bool:
     return all(
-        large > small and large % small == 0
-        for small, large in zip(sizes, sizes[1:], strict=False)
+        large > small and large % small == 0 for small, large in zip(sizes, sizes[1:], strict=False)
     )
 
 
@@ -193,9 +192,11 @@ class Pool(SpecObject):
             "self.domains.map(d, d.nodes).sum() * self.gpusPerNode == self.count",
             "the nodes of all domains times gpusPerNode must equal count: list every domain, or "
             "correct count",
-            lambda p: not p.domains
-            or p.gpus_per_node is None
-            or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count,
+            lambda p: (
+                not p.domains
+                or p.gpus_per_node is None
+                or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count
+            ),
             ".domains",
         ),
         Rule(
@@ -356,8 +357,10 @@ class ServingPlanSpec(SpecObject):
             "!has(self.budgetPerHour) || self.pools.all(p, has(p.pricePerGPUHour))",
             "a budget needs the price of every pool: add pricePerGPUHour to each "
             '("0" where a pool costs nothing), or remove budgetPerHour',
-            lambda s: s.budget_per_hour is None
-            or all(pool.price_per_gpu_hour is not None for pool in s.pools),
+            lambda s: (
+                s.budget_per_hour is None
+                or all(pool.price_per_gpu_hour is not None for pool in s.pools)
+            ),
             ".pools",
         ),
         Rule(

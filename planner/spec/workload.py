@@ -148,8 +148,7 @@ class LogNormal(SpecObject):
     rules = (
         Rule(
             "self.min < self.max",
-            "max must be larger than min: input lengths run from min up to, "
-            "but not including, max",
+            "max must be larger than min: input lengths run from min up to, but not including, max",
             lambda d: d.min < d.max,
             ".max",
         ),
@@ -250,9 +249,11 @@ class Workload(SpecObject):
             "self.histogram.bins.all(b, has(b.outputMean))",
             "some bins have no outputMean: add it to each bin, or add outputTokens for those "
             "without",
-            lambda w: w.output_tokens is not None
-            or w.histogram is None
-            or all(b.output_mean is not None for b in w.histogram.bins),
+            lambda w: (
+                w.output_tokens is not None
+                or w.histogram is None
+                or all(b.output_mean is not None for b in w.histogram.bins)
+            ),
             ".outputTokens",
             "FieldValueRequired",
         ),
