@@ -4,8 +4,6 @@
 from the models here. ``crds/`` holds the printed form; a test compares the two.
 """
 
-from __future__ import annotations
-
 import sys
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias
@@ -58,45 +56,53 @@ class SummaryStatus(StatusObject):
     """The published plan in a few figures; the rest is in the routing table's ConfigMap."""
 
     strategy: str | None = Field(
-        None, max_length=63, description="Planning strategy that found the plan."
+        default=None, max_length=63, description="Planning strategy that found the plan."
     )
     objective: Literal["throughput", "headroom"] | None = Field(
-        None, description="What was maximised: throughput [requests/s] or headroom [multiple]."
+        default=None,
+        description="What was maximised: throughput [requests/s] or headroom [multiple].",
     )
     throughput: Figure | None = Field(
-        None, description="Requests that the plan sustains, all models together [requests/s]."
+        default=None,
+        description="Requests that the plan sustains, all models together [requests/s].",
     )
     headroom: Figure | None = Field(
-        None, description="Multiple of the stated request rates that the plan sustains."
+        default=None, description="Multiple of the stated request rates that the plan sustains."
     )
     bound: Figure | None = Field(
-        None,
+        default=None,
         description="Proven upper bound of the objective, in its unit (requests/s or multiple).",
     )
     gap: Figure | None = Field(
-        None, description="Proven distance to the best possible plan, a share of the bound."
+        default=None, description="Proven distance to the best possible plan, a share of the bound."
     )
     cost_per_hour: Figure | None = Field(
-        None, description="Price of the islands in use for one hour [$/h]."
+        default=None, description="Price of the islands in use for one hour [$/h]."
     )
-    islands: Count | None = Field(None, description="Number of islands in the plan [islands].")
-    gpus: Count | None = Field(None, description="GPUs of all islands together [GPUs].")
+    islands: Count | None = Field(
+        default=None, description="Number of islands in the plan [islands]."
+    )
+    gpus: Count | None = Field(default=None, description="GPUs of all islands together [GPUs].")
     slo: Literal["Met", "Missed", "None"] | None = Field(
-        None,
+        default=None,
         description="Whether the evaluated plan keeps every latency target; None: there is no "
         "target.",
     )
     ttft_milliseconds: Count | None = Field(
-        None, description="Largest evaluated time to first token of any model [ms]."
+        default=None, description="Largest evaluated time to first token of any model [ms]."
     )
     tpot_milliseconds: Count | None = Field(
-        None, description="Largest evaluated time per output token of any island [ms]."
+        default=None, description="Largest evaluated time per output token of any island [ms]."
     )
     content_hash: str | None = Field(
-        None, max_length=71, description="Hash of the routing table's content (SHA-256, hex)."
+        default=None,
+        max_length=71,
+        description="Hash of the routing table's content (SHA-256, hex).",
     )
     table: str | None = Field(
-        None, max_length=253, description="Name of the ConfigMap that holds the routing table."
+        default=None,
+        max_length=253,
+        description="Name of the ConfigMap that holds the routing table.",
     )
 
 
@@ -107,11 +113,13 @@ class LastPlanStatus(StatusObject):
     time: datetime = Field(description="When the run ended (RFC 3339).")
     outcome: Word = Field(description="How it ended, as one CamelCase word, for example Planned.")
     trigger: Word | None = Field(
-        None, description="What started it, as one CamelCase word, for example SpecChanged."
+        default=None, description="What started it, as one CamelCase word, for example SpecChanged."
     )
-    plan_seconds: Figure | None = Field(None, description="How long the run took [s].")
+    plan_seconds: Figure | None = Field(default=None, description="How long the run took [s].")
     message: str | None = Field(
-        None, max_length=MESSAGE_LENGTH, description="What the run decided, in one sentence."
+        default=None,
+        max_length=MESSAGE_LENGTH,
+        description="What the run decided, in one sentence.",
     )
 
 
@@ -119,16 +127,19 @@ class ServingPlanStatus(StatusObject):
     """What the operator says about the plan; written by the operator only."""
 
     observed_generation: Count | None = Field(
-        None, description="Generation of the spec that the status speaks about."
+        default=None, description="Generation of the spec that the status speaks about."
     )
     conditions: Annotated[
         list[ConditionStatus], Field(max_length=16, json_schema_extra={NAMED_KEY: "type"})
-    ] = Field([], description="Ready, Planned, InventoryResolved, MetricsAvailable and others.")
+    ] = Field(
+        default=[], description="Ready, Planned, InventoryResolved, MetricsAvailable and others."
+    )
     summary: SummaryStatus | None = Field(
-        None, description="The published plan in a few figures; absent before the first one."
+        default=None,
+        description="The published plan in a few figures; absent before the first one.",
     )
     last_plan: LastPlanStatus | None = Field(
-        None, description="The last planning run; absent before the first one."
+        default=None, description="The last planning run; absent before the first one."
     )
 
 

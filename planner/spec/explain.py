@@ -106,7 +106,7 @@ def _schema_at(location: Location) -> dict[str, Any]:
 def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
     """Follow a reference and an optional type; the field's own description wins."""
     kinds = schema.get("anyOf", [schema])
-    target = next((kind for kind in kinds if kind.get("type") != "null"), {})
+    target: dict[str, Any] = next((kind for kind in kinds if kind.get("type") != "null"), {})
     if "$ref" in target:
         target = _schema()["$defs"][target["$ref"].rsplit("/", 1)[-1]]
     described = {"description": schema["description"]} if "description" in schema else {}

@@ -96,10 +96,11 @@ def _unreadable(error: yaml.YAMLError) -> str:
 def _repeated_names(resource: ServingPlanResource) -> Iterator[Problem]:
     """Names that stand twice in a list that is keyed by name (the API server's list-type map)."""
     spec = resource.spec
-    named = {"spec.models": spec.models, "spec.pools": spec.pools}
-    named |= {f"spec.pools[{i}].domains": pool.domains for i, pool in enumerate(spec.pools)}
-    for path, items in named.items():
-        names = [item.name for item in items]
+    named = {"spec.models": [m.name for m in spec.models]}
+    named |= {"spec.pools": [pool.name for pool in spec.pools]}
+    for index, pool in enumerate(spec.pools):
+        named[f"spec.pools[{index}].domains"] = [domain.name for domain in pool.domains]
+    for path, names in named.items():
         for index, name in enumerate(names):
             if name in names[:index]:
                 yield f"{path}[{index}].name", f"Duplicate value {name!r}: give it another name"

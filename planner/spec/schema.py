@@ -4,8 +4,7 @@ The one definition of ``spec``: the command line reads files with it, and the op
 the custom resource definition from it. Every field says its unit; every text and list is bounded.
 """
 
-from __future__ import annotations
-
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,13 +31,13 @@ class Targets(SpecObject):
     """Latency targets; an absent one is not a constraint."""
 
     ttft_milliseconds: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=3_600_000,
         description="Time to first token that the plan must keep [ms]. Absent: no such target.",
     )
     tpot_milliseconds: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=60_000,
         description="Time per output token that the plan must keep [ms]. Absent: no such target.",
@@ -57,24 +56,24 @@ class Model(SpecObject):
         "or Llama-3.1-8B. It cannot be changed: another architecture is another model.",
     )
     precision: Literal["bf16", "fp8", "fp4"] | None = Field(
-        None,
+        default=None,
         description="Number format of the weights. Absent: the format that the catalogue states "
         "for the architecture.",
     )
     requests_per_second: DecimalText | None = Field(
-        None,
+        default=None,
         description="Request rate to serve [requests/s], a decimal string. With a rate on every "
         "model the plan maximises headroom, the multiple of these rates that it sustains.",
     )
     weight: int = Field(
-        1,
+        default=1,
         ge=1,
         le=1_000_000,
         description="Share of the throughput relative to the other models, where no rates are "
         "given; without unit.",
     )
     max_sequences: int = Field(
-        1024,
+        default=1024,
         ge=1,
         le=65_536,
         description="Largest batch that the engine runs on one island [sequences].",
@@ -83,7 +82,7 @@ class Model(SpecObject):
         description="Lengths of the model's requests [tokens] and the ranges they are planned in.",
     )
     slo: Targets = Field(
-        Targets(),
+        default=Targets(),
         description="Latency targets of the model [ms]; islands that cannot keep them are not "
         "built.",
     )
@@ -125,9 +124,7 @@ class Domain(SpecObject):
 
 
 def _is_chain(sizes: tuple[int, ...]) -> bool:
-    return all(
-        large > small and large % small == 0 for small, large in zip(sizes, sizes[1:], strict=False)
-    )
+    return all(large > small and large % small == 0 for small, large in pairwise(sizes))
 
 
 def _fit_node(sizes: tuple[int, ...], node: int | None) -> bool:
@@ -148,19 +145,19 @@ class Pool(SpecObject):
         ge=1, le=1_000_000, description="GPUs that exist in the pool and may be used [GPUs]."
     )
     gpus_per_node: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=1024,
         description="GPUs in one node [GPUs]. Absent: GPUs come one by one, and islands of any "
         "size fit together.",
     )
     price_per_gpu_hour: DecimalText | None = Field(
-        None,
+        default=None,
         alias="pricePerGPUHour",
         description="Price of one GPU for one hour [$/h], a decimal string. Absent: costs nothing.",
     )
     domains: Annotated[Named[Domain], Field(max_length=64)] = Field(
-        (),
+        default=(),
         description="Network domains of the pool [nodes in each]; an island never spans two. "
         "Absent: all nodes form one domain.",
     )
@@ -168,7 +165,7 @@ class Pool(SpecObject):
         Listed[Annotated[int, Field(ge=1, le=1_000_000, description="Size of an island [GPUs].")]],
         Field(max_length=16),
     ] = Field(
-        (),
+        default=(),
         description="Sizes that an island may have [GPUs], ascending, each dividing the next. "
         "Absent: 1, 2, 4 ... up to a node, then 1, 2, 4 ... nodes, at most 128 GPUs.",
     )
@@ -228,26 +225,26 @@ class Planner(SpecObject):
     """How the plan is found."""
 
     strategy: Literal["exact"] = Field(
-        "exact",
+        default="exact",
         description="Planning strategy. exact: a mixed-integer program with a proof of how far "
         "the plan is from the best possible.",
     )
     time_limit_seconds: int = Field(
-        10,
+        default=10,
         ge=1,
         le=900,
         description="Longest time that planning may take [s]; then the best plan so far is "
         "returned with its honest gap.",
     )
     seed: int = Field(
-        0,
+        default=0,
         ge=0,
         le=2_147_483_647,
         description="Seed of the solver, without unit; the same inputs and seed give the same "
         "plan.",
     )
     gap_parts_per_million: int = Field(
-        1000,
+        default=1000,
         ge=1,
         le=1_000_000,
         description="Largest proven distance to the best possible plan at which the search ends "
@@ -259,25 +256,25 @@ class Routing(SpecObject):
     """What the routing table tells the router beside the routes."""
 
     length_unit: Literal["tokens"] = Field(
-        "tokens", description="Unit in which the router counts input lengths."
+        default="tokens", description="Unit in which the router counts input lengths."
     )
     unknown_length: Literal["Longest", "Shortest", "MostFrequent"] = Field(
-        "Longest",
+        default="Longest",
         description="Range for a request whose input length the router does not know: the longest "
         "(safe), the shortest, or the one with most requests.",
     )
     affinity_key: Annotated[str, Field(pattern=HEADER_NAME, max_length=63)] | None = Field(
-        None,
+        default=None,
         description="Request header whose equal values should meet the same island, for its "
         "prefix cache. Absent: no affinity.",
     )
 
 
-def _rates_stated(spec: ServingPlanSpec) -> list[bool]:
+def _rates_stated(spec: "ServingPlanSpec") -> list[bool]:
     return [model.requests_per_second is not None for model in spec.models]
 
 
-def _bins(spec: ServingPlanSpec) -> int:
+def _bins(spec: "ServingPlanSpec") -> int:
     histograms = (model.workload.histogram for model in spec.models)
     return sum(len(histogram.bins) for histogram in histograms if histogram is not None)
 
@@ -292,30 +289,31 @@ class ServingPlanSpec(SpecObject):
         description="GPU pools that the islands are taken from [GPUs]; names are unique.",
     )
     budget_per_hour: DecimalText | None = Field(
-        None,
+        default=None,
         description="Most that the islands in use may cost [$/h], a decimal string. Absent: no "
         "limit.",
     )
     min_headroom: DecimalText | None = Field(
-        None,
+        default=None,
         description="Smallest multiple of the stated request rates that a plan must sustain, "
         "a decimal string without unit. Absent: any.",
     )
     max_unservable: DecimalText = Field(
-        "0.001",
+        default="0.001",
         description="Largest share of a model's requests that may be too long for every island, "
         "a decimal string between 0 and 1.",
     )
     planner: Planner = Field(
-        Planner(), description="How the plan is found: strategy, time limit [s], seed and gap."
+        default=Planner(),
+        description="How the plan is found: strategy, time limit [s], seed and gap.",
     )
     routing: Routing = Field(
-        Routing(),
+        default=Routing(),
         description="What the routing table says beside the routes: length unit, unknown lengths, "
         "affinity.",
     )
     suspend: bool = Field(
-        False,
+        default=False,
         description="True: keep the routing table as it is and plan nothing until it is false "
         "again.",
     )
@@ -391,7 +389,9 @@ class Metadata(BaseModel):
         description="Name of the plan, unique in its namespace; a DNS subdomain name.",
     )
     namespace: str | None = Field(
-        None, max_length=63, description="Namespace of the resource; absent in a file without one."
+        default=None,
+        max_length=63,
+        description="Namespace of the resource; absent in a file without one.",
     )
 
 
@@ -406,4 +406,4 @@ class ServingPlanResource(BaseModel):
     )
     kind: Literal["ServingPlan"] = Field(description="Kind of the resource.")
     metadata: Metadata = Field(description="Name and namespace of the resource.")
-    spec: ServingPlanSpec = Field(description="What is to be planned.")
+    spec: "ServingPlanSpec" = Field(description="What is to be planned.")

@@ -1,7 +1,5 @@
 """The traffic of one model: input lengths jointly with output lengths, and how to cut them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -42,17 +40,17 @@ class Bin(SpecObject):
         description="Share of the bin, relative to the other bins; a count of requests will do.",
     )
     input_mean: DecimalText | None = Field(
-        None,
+        default=None,
         description="Mean input length in the bin [tokens], a decimal string. Absent: the bin's "
         "middle. Stating it makes the plan's rates exact for means.",
     )
     output_mean: DecimalText | None = Field(
-        None,
+        default=None,
         description="Mean output length of the bin's requests [tokens], a decimal string. Absent: "
         "the workload's outputTokens.",
     )
     output_mean_square: LargeDecimalText | None = Field(
-        None,
+        default=None,
         description="Mean of the squared output length of the bin's requests [tokens^2], "
         "a decimal string. It says how far outputs spread. Absent: outputMean squared.",
     )
@@ -137,7 +135,7 @@ class LogNormal(SpecObject):
         "string without unit; 0.5 to 1.5 is usual.",
     )
     min: int = Field(
-        1, ge=1, le=MAX_TOKENS, description="Smallest input length that occurs [tokens]."
+        default=1, ge=1, le=MAX_TOKENS, description="Smallest input length that occurs [tokens]."
     )
     max: int = Field(
         ge=2,
@@ -173,7 +171,7 @@ class OutputTokens(SpecObject):
 
     mean: DecimalText = Field(description="Mean output length [tokens], a decimal string.")
     mean_square: LargeDecimalText | None = Field(
-        None,
+        default=None,
         description="Mean of the squared output length [tokens^2], a decimal string. Absent: the "
         "mean squared, that is outputs of equal length.",
     )
@@ -199,13 +197,13 @@ class Ranges(SpecObject):
     """How input lengths are cut into the ranges that routes are made for."""
 
     count: int = Field(
-        32,
+        default=32,
         ge=1,
         le=256,
         description="Number of input-length ranges; more of them route more finely.",
     )
     spacing: Literal["Width", "Probability", "Loss"] = Field(
-        "Probability",
+        default="Probability",
         description="Width: ranges of equal width [tokens]. Probability: ranges of equal share of "
         "requests. Loss: boundaries where merging lengths would lose least.",
     )
@@ -215,20 +213,20 @@ class Workload(SpecObject):
     """What the requests of one model look like."""
 
     histogram: Histogram | None = Field(
-        None,
+        default=None,
         description="Input lengths as bins, for example from a trace (archipelago workload "
         "from-trace).",
     )
     log_normal: LogNormal | None = Field(
-        None,
+        default=None,
         description="Input lengths as a log-normal distribution, where no trace is at hand.",
     )
     output_tokens: OutputTokens | None = Field(
-        None,
+        default=None,
         description="Output lengths [tokens] of the bins that state none, and of a logNormal.",
     )
     ranges: Ranges = Field(
-        Ranges(),
+        default=Ranges(),
         description="How input lengths are cut into ranges; each range gets its own routes.",
     )
     rules = (
