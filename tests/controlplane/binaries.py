@@ -91,7 +91,9 @@ def _install(program: Path, origin: str) -> None:
 
 def _origin(path: Path) -> str:
     note = path.with_name(f"{path.name}.origin")
-    return note.read_text().strip() if note.exists() else "KUBEBUILDER_ASSETS"
+    if note.exists():
+        return note.read_text().strip()
+    return "in the cache" if path.parent == cache() else "from KUBEBUILDER_ASSETS"
 
 
 @contextmanager

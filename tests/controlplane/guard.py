@@ -22,6 +22,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 LIVENESS_SECONDS = 0.5
+WAIT_SECONDS = 30.0
 PREFIX = "archipelago-controlplane-"
 
 Command = dict[str, Any]
@@ -62,7 +63,7 @@ class Guard:
         """Send a signal to one process; with ``wait``, return when it has ended."""
         child = self.children[command["name"]]
         child.send_signal(command["signal"])
-        return {"returncode": child.wait() if command["wait"] else child.poll()}
+        return {"returncode": child.wait(WAIT_SECONDS) if command["wait"] else child.poll()}
 
     def poll(self, _: Command) -> Command:
         """Return codes of the processes, None for those that run."""
@@ -74,7 +75,7 @@ class Guard:
             command = json.loads(line)
             try:
                 answer = getattr(self, command["do"])(command)
-            except (OSError, KeyError) as error:
+            except (OSError, KeyError, subprocess.TimeoutExpired) as error:
                 answer = {"error": repr(error)}
             say(answer)
 

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane import Cluster, ControlPlane, eventually
+from tests.controlplane import Cluster, ControlPlane, ControlPlaneError, eventually
+from tests.controlplane.kind import kind_cluster
 
 pytestmark = pytest.mark.cluster
+
+# Tests that start one themselves. The session's is not theirs, but where there is none (on kind),
+# its fixture skips them.
+starts_its_own = pytest.mark.usefixtures("controlplane")
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +43,16 @@ spec:
       served: true
       storage: true
       schema: {openAPIV3Schema: {type: object}}
+"""
+
+KIND = """#!/bin/sh
+echo "$@" >> "{log}"
+case "$1" in get) echo "{existing}";; esac
+for word; do
+  case "$1 $word" in create*--kubeconfig=*|export*--kubeconfig=*)
+    cp "{kubeconfig}" "${{word#*=}}";;
+  esac
+done
 """
 
 
@@ -93,6 +108,7 @@ def test_garbage_collection_deletes_what_a_deleted_object_owned(
     get(cluster, namespace, "configmap/unowned")
 
 
+@starts_its_own
 def test_garbage_collection_knows_a_custom_kind_that_came_with_the_start(tmp_path: Path) -> None:
     """It would learn of a kind that came later up to 30 s later."""
     crd = tmp_path / "widgets.yaml"
@@ -154,6 +170,7 @@ def test_a_paused_api_server_answers_nothing_until_it_goes_on(
     controlplane.kubectl("get", "namespaces")
 
 
+@starts_its_own
 def test_nothing_is_left_of_a_controlplane_that_was_closed(tmp_path: Path) -> None:
     with ControlPlane.start(tmp_path) as plane:
         assert plane.directory.parent == tmp_path
@@ -163,6 +180,7 @@ def test_nothing_is_left_of_a_controlplane_that_was_closed(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@starts_its_own
 def test_nothing_is_left_of_a_controlplane_whose_owner_was_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
@@ -178,6 +196,7 @@ def test_nothing_is_left_of_a_controlplane_whose_owner_was_killed(tmp_path: Path
     eventually(lambda: list(tmp_path.iterdir()) == [], within=5)
 
 
+@starts_its_own
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a dead parent")
 def test_nothing_is_left_of_a_controlplane_whose_guard_was_killed(tmp_path: Path) -> None:
     plane = ControlPlane.start(tmp_path)
@@ -188,6 +207,23 @@ def test_nothing_is_left_of_a_controlplane_whose_guard_was_killed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@starts_its_own
+def test_a_program_that_ends_at_the_start_is_reported_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    etcd = tmp_path / "assets" / "etcd"
+    etcd.parent.mkdir()
+    etcd.write_text("#!/bin/sh\necho no space left\nexit 3\n")
+    etcd.chmod(0o755)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(etcd.parent))
+    work = tmp_path / "work"
+    work.mkdir()
+    with pytest.raises(ControlPlaneError, match=r"etcd ended with 3:\nno space left"):
+        ControlPlane.start(work)
+    assert list(work.iterdir()) == []
+
+
+@starts_its_own
 def test_up_writes_a_kubeconfig_and_stops_on_a_signal(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     with up(kubeconfig) as process:
@@ -218,6 +254,35 @@ def test_a_session_without_programs_fails_at_once_and_names_the_command(tmp_path
     assert session.returncode == 1
     assert "python -m tests.controlplane ensure" in session.stdout
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("existing", "commands"),
+    [
+        pytest.param("", ["get", "create", "delete"], id="made-and-deleted"),
+        pytest.param("archipelago-e2e\nother", ["get", "export"], id="reused-and-left"),
+    ],
+)
+def test_a_kind_cluster_is_deleted_only_where_it_was_made(
+    controlplane: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    existing: str,
+    commands: list[str],
+) -> None:
+    """With a stand-in for the program kind that hands out our control plane: Docker is rare."""
+    log = tmp_path / "log"
+    stand_in = tmp_path / "kind"
+    stand_in.write_text(KIND.format(log=log, existing=existing, kubeconfig=controlplane.kubeconfig))
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    with kind_cluster(tmp_path) as cluster, cluster.namespace() as name:
+        cluster.kubectl("create", "serviceaccount", "someone", f"-n={name}")
+        account = cluster.service_account_kubeconfig(name, "someone")
+        assert "someone" in cluster.kubectl("auth", "whoami", kubeconfig=account).stdout
+
+    assert [line.split()[0] for line in log.read_text().splitlines()] == commands
 
 
 def get(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
