@@ -17,6 +17,7 @@ BIN := $(abspath $(VENV))/bin
 PY := $(BIN)/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
+CRD := crds/archipelago.dev_servingplans.yaml
 
 .PHONY: help
 help: ## print this help
@@ -64,7 +65,7 @@ bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 
 .PHONY: crds
 crds: $(READY) ## write crds/ anew from the operator's schema models
-	$(PY) -m archipelago.operator.crd
+	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
 
 .PHONY: clean
 clean: ## remove the environment, build outputs and the demo's leftovers

@@ -1,0 +1,65 @@
+"""The demo comes true from start to end and leaves nothing running."""
+
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from tests.controlplane import eventually
+
+REPO = Path(__file__).parents[2]
+DEMO = (sys.executable, "-m", "tests.demo")
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(autouse=True)
+def _own_control_plane(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("kind"):
+        pytest.skip("the demo starts a control plane of its own")
+
+
+def test_the_demo_shows_plan_table_and_plot(tmp_path: Path) -> None:
+    """Everything that a newcomer is promised, in one run."""
+    done = subprocess.run(
+        [*DEMO, "--once", "--directory", tmp_path],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "$ kubectl get splan" in done.stdout
+    assert '"content"' in done.stdout
+    assert "export KUBECONFIG=" in done.stdout
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "kubeconfig").exists()  # the cluster it led to is gone
+
+
+def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
+    """The cluster goes with it, and the answer is 0: that is how it is meant to end."""
+    kubeconfig = tmp_path / "kubeconfig"
+    command = [*DEMO, "--directory", tmp_path]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE) as demo:
+        eventually(lambda: kubeconfig.exists() and kubeconfig.read_text(), within=60)
+        server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        assert _listens(server)
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=30)
+    assert demo.returncode == 0
+    assert not _listens(server)
+    assert not kubeconfig.exists()
+
+
+def _listens(url: str) -> bool:
+    address = urlsplit(url)
+    with suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=2):
+        return True
+    return False
