@@ -61,7 +61,7 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
-	$(PY) -m benchmarks
+	$(PY) -m benchmarks.run
 
 .PHONY: crds
 crds: $(READY) ## write crds/ anew from the operator's schema models

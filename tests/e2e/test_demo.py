@@ -46,7 +46,7 @@ def test_the_demo_shows_plan_table_and_plot(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
     """The cluster goes with it, and the answer is 0: that is how it is meant to end."""
     kubeconfig = tmp_path / "kubeconfig"
-    command = [*DEMO, "--directory", tmp_path]
+    command = [*DEMO, "--directory", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE) as demo:
         eventually(lambda: kubeconfig.exists() and kubeconfig.read_text(), within=60)
         server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
