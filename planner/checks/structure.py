@@ -1,0 +1,64 @@
+"""Do the parts of the plan name each other rightly, and only things that the problem has?"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from archipelago.planner.problem import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from archipelago.planner.checks.facts import Facts
+    from archipelago.planner.plan import Group
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A Kubernetes label value, which the names of islands become."""
+
+
+def check(facts: Facts) -> Iterator[str]:
+    """Names are unique and known; groups and islands agree."""
+    plan = facts.plan
+    yield from _names("groups", [group.name for group in plan.groups])
+    yield from _names("islands", [island.name for island in plan.islands])
+    members = Counter(island.group for island in plan.islands)
+    for name in members:
+        if name not in facts.groups:
+            yield f"islands: {members[name]} belong to group {name!r}, which does not exist"
+    for group in plan.groups:
+        yield from _group(facts, group, members[group.name])
+    for model in facts.models:
+        for phase in Phase:
+            if not any(g.model == model and g.phase is phase for g in plan.groups):
+                yield f"models[{model}]: no island serves {phase}"
+
+
+def _names(kind: str, names: list[str]) -> Iterator[str]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield f"{kind}[{name}]: stands {times} times; names are unique"
+        if not LABEL.fullmatch(name):
+            yield f"{kind}[{name}]: is not a DNS label of at most 63 characters"
+
+
+def _group(facts: Facts, group: Group, members: int) -> Iterator[str]:
+    place = f"groups[{group.name}]"
+    if members != group.islands:
+        yield f"{place}.islands: {group.islands} stated, {members} listed"
+    if group.parallelism.gpus != group.gpus:
+        yield (
+            f"{place}.gpus: {group.gpus} stated, {group.parallelism} uses {group.parallelism.gpus}"
+        )
+    if group.pool not in facts.pools:
+        yield f"{place}.pool: {group.pool!r} is not a pool of the problem"
+    model = facts.models.get(group.model)
+    if model is None:
+        yield f"{place}.model: {group.model!r} is not a model of the problem"
+        return
+    if len(group.rates) != len(model.ranges):
+        yield f"{place}.rates: {len(group.rates)} values for {len(model.ranges)} ranges"
+    most = 1 if group.phase is Phase.PREFILL else model.max_sequences
+    if group.max_batch > most:
+        yield f"{place}.maxBatch: {group.max_batch} exceeds {most}"

@@ -1,0 +1,236 @@
+"""The command line: ``archipelago plan``, ``verify``, ``workload``, ``templates``, ``catalogue``.
+
+This module only declares commands; each body imports its part of ``commands/`` when it runs, so
+that ``--help`` answers without numpy, pydantic or the solver. Errors are one line each on the
+error stream: value, place, remedy, and never a traceback for what a user can mend.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from archipelago.perfmodel.errors import ArchipelagoError
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DONE, NO, UNUSABLE = 0, 1, 2
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells report it."""
+
+EXIT_CODES = """\b
+Exit codes:
+  0  done
+  1  the answer is no: infeasible, or a check failed
+  2  the question cannot be answered: bad input, bad usage, or a failing solver"""
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+
+def plan_file(function: F) -> F:
+    """``-f FILE``: the ServingPlan that a command reads."""
+    return click.option(
+        "-f",
+        "--file",
+        "path",
+        required=True,
+        metavar="FILE",
+        help="ServingPlan (YAML or JSON); - reads standard input.",
+    )(function)
+
+
+def output(*kinds: str) -> Callable[[F], F]:
+    """``-o KIND``: how the answer is written."""
+    return click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(kinds),
+        default=kinds[0],
+        show_default=True,
+        help="How the answer is written to standard output.",
+    )
+
+
+def quiet(function: F) -> F:
+    """``-q``: no progress."""
+    return click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")(
+        function
+    )
+
+
+@click.group(
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(package_name="archipelago", message="%(prog)s %(version)s")
+def cli() -> None:
+    r"""From one ServingPlan to a proven LLM serving plan on mixed GPUs.
+
+    \b
+    archipelago plan -f examples/01-first-plan.yaml          a plan for people
+    archipelago plan -f plan.yaml -o json > plan.json        a plan for programs
+    archipelago verify plan.json                             check it independently
+    """
+
+
+@cli.command(epilog=EXIT_CODES)
+@plan_file
+@output("table", "json", "yaml")
+@click.option("--plot", metavar="FILE", help="Also draw the plan into FILE.png or FILE.svg.")
+@click.option("--strategy", metavar="NAME", help="Planning strategy, instead of the file's.")
+@click.option(
+    "--time-limit",
+    type=click.IntRange(1, 900),
+    metavar="SECONDS",
+    help="Longest time to plan [s], instead of the file's.",
+)
+@quiet
+def plan(
+    *,
+    path: str,
+    form: str,
+    plot: str | None,
+    strategy: str | None,
+    time_limit: int | None,
+    quiet: bool,
+) -> int:
+    """Make a serving plan, with a proof of how far it is from the best possible.
+
+    Needs no cluster. The same file gives the same plan, byte for byte, but for planSeconds.
+    docs/plan-format.md describes the fields of -o json and -o yaml.
+    """
+    from archipelago.planner.commands import plan as command
+
+    return command.run(path, form, command.Overrides(strategy, time_limit), plot, quiet)
+
+
+@cli.command(epilog=EXIT_CODES)
+@click.argument("path", metavar="PLAN")
+@output("table", "json")
+def verify(path: str, form: str) -> int:
+    """Check a plan that `archipelago plan -o json` or `-o yaml` wrote; - reads standard input.
+
+    The checker shares no code with the planner. It recomputes inventory, budget, packing, capacity
+    rows, weights and the promise against its own evaluation, from the plan file alone.
+    """
+    from archipelago.planner.commands import verify as command
+
+    return command.run(path, form)
+
+
+@cli.command(epilog=EXIT_CODES)
+@plan_file
+@output("table", "json")
+@quiet
+def templates(path: str, form: str, quiet: bool) -> int:
+    """List what an island can be, what it serves, and what was left out and why.
+
+    Rates are requests per second of one island on the model's own mix of lengths, as far as the
+    island can hold them; "per $" is requests for one dollar of its GPUs.
+    """
+    from archipelago.planner.commands import templates as command
+
+    return command.run(path, form, quiet)
+
+
+@cli.group(epilog=EXIT_CODES)
+def workload() -> None:
+    """Make and look at the `workload` part of a ServingPlan."""
+
+
+@workload.command("from-trace", epilog=EXIT_CODES)
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--bins",
+    type=click.IntRange(1, 256),
+    default=128,
+    show_default=True,
+    help="Bins of the histogram.",
+)
+@click.option(
+    "--ranges",
+    type=click.IntRange(1, 256),
+    default=32,
+    show_default=True,
+    help="Input-length ranges that routes are made for.",
+)
+@click.option(
+    "--spacing",
+    type=click.Choice(["Width", "Probability", "Loss"]),
+    default="Probability",
+    show_default=True,
+    help="How the ranges are cut: equal width, equal share of requests, least loss.",
+)
+@quiet
+def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> int:
+    """Turn a trace into the `workload` of a ServingPlan, as YAML on standard output.
+
+    Reads Azure CSV, Mooncake JSON lines and plain CSV with input and output lengths. What the bins
+    lose against the trace is reported on standard error.
+    """
+    from archipelago.planner.commands import workload as command
+
+    return command.from_trace(path, bins, ranges, spacing, quiet)
+
+
+@workload.command("show", epilog=EXIT_CODES)
+@click.argument("path", metavar="FILE")
+@output("table", "json")
+def show(path: str, form: str) -> int:
+    """Show ranges, shares and lengths of a ServingPlan or of `from-trace` output."""
+    from archipelago.planner.commands import workload as command
+
+    return command.show(path, form)
+
+
+@cli.group(epilog=EXIT_CODES)
+def catalogue() -> None:
+    """List the accelerators and models that a ServingPlan can name."""
+
+
+@catalogue.command("accelerators", epilog=EXIT_CODES)
+@output("table", "json")
+def accelerators(form: str) -> int:
+    """List accelerators: peak rates, memory and links per GPU."""
+    from archipelago.planner.commands import catalogue as command
+
+    return command.accelerators(form)
+
+
+@catalogue.command("models", epilog=EXIT_CODES)
+@output("table", "json")
+def models(form: str) -> int:
+    """List models: size, precision and the bytes of KV cache per token."""
+    from archipelago.planner.commands import catalogue as command
+
+    return command.models(form)
+
+
+def main() -> None:
+    """Entry point: run a command, turn errors into lines and answers into exit codes."""
+    try:
+        status = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        status = _complain(error.format_message())
+    except click.Abort:
+        status = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit
+        status = DONE
+    except OSError as error:
+        status = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
+    except ArchipelagoError as error:
+        status = _complain(str(error))
+    sys.exit(status if isinstance(status, int) else DONE)
+
+
+def _complain(message: str) -> int:
+    for line in message.splitlines():
+        click.echo(f"error: {safe(line)}", err=True)
+    return UNUSABLE

@@ -1,0 +1,87 @@
+"""What reaches a person's terminal: tables, and progress on the error stream."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from archipelago.planner.strategy import Progress
+
+PATIENCE = 1.0
+"""Seconds of silence before progress is reported [s]."""
+REPEAT = 5.0
+"""Seconds between plain progress lines [s]."""
+PIPE_WIDTH = 120
+"""Columns of a table that goes into a file or a pipe."""
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """A console that never interprets markup and is wide enough where it is not a terminal."""
+    out = stream or sys.stdout
+    width = None if out.isatty() else PIPE_WIDTH
+    return Console(file=out, width=width, markup=False, emoji=False, highlight=False)
+
+
+def grid(*columns: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
+    """An empty table with plain headings; ``right`` are numbers, ``fold`` may wrap."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for name in columns:
+        justify: Any = "right" if name in right else "left"
+        table.add_column(
+            name, justify=justify, no_wrap=name not in fold, overflow="fold", vertical="top"
+        )
+    return table
+
+
+@contextmanager
+def progress(quiet: bool = False) -> Iterator[Progress]:
+    """Report progress on the error stream of what takes longer than a second.
+
+    A terminal gets one line that changes; anything else gets a plain line now and then.
+    """
+    if quiet:
+        yield lambda _what, _share: None
+    elif sys.stderr.isatty():
+        with console(sys.stderr).status("starting") as status:
+            yield lambda what, share: status.update(_line(what, share))
+    else:
+        yield from _plain_lines()
+
+
+def _line(what: str, share: float) -> str:
+    return f"{safe(what)} {share:.0%}" if share > 0 else safe(what)
+
+
+def _plain_lines() -> Iterator[Progress]:
+    started, done = time.monotonic(), threading.Event()
+    latest = ["starting"]
+
+    def speak() -> None:
+        wait = PATIENCE
+        while not done.wait(wait):
+            sys.stderr.write(f"{time.monotonic() - started:.0f} s: {latest[0]}\n")
+            sys.stderr.flush()
+            wait = REPEAT
+
+    def note(what: str, share: float) -> None:
+        latest[0] = _line(what, share)
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield note
+    finally:
+        done.set()
+        speaker.join()
