@@ -104,6 +104,10 @@ class SummaryStatus(StatusObject):
         max_length=253,
         description="Name of the ConfigMap that holds the routing table.",
     )
+    table_sequence: Count | None = Field(
+        default=None,
+        description="Sequence number of the stored routing table; it only ever grows [tables].",
+    )
 
 
 class LastPlanStatus(StatusObject):
