@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from archipelago.planner.spec.rules import NAMED_KEY, RULES_KEY
-from archipelago.planner.spec.types import REMEDIES
+from archipelago.planner.spec.types import DECIMAL, LARGE_DECIMAL, REMEDIES
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -27,6 +27,7 @@ _REWRITTEN = (
     "properties", "items", "default", "const", "exclusiveMinimum", "exclusiveMaximum",
     RULES_KEY, NAMED_KEY,
 )  # fmt: skip
+_DECIMAL_PATTERNS = (DECIMAL, LARGE_DECIMAL)
 _DROPPED = ("title", "$defs", "additionalProperties")
 
 
@@ -55,7 +56,9 @@ def _convert(schema: Schema, definitions: Schema, path: str) -> Schema:
         }
     if found.get("default") is not None:
         out["default"] = _without_nulls(found["default"])
-    if rules := [_validation(rule) for rule in found.get(RULES_KEY, ())] + _pattern_rule(found):
+    decimals = _decimals(out)
+    rules = [_validation(rule, decimals) for rule in found.get(RULES_KEY, ())]
+    if rules := rules + _pattern_rule(out):
         out["x-kubernetes-validations"] = rules
     _refuse_unbounded(out, path)
     return out
@@ -90,8 +93,6 @@ def _bounds(schema: Schema) -> Schema:
         out["minimum"] = schema["exclusiveMinimum"] + 1
     if "exclusiveMaximum" in schema:
         out["maximum"] = schema["exclusiveMaximum"] - 1
-    if schema.get("type") == "integer":
-        out["format"] = "int64"
     return out
 
 
@@ -120,8 +121,23 @@ def _without_nulls(default: object) -> object:
     return default
 
 
-def _validation(rule: dict[str, str]) -> Schema:
-    out: Schema = {"rule": rule["cel"], "message": rule["message"]}
+def _decimals(schema: Schema) -> dict[str, str]:
+    """Pattern of each field that holds a number as text."""
+    fields = schema.get("properties", {})
+    found = {name: field.get("pattern", "") for name, field in fields.items()}
+    return {name: pattern for name, pattern in found.items() if pattern in _DECIMAL_PATTERNS}
+
+
+def _validation(rule: dict[str, str], decimals: dict[str, str]) -> Schema:
+    """A rule in the API server's words; it waits for the numbers in it to be readable.
+
+    Without that, a text that is no number would fail its pattern and then every rule that
+    computes with it, each with a message that does not help.
+    """
+    read = [name for name in decimals if f"double(self.{name})" in rule["cel"]]
+    waits = [f"(has(self.{n}) && !{_matches(f'self.{n}', decimals[n])})" for n in read]
+    out: Schema = {"rule": " || ".join([*waits, f"({rule['cel']})"]) if waits else rule["cel"]}
+    out["message"] = rule["message"]
     if rule["field"]:
         out["fieldPath"] = rule["field"]
     if rule["reason"] != "FieldValueInvalid":
@@ -131,9 +147,13 @@ def _validation(rule: dict[str, str]) -> Schema:
 
 def _pattern_rule(schema: Schema) -> list[Schema]:
     """Say in words what a pattern asks for; the API server alone would print the expression."""
-    remedy = REMEDIES.get(schema.get("pattern", ""))
-    rule = f"self.matches(r'{schema.get('pattern')}')"
-    return [{"rule": rule, "message": remedy}] if remedy else []
+    pattern = schema.get("pattern", "")
+    remedy = REMEDIES.get(pattern)
+    return [{"rule": _matches("self", pattern), "message": remedy}] if remedy else []
+
+
+def _matches(field: str, pattern: str) -> str:
+    return f"{field}.matches(r'{pattern}')"
 
 
 def _refuse_unbounded(schema: Schema, path: str) -> None:

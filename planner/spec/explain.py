@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 from difflib import get_close_matches
-from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -20,7 +20,7 @@ from archipelago.planner.spec.types import REMEDIES
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-Location: TypeAlias = tuple[int | str, ...]
+    from archipelago.planner.spec.rules import Location
 
 SHOWN = 80
 """Characters of a wrong value that a message repeats."""
@@ -52,10 +52,15 @@ def path_of(location: Location) -> str:
     return "".join(steps).removeprefix(".")
 
 
-def explain(detail: ErrorDetails, text: str = "") -> str:
-    """Say what to write instead, and on which line of ``text`` (YAML; may be empty)."""
+def line_of(location: Location, text: str) -> str:
+    """Say on which line of ``text`` (YAML) a field or its nearest parent stands."""
+    node = _written(text, location)
+    return "" if node is None else f" (line {node.start_mark.line + 1})"
+
+
+def explain(detail: ErrorDetails, text: str) -> str:
+    """Say what to write instead; ``text`` is the YAML that was read, empty where there is none."""
     location = detail["loc"]
-    node = _written(text, location) if text else None
     context = {key: str(value) for key, value in detail.get("ctx", {}).items()}
     remedy = _REMEDY.get(detail["type"], "{message}").format_map(
         context
@@ -64,10 +69,10 @@ def explain(detail: ErrorDetails, text: str = "") -> str:
             "meaning": _schema_at(location).get("description", ""),
             "known": _known(location) if detail["type"] == "extra_forbidden" else "",
             "pattern": REMEDIES.get(context.get("pattern", ""), detail["msg"]),
-            "quoted": _quoted(detail["input"], node),
+            "quoted": _quoted(detail["input"], _written(text, location)),
         }
     )
-    return f"{remedy.strip()} (line {node.start_mark.line + 1})" if node is not None else remedy
+    return remedy.strip()
 
 
 def _plain(text: str) -> str:
@@ -115,13 +120,18 @@ def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _written(text: str, location: Location) -> yaml.Node | None:
     """Find the YAML node of a location, or of its parent where the field is missing."""
-    node = yaml.compose(text, yaml.SafeLoader)
+    node = _tree(text)
     for step in location:
         below = _child(node, step)
         if below is None:
             return node
         node = below
     return node
+
+
+@lru_cache(maxsize=1)  # every problem of one file asks for the same tree
+def _tree(text: str) -> yaml.Node | None:
+    return yaml.compose(text, yaml.SafeLoader) if text else None
 
 
 def _child(node: yaml.Node | None, step: int | str) -> yaml.Node | None:

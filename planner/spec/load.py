@@ -13,14 +13,16 @@ import yaml
 from pydantic import ValidationError
 
 from archipelago.planner.errors import SpecError
-from archipelago.planner.spec.explain import explain, path_of
-from archipelago.planner.spec.rules import Problem, broken_rules
+from archipelago.planner.spec.explain import explain, line_of, path_of
+from archipelago.planner.spec.rules import broken_rules
 from archipelago.planner.spec.schema import ServingPlanResource
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from pydantic_core import ErrorDetails
+
+    from archipelago.planner.spec.rules import Location
 
 MAX_TEXT = 1_048_576
 """Longest text that is parsed [characters]; the largest valid ServingPlan is below 256 KiB."""
@@ -36,17 +38,25 @@ def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
     if not isinstance(body, Mapping):
         remedy = "write a ServingPlan: a mapping with apiVersion, kind, metadata and spec"
         raise SpecError([("(file)", remedy)])
-    body = {key: value for key, value in body.items() if key != "status"}
+    text = source if isinstance(source, str) else ""
     try:
-        resource = ServingPlanResource.model_validate(body)
+        resource = ServingPlanResource.model_validate(_without_status(body))
     except ValidationError as error:
-        text = source if isinstance(source, str) else ""
         details = [d for d in error.errors(include_url=False) if not _follows_from_items(d)]
-        raise SpecError([(path_of(d["loc"]), explain(d, text)) for d in details]) from None
-    problems = [*_repeated_names(resource), *broken_rules(resource.spec, "spec")]
-    if problems:
-        raise SpecError(problems)
+        raise _error([(d["loc"], explain(d, text)) for d in details], text) from None
+    if problems := [*_repeated_names(resource), *broken_rules(resource.spec, ("spec",))]:
+        raise _error(problems, text)
     return resource
+
+
+def _error(problems: list[tuple[Location, str]], text: str) -> SpecError:
+    return SpecError(
+        [(path_of(place), remedy + line_of(place, text)) for place, remedy in problems]
+    )
+
+
+def _without_status(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != "status"}
 
 
 def _follows_from_items(detail: ErrorDetails) -> bool:
@@ -93,14 +103,14 @@ def _unreadable(error: yaml.YAMLError) -> str:
     return f"not readable as YAML: {' '.join(str(error).split())}"
 
 
-def _repeated_names(resource: ServingPlanResource) -> Iterator[Problem]:
+def _repeated_names(resource: ServingPlanResource) -> Iterator[tuple[Location, str]]:
     """Names that stand twice in a list that is keyed by name (the API server's list-type map)."""
     spec = resource.spec
-    named = {"spec.models": [m.name for m in spec.models]}
-    named |= {"spec.pools": [pool.name for pool in spec.pools]}
+    named: dict[Location, list[str]] = {("spec", "models"): [m.name for m in spec.models]}
+    named["spec", "pools"] = [pool.name for pool in spec.pools]
     for index, pool in enumerate(spec.pools):
-        named[f"spec.pools[{index}].domains"] = [domain.name for domain in pool.domains]
-    for path, names in named.items():
+        named["spec", "pools", index, "domains"] = [domain.name for domain in pool.domains]
+    for place, names in named.items():
         for index, name in enumerate(names):
             if name in names[:index]:
-                yield f"{path}[{index}].name", f"Duplicate value {name!r}: give it another name"
+                yield (*place, index, "name"), f"Duplicate value {name!r}: give it another name"

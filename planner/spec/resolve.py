@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.lengths import LengthDistribution, Range
     from archipelago.planner.spec import schema, workload
-    from archipelago.planner.spec.rules import Problem
 
 MILLION = 1_000_000
 
@@ -42,7 +41,7 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
         SpecError: an accelerator or architecture is not in the catalogue; lists each with its
             path and the names that are known.
     """
-    problems: list[Problem] = []
+    problems: list[tuple[str, str]] = []
     models = [
         _attempt(problems, f"spec.models[{index}].architecture", _model, model)
         for index, model in enumerate(spec.models)
@@ -70,7 +69,7 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
 
 
 def _attempt(
-    problems: list[Problem], path: str, resolve: Callable[[Read], Resolved], item: Read
+    problems: list[tuple[str, str]], path: str, resolve: Callable[[Read], Resolved], item: Read
 ) -> Resolved | None:
     """Resolve one item, or note what the catalogue says about it."""
     try:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 Reason: TypeAlias = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
-Problem: TypeAlias = tuple[str, str]
-"""Field path as kubectl writes it (``spec.pools[0].count``), and what to change."""
+Location: TypeAlias = tuple[int | str, ...]
+"""Where a field stands: the keys and indices from the root of the resource to it."""
 
 RULES_KEY = "x-rules"
 NAMED_KEY = "x-named-by"
@@ -88,14 +88,14 @@ def _as_data(rule: Rule) -> dict[str, str]:
     return {key: value for key, value in asdict(rule).items() if key != "check"}
 
 
-def broken_rules(thing: object, path: str) -> Iterator[Problem]:
-    """Every rule that ``thing`` or an object below it breaks, with the path of the field."""
+def broken_rules(thing: object, place: Location) -> Iterator[tuple[Location, str]]:
+    """Every rule that ``thing`` or an object below it breaks: where, and what to change."""
     if isinstance(thing, SpecObject):
         for rule in type(thing).rules:
             if rule.check is not None and not rule.check(thing):
-                yield path + rule.field, rule.message
+                yield (*place, *rule.field.split(".")[1:]), rule.message
         for name, field in type(thing).model_fields.items():
-            yield from broken_rules(getattr(thing, name), f"{path}.{field.alias}")
+            yield from broken_rules(getattr(thing, name), (*place, field.alias or name))
     elif isinstance(thing, tuple):
         for index, item in enumerate(thing):
-            yield from broken_rules(item, f"{path}[{index}]")
+            yield from broken_rules(item, (*place, index))
