@@ -1,0 +1,108 @@
+"""The sparse feed-forward: routed and shared experts of one layer, with their communication.
+
+Few tokens touch few experts, so the weights to read grow with the batch: with T tokens that each
+choose k of E experts evenly, an expert is touched with probability 1 - (1 - k/E)^T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.communication import expert_copies
+from archipelago.perfmodel.memory import experts_per_gpu
+from archipelago.perfmodel.operators import ACTIVATION_BYTES, ffn
+from archipelago.perfmodel.precision import BF16_BYTES
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.architecture import Experts
+    from archipelago.perfmodel.communication import Network
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.perfmodel.operators import Kernels, Operator
+    from archipelago.perfmodel.parallelism import Parallelism
+
+
+@dataclass(frozen=True)
+class SparseBlock:
+    """One sparse feed-forward on one GPU of an island.
+
+    ``imbalance``: load of the busiest GPU over the mean under expert parallelism.
+    """
+
+    kernels: Kernels
+    experts: Experts
+    parallelism: Parallelism
+    network: Network
+    imbalance: float
+
+    @property
+    def always(self) -> tuple[Operator, ...]:
+        """What every token passes: norm, router and shared experts."""
+        hidden = self.kernels.model.hidden
+        router = self.kernels.product("router", hidden, self.experts.routed, BF16_BYTES)
+        if not self.experts.shared:
+            return (self.kernels.norm(), router)
+        width = self.experts.shared * self.experts.intermediate / self.parallelism.tp
+        return (router, *ffn(self.kernels, width, 2 * width))
+
+    def routed(self, tokens: FloatArray) -> FloatArray:
+        """Time of the routed experts with ``tokens`` in each copy [s]: max(compute, memory)."""
+        spread = self.parallelism.ep > 1
+        together = tokens * (self.parallelism.dp if spread else 1)
+        share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
+        rows = together * self.experts.per_token * share * worst
+        touched = np.minimum(1.0, worst * self._touched(together))
+        return np.maximum(self._compute(rows), self._memory(rows, touched))
+
+    def _touched(self, tokens: FloatArray) -> FloatArray:
+        missed = np.log1p(-self.experts.per_token / self.experts.routed)
+        return -np.expm1(tokens * missed)
+
+    def _compute(self, rows: FloatArray) -> FloatArray:
+        kernels = self.kernels
+        dtype = kernels.model.precision.expert_compute
+        rate = kernels.reached(dtype).expert_mfu * kernels.accelerator.peak(dtype)
+        slices = 1 if self.parallelism.ep > 1 else self.parallelism.tp
+        one = self.experts.parameters_of_one(kernels.model.hidden)
+        return rows * (2 * one / slices / rate)
+
+    def _memory(self, rows: FloatArray, touched: FloatArray) -> FloatArray:
+        kernels = self.kernels
+        precision = kernels.model.precision
+        reached = kernels.reached(precision.expert_compute)
+        held = experts_per_gpu(self.experts, self.parallelism)
+        weights = held * self.experts.parameters_of_one(kernels.model.hidden) * precision.expert
+        read = ACTIVATION_BYTES[precision.expert_compute] + reached.quantise_bytes
+        moved = 2 * kernels.model.hidden + 3 * self.experts.intermediate
+        bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
+        return (touched * weights + rows * moved * max(read, BF16_BYTES)) / bandwidth
+
+    def exchange(self, tokens: FloatArray, mode: str) -> FloatArray:
+        """Time to move tokens to their experts and back [s].
+
+        One copy: every rank holds the tokens already, and an all-reduce adds the results up.
+        Several: each rank dispatches its part of the tokens (FP8 where the experts multiply in
+        FP8) and gets BF16 results back; with tp > 1 the ranks of a copy then gather.
+        """
+        hidden = self.kernels.model.hidden
+        size = tokens * hidden * BF16_BYTES
+        tp = self.parallelism.tp
+        if self.parallelism.ep == 1 or self.parallelism.dp == 1:
+            return self.network.all_reduce(size, tp)
+        narrow = ACTIVATION_BYTES[self.kernels.model.precision.expert_compute]
+        inside, outside = self._copies(mode)
+        own = tokens * hidden / tp
+        way = [
+            self.network.all_to_all(own * inside * width, own * outside * width, mode)
+            for width in (max(narrow, 1.0), BF16_BYTES)
+        ]
+        # Gathering is half of an all-reduce: each rank sends (n - 1) / n of the message once.
+        return way[0] + way[1] + self.network.all_reduce(size / 2, tp)
+
+    def _copies(self, mode: str) -> tuple[float, float]:
+        limited = self.experts.groups_per_token if self.experts.groups > 1 else None
+        return expert_copies(
+            self.parallelism.ep, self.network.local, self.experts.per_token, limited, mode
+        )
