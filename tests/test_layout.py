@@ -135,6 +135,22 @@ def test_relative_links_lead_somewhere() -> None:
     assert dead == []
 
 
+def test_the_architecture_page_names_every_module_and_no_other() -> None:
+    """A reader of the page can find every file, and every name on it."""
+    page = text(REPO / "docs" / "architecture.md").partition("## Modules")[2]
+    tables = page.partition("## Around the layers")[0]
+    named = set(re.findall(r"`(\w+)/?`", tables))
+    parts = {
+        path.name.removesuffix(".py")
+        for layer in LAYERS
+        for path in (REPO / layer).iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    } - {"__init__", "__main__"}
+    assert sorted(parts - named) == []
+    words = {"exact", "Planned", "Infeasible", "PlanningProblem"}
+    assert sorted(named - parts - words) == []
+
+
 # The points that the first path is held to.
 POINTS = {
     *(f"A{n}" for n in (*range(1, 11), 12, *range(14, 19), 20, 21, 24, 25, 28)),
