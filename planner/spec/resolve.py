@@ -6,9 +6,10 @@ that equal specs give byte-identical plans.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import (
     Domain,
@@ -21,17 +22,13 @@ from archipelago.planner.problem import (
 from archipelago.planner.spec.types import exact, number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.lengths import LengthDistribution, Range
+    from archipelago.perfmodel.lengths import Bin, LengthDistribution, Range
     from archipelago.planner.spec import schema, workload
 
 MILLION = 1_000_000
-
-
-Read = TypeVar("Read")
-Resolved = TypeVar("Resolved")
 
 
 def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
@@ -42,20 +39,21 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             path and the names that are known.
     """
     problems: list[tuple[str, str]] = []
-    models = [
-        _attempt(problems, f"spec.models[{index}].architecture", _model, model)
-        for index, model in enumerate(spec.models)
-    ]
-    pools = [
-        _attempt(problems, f"spec.pools[{index}].accelerator", _pool, pool)
-        for index, pool in enumerate(spec.pools)
-    ]
+    models, pools = [], []
+    for index, model in enumerate(spec.models):
+        at = f"spec.models[{index}]"
+        with _noting(problems, f"{at}.architecture", f"{at}.workload"):
+            models.append(_model(model))
+    for index, pool in enumerate(spec.pools):
+        at = f"spec.pools[{index}].accelerator"
+        with _noting(problems, at, at):
+            pools.append(_pool(pool))
     if problems:
         raise SpecError(problems)
     return PlanningProblem(
         name=name,
-        models=tuple(sorted((m for m in models if m), key=lambda m: m.name)),
-        pools=tuple(sorted((p for p in pools if p), key=lambda p: p.name)),
+        models=tuple(sorted(models, key=lambda m: m.name)),
+        pools=tuple(sorted(pools, key=lambda p: p.name)),
         budget_per_hour=None if spec.budget_per_hour is None else exact(spec.budget_per_hour),
         min_headroom=_optional(spec.min_headroom),
         max_unservable=number(spec.max_unservable),
@@ -68,15 +66,15 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
     )
 
 
-def _attempt(
-    problems: list[tuple[str, str]], path: str, resolve: Callable[[Read], Resolved], item: Read
-) -> Resolved | None:
-    """Resolve one item, or note what the catalogue says about it."""
+@contextmanager
+def _noting(problems: list[tuple[str, str]], named: str, computed: str) -> Iterator[None]:
+    """Note what the catalogue (``named``) or the numbers (``computed``) refuse, and go on."""
     try:
-        return resolve(item)
+        yield
+    except UnknownName as error:
+        problems.append((named, str(error)))
     except PerfModelError as error:
-        problems.append((path, str(error)))
-        return None
+        problems.append((computed, str(error)))
 
 
 def _model(model: schema.Model) -> ModelDemand:
@@ -113,28 +111,41 @@ def _pool(pool: schema.Pool) -> Pool:
 
 
 def _lengths(given: workload.Workload) -> LengthDistribution:
-    from archipelago.perfmodel.lengths import Bin, from_histogram, log_normal
+    from archipelago.perfmodel.lengths import Range, from_histogram, log_normal
 
-    mean, square = _outputs(given.output_tokens)
     if given.log_normal is not None:
-        shape = given.log_normal
-        return log_normal(shape.median, number(shape.sigma), shape.min, shape.max, mean, square)
+        shape, outputs = given.log_normal, given.output_tokens
+        if outputs is None:
+            raise AssertionError("a rule guarantees outputTokens beside logNormal")
+        bounds = Range(shape.min, shape.max)
+        square = _optional(outputs.mean_square)
+        return log_normal(shape.median, number(shape.sigma), bounds, number(outputs.mean), square)
+    return from_histogram([_bin(b, given.output_tokens) for b in _bins(given)])
+
+
+def _bin(given: workload.Bin, others: workload.OutputTokens | None) -> Bin:
+    """A bin with its own outputs, or with those of the workload."""
+    from archipelago.perfmodel.lengths import Bin
+
+    mean, square = given.output_mean, given.output_mean_square
+    if mean is None:
+        if others is None:
+            raise AssertionError("a rule guarantees outputTokens where a bin has no outputMean")
+        mean, square = others.mean, others.mean_square
+    return Bin(
+        min=given.min,
+        max=given.max,
+        weight=float(given.weight),
+        output_mean=number(mean),
+        input_mean=_optional(given.input_mean),
+        output_square=_optional(square),
+    )
+
+
+def _bins(given: workload.Workload) -> tuple[workload.Bin, ...]:
     if given.histogram is None:
         raise AssertionError("a rule guarantees one of histogram and logNormal")
-    bins = []
-    for b in given.histogram.bins:
-        own = (number(b.output_mean), _optional(b.output_mean_square)) if b.output_mean else None
-        output, output_square = own or (mean, square)
-        bins.append(
-            Bin(b.min, b.max, float(b.weight), _optional(b.input_mean), output, output_square)
-        )
-    return from_histogram(bins)
-
-
-def _outputs(given: workload.OutputTokens | None) -> tuple[float, float | None]:
-    if given is None:
-        return 0.0, None  # never used: a rule guarantees that every bin has its own
-    return number(given.mean), _optional(given.mean_square)
+    return given.histogram.bins
 
 
 def _ranges(
@@ -154,9 +165,7 @@ def _longest(given: workload.Workload) -> int:
     """Input length below which every request of the workload lies [tokens]."""
     if given.log_normal is not None:
         return given.log_normal.max
-    if given.histogram is None:
-        raise AssertionError("a rule guarantees one of histogram and logNormal")
-    return max(b.max for b in given.histogram.bins if b.weight > 0)
+    return max(b.max for b in _bins(given) if b.weight > 0)
 
 
 def _optional(text: str | None) -> float | None:

@@ -52,7 +52,8 @@ class Bin(SpecObject):
     output_mean_square: LargeDecimalText | None = Field(
         default=None,
         description="Mean of the squared output length of the bin's requests [tokens^2], "
-        "a decimal string. It says how far outputs spread. Absent: outputMean squared.",
+        "a decimal string. It says how far outputs spread. Absent: twice outputMean squared, as "
+        "of exponential outputs.",
     )
     rules = (
         Rule(
@@ -172,8 +173,8 @@ class OutputTokens(SpecObject):
     mean: DecimalText = Field(description="Mean output length [tokens], a decimal string.")
     mean_square: LargeDecimalText | None = Field(
         default=None,
-        description="Mean of the squared output length [tokens^2], a decimal string. Absent: the "
-        "mean squared, that is outputs of equal length.",
+        description="Mean of the squared output length [tokens^2], a decimal string. Absent: twice "
+        "the mean squared, as of exponential outputs.",
     )
     rules = (
         Rule(

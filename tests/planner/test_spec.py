@@ -1,0 +1,273 @@
+"""A ServingPlan read without a cluster: what is refused, what is said, and what it resolves to."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from archipelago.planner.errors import SpecError
+from archipelago.planner.problem import Domain, Objective
+from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
+from archipelago.planner.spec.rules import SpecObject
+from archipelago.planner.spec.types import REMEDIES
+from tests.manifests.cases import Bad, bad, good
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+BAD = bad()
+GOOD = good()
+
+MINIMAL = """
+apiVersion: archipelago.dev/v1alpha1
+kind: ServingPlan
+metadata: {name: small}
+spec:
+  models:
+  - name: llama
+    architecture: Llama-3.1-8B
+    workload:
+      logNormal: {median: 1000, sigma: "1", max: 8192}
+      outputTokens: {mean: "200"}
+  pools:
+  - {name: h100, accelerator: H100, count: 8}
+"""
+
+
+def problems_of(text: str) -> list[tuple[str, str]]:
+    with pytest.raises(SpecError) as caught:
+        load_resource(text)
+    return caught.value.problems
+
+
+# Manifests
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: case.name)
+def test_a_broken_rule_is_refused_alone_with_its_path_and_remedy(case: Bad) -> None:
+    [(path, remedy)] = problems_of(case.text)
+    assert path.startswith(case.path)
+    assert case.offline in remedy
+
+
+def test_there_are_at_least_forty_bad_manifests_of_different_content() -> None:
+    assert len({case.text for case in BAD}) >= 40
+
+
+@pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
+def test_a_good_manifest_is_accepted(text: str) -> None:
+    load_resource(text)
+
+
+def _objects(kind: type[SpecObject]) -> Iterator[type[SpecObject]]:
+    yield kind
+    for below in SpecObject.__subclasses__():
+        if below is not kind:
+            yield below
+
+
+def test_every_rule_between_fields_has_a_manifest_that_breaks_it() -> None:
+    """A rule without one could be wrong in either language and nobody would know."""
+    said = " ".join(remedy for case in BAD for _, remedy in problems_of(case.text))
+    rules = [rule for kind in SpecObject.__subclasses__() for rule in kind.rules if rule.check]
+    unbroken = [rule.message for rule in rules if rule.message not in said]
+    assert len(rules) >= 25
+    assert not unbroken
+
+
+def test_every_pattern_in_use_has_words_that_say_what_it_asks_for() -> None:
+    schema = json.dumps(ServingPlanSpec.model_json_schema())
+    used = {found for found in REMEDIES if json.dumps(found) in schema}
+    assert used == set(REMEDIES)
+    assert schema.count('"pattern"') == sum(schema.count(json.dumps(p)) for p in REMEDIES)
+
+
+# Messages
+
+
+def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
+    text = MINIMAL.replace("count: 8", "count: 0").replace('"200"', "200.50")
+    assert problems_of(text) == [
+        (
+            "spec.models[0].workload.outputTokens.mean",
+            'write a text in quotes: "200.50". Mean output length [tokens], a decimal string. '
+            "(line 11)",
+        ),
+        (
+            "spec.pools[0].count",
+            "at least 1. GPUs that exist in the pool and may be used [GPUs]. (line 13)",
+        ),
+    ]
+
+
+def test_an_unknown_field_unlike_any_other_lists_those_that_exist() -> None:
+    [(path, remedy)] = problems_of(MINIMAL.replace("count: 8", "count: 8, xyz: 1"))
+    assert path == "spec.pools[0].xyz"
+    assert "known here are name, accelerator, count, gpusPerNode, pricePerGPUHour" in remedy
+
+
+def test_control_characters_of_a_file_are_escaped_in_messages() -> None:
+    text = MINIMAL.replace("count: 8", 'count: 8, "\\e[31mred": 1')
+    [(path, remedy)] = problems_of(text)
+    assert "\x1b" not in path + remedy
+    assert path == 'spec.pools[0]."\\u001b[31mred"'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("- a\n- b", "write a ServingPlan", id="a-list"),
+        pytest.param("", "write a ServingPlan", id="nothing"),
+        pytest.param("a: [1", "line 1, column 6", id="not-yaml"),
+        pytest.param(MINIMAL + "---" + MINIMAL, "one ServingPlan per file", id="two-documents"),
+        pytest.param("a: 1\nb: 2\na: 3", "the key 'a' stands twice", id="a-key-twice"),
+        pytest.param("a: !!python/object/apply:os.abort []", "tag:yaml.org", id="a-python-tag"),
+        pytest.param("a: 2024-13-45", "not readable as YAML", id="a-date-that-is-none"),
+        pytest.param("[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param(" " * 1_048_577, "at most 1048576", id="long"),
+    ],
+)
+def test_a_text_that_is_no_serving_plan_is_refused(text: str, expected: str) -> None:
+    [(path, remedy)] = problems_of(text)
+    assert path == "(file)"
+    assert expected in remedy
+
+
+def test_aliases_that_multiply_cost_nothing() -> None:
+    """Ten levels of ten aliases would be 10^10 items if anything copied them."""
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 11)]
+    text = "\n".join(["l0: &l0 [0]", *levels, "spec: {models: *l10, pools: *l10}"])
+    assert len(problems_of(text)) < 100
+
+
+def test_the_kind_and_version_of_another_resource_are_refused() -> None:
+    text = MINIMAL.replace("v1alpha1", "v1").replace("kind: ServingPlan", "kind: Deployment")
+    assert [path for path, _ in problems_of(text)] == ["apiVersion", "kind"]
+
+
+# What the API server would do
+
+
+def test_a_resource_from_the_api_server_is_read_with_its_metadata_and_status() -> None:
+    body = yaml.safe_load(MINIMAL)
+    body["metadata"] |= {"namespace": "serving", "uid": "1", "labels": {"a": "b"}, "generation": 3}
+    body["status"] = {"observedGeneration": 3}
+    read = load_resource(body)
+    assert (read.metadata.name, read.metadata.namespace) == ("small", "serving")
+
+
+def test_defaults_are_those_that_are_documented() -> None:
+    dumped = load_resource(MINIMAL).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert dumped["planner"] == {
+        "strategy": "exact",
+        "timeLimitSeconds": 10,
+        "seed": 0,
+        "gapPartsPerMillion": 1000,
+    }
+    assert dumped["routing"] == {"lengthUnit": "tokens", "unknownLength": "Longest"}
+    assert dumped["models"][0]["workload"]["ranges"] == {"count": 32, "spacing": "Probability"}
+    assert (dumped["maxUnservable"], dumped["suspend"]) == ("0.001", False)
+
+
+def test_json_is_read_like_yaml() -> None:
+    assert load_resource(json.dumps(yaml.safe_load(MINIMAL))) == load_resource(MINIMAL)
+
+
+def test_a_written_spec_reads_back_as_itself() -> None:
+    read = load_resource(GOOD["every-field"])
+    body = read.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert load_resource(body) == read
+
+
+# The planning problem
+
+
+def test_every_field_reaches_the_planning_problem() -> None:
+    read = load_resource(GOOD["every-field"])
+    problem = to_problem(read.metadata.name, read.spec)
+    first, second = problem.models
+    [pool] = problem.pools
+    assert (first.name, first.rate, first.max_sequences) == ("a", 12.5, 512)
+    assert (first.targets.ttft, first.targets.tpot) == (2.0, 0.05)
+    assert (second.targets.ttft, second.targets.tpot) == (None, None)
+    assert (len(first.ranges), first.ranges[-1].max) == (58, 4096)
+    assert (len(second.ranges), second.ranges[-1].max) == (8, 16384)
+    assert (pool.accelerator.name, pool.count, pool.gpus_per_node) == ("H200", 64, 8)
+    assert pool.price_per_gpu_hour == Decimal("4.00")
+    assert pool.domains == (Domain("rack-a", 4), Domain("rack-b", 4))
+    assert pool.island_sizes == (4, 8, 16)
+    assert (problem.budget_per_hour, problem.min_headroom) == (Decimal(512), 1.0)
+    assert problem.max_unservable == 0.002
+    assert problem.objective is Objective.HEADROOM
+    solver = problem.solver
+    assert (solver.strategy, solver.time_limit, solver.seed, solver.gap) == ("exact", 30, 7, 5e-4)
+
+
+def test_a_histogram_keeps_the_means_that_it_states() -> None:
+    """Means: input (900*71.2 + 100*2111.5)/1000 = 275.23, output (900*27.9 + 100*211)/1000 = 46.21.
+
+    The second bin states no input mean; its middle is (128 + 4095)/2 = 2111.5.
+    """
+    read = load_resource(GOOD["every-field"])
+    lengths = to_problem("x", read.spec).models[0].lengths
+    assert float(lengths.probability @ lengths.length) == pytest.approx(275.23, abs=0.06)
+    assert float(lengths.probability @ lengths.output) == pytest.approx(46.21)
+
+
+def test_the_order_in_a_file_has_no_meaning() -> None:
+    body = yaml.safe_load(GOOD["every-field"])
+    body["spec"]["pools"].append({**body["spec"]["pools"][0], "name": "another"})
+    turned = json.loads(json.dumps(body))
+    turned["spec"]["models"].reverse()
+    turned["spec"]["pools"].reverse()
+    turned["spec"]["pools"][1]["domains"].reverse()
+    one, other = (to_problem("x", load_resource(b).spec) for b in (body, turned))
+    assert [model.name for model in one.models] == [model.name for model in other.models]
+    assert one.pools == other.pools
+    assert [pool.name for pool in one.pools] == ["another", "h200"]
+
+
+def test_names_that_no_catalogue_has_are_all_named_with_their_path_and_what_is_known() -> None:
+    text = MINIMAL.replace("Llama-3.1-8B", "Llama-3.1-9B").replace("H100,", "H101,")
+    with pytest.raises(SpecError) as caught:
+        to_problem("x", load_resource(text).spec)
+    architecture, accelerator = caught.value.problems
+    assert architecture[0] == "spec.models[0].architecture"
+    assert "'Llama-3.1-9B'" in architecture[1]
+    assert "Llama-3.1-8B" in architecture[1]
+    assert accelerator[0] == "spec.pools[0].accelerator"
+    assert "'H101'" in accelerator[1]
+    assert "H100" in accelerator[1]
+
+
+def test_accelerator_names_may_be_written_in_any_case() -> None:
+    spec = load_resource(MINIMAL.replace("H100,", "h100,")).spec
+    assert to_problem("x", spec).pools[0].accelerator.name == "H100"
+
+
+def test_ranges_end_where_the_model_ends() -> None:
+    """Llama-3.1-8B reads 131,072 tokens; a longer workload is cut there, and reported."""
+    spec = load_resource(MINIMAL.replace("max: 8192", "max: 200000")).spec
+    assert to_problem("x", spec).models[0].ranges[-1].max == 131_072
+
+
+# Examples
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_every_example_reads_and_resolves(file: Path) -> None:
+    read = load_resource(file.read_text())
+    assert to_problem(read.metadata.name, read.spec).models
+
+
+def test_the_examples_are_as_short_as_they_promise() -> None:
+    lines = {file.stem[:2]: len(file.read_text().splitlines()) for file in EXAMPLES}
+    assert lines["01"] <= 40
+    assert lines["02"] <= 12
