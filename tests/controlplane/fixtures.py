@@ -52,11 +52,7 @@ def controlplane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """Our own control plane, for tests that stop its parts or read its audit log."""
     if request.config.getoption("kind"):
         pytest.skip("needs a control plane of our own: kind's API server is not ours to stop")
-    try:
-        plane = ControlPlane.start(manifests=_crds())
-    except ControlPlaneError as error:
-        pytest.fail(str(error), pytrace=False)
-    with plane:
+    with _started() as plane:
         yield plane
 
 
@@ -65,6 +61,15 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     """A new namespace, deleted after the test."""
     with cluster.namespace() as name:
         yield name
+
+
+def _started() -> ControlPlane:
+    """A control plane, or the failure of every test that needs it, with the reason alone."""
+    try:
+        return ControlPlane.start(manifests=_crds())
+    except ControlPlaneError as error:
+        reason = str(error)
+    pytest.fail(reason, pytrace=False)
 
 
 def _crds() -> list[Path]:

@@ -23,11 +23,13 @@ starts_its_own = pytest.mark.usefixtures("controlplane")
 ROOT = Path(__file__).parents[2]
 
 OWNER = """
-import json, time
+import json, os, time
 from tests.controlplane import ControlPlane
 plane = ControlPlane.start()
-print(json.dumps(str(plane.directory)), flush=True)
-time.sleep(600)
+fork = os.fork()  # like a worker process, it keeps what the owner has open
+if fork:
+    print(json.dumps([str(plane.directory), fork]), flush=True)
+time.sleep(60)
 """
 
 WIDGETS = """
@@ -187,13 +189,15 @@ def test_nothing_is_left_of_a_controlplane_whose_owner_was_killed(tmp_path: Path
         [sys.executable, "-c", OWNER], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout
-        directory = Path(json.loads(owner.stdout.readline()))
-        processes = running_in(directory)
+        directory, fork = json.loads(owner.stdout.readline())
+        processes = running_in(Path(directory))
         assert len(processes) == 4  # the guard among them
         owner.kill()
-
-    eventually(lambda: not any(is_alive(pid) for pid in processes), within=5)
-    eventually(lambda: list(tmp_path.iterdir()) == [], within=5)
+    try:
+        eventually(lambda: not any(is_alive(pid) for pid in processes), within=5)
+        eventually(lambda: list(tmp_path.iterdir()) == [], within=5)
+    finally:
+        os.kill(fork, signal.SIGKILL)
 
 
 @starts_its_own
