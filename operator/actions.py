@@ -1,0 +1,95 @@
+"""Actions: values that say what to do and why; the log line, the metric and the test read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from archipelago.operator.conditions import Reason
+    from archipelago.operator.manifests import Identity
+    from archipelago.operator.status import Status
+
+
+class EventType(StrEnum):
+    """The two that Kubernetes knows."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True)
+class StartPlanning:
+    """Give the inputs to a planner process."""
+
+    inputs_hash: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CancelPlanning:
+    """Nobody wants the answer any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class WriteStatus:
+    """Apply the status."""
+
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class WriteTable:
+    """Create the table, or apply it to the version that was seen."""
+
+    identity: Identity
+    content: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ReadTable:
+    """Look at what lies under the table's name; no watch tells us about others' objects."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class EmitEvent:
+    """Tell the people who look at the plan."""
+
+    type: EventType
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Look again after that many seconds."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The plan is gone; its table is collected through its owner reference."""
+
+    reason: str
+
+
+Action: TypeAlias = (
+    StartPlanning
+    | CancelPlanning
+    | WriteStatus
+    | WriteTable
+    | ReadTable
+    | EmitEvent
+    | Wait
+    | Forget
+)
+"""At most one of a decision's actions writes an object; the next decision sees what came of it."""

@@ -1,0 +1,197 @@
+"""Carries out what ``decide`` decides, one write at a time per key, and looks again after each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from archipelago.operator.actions import (
+    Action,
+    CancelPlanning,
+    EmitEvent,
+    Forget,
+    ReadTable,
+    StartPlanning,
+    Wait,
+    WriteStatus,
+    WriteTable,
+)
+from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
+from archipelago.operator.manifests import Key, status_manifest, table_manifest, table_name
+from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+from archipelago.operator.reconcile import decide
+from archipelago.operator.state import Now, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from archipelago.operator.cache import Cache
+    from archipelago.operator.cluster import Cluster
+    from archipelago.operator.events import Events
+    from archipelago.operator.metrics import Metrics
+    from archipelago.operator.verdict import Verdict
+
+ROUNDS = 12
+"""Decisions in one go; a change needs four. More means that somebody undoes what we write."""
+
+log = logging.getLogger(__name__)
+
+
+class Planning(Protocol):
+    """What the reconciler asks of the planner processes."""
+
+    def start(self, plan: SeenPlan) -> None:
+        """Plan these inputs; what was under way for the key is dropped."""
+
+    def cancel(self, key: Key) -> None:
+        """Drop what is under way for the key."""
+
+
+class Reconciler:
+    """Brings one key at a time to where nothing is left to do."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        *,
+        planner: Planning,
+        events: Events,
+        metrics: Metrics,
+        now: Callable[[], Now],
+        look_again: Callable[[Key, float], None],
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._planner = planner
+        self._events = events
+        self._metrics = metrics
+        self._now = now
+        self._look_again = look_again
+        self._states: dict[Key, State] = {}
+
+    async def reconcile(self, key: Key) -> None:
+        """Decide and act until a decision changes nothing.
+
+        Raises:
+            ClusterError: where the same request may succeed later.
+        """
+        for _ in range(ROUNDS):
+            seen = self._cache.observe(key)
+            actions = decide(seen, self._state(key), self._now())
+            if not await self._carry_out(seen, actions):
+                self._metrics.show(self._cache.plans.get(key))
+                return
+        raise OperatorError(f"{key}: still something to write after {ROUNDS} decisions")
+
+    def planned(self, key: Key, verdict: Verdict) -> None:
+        """Take in the planner's answer; one that nobody waits for any more is dropped."""
+        state = self._state(key)
+        if state.planning == verdict.inputs_hash:
+            self._states[key] = state.with_verdict(verdict, self._now())
+            self._look_again(key, 0.0)
+
+    def _state(self, key: Key) -> State:
+        return self._states.get(key, State())
+
+    async def _carry_out(self, seen: Observation, actions: tuple[Action, ...]) -> bool:
+        """Do them in order; True where what we see has changed and a new decision is due."""
+        changed = False
+        for action in actions:
+            started = time.monotonic()
+            changed |= await self._do(seen, action)
+            _note(seen, action, time.monotonic() - started)
+        return changed
+
+    async def _do(self, seen: Observation, action: Action) -> bool:
+        match action, seen.plan:
+            case Forget(), _:
+                self._forget(seen.key)
+            case CancelPlanning(), _:
+                self._planner.cancel(seen.key)
+                self._states[seen.key] = self._state(seen.key).without_planning()
+            case Wait(seconds), _:
+                self._look_again(seen.key, seconds)
+            case ReadTable(), _:
+                await self._read_table(seen.key)
+                return True
+            case StartPlanning(inputs_hash), SeenPlan() as plan:
+                self._states[seen.key] = self._state(seen.key).with_planning(inputs_hash)
+                self._planner.start(plan)
+            case WriteStatus(), SeenPlan() as plan:
+                return await self._write_status(plan, action)
+            case WriteTable(), SeenPlan() as plan:
+                return await self._write_table(plan, seen.table, action)
+            case EmitEvent(), SeenPlan() as plan:
+                await self._events.emit(plan, action)
+        return False
+
+    async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> bool:
+        """Apply the status. A plan that changed meanwhile comes by the watch; wait for that."""
+        try:
+            body = await self._cluster.apply_status(status_manifest(plan, action.status))
+        except NotFound:
+            self._cache.drop_plan(plan.key, plan.uid)
+            return True
+        except Conflict as conflict:
+            raise Retryable(f"{plan.key} changed before its status was written") from conflict
+        finally:
+            self._metrics.write("status")
+        self._cache.see_plan(SeenPlan.from_body(body))
+        return True
+
+    async def _write_table(
+        self, plan: SeenPlan, table: SeenTable | None, action: WriteTable
+    ) -> bool:
+        """Store the table. Where another version lies there, look at that one first."""
+        now = self._now()
+        manifest = table_manifest(plan, table, action.identity, action.content, now.wall)
+        state = self._state(plan.key)
+        try:
+            body = await self._cluster.apply_table(manifest)
+        except (Conflict, NotFound):
+            await self._read_table(plan.key)
+            return True
+        except Refused as refusal:
+            self._states[plan.key] = state.with_refusal(str(refusal), now)
+            return True
+        finally:
+            self._metrics.write("table")
+        self._states[plan.key] = state.with_table_written(action.identity.sequence)
+        self._cache.see_table(await asyncio.to_thread(SeenTable.from_body, body))
+        return True
+
+    async def _read_table(self, plan: Key) -> None:
+        key = Key(plan.namespace, table_name(plan.name))
+        self._states[plan] = self._state(plan).with_recheck(self._now())
+        try:
+            body = await self._cluster.read_table(key)
+        except NotFound:
+            self._cache.drop_table(key)
+        else:
+            self._cache.see_table(await asyncio.to_thread(SeenTable.from_body, body))
+
+    def _forget(self, key: Key) -> None:
+        self._states.pop(key, None)
+        self._cache.forget(key)
+        self._events.forget(key)
+        self._metrics.forget(key)
+
+
+def _note(seen: Observation, action: Action, seconds: float) -> None:
+    """One line per action, with what a reader needs to follow a plan through the log."""
+    reason = asdict(action).get("reason", "")
+    log.info(
+        type(action).__name__,
+        extra={
+            "plan": seen.key.name,
+            "namespace": seen.key.namespace,
+            "generation": seen.plan.generation if seen.plan else None,
+            "inputs_hash": seen.plan.inputs_hash if seen.plan else None,
+            "reason": str(reason),
+            "duration_s": round(seconds, 4),
+        },
+    )

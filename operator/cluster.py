@@ -1,0 +1,203 @@
+"""The one module that calls the API server; its answers leave here as our own errors.
+
+Each method is one request. Nothing is retried here: the queue does that, with its back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.client.exceptions import ApiException
+
+from archipelago.operator.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Retryable,
+)
+from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Mapping
+
+MANAGER = "archipelago"
+STATUS_MANAGER = "archipelago-status"
+APPLY = "application/apply-patch+yaml"
+TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
+PAGE = 50  # objects of one list request: a table may have 900 KiB
+
+
+class Cluster(Protocol):
+    """What the operator asks of Kubernetes."""
+
+    async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
+        """Store a ConfigMap under our field manager; returns it as it is then.
+
+        Raises:
+            Conflict: its resource version is not the stored one.
+        """
+
+    async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
+        """Store a ServingPlan's status; returns the ServingPlan. Raises as ``apply_table``."""
+
+    async def read_table(self, key: Key) -> Mapping[str, Any]:
+        """Read a ConfigMap, whoever's it is.
+
+        Raises:
+            NotFound: there is none.
+        """
+
+    async def create_event(self, manifest: Manifest) -> None:
+        """Store an event."""
+
+    def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ServingPlans, page by page; None: of the whole cluster."""
+
+    def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ConfigMaps that carry our label, page by page."""
+
+
+class ApiCluster:
+    """The API server that KUBECONFIG, or else the pod's service account, points to."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._api = api
+
+    @classmethod
+    async def connect(cls) -> ApiCluster:
+        """Read the credentials; nothing is sent yet."""
+        settings = client.Configuration()
+        if os.environ.get("KUBECONFIG"):
+            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        else:
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        # The token goes to the API server and nowhere else, whatever the environment says.
+        settings.client_session_kwargs = {"trust_env": False}
+        return cls(client.ApiClient(settings))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
+        """See ``Cluster``. The server demands ``create`` beside ``patch`` where none exists yet."""
+        meta = manifest["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/configmaps/{meta['name']}"
+        return await self._apply(path, manifest, MANAGER)
+
+    async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
+        """See ``Cluster``."""
+        meta = manifest["metadata"]
+        path = f"{_plans(meta['namespace'])}/{meta['name']}/status"
+        return await self._apply(path, manifest, STATUS_MANAGER)
+
+    async def read_table(self, key: Key) -> Mapping[str, Any]:
+        """See ``Cluster``."""
+        return await self._send("GET", f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}")
+
+    async def create_event(self, manifest: Manifest) -> None:
+        """See ``Cluster``."""
+        namespace = manifest["metadata"]["namespace"]
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        await self._send("POST", path, body=manifest)
+
+    async def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """See ``Cluster``."""
+        async for page in self._pages(_plans(namespace), {}):
+            yield page
+
+    async def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """See ``Cluster``."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        async for page in self._pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
+            yield page
+
+    async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._send("PATCH", path, query, manifest, APPLY)
+
+    async def _pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
+        page = await self._send("GET", path, {**query, "limit": str(PAGE)})
+        yield page
+        while token := page["metadata"].get("continue"):
+            page = await self._send("GET", path, {**query, "limit": str(PAGE), "continue": token})
+            yield page
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+    ) -> Mapping[str, Any]:
+        prepared = self._api.param_serialize(
+            method=method,
+            resource_path=path,
+            query_params=list((query or {}).items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        return await _translated(self._call(await prepared), f"{method} {path}")
+
+    async def _call(self, prepared: tuple[Any, ...]) -> Mapping[str, Any]:
+        method, url, headers, body, form = prepared
+        response = await self._api.call_api(
+            method, url, headers, body, form, _request_timeout=TIMEOUT
+        )
+        await response.read()  # type: ignore[no-untyped-call]
+        answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
+        found: Mapping[str, Any] = answer.data
+        return found
+
+
+def _plans(namespace: str | None) -> str:
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{GROUP}/{VERSION}{where}/{PLURAL}"
+
+
+async def _translated(call: Awaitable[Mapping[str, Any]], what: str) -> Mapping[str, Any]:
+    """Wait for the answer; every error becomes one of ours."""
+    try:
+        return await call
+    except ApiException as error:
+        raise _error(error, what) from error
+    except (TimeoutError, asyncio.IncompleteReadError, OSError, aiohttp.ClientError) as error:
+        raise Retryable(f"{what}: no answer: {error!r}") from error
+
+
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Invalid,
+    409: Conflict,
+    410: Conflict,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
+
+
+def _error(error: ApiException, what: str) -> ClusterError:
+    message = f"{what}: {error.status} {_message(error)}"
+    known = _BY_STATUS.get(error.status)
+    return known(message) if known else Retryable(message, _retry_after(error))
+
+
+def _message(error: ApiException) -> str:
+    found = error.data.get("message") if isinstance(error.data, dict) else None
+    return str(found or error.body or error.reason)[:1000]
+
+
+def _retry_after(error: ApiException) -> float | None:
+    text = (error.headers or {}).get("Retry-After", "")
+    return min(float(text), 60.0) if str(text).isdigit() else None

@@ -1,0 +1,69 @@
+"""Every kopf decorator of the operator; each body is one call.
+
+Only ``on.event`` handlers: they never patch, add no finalizer and no annotation, and keep nothing
+per object. What they see goes to the feed; what to do about it is not decided here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+import kopf
+
+from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REGISTRY = kopf.OperatorRegistry()
+
+
+@kopf.on.login(registry=REGISTRY)
+async def login(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
+    """Say how to reach the API server."""
+    return memo.feed.login(settings)
+
+
+@kopf.on.startup(registry=REGISTRY)
+async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:  # noqa: ANN401
+    """Set kopf up."""
+    configure(settings)
+
+
+@kopf.on.event(GROUP, VERSION, PLURAL, registry=REGISTRY)
+async def plan_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
+    """A ServingPlan is there, changed or is gone."""
+    memo.feed.plan(event)
+
+
+@kopf.on.event("", "v1", "configmaps", registry=REGISTRY)
+async def table_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
+    """A ConfigMap with our label is there, changed or is gone (or lost the label)."""
+    memo.feed.table(event)
+
+
+class Forever:
+    """Delays [s] between tries, without end: a finite list would end the process after a minute."""
+
+    def __iter__(self) -> Iterator[float]:
+        for delay in itertools.chain((1, 1, 2, 3, 5, 8), itertools.repeat(10)):
+            yield delay * random.uniform(0.8, 1.2)  # noqa: S311  # not for secrets
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Settings that keep the watches alive and the server unburdened; each was measured."""
+    networking, watching = settings.networking, settings.watching
+    networking.connect_timeout, networking.request_timeout = 5, 30
+    networking.error_backoffs = Forever()
+    networking.enforce_retry_after = True
+    watching.connect_timeout, watching.server_timeout, watching.client_timeout = 5, 300, 330
+    watching.inactivity_timeout, watching.reconnect_backoff = 70, 1.0
+    watching.chunk_size = 500
+    watching.label_selectors["", "v1", "configmaps"] = SELECTOR
+    settings.scanning.disabled = True  # no right to watch namespaces or definitions is needed
+    settings.posting.enabled = False  # events are told by events.py
+    settings.posting.loggers = False
+    settings.process.ultimate_exiting_timeout = 25
+    settings.peering.standalone = True

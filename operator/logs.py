@@ -1,0 +1,41 @@
+"""One JSON object per log line: nothing in a name or a message can forge a line or a colour.
+
+``json.dumps`` escapes control characters (CR, LF, ESC) and everything outside ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+# kopf says this at every start; it runs in a thread of its own on purpose (watch.py).
+_EXPECTED = "OS signals are ignored: running not in the main thread."
+
+
+class JsonFormatter(logging.Formatter):
+    """Time, level, logger, message, and what was given as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of ASCII."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def configure(level: str) -> None:
+    """Log to standard error. The libraries speak only when something is wrong."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(lambda record: record.getMessage() != _EXPECTED)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("archipelago").setLevel(level)

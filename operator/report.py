@@ -1,0 +1,146 @@
+"""What to say in each situation: observation -> status; pure.
+
+A status never promises more than what is stored: ``published`` is given the table that lies there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from archipelago.operator import conditions
+from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
+from archipelago.operator.status import Status, Summary
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from archipelago.operator.observe import SeenPlan, SeenTable
+    from archipelago.operator.verdict import Failed, Planned
+
+Findings: TypeAlias = dict[ConditionType, Finding]
+
+_NO_METRICS = Finding(
+    Truth.UNKNOWN, Reason.NOT_CONFIGURED, "no metrics source is configured; the spec is planned for"
+)
+_COUNTED = Finding(Truth.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools")
+_ACTIVE = Finding(Truth.FALSE, Reason.ACTIVE, "the plan is kept up to date")
+_UNDER_WAY = Finding(Truth.UNKNOWN, Reason.PLANNING, "the planner is at work")
+
+
+def planning(plan: SeenPlan, now: datetime) -> Status:
+    """Before the planner answers. What holds for the last generation stays said about that one."""
+    before = plan.status
+    kept = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED} | _ready_if_true(before)
+    unknown = {
+        kind: _UNDER_WAY
+        for kind in ConditionType
+        if kind not in kept or before.condition(kind) is None
+    }
+    fixed = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
+    return _status(plan, {**unknown, **fixed}, before.summary, now)
+
+
+def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime) -> Status:
+    """The table answers the plan."""
+    where = f"ConfigMap {table.key.name}, sequence {_sequence(table)}"
+    findings = {
+        ConditionType.READY: Finding(Truth.TRUE, Reason.PUBLISHED, f"{verdict.message}; {where}"),
+        ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
+        ConditionType.INVENTORY_RESOLVED: _COUNTED,
+        ConditionType.PUBLISHED: Finding(Truth.TRUE, Reason.PUBLISHED, where),
+    }
+    return _settled(plan, findings, {**verdict.summary, **_pointer(table)}, now)
+
+
+def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: datetime) -> Status:
+    """There is no plan; the last good table stays and stays described."""
+    why = Finding(Truth.FALSE, verdict.reason, verdict.message)
+    findings = {
+        ConditionType.READY: why,
+        ConditionType.PLANNED: why,
+        ConditionType.INVENTORY_RESOLVED: _inventory(verdict),
+        ConditionType.PUBLISHED: _last_good(plan, table),
+    }
+    return _settled(plan, findings, _summary_of(plan, table), now)
+
+
+def unpublished(
+    plan: SeenPlan,
+    verdict: Planned,
+    table: SeenTable | None,
+    why: Finding,
+    now: datetime,
+) -> Status:
+    """There is a plan, but its table cannot be stored."""
+    findings = {
+        ConditionType.READY: why,
+        ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
+        ConditionType.INVENTORY_RESOLVED: _COUNTED,
+        ConditionType.PUBLISHED: why,
+    }
+    return _settled(plan, findings, _summary_of(plan, table), now)
+
+
+def suspended(plan: SeenPlan, table: SeenTable | None, now: datetime) -> Status:
+    """Nothing is planned or written until ``spec.suspend`` is false again."""
+    message = "spec.suspend is true: the stored table stays as it is"
+    findings = {
+        ConditionType.READY: Finding(Truth.FALSE, Reason.SUSPENDED, message),
+        ConditionType.PLANNED: Finding(Truth.UNKNOWN, Reason.SUSPENDED, message),
+        ConditionType.INVENTORY_RESOLVED: _COUNTED,
+        ConditionType.METRICS_AVAILABLE: _NO_METRICS,
+        ConditionType.PUBLISHED: _last_good(plan, table),
+        ConditionType.SUSPENDED: Finding(Truth.TRUE, Reason.SUSPENDED, message),
+    }
+    return _status(plan, findings, _summary_of(plan, table), now)
+
+
+def _settled(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime) -> Status:
+    steady = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
+    return _status(plan, findings | steady, summary, now)
+
+
+def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime) -> Status:
+    before = plan.status.conditions
+    return Status(
+        observed_generation=plan.generation,
+        conditions=conditions.at(plan.generation, findings, before, now),
+        summary=summary,
+    )
+
+
+def _ready_if_true(before: Status) -> set[ConditionType]:
+    """Ready stays True, of its older generation, while that generation's table is in use."""
+    ready = before.condition(ConditionType.READY)
+    return {ConditionType.READY} if ready and ready.status is Truth.TRUE else set()
+
+
+def _inventory(verdict: Failed) -> Finding:
+    if verdict.reason is Reason.UNKNOWN_ACCELERATOR:
+        return Finding(Truth.FALSE, verdict.reason, verdict.message)
+    return _COUNTED
+
+
+def _last_good(plan: SeenPlan, table: SeenTable | None) -> Finding:
+    if table is None or not table.belongs_to(plan):
+        return Finding(Truth.FALSE, Reason.NOT_PLANNED, "no table has been stored yet")
+    if not table.is_untouched() or table.identity is None:
+        message = f"ConfigMap {table.key.name} was changed and no plan is at hand to restore it"
+        return Finding(Truth.FALSE, Reason.NOT_PLANNED, message)
+    kept = f"the table of generation {table.identity.generation} stays in use"
+    return Finding(Truth.TRUE, Reason.LAST_GOOD_KEPT, f"{kept}, sequence {table.identity.sequence}")
+
+
+def _summary_of(plan: SeenPlan, table: SeenTable | None) -> Summary:
+    """The summary describes the stored table; where none is stored there is none."""
+    ours = table is not None and table.belongs_to(plan)
+    return plan.status.summary if ours else {}
+
+
+def _sequence(table: SeenTable) -> int:
+    return table.identity.sequence if table.identity else 0
+
+
+def _pointer(table: SeenTable) -> Summary:
+    """Which stored table the status speaks about."""
+    return {"table": table.key.name, "tableSequence": _sequence(table)}

@@ -1,0 +1,111 @@
+"""A full list at the start and every few minutes: the safety net below the watches.
+
+Until the first list is complete nothing is decided, so that no decision is made on half a picture.
+Later lists find what a watch missed: changes, and objects that went while it was cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from archipelago.operator.errors import ClusterError
+from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.queue import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from random import Random
+
+    from archipelago.operator.cache import Cache, Store
+    from archipelago.operator.cluster import Cluster
+    from archipelago.operator.manifests import Key
+
+S = TypeVar("S", SeenPlan, SeenTable)
+JITTER = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Kind(Generic[S]):
+    """How one kind is listed, parsed and taken in."""
+
+    _pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]]
+    _parse: Callable[[Mapping[str, Any]], S]
+    _see: Callable[[S], Key | None]
+    _store: Store[S]
+
+    def __init__(
+        self,
+        pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]],
+        parse: Callable[[Mapping[str, Any]], S],
+        see: Callable[[S], Key | None],
+        store: Store[S],
+    ) -> None:
+        self._pages = pages
+        self._parse = parse
+        self._see = see
+        self._store = store
+
+    async def list(self, namespace: str | None) -> tuple[Key, ...]:
+        """Bring the store up to date; returns the keys of what is gone."""
+        listed: set[Key] = set()
+        version = "0"
+        async for page in self._pages(namespace):
+            version = page["metadata"]["resourceVersion"]
+            for body in page["items"]:
+                seen = await asyncio.to_thread(self._parse, body)
+                self._see(seen)
+                listed.add(seen.key)
+        return self._store.list_ended(listed, version, namespace)
+
+
+class Resync:
+    """Lists everything, then has every plan looked at."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        namespaces: tuple[str, ...],
+        look_again: Callable[[Key], None],
+        random: Random,
+    ) -> None:
+        self._cache = cache
+        self._plans = Kind(cluster.plans, SeenPlan.from_body, cache.see_plan, cache.plans)
+        self._tables = Kind(cluster.tables, SeenTable.from_body, cache.see_table, cache.tables)
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._look_again = look_again
+        self._random = random
+
+    async def once(self) -> None:
+        """List everything once.
+
+        Raises:
+            ClusterError: a list failed; what was listed before that is taken in.
+        """
+        gone: list[Key] = []
+        for namespace in self._namespaces:
+            gone += await self._plans.list(namespace)
+            await self._tables.list(namespace)
+        for key in (*gone, *self._cache.plans.keys()):
+            self._look_again(key)
+
+    async def until_done(self) -> None:
+        """List everything, trying until it succeeds."""
+        backoff, failures = Backoff(self._random, longest=10.0), 0
+        while True:
+            try:
+                return await self.once()
+            except ClusterError as error:
+                failures += 1
+                log.warning("list failed", extra={"error": str(error)})
+                await asyncio.sleep(backoff.delay(failures))
+
+    async def every(self, period: float, done: Callable[[], None]) -> None:
+        """List everything again and again, with a jitter of 10 %; ``done`` after each time."""
+        while True:
+            await asyncio.sleep(period * self._random.uniform(1 - JITTER, 1 + JITTER))
+            await self.until_done()
+            done()

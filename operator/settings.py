@@ -1,0 +1,110 @@
+"""Environment -> one frozen ``Settings``; every knob with its unit, default and limits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from archipelago.operator.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PREFIX = "ARCHIPELAGO_"
+MEBIBYTE = 1 << 20
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the operator runs. Names in the environment: upper case, with ``ARCHIPELAGO_`` before."""
+
+    namespaces: tuple[str, ...] = ()  # empty: the whole cluster
+    http_host: str = "0.0.0.0"  # noqa: S104  # probes and Prometheus come from outside the pod
+    http_port: int = 8080  # /healthz, /readyz, /metrics; 0: any free port, see the log
+    reconcilers: int = 8  # keys worked on at once
+    planners: int = 2  # warm planner processes
+    planner_memory_mib: int = 1536  # RLIMIT_AS of each planner process [MiB]
+    planner_grace_seconds: float = 2.0  # beyond the plan's own time limit, then it is killed
+    resync_seconds: float = 300.0  # every object is listed and looked at again, +-10 %
+    log_level: str = "INFO"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Read the variables that are set.
+
+        Raises:
+            SettingsError: naming the variable, its value and what would be valid.
+        """
+        default = cls()
+        read = _Reader(environment)
+        return cls(
+            namespaces=read("NAMESPACES", _namespaces, "namespace names separated by commas", ()),
+            http_host=read("HTTP_HOST", str, "an address", default.http_host),
+            http_port=read("HTTP_PORT", _whole(0, 65535), "0..65535", default.http_port),
+            reconcilers=read("RECONCILERS", _whole(1, 256), "1..256", default.reconcilers),
+            planners=read("PLANNERS", _whole(1, 64), "1..64", default.planners),
+            planner_memory_mib=read(
+                "PLANNER_MEMORY_MIB", _whole(64, 1 << 20), "64..1048576", default.planner_memory_mib
+            ),
+            planner_grace_seconds=read(
+                "PLANNER_GRACE_SECONDS", _real(0, 60), "0..60", default.planner_grace_seconds
+            ),
+            resync_seconds=read(
+                "RESYNC_SECONDS", _real(0.1, 86400), "0.1..86400", default.resync_seconds
+            ),
+            log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
+        )
+
+
+class _Reader:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+
+    def __call__(self, name: str, parse: Callable[[str], _T], valid: str, default: _T) -> _T:
+        text = self.environment.get(PREFIX + name, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}{name}={text!r}: use {valid}") from error
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        return _within(int(text), least, most)
+
+    return parse
+
+
+def _real(least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        return _within(float(text), least, most)
+
+    return parse
+
+
+_N = TypeVar("_N", int, float)
+
+
+def _within(value: _N, least: float, most: float) -> _N:
+    if not least <= value <= most:
+        raise ValueError(value)
+    return value
+
+
+def _level(text: str) -> str:
+    if text.upper() not in _LEVELS:
+        raise ValueError(text)
+    return text.upper()
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(sorted({name.strip() for name in text.split(",") if name.strip()}))
+    if not all(_NAMESPACE.fullmatch(name) for name in names):
+        raise ValueError(text)
+    return names

@@ -1,0 +1,95 @@
+"""What the operator remembers about one key between decisions; lost at a restart, and no harm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from archipelago.operator.conditions import Reason
+from archipelago.operator.verdict import Failed, Planned, Verdict
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+STRIKES: Final = 3
+"""Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
+FIRST_RETRY: Final = 60.0
+LONGEST_RETRY: Final = 1800.0
+RECHECK: Final = 15.0
+"""Seconds after which an object in our way is looked at again: no watch tells us about it."""
+REFUSED: Final = 30.0
+"""Seconds after which a write that was refused is tried again."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """The time: ``wall`` to write down, ``monotonic`` [s] to wait by."""
+
+    wall: datetime
+    monotonic: float
+
+
+@dataclass(frozen=True)
+class State:
+    """Memory of one key. Times are monotonic seconds.
+
+    ``planning``: hash of the inputs that the planner works on, None when it does not.
+    ``sequence``: the highest that this process wrote. ``refusal``: what the API server said to the
+    last write of the table, None when it took it.
+    """
+
+    planning: str | None = None
+    verdict: Verdict | None = None
+    strikes: int = 0
+    retry_at: float = 0.0
+    recheck_at: float = 0.0
+    sequence: int = 0
+    refusal: str | None = None
+    refused_until: float = 0.0
+
+    def verdict_on(self, inputs_hash: str) -> Verdict | None:
+        """Return the verdict, if it is about these inputs."""
+        known = self.verdict
+        return known if known is not None and known.inputs_hash == inputs_hash else None
+
+    def with_planning(self, inputs_hash: str) -> State:
+        """The planner works on these inputs now."""
+        fresh = self.verdict_on(inputs_hash) is None
+        return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes)
+
+    def without_planning(self) -> State:
+        """The planner was told to stop."""
+        return replace(self, planning=None)
+
+    def with_verdict(self, verdict: Verdict, now: Now) -> State:
+        """The planner is done; what may pass later is tried again, each time later."""
+        failed = isinstance(verdict, Failed) and verdict.may_pass_later
+        strikes = self.strikes + 1 if failed else 0
+        return replace(
+            self,
+            planning=None,
+            verdict=verdict,
+            strikes=strikes,
+            retry_at=now.monotonic + retry_delay(verdict, strikes),
+        )
+
+    def with_table_written(self, sequence: int) -> State:
+        """The table is stored; its content is there to be read, not here."""
+        verdict = self.verdict
+        kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
+        return replace(self, verdict=kept, sequence=max(sequence, self.sequence), refusal=None)
+
+    def with_refusal(self, message: str, now: Now) -> State:
+        """The API server did not take the table."""
+        return replace(self, refusal=message, refused_until=now.monotonic + REFUSED)
+
+    def with_recheck(self, now: Now) -> State:
+        """The object of the table's name was read just now."""
+        return replace(self, recheck_at=now.monotonic + RECHECK)
+
+
+def retry_delay(verdict: Verdict, strikes: int) -> float:
+    """Seconds until the same inputs are planned again: the first crashes are forgiven."""
+    if isinstance(verdict, Failed) and verdict.reason is Reason.PLANNER_CRASHED:
+        strikes -= STRIKES - 1
+    return 0.0 if strikes < 1 else min(FIRST_RETRY * 2.0 ** (strikes - 1), LONGEST_RETRY)

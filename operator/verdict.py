@@ -1,0 +1,53 @@
+"""What the planner process says about one set of inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from archipelago.operator.conditions import Reason
+
+if TYPE_CHECKING:
+    from archipelago.operator.status import Summary
+
+# The process failed, not the question: the same inputs may succeed later.
+PROCESS_FAILURES = frozenset(
+    {Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM, Reason.PLANNER_CRASHED, Reason.SOLVER_FAILED}
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan that the independent checker let pass.
+
+    ``content``: the table's content as canonical JSON; None once it is published, for memory's
+    sake. ``content_hash`` stays.
+    """
+
+    inputs_hash: str
+    summary: Summary
+    message: str
+    content_hash: str
+    content_bytes: int
+    content: str | None
+
+    def without_content(self) -> Planned:
+        """Keep what the status needs."""
+        return replace(self, content=None)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """There is no plan, and why."""
+
+    inputs_hash: str
+    reason: Reason
+    message: str
+
+    @property
+    def may_pass_later(self) -> bool:
+        """Whether the same inputs are worth another try."""
+        return self.reason in PROCESS_FAILURES
+
+
+Verdict: TypeAlias = Planned | Failed

@@ -1,0 +1,226 @@
+"""kopf as the informer: a thread of its own that only tells what it saw, and is restarted.
+
+A thread, because kopf takes over the signals of its event loop and cancels every task that was
+started after it, and because a dead watch ends it. Objects are parsed in the thread; the loop of
+the operator is handed small facts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+import kopf
+
+from archipelago.operator.errors import OperatorError
+from archipelago.operator.handlers import REGISTRY
+from archipelago.operator.manifests import PLURAL, Key
+from archipelago.operator.observe import SeenPlan, SeenTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+    from types import SimpleNamespace
+
+    from archipelago.operator.cache import Cache
+    from archipelago.operator.metrics import Metrics
+
+KINDS: Final = (PLURAL, "configmaps")
+MOST_FAILURES: Final = 10
+FAILURE_WINDOW: Final = 600.0
+PAUSE: Final = (1.0, 30.0)
+_LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
+
+log = logging.getLogger(__name__)
+
+
+class WatchFailed(OperatorError):  # noqa: N818
+    """The watches do not come up however often they are started; let Kubernetes try."""
+
+
+class Streams:
+    """When each kind's list or watch was last answered; written by one thread, read by another."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._started = clock()
+        self._answered: dict[str, float] = {}
+        self._failing: dict[str, float] = {}
+
+    def answered(self, kind: str) -> None:
+        """A request for that kind was answered."""
+        self._answered[kind] = self._clock()
+        self._failing.pop(kind, None)
+
+    def failed(self, kind: str) -> None:
+        """A request for that kind failed."""
+        self._failing.setdefault(kind, self._clock())
+        self._metrics.stream_failures.labels(kind).inc()
+
+    def age(self, kind: str) -> float:
+        """Seconds since the last answer. A healthy watch is asked for anew every 300 s."""
+        return self._clock() - self._answered.get(kind, self._started)
+
+    def failing_for(self, kind: str) -> float:
+        """Seconds since requests began to fail; 0 where the last one was answered."""
+        since = self._failing.get(kind)
+        return 0.0 if since is None else self._clock() - since
+
+    def last_answer(self) -> float:
+        """When any kind was last answered [monotonic s]; minus infinity: never."""
+        return max(self._answered.values(), default=float("-inf"))
+
+
+class Feed:
+    """What the handlers tell; carries it from the thread of kopf to the operator's loop."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        look_again: Callable[[Key], None],
+        streams: Streams,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._cache = cache
+        self._look_again = look_again
+        self._streams = streams
+        self._loop = loop
+
+    def plan(self, event: dict[str, Any]) -> None:
+        """A ServingPlan, parsed here and now."""
+        seen = SeenPlan.from_body(event["object"])
+        if event["type"] == "DELETED":
+            self._hand_over(self._cache.drop_plan, seen.key, seen.uid)
+        else:
+            self._hand_over(self._cache.see_plan, seen)
+
+    def table(self, event: dict[str, Any]) -> None:
+        """A ConfigMap, parsed here and now."""
+        seen = SeenTable.from_body(event["object"])
+        if event["type"] == "DELETED":
+            self._hand_over(self._cache.drop_table, seen.key, seen.uid)
+        else:
+            self._hand_over(self._cache.see_table, seen)
+
+    def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
+        """Credentials of the pod or of KUBECONFIG, in a session that we can watch."""
+        found = kopf.login_with_kubeconfig(settings=settings) or kopf.login_with_service_account(
+            settings=settings
+        )
+        if found is None:
+            raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
+        return kopf.AiohttpSession(
+            server=found.server,
+            default_namespace=found.default_namespace,
+            aiohttp_session=aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
+                headers=found.as_http_headers(),
+                read_bufsize=_LONGEST_LINE,
+                trace_configs=[_trace(self._streams)],
+                trust_env=False,
+            ),
+        )
+
+    def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
+        self._loop.call_soon_threadsafe(self._take, take, facts)
+
+    def _take(self, take: Callable[..., Key | None], facts: tuple[object, ...]) -> None:
+        key = take(*facts)
+        if key is not None:
+            self._look_again(key)
+
+
+class Watch:
+    """Starts kopf again whenever it ends, until told to stop."""
+
+    def __init__(
+        self, feed: Feed, streams: Streams, namespaces: tuple[str, ...], metrics: Metrics
+    ) -> None:
+        self._feed = feed
+        self._streams = streams
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """End the thread; ``run`` then returns."""
+        self._stop.set()
+
+    async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep the watches up.
+
+        Raises:
+            WatchFailed: ten starts in ten minutes without a single answer.
+        """
+        failures: list[float] = []
+        while not self._stop.is_set():
+            try:
+                await asyncio.to_thread(self._kopf)
+            except Exception:
+                log.exception("the watches ended")
+            if self._stop.is_set():
+                return
+            self._metrics.watch_restarts.inc()
+            failures = still_counting(failures, clock(), self._streams.last_answer())
+            if len(failures) >= MOST_FAILURES:
+                raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
+            await self._pause(random.uniform(*PAUSE))
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.to_thread(self._stop.wait, seconds)
+
+    def _kopf(self) -> None:
+        kopf.run(
+            registry=REGISTRY,
+            memo=kopf.Memo(feed=self._feed),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            identity=kopf_identity(),
+            stop_flag=self._stop,
+        )
+
+
+def still_counting(failures: list[float], now: float, last_answer: float) -> list[float]:
+    """Failures of the window with the one of now; an answer since the first wipes those before."""
+    recent = [when for when in failures if when > now - FAILURE_WINDOW and when > last_answer]
+    return [*recent, now]
+
+
+def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
+    """A fixed name: kopf would ask for the user's, which an arbitrary uid does not have."""
+    return "archipelago"
+
+
+def _trace(streams: Streams) -> aiohttp.TraceConfig:
+    trace = aiohttp.TraceConfig()
+
+    async def ended(
+        _session: aiohttp.ClientSession,
+        _context: SimpleNamespace,
+        params: aiohttp.TraceRequestEndParams,
+    ) -> None:
+        ok = params.response.status < 400  # noqa: PLR2004  # client and server errors
+        _tell(streams.answered if ok else streams.failed, params.url.path)
+
+    async def broke(
+        _session: aiohttp.ClientSession,
+        _context: SimpleNamespace,
+        params: aiohttp.TraceRequestExceptionParams,
+    ) -> None:
+        _tell(streams.failed, params.url.path)
+
+    trace.on_request_end.append(ended)
+    trace.on_request_exception.append(broke)
+    return trace
+
+
+def _tell(tell: Callable[[str], None], path: str) -> None:
+    kind = path.rsplit("/", 1)[-1]
+    if kind in KINDS:
+        tell(kind)
