@@ -4,23 +4,37 @@ The distribution is a set of atoms: at each input length the probability of a re
 known of its output. Everything the planner needs is an expectation over the atoms of a range.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.model import FloatArray
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-@dataclass(frozen=True)
-class LengthDistribution:
-    """Atoms sorted by input length; arrays of equal shape (atoms,).
+    from numpy.typing import ArrayLike
 
-    ``probability`` sums to 1. ``output`` is E[o | l] and ``output_square`` E[o^2 | l], the first
-    two moments of the output length [tokens, tokens^2] (the second enters the mean context).
-    """
+_NODES_PER_BIN = 4
+"""Gauss-Legendre nodes in a bin: expectations of cubic functions of the length are exact."""
 
-    length: FloatArray
-    probability: FloatArray
-    output: FloatArray
-    output_square: FloatArray
+_UNKNOWN_SPREAD = 2.0
+"""E[o^2] / E[o]^2 where only the mean output is known: that of an exponential distribution.
+
+The Azure 2023 traces have 1.6 (conversation) and 5.6 (code).
+"""
+
+_ROUNDED = 0.05
+"""How far a stated mean may be off because it was rounded: tokens, or a share of E[o^2]."""
+
+_NEGLIGIBLE = 1e-12
+"""A probability that no workload can tell from 0."""
 
 
 @dataclass(frozen=True, order=True)
@@ -29,6 +43,23 @@ class Range:
 
     min: int
     max: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A bar of a histogram of input lengths ``[min, max)``, with what is known inside it.
+
+    ``weight``: requests, in any unit. ``input_mean`` None: the middle of the bin.
+    ``output_mean`` [tokens] and ``output_square`` [tokens^2] are E[o] and E[o^2]; without the
+    second the output is taken as exponential.
+    """
+
+    min: int
+    max: int
+    weight: float
+    input_mean: float | None
+    output_mean: float
+    output_square: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,3 +74,210 @@ class RangeMoments:
     probability: FloatArray
     output: FloatArray
     context: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class LengthDistribution:
+    """Atoms sorted by input length; arrays of equal shape (atoms,).
+
+    ``probability`` sums to 1. ``output`` is E[o | l] and ``output_square`` E[o^2 | l], the first
+    two moments of the output length [tokens, tokens^2] (the second enters the mean context).
+    """
+
+    length: FloatArray
+    probability: FloatArray
+    output: FloatArray
+    output_square: FloatArray
+
+    def expectation(self, values: FloatArray, ranges: Sequence[Range]) -> FloatArray:
+        """E[value | range], from ``values`` at the atoms; shape (ranges,).
+
+        A range of probability 0 takes the value at its midpoint, interpolated between atoms.
+        """
+        weight = self._sums(np.ones_like(self.probability), ranges)
+        total = self._sums(values, ranges)
+        empty = weight <= 0
+        means = total / np.where(empty, 1.0, weight)
+        return np.where(empty, np.interp(midpoints(ranges), self.length, values), means)
+
+    def moments(self, ranges: Sequence[Range]) -> RangeMoments:
+        """Probability, mean output and mean context of every range."""
+        probability = self._sums(np.ones_like(self.probability), ranges)
+        output = self._sums(self.output, ranges)
+        # One output token at step i has the input and i tokens behind it: sum ~ o l + o^2 / 2.
+        positions = self._sums(self.output * self.length + self.output_square / 2, ranges)
+        mean = float(self.probability @ self.output)
+        square = float(self.probability @ self.output_square)
+        empty = (probability <= 0) | (output <= 0)
+        elsewhere = midpoints(ranges) + square / (2 * mean)
+        context = np.where(empty, elsewhere, positions / np.where(empty, 1.0, output))
+        given = np.where(probability <= 0, mean, output / np.where(probability <= 0, 1, probability))
+        return RangeMoments(probability, given, context)
+
+    def share_above(self, length: int) -> float:
+        """Share of requests of ``length`` tokens or more: what ranges up to it do not cover."""
+        first = int(np.searchsorted(self.length, length, side="left"))
+        return float(self.probability[first:].sum())
+
+    def quantile(self, share: float) -> float:
+        """Input length that ``share`` of the requests do not exceed [tokens]."""
+        cumulative = np.cumsum(self.probability)
+        at = int(np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12)))
+        return float(self.length[min(at, len(self.length) - 1)])
+
+    def _sums(self, values: FloatArray, ranges: Sequence[Range]) -> FloatArray:
+        """Sum of probability times value over the atoms of each range."""
+        cumulative = np.concatenate(([0.0], np.cumsum(self.probability * values)))
+        starts = np.searchsorted(self.length, [r.min for r in ranges], side="left")
+        stops = np.searchsorted(self.length, [r.max for r in ranges], side="left")
+        total = np.asarray(cumulative[stops] - cumulative[starts])
+        return np.where(stops > starts, total, 0.0)
+
+
+def midpoints(ranges: Sequence[Range]) -> FloatArray:
+    """Middle of every range, over the whole numbers in it [tokens]."""
+    return np.array([(r.min + r.max - 1) / 2 for r in ranges], dtype=np.float64)
+
+
+def from_samples(inputs: ArrayLike, outputs: ArrayLike) -> LengthDistribution:
+    """The distribution of observed requests: one atom per distinct input length.
+
+    Args:
+        inputs: Input lengths [tokens].
+        outputs: Output lengths of the same requests [tokens].
+
+    Raises:
+        OutOfRange: no request, lengths that do not pair up, or a negative one.
+    """
+    length = np.asarray(inputs, dtype=np.float64).ravel()
+    output = np.asarray(outputs, dtype=np.float64).ravel()
+    if len(length) == 0 or len(length) != len(output):
+        raise OutOfRange(
+            f"{len(length)} input and {len(output)} output lengths; give one of each per request"
+        )
+    if length.min() < 0 or output.min() < 0:
+        raise OutOfRange("lengths are counts of tokens and cannot be negative")
+    if not output.any():
+        raise OutOfRange("every output length is 0; a request decodes at least one token")
+    distinct, where, count = np.unique(length, return_inverse=True, return_counts=True)
+    return LengthDistribution(
+        distinct,
+        count / len(length),
+        np.bincount(where, output) / count,
+        np.bincount(where, output * output) / count,
+    )
+
+
+def from_histogram(bins: Sequence[Bin]) -> LengthDistribution:
+    """The distribution of a histogram: every bin spread evenly around its mean.
+
+    A bin becomes the widest even spread inside it that has the stated mean, kept as four
+    Gauss-Legendre nodes.
+
+    Raises:
+        OutOfRange: names the bin and what is wrong with it.
+    """
+    ordered = sorted((b for b in bins if b.weight != 0), key=lambda b: (b.min, b.max))
+    _check(ordered)
+    mean = np.array([_middle(b) for b in ordered])
+    room = [min(m - b.min, b.max - 1 - m) for m, b in zip(mean, ordered, strict=True)]
+    share = np.array([b.weight for b in ordered], dtype=np.float64)
+    output = np.array([b.output_mean for b in ordered], dtype=np.float64)
+    square = np.array([_square(b) for b in ordered])
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES_PER_BIN)
+    return _sorted(
+        mean[:, None] + np.array(room)[:, None] * nodes,
+        (share / share.sum())[:, None] * (weights / weights.sum()),
+        np.repeat(output[:, None], _NODES_PER_BIN, axis=1),
+        np.repeat(square[:, None], _NODES_PER_BIN, axis=1),
+    )
+
+
+def log_normal(
+    median: float,
+    sigma: float,
+    minimum: int,
+    maximum: int,
+    output_mean: float,
+    output_square: float | None = None,
+    atoms: int = 256,
+) -> LengthDistribution:
+    """Input lengths log-normal, cut to ``[minimum, maximum)``; outputs independent of them.
+
+    Each atom is the conditional mean of a slice of equal probability, so that E[l] is exact.
+
+    Args:
+        median: exp(mu) of the uncut distribution [tokens].
+        sigma: Standard deviation of ln(length).
+        minimum: Shortest length [tokens].
+        maximum: Length that none reaches [tokens].
+        output_mean: E[o] [tokens].
+        output_square: E[o^2] [tokens^2]; None takes the output as exponential.
+        atoms: Number of slices.
+
+    Raises:
+        OutOfRange: a parameter is not positive, or the bounds hold no probability.
+    """
+    if min(median, sigma, output_mean) <= 0 or not 0 <= minimum < maximum - 1:
+        raise OutOfRange(
+            f"log-normal with median {median}, sigma {sigma}, lengths [{minimum}, {maximum}) and "
+            f"mean output {output_mean}: all must be positive, and two lengths lie in the bounds"
+        )
+    normal = NormalDist()
+    low, high = (_log_normal_cdf(edge, median, sigma) for edge in (minimum, maximum - 1))
+    if high - low < _NEGLIGIBLE:
+        raise OutOfRange(f"no length of the log-normal lies in [{minimum}, {maximum})")
+    edges = [min(max(p, _NEGLIGIBLE), 1 - _NEGLIGIBLE) for p in np.linspace(low, high, atoms + 1)]
+    # E[l; a < l <= b] = exp(mu + sigma^2 / 2) (Phi(z_b - sigma) - Phi(z_a - sigma))
+    shifted = np.array([normal.cdf(normal.inv_cdf(p) - sigma) for p in edges])
+    length = median * np.exp(sigma**2 / 2) * np.diff(shifted) / np.diff(edges)
+    square = _UNKNOWN_SPREAD * output_mean**2 if output_square is None else output_square
+    return LengthDistribution(
+        np.clip(length, minimum, maximum - 1),
+        np.full(atoms, 1 / atoms),
+        np.full(atoms, float(output_mean)),
+        np.full(atoms, float(square)),
+    )
+
+
+def _log_normal_cdf(length: float, median: float, sigma: float) -> float:
+    return NormalDist().cdf(float(np.log(length / median)) / sigma) if length > 0 else 0.0
+
+
+def _middle(bar: Bin) -> float:
+    middle = (bar.min + bar.max - 1) / 2 if bar.input_mean is None else bar.input_mean
+    return min(max(middle, float(bar.min)), float(bar.max - 1))
+
+
+def _square(bar: Bin) -> float:
+    if bar.output_square is None:
+        return _UNKNOWN_SPREAD * bar.output_mean**2
+    return max(bar.output_square, bar.output_mean**2)
+
+
+def _check(bins: Sequence[Bin]) -> None:
+    if not bins:
+        raise OutOfRange("the histogram has no bin with a weight above 0")
+    for bar in bins:
+        where = f"bin [{bar.min}, {bar.max})"
+        if bar.weight < 0 or not 0 <= bar.min < bar.max:
+            raise OutOfRange(f"{where}: weight {bar.weight}; needs weight >= 0 and 0 <= min < max")
+        if bar.input_mean is not None and abs(bar.input_mean - _middle(bar)) > _ROUNDED:
+            raise OutOfRange(f"{where}: mean input {bar.input_mean} lies outside the bin")
+        if bar.output_mean <= 0:
+            raise OutOfRange(f"{where}: mean output {bar.output_mean} must be above 0")
+        if bar.output_square is not None and bar.output_square < bar.output_mean**2 * (1 - _ROUNDED):
+            raise OutOfRange(
+                f"{where}: mean square output {bar.output_square} is below the square of the "
+                f"mean, {bar.output_mean**2:g}"
+            )
+    for one, other in pairwise(bins):
+        if one.max > other.min:
+            raise OutOfRange(f"bins [{one.min}, {one.max}) and [{other.min}, {other.max}) overlap")
+
+
+def _sorted(*columns: FloatArray) -> LengthDistribution:
+    """Atoms in order of length; equal lengths keep their order."""
+    flat = [column.ravel() for column in columns]
+    order = np.argsort(flat[0], kind="stable")
+    return LengthDistribution(*(column[order] for column in flat))

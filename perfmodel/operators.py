@@ -90,6 +90,18 @@ class Kernels:
             bytes_token=inputs * read + outputs * BF16_BYTES,
         )
 
+    def per_head(self, name: str, heads: float, inputs: int, outputs: int) -> Operator:
+        """A product of every head with a matrix of its own, in BF16."""
+        reached = self.reached("bf16")
+        return Operator(
+            name,
+            rate=reached.mfu * self.accelerator.bf16,
+            bandwidth=reached.mbu * self.accelerator.bandwidth,
+            flops_token=2 * heads * inputs * outputs,
+            bytes_pass=heads * inputs * outputs * BF16_BYTES,
+            bytes_token=heads * (inputs + outputs) * BF16_BYTES,
+        )
+
     def norm(self) -> Operator:
         """Norm, residual and the like: memory traffic only."""
         reached = self.reached("bf16")
@@ -224,13 +236,12 @@ def _latent_decode(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[O
         rate=reached.latent_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * (2 * shape.kv_rank + shape.rope_dim),
-        bytes_token=2 * heads * shape.kv_elements * BF16_BYTES,
         bytes_context=shape.kv_elements * kv,
     )
     return (
         *_latent_down(kernels, shape, tp),
-        kernels.product("absorb q", heads * shape.nope_dim, shape.kv_rank, BF16_BYTES),
+        kernels.per_head("absorb q", heads, shape.nope_dim, shape.kv_rank),
         core,
-        kernels.product("absorb v", heads * shape.v_dim, shape.kv_rank, BF16_BYTES),
+        kernels.per_head("absorb v", heads, shape.kv_rank, shape.v_dim),
         kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden),
     )

@@ -1,0 +1,83 @@
+"""Turns a distribution into a histogram that can be written down, and says what that loses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.errors import OutOfRange
+from archipelago.perfmodel.lengths import Bin
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.lengths import LengthDistribution
+    from archipelago.perfmodel.model import FloatArray
+
+MILLION = 1_000_000
+
+
+def histogram_bins(lengths: LengthDistribution, count: int) -> tuple[Bin, ...]:
+    """At most ``count`` bins of about equal probability whose means are exact.
+
+    Weights are whole requests per million (largest remainder) and sum to a million.
+
+    Raises:
+        OutOfRange: ``count`` is below 1.
+    """
+    if count < 1:
+        raise OutOfRange(f"a histogram has at least one bin, not {count}")
+    whole = np.floor(lengths.length).astype(np.int64)
+    starts = _starts(whole, lengths.probability, count)
+    share = np.add.reduceat(lengths.probability, starts)
+    edges = np.append(whole[starts], whole[-1] + 1)
+    columns = (lengths.length, lengths.output, lengths.output_square)
+    means = [np.add.reduceat(lengths.probability * c, starts) / share for c in columns]
+    weights = per_million(share)
+    return tuple(
+        Bin(int(edges[i]), int(edges[i + 1]), weights[i], *(float(m[i]) for m in means))
+        for i in range(len(starts))
+    )
+
+
+def moment_loss(exact: LengthDistribution, binned: LengthDistribution) -> dict[str, float]:
+    """Relative error of each moment that enters the capacity rows, by its name."""
+    true, kept = _moments(exact), _moments(binned)
+    return {name: kept[name] / true[name] - 1 for name in true}
+
+
+def per_million(share: FloatArray) -> list[int]:
+    """Shares as integers that sum to a million, none below 1; largest remainder."""
+    scaled = share / share.sum() * MILLION
+    floors = np.maximum(1, np.floor(scaled)).astype(np.int64)
+    missing = int(MILLION - floors.sum())
+    order = np.argsort(floors - scaled, kind="stable")
+    if missing >= 0:
+        floors[order[:missing]] += 1
+    else:  # shares below one in a million were raised to 1: the largest pay for it
+        floors[int(floors.argmax())] += missing
+    return [int(weight) for weight in floors]
+
+
+def _starts(whole: NDArray[np.int64], probability: FloatArray, count: int) -> NDArray[np.int64]:
+    """First atom of each bin: a new one where the cumulative share passes the next count-th.
+
+    A bin boundary is a whole number, so atoms with the same whole part stay together.
+    """
+    before = np.concatenate(([0.0], np.cumsum(probability)[:-1]))
+    first = np.flatnonzero(np.concatenate(([True], np.diff(whole) > 0)))
+    slot = np.floor(before[first] / probability.sum() * count + 1e-9)
+    new = np.concatenate(([True], np.diff(slot) > 0))
+    return first[new]
+
+
+def _moments(lengths: LengthDistribution) -> dict[str, float]:
+    p, size, out = lengths.probability, lengths.length, lengths.output
+    return {
+        "E[l]": float(p @ size),
+        "E[l^2]": float(p @ size**2),
+        "E[o]": float(p @ out),
+        "E[o^2]": float(p @ lengths.output_square),
+        "E[o l]": float(p @ (out * size)),
+    }
