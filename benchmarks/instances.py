@@ -1,0 +1,85 @@
+"""Frozen benchmark instances: same name, same problem, for ever.
+
+Six are the examples of the thesis; the rest are fleets of ten accelerator types in equal racks,
+from a thousand to a hundred thousand GPUs, planned in 58 ranges.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.lengths import LengthDistribution
+from archipelago.perfmodel.ranges import equal_probability
+from archipelago.planner.problem import (
+    Domain,
+    ModelDemand,
+    PlanningProblem,
+    Pool,
+    SolverSettings,
+    Targets,
+)
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FLEET = ("A100-80GB", "B200", "GB200", "H100", "H20", "H200", "H800", "L40S", "MI300X", "MI325X")
+PRICES = ("1.6", "2.3", "2.8", "1.7", "1", "4", "2", "0.9", "1.4", "1.6")
+"""$/GPU-h; round figures near public rental prices of 2025-2026, for the order only."""
+NODE = 8
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One frozen instance and its bars."""
+
+    name: str
+    build: Callable[[], PlanningProblem]
+    seconds: float = 5.0  # bar on the whole plan, templates included
+    megabytes: float = 500.0  # bar on the peak resident size
+
+
+def _example(path: Path) -> PlanningProblem:
+    from archipelago.planner.spec import load_resource, to_problem  # noqa: PLC0415
+
+    resource = load_resource(path.read_text())
+    return to_problem(resource.metadata.name, resource.spec)
+
+
+def fleet(domains: int, nodes: int) -> PlanningProblem:
+    """Ten types, each in ``domains`` racks of ``nodes`` nodes of 8 GPUs; DeepSeek-V3, 58 ranges."""
+    lengths = LengthDistribution.log_normal(
+        median=1020, sigma=1.0, minimum=1, maximum=16384, output_mean=211.0
+    )
+    racks = tuple(Domain(f"rack-{i:02d}", nodes) for i in range(domains))
+    pools = tuple(
+        Pool(
+            name.lower(),
+            accelerator(name),
+            domains * nodes * NODE,
+            Decimal(price),
+            NODE,
+            tuple(Domain(f"{name.lower()}-{rack.name}", rack.nodes) for rack in racks),
+        )
+        for name, price in zip(FLEET, PRICES, strict=True)
+    )
+    model = ModelDemand(
+        "deepseek-v3",
+        architecture("DeepSeek-V3"),
+        lengths,
+        equal_probability(lengths, 58, 16384),
+        targets=Targets(tpot=0.05),
+    )
+    return PlanningProblem("fleet", (model,), pools, solver=SolverSettings(time_limit=30.0))
+
+
+INSTANCES = (
+    *(
+        Instance(path.stem, lambda path=path: _example(path))  # type: ignore[misc]
+        for path in sorted(EXAMPLES.glob("thesis-*.yaml"))
+    ),
+    Instance("fleet-1k", lambda: fleet(3, 4)),
+    Instance("fleet-10k", lambda: fleet(32, 4)),
+    Instance("fleet-30k", lambda: fleet(32, 12)),
+    Instance("fleet-100k", lambda: fleet(32, 40)),
+)

@@ -1,0 +1,44 @@
+"""Integer weights and the join of prefill and decode shares."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archipelago.planner.plan import MILLION, Pair
+from archipelago.planner.routes import join, per_million
+
+
+def test_largest_remainder_of_thirds() -> None:
+    """1,000,000 / 3 leaves one request over; the first share gets it."""
+    assert per_million(np.array([1.0, 1.0, 1.0])).tolist() == [333_334, 333_333, 333_333]
+
+
+def test_north_west_corner_joins_exactly() -> None:
+    pairs = join([("p0", 600_000), ("p1", 400_000)], [("d0", 0), ("d1", 700_000), ("d2", 300_000)])
+    assert pairs == (
+        Pair("p0", "d1", 600_000),
+        Pair("p1", "d1", 100_000),
+        Pair("p1", "d2", 300_000),
+    )
+
+
+SHARES = st.lists(st.floats(0, 1e3), min_size=1, max_size=8).filter(lambda s: sum(s) > 1e-6)
+
+
+@given(prefill=SHARES, decode=SHARES)
+def test_weights_sum_to_a_million_and_keep_both_sides(
+    prefill: list[float], decode: list[float]
+) -> None:
+    sides = []
+    for letter, shares in (("p", prefill), ("d", decode)):
+        weights = per_million(np.array(shares))
+        assert weights.sum() == MILLION
+        exact = np.array(shares) / np.sum(shares) * MILLION
+        assert (np.abs(weights - exact) <= 1 + 1e-6).all()
+        sides.append([(f"{letter}{i}", int(w)) for i, w in enumerate(weights)])
+    pairs = join(*sides)
+    assert all(pair.weight > 0 for pair in pairs)
+    for side, name in zip(sides, ("prefill", "decode"), strict=True):
+        for group, weight in side:
+            assert sum(p.weight for p in pairs if getattr(p, name) == group) == weight
+    assert len(pairs) <= len(prefill) + len(decode) - 1
