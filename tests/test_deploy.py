@@ -71,13 +71,21 @@ def test_every_copied_path_exists_and_is_sent_to_the_engine() -> None:
     assert [path for path in copied if not (REPO / path).exists()] == []
 
 
-@pytest.fixture(scope="module")
-def base(controlplane: ControlPlane) -> list[dict[str, Any]]:
-    """The objects that kubectl's own kustomize makes of deploy/base."""
+def kustomize(controlplane: ControlPlane, folder: Path) -> list[dict[str, Any]]:
+    """The objects that kubectl's own kustomize makes of a folder."""
     built = subprocess.run(
-        [controlplane.kubectl_binary, "kustomize", BASE], check=True, capture_output=True, text=True
+        [controlplane.kubectl_binary, "kustomize", folder],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return list(yaml.safe_load_all(built.stdout))
+
+
+@pytest.fixture(scope="module")
+def base(controlplane: ControlPlane) -> list[dict[str, Any]]:
+    """The objects of deploy/base."""
+    return kustomize(controlplane, BASE)
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -134,6 +142,21 @@ def test_the_pod_is_restricted(base: list[dict[str, Any]]) -> None:
     assert "runAsUser" not in pod["securityContext"]  # any uid will do
     assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
     assert pod["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}]
+
+
+@pytest.mark.cluster
+def test_the_namespaced_overlay_gives_rights_in_one_namespace_only(
+    controlplane: ControlPlane,
+) -> None:
+    """What it may see and what it looks at are written once."""
+    objects = kustomize(controlplane, BASE.parent / "overlays" / "namespaced")
+    assert of_kind(objects, "ClusterRoleBinding") == []
+    (binding,) = of_kind(objects, "RoleBinding")
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {item["name"]: item.get("value") for item in container["env"]}
+    assert variables["ARCHIPELAGO_NAMESPACES"] == binding["metadata"]["namespace"]
+    assert {"POD_ID", "HOME"} <= set(variables)
 
 
 @pytest.mark.cluster
