@@ -9,7 +9,17 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from archipelago.perfmodel import ranges
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import ModelArchitecture, architecture
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
+from archipelago.perfmodel.lengths import (
+    Bin,
+    LengthDistribution,
+    Range,
+    from_histogram,
+    log_normal,
+)
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import (
     Domain,
@@ -24,8 +34,6 @@ from archipelago.planner.spec.types import exact, number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.lengths import Bin, LengthDistribution, Range
     from archipelago.planner.spec import schema, workload
 
 MILLION = 1_000_000
@@ -78,8 +86,6 @@ def _noting(problems: list[tuple[str, str]], named: str, computed: str) -> Itera
 
 
 def _model(model: schema.Model) -> ModelDemand:
-    from archipelago.perfmodel.architecture import architecture
-
     found = architecture(model.architecture, model.precision)
     lengths = _lengths(model.workload)
     return ModelDemand(
@@ -97,8 +103,6 @@ def _model(model: schema.Model) -> ModelDemand:
 
 
 def _pool(pool: schema.Pool) -> Pool:
-    from archipelago.perfmodel.accelerators import accelerator
-
     return Pool(
         name=pool.name,
         accelerator=accelerator(pool.accelerator),
@@ -111,22 +115,23 @@ def _pool(pool: schema.Pool) -> Pool:
 
 
 def _lengths(given: workload.Workload) -> LengthDistribution:
-    from archipelago.perfmodel.lengths import Range, from_histogram, log_normal
-
     if given.log_normal is not None:
         shape, outputs = given.log_normal, given.output_tokens
         if outputs is None:
             raise AssertionError("a rule guarantees outputTokens beside logNormal")
-        bounds = Range(shape.min, shape.max)
-        square = _optional(outputs.mean_square)
-        return log_normal(shape.median, number(shape.sigma), bounds, number(outputs.mean), square)
+        return log_normal(
+            median=shape.median,
+            sigma=number(shape.sigma),
+            minimum=shape.min,
+            maximum=shape.max,
+            output_mean=number(outputs.mean),
+            output_square=_optional(outputs.mean_square),
+        )
     return from_histogram([_bin(b, given.output_tokens) for b in _bins(given)])
 
 
 def _bin(given: workload.Bin, others: workload.OutputTokens | None) -> Bin:
     """A bin with its own outputs, or with those of the workload."""
-    from archipelago.perfmodel.lengths import Bin
-
     mean, square = given.output_mean, given.output_mean_square
     if mean is None:
         if others is None:
@@ -151,8 +156,6 @@ def _bins(given: workload.Workload) -> tuple[workload.Bin, ...]:
 def _ranges(
     given: workload.Workload, lengths: LengthDistribution, model: ModelArchitecture
 ) -> tuple[Range, ...]:
-    from archipelago.perfmodel import ranges
-
     cut = {
         "Width": ranges.equal_width,
         "Probability": ranges.equal_probability,

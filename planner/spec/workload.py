@@ -66,9 +66,10 @@ class Bin(SpecObject):
         Rule(
             "!has(self.inputMean) || "
             "(double(self.inputMean) >= double(self.min) && "
-            "double(self.inputMean) < double(self.max))",
-            "inputMean must lie inside its bin: at least min and below max",
-            lambda b: b.input_mean is None or b.min <= number(b.input_mean) < b.max,
+            "double(self.inputMean) <= double(self.max - 1))",
+            "inputMean must lie inside its bin: at least min, and at most max - 1, the longest "
+            "length in it",
+            lambda b: b.input_mean is None or b.min <= number(b.input_mean) <= b.max - 1,
             ".inputMean",
         ),
         Rule(
@@ -146,9 +147,10 @@ class LogNormal(SpecObject):
     )
     rules = (
         Rule(
-            "self.min < self.max",
-            "max must be larger than min: input lengths run from min up to, but not including, max",
-            lambda d: d.min < d.max,
+            "self.min + 1 < self.max",
+            "max must be at least min + 2: input lengths run from min up to, but not including, "
+            "max",
+            lambda d: d.min + 1 < d.max,
             ".max",
         ),
         Rule(

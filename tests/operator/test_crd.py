@@ -63,7 +63,7 @@ def test_the_committed_file_is_plain_yaml_of_the_definition() -> None:
 
 
 def test_it_is_small_enough_for_client_side_apply() -> None:
-    """kubectl keeps a copy in an annotation; all annotations together may have 262,144 bytes."""
+    """The client keeps a copy in an annotation; all annotations together have 256 KiB."""
     assert len(json.dumps(definition())) < 200_000
 
 
