@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.errors import UnknownName
 
 _UNITS = {
     "TFLOP/s": 1e12,
@@ -48,16 +48,22 @@ class Accelerator:
     nic: float | None = None
     pcie: float | None = None
 
-    def peak(self, dtype: str) -> float:
-        """Matrix peak for ``bf16``, ``fp8`` or ``fp4`` operands [FLOP/s].
+    def operand(self, dtype: str) -> str:
+        """The type that ``dtype`` weights are multiplied in: itself, or BF16 without such a unit.
 
-        Hardware without a unit for a narrow type multiplies in the next wider one that it has
-        (weight-only quantisation), which is what engines do there.
+        Engines then unpack the weights on the fly (weight-only quantisation).
+
+        Raises:
+            UnknownName: the type is not ``bf16``, ``fp8`` or ``fp4``.
         """
-        narrowest_first = {"fp4": (self.fp4, self.fp8), "fp8": (self.fp8,), "bf16": ()}
-        if dtype not in narrowest_first:
-            raise PerfModelError(f"unknown data type {dtype!r}; known: bf16, fp8, fp4")
-        return next((rate for rate in narrowest_first[dtype] if rate), self.bf16)
+        if dtype not in ("bf16", "fp8", "fp4"):
+            raise UnknownName(f"unknown data type {dtype!r}; known: bf16, fp8, fp4")
+        return dtype if getattr(self, dtype) else "bf16"
+
+    def peak(self, dtype: str) -> float:
+        """Matrix peak for weights of type ``dtype`` [FLOP/s], after ``operand``."""
+        rate: float = getattr(self, self.operand(dtype))
+        return rate
 
     @property
     def local_bandwidth(self) -> float:

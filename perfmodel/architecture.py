@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archipelago.perfmodel import catalogue
 from archipelago.perfmodel.hfconfig import parse_config
-from archipelago.perfmodel.precision import Precision, precision as precision_named
+from archipelago.perfmodel.precision import Precision, named_precision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,7 +226,7 @@ def from_config(
         PerfModelError: names the field that is missing or not understood.
     """
     facts = parse_config(config, name)
-    chosen = precision_named(precision or facts.precision, experts=facts.experts is not None)
+    chosen = named_precision(precision or facts.precision, experts=facts.experts is not None)
     attention: Attention = (
         LatentAttention(**facts.attention)
         if "kv_rank" in facts.attention

@@ -208,7 +208,7 @@ def _contexts(moments: RangeMoments) -> FloatArray:
     cumulative = np.cumsum(tokens[order]) / tokens.sum()
     tails = moments.context[order][np.searchsorted(cumulative, [0.1, 0.9]).clip(max=len(order) - 1)]
     mean = float(tokens @ moments.context) / float(tokens.sum())
-    return np.maximum(1.0, np.append(tails, mean))
+    return np.asarray(np.maximum(1.0, np.append(tails, mean)))
 
 
 def _within(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
 from archipelago.perfmodel.errors import UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Row = TypeVar("Row")
 
@@ -36,5 +38,5 @@ def find(kind: str, rows: Mapping[str, Row], name: str) -> Row:
     if (row := by_folded.get(name.casefold())) is not None:
         return row
     close = difflib.get_close_matches(name.casefold(), by_folded, n=1)
-    hint = next((f"; did you mean {k}" for k in rows if close and k.casefold() == close[0]), "")
-    raise UnknownName(f"unknown {kind} {name!r}{hint}; known: {', '.join(sorted(rows))}")
+    hint = next((f"; did you mean {k}?" for k in rows if k.casefold() in close), "")
+    raise UnknownName(f"unknown {kind} {name!r}{hint} (known: {', '.join(sorted(rows))})")

@@ -38,14 +38,14 @@ class Network:
         waiting = _links()["waiting"]["latency"]
         latency = waiting + _latency(row["latency"], min(gpus, self.local))
         if gpus <= self.local:
-            return latency + volume / (row["share"] * self.accelerator.local_bandwidth)
+            return _line(latency, volume, row["share"] * self.accelerator.local_bandwidth)
         remote = _links()["scale_out"]
         steps = (-(-gpus // self.local) - 1).bit_length()
         bandwidth = remote["share"] * self.accelerator.scale_out_bandwidth
-        return latency + 2 * steps * remote["latency"] + volume / bandwidth
+        return _line(latency + 2 * steps * remote["latency"], volume, bandwidth)
 
-    def _all_reduce_row(self) -> Any:
-        rows = _links()["all_reduce"]
+    def _all_reduce_row(self) -> dict[str, Any]:
+        rows: dict[str, dict[str, Any]] = _links()["all_reduce"]
         if self.accelerator.scale_up is None:
             return rows["pcie"]
         return rows.get(self.accelerator.family, rows["other"])
@@ -70,12 +70,16 @@ class Network:
             bandwidth = row["local_share"] * self.accelerator.local_bandwidth
         else:
             bandwidth = row["remote_share"] * self.accelerator.scale_out_bandwidth
-        seconds: FloatArray = row["latency"] + size / bandwidth
-        return seconds
+        return _line(row["latency"], size, bandwidth)
 
 
-def expert_copies(gpus: int, local: int, per_token: int, groups_per_token: int | None, mode: str,
-                  ) -> tuple[float, float]:
+def expert_copies(
+    gpus: int,
+    local: int,
+    per_token: int,
+    groups_per_token: int | None,
+    mode: str,
+) -> tuple[float, float]:
     """Copies of one token that its GPU sends inside its domain and out of it.
 
     Low latency: one copy per chosen expert. Normal: one copy per domain that holds any of them,
@@ -90,6 +94,11 @@ def expert_copies(gpus: int, local: int, per_token: int, groups_per_token: int |
     reached = min(reached, groups_per_token or reached)
     inside = gpus * (1 - (1 - 1 / gpus) ** per_token) * (domain - 1) / domain
     return inside, reached * (domains - 1) / domains
+
+
+def _line(alpha: float, size: FloatArray, beta: float) -> FloatArray:
+    """The alpha-beta model: latency [s] plus bytes over bandwidth [B/s]."""
+    return np.asarray(alpha + size / beta)
 
 
 def _latency(measured: dict[int, float], gpus: int) -> float:

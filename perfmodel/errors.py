@@ -4,7 +4,8 @@ ArchipelagoError
 └── PerfModelError        the question cannot be answered; the message names value and remedy
     ├── UnknownName           no such accelerator or model; lists what is known
     ├── DoesNotFit            the weights do not fit on the island
-    └── OutOfRange            a length or batch outside what the model is valid for
+    ├── OutOfRange            a length or batch outside what the model is valid for
+    └── TraceError            a trace file cannot be read; names the line and the remedy
 """
 
 
@@ -26,3 +27,7 @@ class DoesNotFit(PerfModelError):  # noqa: N818
 
 class OutOfRange(PerfModelError):  # noqa: N818
     """A value lies outside the range the model is valid for."""
+
+
+class TraceError(PerfModelError):
+    """A trace file is not in a form that is understood."""

@@ -58,7 +58,7 @@ class SparseBlock:
 
     def _touched(self, tokens: FloatArray) -> FloatArray:
         missed = np.log1p(-self.experts.per_token / self.experts.routed)
-        return -np.expm1(tokens * missed)
+        return np.asarray(-np.expm1(tokens * missed))
 
     def _compute(self, rows: FloatArray) -> FloatArray:
         kernels = self.kernels
@@ -74,10 +74,10 @@ class SparseBlock:
         reached = kernels.reached(precision.expert_compute)
         held = experts_per_gpu(self.experts, self.parallelism)
         weights = held * self.experts.parameters_of_one(kernels.model.hidden) * precision.expert
-        read = ACTIVATION_BYTES[precision.expert_compute] + reached.quantise_bytes
         moved = 2 * kernels.model.hidden + 3 * self.experts.intermediate
+        read = max(kernels.activation(precision.expert_compute), BF16_BYTES)
         bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
-        return (touched * weights + rows * moved * max(read, BF16_BYTES)) / bandwidth
+        return (touched * weights + rows * moved * read) / bandwidth
 
     def exchange(self, tokens: FloatArray, mode: str) -> FloatArray:
         """Time to move tokens to their experts and back [s].
@@ -91,12 +91,12 @@ class SparseBlock:
         tp = self.parallelism.tp
         if self.parallelism.ep == 1 or self.parallelism.dp == 1:
             return self.network.all_reduce(size, tp)
-        narrow = ACTIVATION_BYTES[self.kernels.model.precision.expert_compute]
+        operand = self.kernels.accelerator.operand(self.kernels.model.precision.expert_compute)
         inside, outside = self._copies(mode)
         own = tokens * hidden / tp
         way = [
             self.network.all_to_all(own * inside * width, own * outside * width, mode)
-            for width in (max(narrow, 1.0), BF16_BYTES)
+            for width in (max(ACTIVATION_BYTES[operand], 1.0), BF16_BYTES)
         ]
         # Gathering is half of an all-reduce: each rank sends (n - 1) / n of the message once.
         return way[0] + way[1] + self.network.all_reduce(size / 2, tp)

@@ -13,8 +13,6 @@ from archipelago.perfmodel.errors import PerfModelError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MISSING = object()
-
 _QUANTISATION = {"fp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
 """``quantization_config.quant_method`` -> precision. Others hide the type further inside."""
 
@@ -42,14 +40,13 @@ class _Reader:
     config: Mapping[str, Any]
     name: str
 
-    def integer(self, *names: str, default: Any = _MISSING) -> Any:
+    def integer(self, *names: str, default: int | None = None) -> int:
         """The first of ``names`` that is set; ``default`` where none is, else an error."""
         value = next((self.config[n] for n in names if self.config.get(n) is not None), default)
-        if value is _MISSING:
+        if value is None:
             fields = " or ".join(names)
             raise PerfModelError(f"config.json of {self.name}: the field {fields} is missing")
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-        if value is not default and not whole:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise PerfModelError(
                 f"config.json of {self.name}: {names[0]} is {value!r}, not a whole number"
             )
@@ -97,7 +94,7 @@ def _attention(reader: _Reader) -> dict[str, Any]:
     if config.get("kv_lora_rank"):
         return {
             "heads": heads,
-            "q_rank": reader.integer("q_lora_rank", default=None),
+            "q_rank": reader.integer("q_lora_rank", default=0) or None,
             "kv_rank": reader.integer("kv_lora_rank"),
             "nope_dim": reader.integer("qk_nope_head_dim"),
             "rope_dim": reader.integer("qk_rope_head_dim"),
@@ -122,8 +119,9 @@ def _window(config: Mapping[str, Any]) -> dict[str, Any]:
     if not window or config.get("use_sliding_window") is False:
         return {}
     kinds = config.get("layer_types")
-    full = kinds.count("full_attention") if kinds else 0
-    interval = round(len(kinds) / full) if full else config.get("full_attention_interval")
+    interval = config.get("full_attention_interval")
+    if kinds and (full := kinds.count("full_attention")):
+        interval = round(len(kinds) / full)
     return {"window": window, "full_every": interval or config["num_hidden_layers"] + 1}
 
 

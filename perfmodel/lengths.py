@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.model import FloatArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
+
+    from archipelago.perfmodel.model import FloatArray
 
 _NODES_PER_BIN = 4
 """Gauss-Legendre nodes in a bin: expectations of cubic functions of the length are exact."""
@@ -111,7 +112,9 @@ class LengthDistribution:
         empty = (probability <= 0) | (output <= 0)
         elsewhere = midpoints(ranges) + square / (2 * mean)
         context = np.where(empty, elsewhere, positions / np.where(empty, 1.0, output))
-        given = np.where(probability <= 0, mean, output / np.where(probability <= 0, 1, probability))
+        given = np.where(
+            probability <= 0, mean, output / np.where(probability <= 0, 1, probability)
+        )
         return RangeMoments(probability, given, context)
 
     def share_above(self, length: int) -> float:
@@ -193,13 +196,14 @@ def from_histogram(bins: Sequence[Bin]) -> LengthDistribution:
     )
 
 
-def log_normal(
+def log_normal(  # noqa: PLR0917  # the order in which a workload states them
     median: float,
     sigma: float,
     minimum: int,
     maximum: int,
     output_mean: float,
     output_square: float | None = None,
+    *,
     atoms: int = 256,
 ) -> LengthDistribution:
     """Input lengths log-normal, cut to ``[minimum, maximum)``; outputs independent of them.
@@ -266,7 +270,9 @@ def _check(bins: Sequence[Bin]) -> None:
             raise OutOfRange(f"{where}: mean input {bar.input_mean} lies outside the bin")
         if bar.output_mean <= 0:
             raise OutOfRange(f"{where}: mean output {bar.output_mean} must be above 0")
-        if bar.output_square is not None and bar.output_square < bar.output_mean**2 * (1 - _ROUNDED):
+        if bar.output_square is not None and bar.output_square < bar.output_mean**2 * (
+            1 - _ROUNDED
+        ):
             raise OutOfRange(
                 f"{where}: mean square output {bar.output_square} is below the square of the "
                 f"mean, {bar.output_mean**2:g}"

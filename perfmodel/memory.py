@@ -103,8 +103,11 @@ def activation_bytes(model: ModelArchitecture, parallelism: Parallelism, tokens:
     width = model.intermediate / parallelism.tp
     if model.experts is not None:
         spread = parallelism.ep if parallelism.ep > 1 else parallelism.tp
-        visits = model.experts.per_token * parallelism.dp if parallelism.ep > 1 else (
-            model.experts.per_token)
+        visits = (
+            model.experts.per_token * parallelism.dp
+            if parallelism.ep > 1
+            else (model.experts.per_token)
+        )
         width = max(width, visits * model.experts.intermediate / spread)
     return tokens * BF16_BYTES * (6 * model.hidden + 3 * width)
 

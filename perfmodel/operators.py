@@ -67,11 +67,21 @@ class Kernels:
     engine: str
 
     def reached(self, dtype: str) -> Efficiency:
-        """Efficiencies for operands of type ``dtype``."""
-        return efficiency(self.accelerator, dtype, self.engine)
+        """Efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
+        return efficiency(self.accelerator, self.accelerator.operand(dtype), self.engine)
 
-    def product(self, name: str, inputs: float, outputs: float, weight: float | None = None,
-                ) -> Operator:
+    def activation(self, dtype: str) -> float:
+        """Bytes moved to read one activation for a product with weights of type ``dtype``."""
+        operand = self.accelerator.operand(dtype)
+        return ACTIVATION_BYTES[operand] + self.reached(dtype).quantise_bytes
+
+    def product(
+        self,
+        name: str,
+        inputs: float,
+        outputs: float,
+        weight: float | None = None,
+    ) -> Operator:
         """A matrix product of the dense part; ``weight``: bytes per parameter if not linear's.
 
         Activations are read once (and quantised where the operands are narrow), results written
@@ -80,14 +90,13 @@ class Kernels:
         dtype = "bf16" if weight == BF16_BYTES else self.model.precision.compute
         reached = self.reached(dtype)
         weight = self.model.precision.linear if weight is None else weight
-        read = ACTIVATION_BYTES[dtype] + reached.quantise_bytes
         return Operator(
             name,
             rate=reached.mfu * self.accelerator.peak(dtype),
             bandwidth=reached.mbu * self.accelerator.bandwidth,
             flops_token=2 * inputs * outputs,
             bytes_pass=inputs * outputs * weight,
-            bytes_token=inputs * read + outputs * BF16_BYTES,
+            bytes_token=inputs * self.activation(dtype) + outputs * BF16_BYTES,
         )
 
     def per_head(self, name: str, heads: float, inputs: int, outputs: int) -> Operator:

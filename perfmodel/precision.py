@@ -44,7 +44,7 @@ MOE_FP4 = Precision("fp4", BF16_BYTES, _MXFP4_BYTES, "bf16", "fp4")
 """gpt-oss: MXFP4 experts, BF16 elsewhere (model card)."""
 
 
-def precision(name: str, *, experts: bool) -> Precision:
+def named_precision(name: str, *, experts: bool) -> Precision:
     """The precision of that name; ``experts`` says whether the model has routed experts.
 
     Raises:

@@ -64,7 +64,10 @@ def _losses(lengths: LengthDistribution, cuts: NDArray[np.int64]) -> FloatArray:
     safe = np.where(share > 0, share, 1.0)
     loss = np.zeros_like(share)
     for feature, square in (
-        (size, size**2), (size**2, size**4), (out, out**2), (out * size, (out * size) ** 2)
+        (size, size**2),
+        (size**2, size**4),
+        (out, out**2),
+        (out * size, (out * size) ** 2),
     ):
         first, second = (_prefix(lengths.probability * f, at) for f in (feature, square))
         inside = second[None, :] - second[:, None] - (first[None, :] - first[:, None]) ** 2 / safe

@@ -8,7 +8,7 @@ are in docs/performance-model.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class EngineSettings:
     engine: str = ANY
     chunk: int = 8192
     prefix_hit: float = 0.0
-    memory: MemoryPolicy = MemoryPolicy()
+    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
@@ -79,6 +79,7 @@ class Roofline:
         parallelism: Parallelism,
         gpus_per_node: int | None = None,
         max_sequences: int = 1024,
+        *,
         settings: EngineSettings | None = None,
     ) -> None:
         self.accelerator = accelerator
@@ -276,4 +277,4 @@ def _attended(length: FloatArray, window: int | None) -> FloatArray:
     if window is None:
         return length * (length + 1) / 2
     short = np.minimum(length, window)
-    return short * (short + 1) / 2 + (length - short) * window
+    return np.asarray(short * (short + 1) / 2 + (length - short) * window)
