@@ -176,7 +176,7 @@ def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> 
     """
     from archipelago.planner.commands import workload as command
 
-    return command.from_trace(path, bins, ranges, spacing, quiet)
+    return command.from_trace(path, command.Cut(bins, ranges, spacing), quiet)
 
 
 @workload.command("show", epilog=EXIT_CODES)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.lengths import Range
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.planner.canonical import API_VERSION, PLAN, Document
+from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import (
     Certificate,
     Exclusion,
@@ -79,7 +81,11 @@ def _read_group(node: Node) -> Group:
 
 def read_parallelism(node: Node) -> Parallelism:
     """tp, pp, dp and ep of a document."""
-    return Parallelism(**{key: node.field(key).integer(1) for key in ("tp", "pp", "dp", "ep")})
+    degrees = {key: node.field(key).integer(1) for key in ("tp", "pp", "dp", "ep")}
+    try:
+        return Parallelism(**degrees)
+    except PerfModelError as error:
+        raise PlanFileError(f"{node.path}: {error}") from None
 
 
 def _read_island(node: Node) -> Island:

@@ -34,14 +34,14 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=out, width=width, markup=False, emoji=False, highlight=False)
 
 
-def grid(*columns: str, right: tuple[str, ...] = (), fold: tuple[str, ...] = ()) -> Table:
-    """An empty table with plain headings; ``right`` are numbers, ``fold`` may wrap."""
+def grid(*columns: str) -> Table:
+    """An empty table with these headings; ``>`` before one marks numbers, ``~`` what may wrap."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for name in columns:
-        justify: Any = "right" if name in right else "left"
-        table.add_column(
-            name, justify=justify, no_wrap=name not in fold, overflow="fold", vertical="top"
-        )
+    for column in columns:
+        name = column.lstrip(">~")
+        justify: Any = "right" if column.startswith(">") else "left"
+        wraps = column.startswith("~")
+        table.add_column(name, justify=justify, no_wrap=not wraps, overflow="fold")
     return table
 
 

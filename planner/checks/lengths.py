@@ -53,8 +53,8 @@ def _atoms(model: ModelDemand) -> list[Atom]:
 def mean_seconds(model: ModelDemand, seconds: Callable[[FloatArray], FloatArray]) -> list[float]:
     """E[seconds(l) | range j]; a range without requests counts at its middle."""
     found = []
-    for span, atoms in zip(model.ranges, _with_stand_ins(model), strict=True):
-        lengths = np.array([min(atom.length, span.max) for atom in atoms])
+    for atoms in _with_stand_ins(model):
+        lengths = np.array([atom.length for atom in atoms])
         times = [float(value) for value in np.broadcast_to(seconds(lengths), lengths.shape)]
         total = sum(atom.probability for atom in atoms)
         found.append(
@@ -70,7 +70,7 @@ def decoding(model: ModelDemand) -> list[Decoding]:
         total = sum(a.probability for a in atoms)
         output = sum(a.probability * a.output for a in atoms) / total
         area = sum(a.probability * (a.output * a.length + a.output_square / 2) for a in atoms)
-        found.append(Decoding(output, area / total / output))
+        found.append(Decoding(output, area / total / output if output > 0 else 0.0))
     return found
 
 
@@ -82,6 +82,6 @@ def _with_stand_ins(model: ModelDemand) -> list[list[Atom]]:
     return [
         atoms
         if sum(atom.probability for atom in atoms) > 0
-        else [Atom((span.min + span.max) / 2, 1.0, output, square)]
+        else [Atom((span.min + span.max - 1) / 2, 1.0, output, square)]
         for span, atoms in zip(model.ranges, atoms_by_range(model), strict=True)
     ]

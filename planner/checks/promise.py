@@ -114,6 +114,11 @@ def _decode(
     group: Group, rates: list[float], model: ModelDemand, performance: PerformanceModel
 ) -> Iterator[str]:
     place = f"groups[{group.name}]"
+    if group.max_batch > performance.max_sequences():
+        yield (
+            f"{place}.maxBatch: {group.max_batch} exceeds the engine's limit of "
+            f"{performance.max_sequences()} on the island"
+        )
     yield from _held(group, rates, model, performance)
     yield from _tpot_alone(group, rates, model, performance)
     load = _load(group, rates, model, performance)

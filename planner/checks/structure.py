@@ -59,6 +59,5 @@ def _group(facts: Facts, group: Group, members: int) -> Iterator[str]:
         return
     if len(group.rates) != len(model.ranges):
         yield f"{place}.rates: {len(group.rates)} values for {len(model.ranges)} ranges"
-    most = 1 if group.phase is Phase.PREFILL else model.max_sequences
-    if group.max_batch > most:
-        yield f"{place}.maxBatch: {group.max_batch} exceeds {most}"
+    if group.phase is Phase.PREFILL and group.max_batch != 1:
+        yield f"{place}.maxBatch: {group.max_batch} stated, prefill takes one prompt at a time"

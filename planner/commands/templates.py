@@ -1,0 +1,117 @@
+"""``archipelago templates``: what an island can be, and what was left out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.planner.canonical import canonical
+from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.render import phrase
+from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.templates import build_catalogue
+from archipelago.planner.terminal import console, grid, progress
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from archipelago.planner.canonical import Document
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.templates import Catalogue, Template
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What one island of a template serves of its model's own mix, as far as it can hold it."""
+
+    rate: float  # [req/s]
+    share: float  # of the model's requests
+    per_dollar: float | None  # requests for $1 of its GPUs; None where they cost nothing
+
+
+def run(path: str, form: str, quiet: bool) -> int:
+    """List templates and exclusions."""
+    resource = load_resource(read_text(path))
+    problem = to_problem(resource.metadata.name, resource.spec)
+    with progress(quiet) as report:
+        catalogue = build_catalogue(problem, report)
+    if form == "json":
+        write_document(_document(problem, catalogue), form)
+    else:
+        _show(problem, catalogue)
+    return 0
+
+
+def offer(problem: PlanningProblem, template: Template) -> Offer:
+    """Largest rate of the servable part of the mix that every capacity row allows."""
+    model = next(m for m in problem.models if m.name == template.model)
+    pool = next(p for p in problem.pools if p.name == template.pool)
+    mix = model.lengths.moments(model.ranges).probability * template.servable
+    share = float(mix.sum())
+    most = float((np.nan_to_num(template.rows, posinf=0.0) @ mix).max())
+    rate = share / most if most > 0 else 0.0
+    price = float(pool.price_per_gpu_hour) * template.gpus
+    return Offer(rate, share, rate * SECONDS_PER_HOUR / price if price else None)
+
+
+def _document(problem: PlanningProblem, catalogue: Catalogue) -> Document:
+    found: Document = canonical(
+        {
+            "name": problem.name,
+            "templates": [
+                _template(template, offer(problem, template)) for template in catalogue.templates
+            ],
+            "exclusions": [asdict(exclusion) for exclusion in catalogue.exclusions],
+        }
+    )
+    return found
+
+
+def _template(template: Template, offered: Offer) -> Document:
+    return {
+        "name": template.key,
+        "model": template.model,
+        "pool": template.pool,
+        "phase": str(template.phase),
+        "gpus": template.gpus,
+        "parallelism": asdict(template.parallelism),
+        "maxBatch": template.max_batch,
+        "requestsPerSecond": offered.rate,
+        "share": offered.share,
+        "requestsPerDollar": offered.per_dollar,
+    }
+
+
+def _show(problem: PlanningProblem, catalogue: Catalogue) -> None:
+    table = grid(
+        "MODEL",
+        "POOL",
+        "PHASE",
+        ">GPUS",
+        "PARALLELISM",
+        ">BATCH",
+        ">REQ/S",
+        ">LENGTHS",
+        ">REQ PER $",
+    )
+    for template in catalogue.templates:
+        offered = offer(problem, template)
+        table.add_row(
+            safe(template.model),
+            safe(template.pool),
+            str(template.phase),
+            str(template.gpus),
+            str(template.parallelism),
+            str(template.max_batch),
+            f"{offered.rate:.3f}",
+            f"{offered.share:.2%}",
+            "-" if offered.per_dollar is None else f"{offered.per_dollar:.0f}",
+        )
+    out = console()
+    out.print(table)
+    out.print(f"\n{phrase(len(catalogue.exclusions), 'exclusion')}:", style="bold")
+    for exclusion in catalogue.exclusions:
+        out.print(f"  {safe(exclusion.template)}: {safe(exclusion.reason)}", soft_wrap=True)

@@ -1,0 +1,61 @@
+"""``archipelago verify``: the independent checker on a plan file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from archipelago.planner.canonical import INFEASIBLE, load_document
+from archipelago.planner.checker import check_document
+from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.render import phrase
+from archipelago.planner.terminal import console
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from archipelago.planner.checker import Checked
+
+DONE, FAILED = 0, 1
+SHOWN = 20
+"""Findings of one subject that the table prints; ``-o json`` has all."""
+
+
+def run(path: str, form: str) -> int:
+    """Print every subject with ok or fail; 1 where anything is wrong."""
+    document = load_document(read_text(path))
+    if document.get("kind") == INFEASIBLE:
+        raise PlanFileError(
+            f"{path}: kind Infeasible says that there is no plan: nothing to verify"
+        )
+    checked = check_document(document)
+    good = not any(item.findings for item in checked)
+    if form == "json":
+        write_document(
+            {
+                "name": document["name"],
+                "ok": good,
+                "checks": [
+                    {"subject": item.subject, "ok": not item.findings, "findings": [*item.findings]}
+                    for item in checked
+                ],
+            },
+            form,
+        )
+    else:
+        _show(checked, str(document["name"]))
+    return DONE if good else FAILED
+
+
+def _show(checked: list[Checked], name: str) -> None:
+    out = console()
+    for item in checked:
+        mark, style = ("fail", "bold red") if item.findings else ("ok", "green")
+        out.print(f"{mark:<5}", style=style, end="")
+        out.print(item.subject)
+        for finding in item.findings[:SHOWN]:
+            out.print(f"     {safe(finding)}", soft_wrap=True)
+        if len(item.findings) > SHOWN:
+            out.print(f"     ... and {len(item.findings) - SHOWN} more; -o json lists all")
+    wrong = sum(len(item.findings) for item in checked)
+    verdict = phrase(wrong, "finding") if wrong else "the plan holds"
+    out.print(f"{safe(name)}: {verdict}", style="bold")

@@ -1,0 +1,219 @@
+"""The panels of ``plot.py``. Imports matplotlib, so it is imported only to draw."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from archipelago.planner.plan import MILLION
+from archipelago.planner.plotmarks import BASE
+from archipelago.planner.problem import Phase
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.plan import Group, Plan, Route
+    from archipelago.planner.plotmarks import Mark
+    from archipelago.planner.problem import PlanningProblem
+
+SEPARATE = 100
+"""Islands of a plan up to which each one has its own box; beyond, a group is one box."""
+BAR = 0.56
+"""Height of a pool's bar, where pools are 1 apart."""
+MARGIN = 4
+"""Pixels between a text and the borders of its box."""
+UNUSED: dict[str, Any] = {
+    "facecolor": "0.93",
+    "edgecolor": "0.75",
+    "hatch": "////",
+    "linewidth": 0.5,
+}
+SIDES = {Phase.PREFILL: "prefilled by", Phase.DECODE: "decoded by"}
+
+
+def pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]) -> None:
+    """Every pool as a bar of its GPUs, cut into islands."""
+    most = max(pool.count for pool in problem.pools)
+    separate = len(plan.islands) <= SEPARATE
+    ax.set_xlim(0, most)
+    ax.set_ylim(len(problem.pools) - 0.4, -0.6)
+    for row, pool in enumerate(problem.pools):
+        start = 0.0
+        for group in plan.groups:
+            if group.pool == pool.name:
+                _run(ax, (start, row), group, marks[group.name], separate)
+                start += group.gpus * group.islands
+        if start < pool.count:
+            ax.add_patch(Rectangle((start, row - BAR / 2), pool.count - start, BAR, **UNUSED))
+            _inside(ax, (start, row), pool.count - start, ["not used"], ("0.3", "0.93"))
+    ax.set_yticks(
+        range(len(problem.pools)),
+        [f"{safe(pool.name)}\n{pool.accelerator.name}" for pool in problem.pools],
+    )
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("GPUs")
+    box = "island" if separate else "group of islands"
+    ax.set_title(f"One box for each {box}, as wide as its GPUs", loc="left", fontsize=10)
+
+
+def _run(ax: Axes, at: tuple[float, float], group: Group, mark: Mark, separate: bool) -> None:
+    """The islands of one group, side by side from ``at``."""
+    (start, row), whole = at, group.gpus * group.islands
+    boxes, width = (group.islands, group.gpus) if separate else (1, whole)
+    style: dict[str, Any] = {"facecolor": mark.colour, "edgecolor": "white", "linewidth": 0.8}
+    for i in range(boxes):
+        ax.add_patch(Rectangle((start + i * width, row - BAR / 2), width, BAR, **style))
+    short = f"{mark.letter}  {group.islands} x {group.gpus}"
+    _inside(ax, at, whole, [f"{short} {_gpus(group)}", short, mark.letter], (mark.ink, mark.colour))
+
+
+def _gpus(group: Group) -> str:
+    return "GPU" if group.gpus == 1 else "GPUs"
+
+
+def _inside(
+    ax: Axes, at: tuple[float, float], width: float, texts: list[str], colours: tuple[Any, Any]
+) -> None:
+    """Write the longest of the texts that fits into ``width`` of the x axis, or none.
+
+    ``colours``: of the text, and of the patch behind it that keeps borders of boxes away.
+    """
+    ink, behind = colours
+    room = abs(ax.transData.transform((width, 0))[0] - ax.transData.transform((0, 0))[0])
+    middle = at[0] + width / 2
+    for text in texts:
+        label = ax.text(middle, at[1], text, ha="center", va="center", color=ink, fontsize=8)
+        label.set_bbox({"facecolor": behind, "edgecolor": "none", "pad": 1.5})
+        if label.get_window_extent().width < room - MARGIN:
+            return
+        label.remove()
+
+
+def key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) -> None:
+    """One line per group: letter, what it is, how much it carries and what binds it."""
+    ax.set_axis_off()
+    lines = len(shown) + 2
+    ax.set_ylim(lines, -0.3)
+    ax.set_xlim(0, 1)
+    heads = ("", "phase", "pool, model", "islands", "parallelism", "req/s", "used, bound by")
+    columns = (0.0, 0.045, 0.13, 0.37, 0.52, 0.70, 0.80)
+    for x, head in zip(columns, heads, strict=True):
+        ax.text(x, 0.5, head, color="0.4", fontsize=8, va="center")
+    for line, group in enumerate(shown, start=1):
+        mark = marks[group.name]
+        ax.add_patch(Rectangle((0.0, line + 0.12), 0.034, 0.76, facecolor=mark.colour))
+        cells = (
+            "",
+            str(group.phase),
+            _shorter(f"{group.pool}, {group.model}"),
+            f"{group.islands} x {group.gpus} {_gpus(group)}",
+            str(group.parallelism),
+            f"{sum(group.rates):,.1f}",
+            f"{group.utilisation:.0%} {safe(group.binding)}",
+        )
+        ax.text(
+            0.017, line + 0.5, mark.letter, color=mark.ink, fontsize=8, ha="center", va="center"
+        )
+        for x, cell in zip(columns, cells, strict=True):
+            ax.text(x, line + 0.5, cell, fontsize=8, va="center")
+    if len(plan.groups) > len(shown):
+        ax.text(
+            0.05, lines - 0.5, f"... and {len(plan.groups) - len(shown)} more groups", fontsize=8
+        )
+
+
+LONGEST_CELL = 26
+
+
+def _shorter(text: str) -> str:
+    shown = safe(text)
+    return shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "\u2026"
+
+
+def lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark]) -> None:
+    """How often each input length occurs, and which groups serve it."""
+    routes = sorted((r for r in plan.routes if r.model == model), key=lambda r: r.range)
+    edges = _edges(routes)
+    density, *sides = axes
+    shares = np.array([route.share for route in routes])
+    heights = shares / np.diff(np.log(edges))
+    density.stairs(heights / heights.max(), edges, fill=True, color="0.75")
+    density.set_ylim(0, 1.08)
+    density.set_yticks([])
+    density.set_ylabel("requests", rotation=0, ha="right", va="center")
+    density.spines["left"].set_visible(False)
+    density.set_title(f"{safe(model)}: who serves which input length", loc="left", fontsize=10)
+    for ax, phase in zip(sides, Phase, strict=True):
+        _stack(ax, routes, edges, phase, marks)
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set_xlim(edges[0], edges[-1])
+        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        ax.tick_params(axis="x", labelbottom=ax is axes[-1])
+    axes[-1].set_xlabel("input length [tokens], logarithmic; the first range starts at 0")
+
+
+def _edges(routes: list[Route]) -> FloatArray:
+    """Borders of the ranges; the first is moved off zero, which a logarithm does not show."""
+    first = routes[0].range
+    least = first.min if first.min > 1 else max(1.0, first.max / 2)
+    return np.array([least, *(route.range.max for route in routes)], dtype=np.float64)
+
+
+def _stack(
+    ax: Axes, routes: list[Route], edges: FloatArray, phase: Phase, marks: dict[str, Mark]
+) -> None:
+    """Share of each range's requests by group, stacked to one."""
+    names = [n for n in marks if any(getattr(p, phase) == n for r in routes for p in r.pairs)]
+    base = np.zeros(len(routes))
+    for name in names:
+        part = np.array(
+            [
+                sum(p.weight for p in route.pairs if getattr(p, phase) == name) / MILLION
+                for route in routes
+            ]
+        )
+        mark = marks[name]
+        ax.bar(
+            edges[:-1],
+            part,
+            np.diff(edges),
+            base,
+            align="edge",
+            color=mark.colour,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        _name_area(ax, edges, base, part, mark)
+        base += part
+    ax.set_ylim(0, 1)
+    ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    ax.set_ylabel(SIDES[phase], color=BASE[phase])
+
+
+TALL, WIDE = 0.16, 0.03
+"""Least height and width, as a share of the panel, of an area that carries a letter."""
+
+
+def _name_area(ax: Axes, edges: FloatArray, base: FloatArray, part: FloatArray, mark: Mark) -> None:
+    """Write the group's letter into every run of ranges where it has a large enough share."""
+    whole = np.log(edges[-1] / edges[0])
+    for large, run in groupby(range(len(part)), key=lambda i: bool(part[i] >= TALL)):
+        ranges = list(run)
+        least, most = edges[ranges[0]], edges[ranges[-1] + 1]
+        if not large or np.log(most / least) < WIDE * whole:
+            continue
+        middle = float(np.sqrt(least * most))
+        at = int(np.searchsorted(edges, middle, side="right")) - 1
+        height = float(base[at] + part[at] / 2)
+        ax.text(middle, height, mark.letter, color=mark.ink, ha="center", va="center")
