@@ -20,6 +20,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import click
+import yaml
 
 from tests.controlplane import ControlPlane, ControlPlaneError
 
@@ -28,7 +29,8 @@ SYSTEM = "archipelago-system"
 ACCOUNT = "archipelago-operator"
 OPERATOR = "operator"
 PATIENCE_SECONDS = 60
-HEAD_LINES = 45
+HEAD_ENTRIES = 3
+WIDTH = 120
 
 
 class DemoError(Exception):
@@ -84,6 +86,12 @@ def first_example() -> Path:
     return min((REPO / "examples").glob("01-*.yaml"))
 
 
+def _name(example: Path) -> str:
+    """Name of the ServingPlan in a file."""
+    name: str = yaml.safe_load(example.read_text())["metadata"]["name"]
+    return name
+
+
 def run(directory: Path, example: Path, *, once: bool) -> None:
     """Every step in order; what was started ends with this function."""
     watch = Stopwatch()
@@ -95,7 +103,7 @@ def run(directory: Path, example: Path, *, once: bool) -> None:
         kubeconfig.chmod(0o600)
         try:
             _first_path(plane, directory, example, watch)
-            _farewell(directory, example, watch)
+            _farewell(directory, _name(example), watch)
             while not once:
                 signal.pause()
         finally:
@@ -106,7 +114,7 @@ def run(directory: Path, example: Path, *, once: bool) -> None:
 def _first_path(plane: ControlPlane, directory: Path, example: Path, watch: Stopwatch) -> None:
     with watch.lap("starting the operator under its own service account"):
         _start_operator(plane)
-    name = plane.kubectl("create", "--dry-run=client", "-o=name", "-f", example).stdout.strip()
+    name = _name(example)
     with watch.lap(f"kubectl apply -f {_shown(example)}, until Ready"):
         plane.kubectl("apply", "-f", example)
         _wait_ready(plane, name)
@@ -116,8 +124,8 @@ def _first_path(plane: ControlPlane, directory: Path, example: Path, watch: Stop
     with watch.lap("the same plan on a laptop, with no cluster"):
         shown = _plan(example, plot)
     click.echo(shown)
-    _title(f"the routing table in configmap/{name.partition('/')[2]}-routing, its head")
-    click.echo(_table_head(plane, name))
+    _title(f"the routing table in configmap/{name}-routing, in outline")
+    click.echo(_table_outline(plane, name))
 
 
 def _start_operator(plane: ControlPlane) -> None:
@@ -149,7 +157,11 @@ def _stop_operator(plane: ControlPlane) -> None:
 
 def _wait_ready(plane: ControlPlane, name: str) -> None:
     done = plane.kubectl(
-        "wait", "--for=condition=Ready", name, f"--timeout={PATIENCE_SECONDS}s", check=False
+        "wait",
+        "--for=condition=Ready",
+        f"splan/{name}",
+        f"--timeout={PATIENCE_SECONDS}s",
+        check=False,
     )
     if done.returncode:
         raise DemoError(f"{done.stderr}the operator's last words:\n{_last_words(plane)}")
@@ -168,12 +180,34 @@ def _plan(example: Path, plot: Path) -> str:
     return done.stdout
 
 
-def _table_head(plane: ControlPlane, name: str) -> str:
-    """First lines of the table, laid out for people (it is stored without spaces)."""
-    configmap = f"configmap/{name.partition('/')[2]}-routing"
-    stored = plane.kubectl("get", configmap, r"-o=jsonpath={.data.table\.json}").stdout
-    lines = json.dumps(json.loads(stored), indent=1).splitlines()
-    return "\n".join([*lines[:HEAD_LINES], f"... {len(lines)} lines, {len(stored)} bytes stored"])
+def _table_outline(plane: ControlPlane, name: str) -> str:
+    """The stored table: its identity, and the first entries of each list."""
+    stored = plane.kubectl(
+        "get", f"configmap/{name}-routing", r"-o=jsonpath={.data.table\.json}"
+    ).stdout
+    table = json.loads(stored)
+    content = table["content"]
+    routes = [
+        {"model": model["name"], **route}
+        for model in content["models"]
+        for route in model["routes"]
+    ]
+    return "\n".join(
+        [
+            f"identity: {json.dumps(table['identity'])}",
+            *_first("routes", routes),
+            *_first("groups", content["groups"]),
+            *_first("islands", content["islands"]),
+            f"({len(stored)} bytes stored)",
+        ]
+    )
+
+
+def _first(field: str, entries: list[object]) -> list[str]:
+    """The first entries of a list, one line each, cut to the width of a page."""
+    lines = [f"  {json.dumps(entry)}" for entry in entries[:HEAD_ENTRIES]]
+    cut = [line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in lines]
+    return [f"{field}: {len(entries)}, the first of them", *cut]
 
 
 def _show_kubectl(plane: ControlPlane, *words: str) -> None:
@@ -181,16 +215,17 @@ def _show_kubectl(plane: ControlPlane, *words: str) -> None:
     click.echo(plane.kubectl(*words).stdout)
 
 
-def _farewell(directory: Path, example: Path, watch: Stopwatch) -> None:
+def _farewell(directory: Path, name: str, watch: Stopwatch) -> None:
     _title("timings")
     for what, seconds in watch.laps:
         click.echo(f"{seconds:6.1f} s  {what}")
     _title("yours to play with, from another terminal, until Ctrl-C here")
     click.echo(f"export KUBECONFIG={(directory / 'kubeconfig').absolute()}")
-    click.echo("kubectl describe splan")
-    click.echo(f"sed 's/count: .*/count: 64/' {_shown(example)} | kubectl apply -f -")
-    click.echo("kubectl get splan,configmap -o wide --watch")
-    click.echo(f"\nthe picture: {directory / 'plan.png'}")
+    click.echo(f"kubectl describe splan/{name}")
+    cheaper = json.dumps({"spec": {"budgetPerHour": "24"}})
+    click.echo(f"kubectl patch splan/{name} --type=merge -p '{cheaper}'")
+    click.echo("kubectl get splan -o wide --watch")
+    click.echo(f"\nthe picture: {_shown(directory / 'plan.png')}")
 
 
 def _last_words(plane: ControlPlane) -> str:
