@@ -1,0 +1,154 @@
+"""The keyed queue with a clock that only moves when a test moves it; nothing sleeps."""
+
+import asyncio
+from random import Random
+
+import pytest
+from archipelago.operator.errors import Retryable
+from archipelago.operator.manifests import Key
+from archipelago.operator.queue import Backoff, KeyedQueue, Workers
+
+A, B, C = (Key("team", name) for name in "abc")
+
+
+def queue() -> KeyedQueue:
+    return KeyedQueue(Backoff(Random(7)))
+
+
+def test_marks_of_one_key_are_one_piece_of_work() -> None:
+    work = queue()
+    for _ in range(3):
+        work.mark_at(A, 0.0)
+
+    assert len(work) == 1
+    assert work.take(0.0) == A
+    assert work.take(0.0) is None
+
+
+def test_the_key_that_is_due_longest_comes_first() -> None:
+    work = queue()
+    work.mark_at(B, 1.0)
+    work.mark_at(A, 2.0)
+
+    assert (work.take(5.0), work.take(5.0)) == (B, A)
+
+
+def test_a_key_is_never_worked_on_twice_at_once_and_not_forgotten() -> None:
+    work = queue()
+    work.mark_at(A, 0.0)
+    assert work.take(0.0) == A
+    work.mark_at(A, 1.0)  # changed while worked on
+
+    assert work.take(1.0) is None
+    assert work.next_due() is None
+    work.done(A)
+    assert work.take(1.0) == A
+
+
+def test_a_later_mark_does_not_postpone_an_earlier_one() -> None:
+    work = queue()
+    work.mark_at(A, 1.0)
+    work.mark_at(A, 9.0)
+
+    assert work.next_due() == 1.0
+
+
+def test_failures_back_off_from_a_fifth_of_a_second_to_a_minute() -> None:
+    work = queue()
+    delays = []
+    for _ in range(12):
+        work.mark_at(A, 0.0)
+        work.take(0.0)
+        delays.append(work.failed(A, 0.0))
+
+    plain = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60, 60, 60]
+    assert all(0.8 * p <= d <= min(1.2 * p, 60) for p, d in zip(plain, delays, strict=True))
+    assert len(set(delays)) > 8  # jitter
+
+
+def test_success_starts_the_back_off_anew_and_a_new_mark_ends_the_waiting() -> None:
+    work = queue()
+    work.mark_at(A, 0.0)
+    work.take(0.0)
+    work.failed(A, 0.0)
+    work.failed(A, 0.0)
+    work.mark_at(A, 0.1)
+
+    assert work.take(0.1) == A
+    work.done(A)
+    work.mark_at(A, 1.0)
+    work.take(1.0)
+    assert work.failed(A, 1.0) <= 0.24
+
+
+def test_the_server_may_ask_for_a_longer_delay() -> None:
+    work = queue()
+    assert work.failed(A, 0.0, at_least=30.0) == 30.0
+
+
+def test_the_oldest_age_counts_from_when_a_key_was_due() -> None:
+    work = queue()
+    work.mark_at(A, 10.0)
+    work.mark_at(B, 12.0)
+
+    assert work.oldest_age(9.0) == 0.0
+    assert work.oldest_age(15.0) == 5.0
+
+
+async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
+    busy: set[Key] = set()
+    most, seen = 0, []
+    slow = asyncio.Event()
+
+    async def work(key: Key) -> None:
+        nonlocal most
+        busy.add(key)
+        most = max(most, len(busy))
+        await (slow.wait() if key == A else asyncio.sleep(0))
+        busy.discard(key)
+        seen.append(key)
+
+    workers = Workers(queue(), work, lambda: 0.0, count=2)
+    for key in (A, B, C):
+        workers.mark(key)
+    running = asyncio.create_task(workers.run())
+    while len(seen) < 2:
+        await asyncio.sleep(0)
+    assert seen == [B, C]
+    slow.set()
+    workers.stop()
+    await running
+
+    assert (seen, most) == ([B, C, A], 2)  # what was begun was finished
+
+
+async def test_an_error_is_counted_and_the_key_comes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = 0.0
+    tries: list[float] = []
+    errors: list[Exception] = []
+
+    async def work(_key: Key) -> None:
+        await asyncio.sleep(0)
+        tries.append(clock)
+        if len(tries) == 1:
+            raise Retryable("429", 7.0)
+
+    keyed = queue()
+    workers = Workers(keyed, work, lambda: clock, 1, lambda _key, error: errors.append(error))
+    workers.mark(A)
+    running = asyncio.create_task(workers.run())
+    while not errors:
+        await asyncio.sleep(0)
+    assert keyed.next_due() == 7.0
+    clock = 7.0
+    workers.mark(B)  # wakes the loop, whose clock has moved
+    while len(tries) < 3:
+        await asyncio.sleep(0)
+    workers.stop()
+    await running
+
+    assert tries == [0.0, 7.0, 7.0]
+    assert [type(error) for error in errors] == [Retryable]
+    assert "will be tried again" in caplog.text

@@ -1,0 +1,374 @@
+"""The judgement of the operator, situation by situation; no cluster, no clock."""
+
+from dataclasses import replace
+
+import pytest
+from archipelago.operator import report
+from archipelago.operator.actions import (
+    Action,
+    CancelPlanning,
+    EmitEvent,
+    EventType,
+    Forget,
+    ReadTable,
+    StartPlanning,
+    Wait,
+    WriteStatus,
+    WriteTable,
+)
+from archipelago.operator.conditions import ConditionType, Reason, Truth
+from archipelago.operator.manifests import TABLE_BYTES, Identity
+from archipelago.operator.reconcile import decide
+from archipelago.operator.state import State
+from archipelago.operator.verdict import Failed
+from tests.operator.situations import (
+    CONTENT,
+    NOW,
+    OTHER_CONTENT,
+    T0,
+    answered,
+    edited,
+    later,
+    observation,
+    plan,
+    planned,
+    ready,
+    stored,
+)
+
+
+def kinds(actions: tuple[Action, ...]) -> list[type]:
+    return [type(action) for action in actions]
+
+
+def status_in(actions: tuple[Action, ...]) -> dict[ConditionType, tuple[Truth, Reason, int]]:
+    (write,) = (action for action in actions if isinstance(action, WriteStatus))
+    return {
+        item.type: (item.status, item.reason, item.observed_generation)
+        for item in write.status.conditions
+    }
+
+
+def infeasible(seen: object, message: str = "pool too small") -> Failed:
+    return Failed(seen.inputs_hash, Reason.INFEASIBLE, message)  # type: ignore[attr-defined]
+
+
+def test_a_new_plan_is_planned_and_all_conditions_appear_at_once() -> None:
+    actions = decide(observation(plan()), State(), NOW)
+
+    assert kinds(actions) == [StartPlanning, WriteStatus]
+    said = status_in(actions)
+    assert set(said) == set(ConditionType)
+    assert said[ConditionType.READY] == (Truth.UNKNOWN, Reason.PLANNING, 1)
+    assert said[ConditionType.METRICS_AVAILABLE] == (Truth.UNKNOWN, Reason.NOT_CONFIGURED, 1)
+    assert said[ConditionType.SUSPENDED] == (Truth.FALSE, Reason.ACTIVE, 1)
+
+
+def test_while_the_planner_works_there_is_nothing_to_do() -> None:
+    seen = plan()
+    told = replace(seen, status=report.planning(seen, T0))
+
+    assert decide(observation(told), State().with_planning(seen.inputs_hash), NOW) == ()
+
+
+def test_a_plan_is_stored_before_it_is_called_ready() -> None:
+    seen = plan()
+    actions = decide(observation(seen), answered(seen), NOW)
+
+    assert actions == (
+        WriteTable(Identity("uid-1", 1, 1), CONTENT, "there is no table"),
+    )
+
+
+def test_a_stored_table_makes_the_plan_ready_with_one_event() -> None:
+    seen = plan()
+    actions = decide(observation(seen, stored(seen)), answered(seen), NOW)
+
+    assert kinds(actions) == [WriteStatus, EmitEvent]
+    assert status_in(actions)[ConditionType.READY] == (Truth.TRUE, Reason.PUBLISHED, 1)
+    assert actions[1].type is EventType.NORMAL  # type: ignore[union-attr]
+
+
+def test_what_is_settled_stays_untouched_with_and_without_memory() -> None:
+    seen = plan()
+    table = stored(seen)
+    settled = observation(ready(seen, table), table)
+
+    assert decide(settled, State(), later(1e6)) == ()  # after a restart
+    assert decide(settled, answered(seen).with_table_written(1), later(1e6)) == ()
+
+
+def test_a_status_lost_to_a_kill_is_written_after_planning_again() -> None:
+    seen = plan()
+    actions = decide(observation(seen, stored(seen)), State(), NOW)
+
+    assert kinds(actions) == [StartPlanning, WriteStatus]
+
+
+def test_an_edit_without_effect_on_the_content_still_moves_the_generation() -> None:
+    """Ready=True at generation 2 must not come before a table of generation 2."""
+    first = plan()
+    old = stored(first)
+    seen = edited(ready(first, old), planner={"timeLimitSeconds": 9})
+
+    actions = decide(observation(seen, old), answered(seen), NOW)
+
+    assert kinds(actions) == [WriteTable]
+    assert actions[0].identity == Identity("uid-1", 2, 2)  # type: ignore[union-attr]
+
+
+def test_ready_stays_true_for_its_own_generation_while_an_edit_is_planned() -> None:
+    first = plan()
+    seen = edited(ready(first, stored(first)), budgetPerHour="9")
+
+    said = status_in(decide(observation(seen, stored(first)), State(), NOW))
+
+    assert said[ConditionType.READY] == (Truth.TRUE, Reason.PUBLISHED, 1)
+    assert said[ConditionType.PLANNED] == (Truth.UNKNOWN, Reason.PLANNING, 2)
+
+
+def test_newer_inputs_cancel_the_planner() -> None:
+    seen = edited(plan(), budgetPerHour="9")
+
+    actions = decide(observation(seen), State().with_planning("older"), NOW)
+
+    assert kinds(actions) == [CancelPlanning, StartPlanning, WriteStatus]
+
+
+def test_an_answer_to_older_inputs_is_not_published() -> None:
+    first = plan()
+    seen = edited(first, budgetPerHour="9")
+
+    assert WriteTable not in kinds(decide(observation(seen), answered(first), NOW))
+
+
+def test_infeasible_keeps_the_last_good_table_and_warns_once() -> None:
+    first = plan()
+    table = stored(first)
+    seen = edited(ready(first, table), budgetPerHour="0")
+    state = State().with_planning(seen.inputs_hash).with_verdict(infeasible(seen), NOW)
+
+    actions = decide(observation(seen, table), state, NOW)
+
+    assert kinds(actions) == [WriteStatus, EmitEvent]
+    said = status_in(actions)
+    assert said[ConditionType.READY] == (Truth.FALSE, Reason.INFEASIBLE, 2)
+    assert said[ConditionType.PUBLISHED] == (Truth.TRUE, Reason.LAST_GOOD_KEPT, 2)
+    assert actions[1] == EmitEvent(EventType.WARNING, Reason.INFEASIBLE, "pool too small")
+    assert actions[0].status.summary["contentHash"] == table.content_hash  # type: ignore[union-attr]
+
+    again = replace(seen, status=actions[0].status)  # type: ignore[union-attr]
+    assert decide(observation(again, table), state, later(1e6)) == ()
+
+
+def test_infeasible_without_a_table_says_that_nothing_is_published() -> None:
+    seen = plan()
+    state = State().with_planning(seen.inputs_hash).with_verdict(infeasible(seen), NOW)
+
+    said = status_in(decide(observation(seen), state, NOW))
+
+    assert said[ConditionType.PUBLISHED] == (Truth.FALSE, Reason.NOT_PLANNED, 1)
+
+
+def test_an_unknown_accelerator_is_a_matter_of_the_inventory() -> None:
+    seen = plan()
+    verdict = Failed(seen.inputs_hash, Reason.UNKNOWN_ACCELERATOR, "unknown accelerator 'H9'")
+    said = status_in(decide(observation(seen), State().with_verdict(verdict, NOW), NOW))
+
+    assert said[ConditionType.INVENTORY_RESOLVED][:2] == (Truth.FALSE, Reason.UNKNOWN_ACCELERATOR)
+
+
+def test_two_crashes_are_forgiven_the_third_is_told_and_slows_down() -> None:
+    seen = plan()
+    told = replace(seen, status=report.planning(seen, T0))
+    crash = Failed(seen.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    state = State()
+    for _ in range(2):
+        state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
+        assert kinds(decide(observation(told), state, NOW)) == [StartPlanning]
+    state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
+
+    actions = decide(observation(told), state, NOW)
+
+    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
+    assert actions[2].seconds == 60.0  # type: ignore[union-attr]
+    assert StartPlanning in kinds(decide(observation(told), state, later(60)))
+
+
+@pytest.mark.parametrize("reason", [Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM])
+def test_a_timeout_is_told_at_once_and_tried_later_and_later(reason: Reason) -> None:
+    seen = plan()
+    state = State()
+    waits = []
+    for _ in range(7):
+        state = state.with_planning(seen.inputs_hash)
+        state = state.with_verdict(Failed(seen.inputs_hash, reason, "too long"), NOW)
+        wait = decide(observation(seen), state, NOW)[-1]
+        assert isinstance(wait, Wait)
+        waits.append(wait.seconds)
+
+    assert waits == [60, 120, 240, 480, 960, 1800, 1800]
+
+
+def test_a_retry_under_way_does_not_flap_the_status() -> None:
+    seen = plan()
+    verdict = Failed(seen.inputs_hash, Reason.PLANNER_TIMEOUT, "too long")
+    told = replace(seen, status=report.failed(seen, verdict, None, T0))
+    state = State().with_planning(seen.inputs_hash).with_verdict(verdict, NOW)
+
+    assert decide(observation(told), state.with_planning(seen.inputs_hash), later(61)) == ()
+
+
+def test_an_edited_table_is_restored_with_one_event() -> None:
+    seen = plan()
+    table = stored(seen, sequence=4)
+    broken = replace(table, content_hash="edited")
+
+    actions = decide(observation(ready(seen, table), broken), answered(seen), NOW)
+
+    assert kinds(actions) == [WriteTable, EmitEvent]
+    assert actions[0].identity.sequence == 5  # type: ignore[union-attr]
+    assert actions[1].reason is Reason.TABLE_RESTORED  # type: ignore[union-attr]
+
+
+def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> None:
+    seen = plan()
+    table = stored(seen)
+    state = answered(seen).with_table_written(1)
+
+    actions = decide(observation(ready(seen, table), None), state, NOW)
+
+    assert kinds(actions) == [StartPlanning]
+
+
+@pytest.mark.parametrize(
+    ("stored_sequence", "said", "written", "expected"),
+    [(4, 0, 0, 5), (None, 7, 0, 8), (None, 0, 9, 10), (4, 7, 9, 10), (None, 0, 0, 1)],
+    ids=["stored", "table deleted", "status lost", "all known", "first"],
+)
+def test_the_sequence_never_goes_back(
+    stored_sequence: int | None, said: int, written: int, expected: int
+) -> None:
+    seen = plan()
+    table = stored(seen, OTHER_CONTENT, stored_sequence) if stored_sequence else None
+    status = replace(seen.status, summary={"tableSequence": said})
+    state = replace(answered(seen), sequence=written)
+
+    actions = decide(observation(replace(seen, status=status), table), state, NOW)
+
+    assert actions[0].identity.sequence == expected  # type: ignore[union-attr]
+
+
+def test_a_foreign_object_of_that_name_is_read_again_and_never_written() -> None:
+    seen = plan()
+    foreign = replace(stored(seen), owner_uid=None, owner_reference=None)
+
+    assert kinds(decide(observation(seen, foreign), answered(seen), NOW)) == [ReadTable]
+
+    state = answered(seen).with_recheck(NOW)
+    actions = decide(observation(seen, foreign), state, NOW)
+    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
+    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (Truth.FALSE, Reason.NAME_CONFLICT)
+    assert status_in(actions)[ConditionType.PLANNED][:2] == (Truth.TRUE, Reason.PLANNED)
+    assert kinds(decide(observation(seen, foreign), state, later(15))) == [ReadTable]
+
+
+def test_the_table_of_a_deleted_predecessor_is_waited_for() -> None:
+    seen = plan(uid="uid-2")
+    left = stored(plan(uid="uid-1"))
+
+    actions = decide(observation(seen, left), answered(seen).with_recheck(NOW), NOW)
+
+    assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WAITING_FOR_COLLECTION
+
+
+def test_a_table_that_is_too_large_is_not_written() -> None:
+    seen = plan()
+    state = answered(seen, '{"models":["' + "x" * TABLE_BYTES + '"]}')
+
+    actions = decide(observation(seen), state, NOW)
+
+    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (Truth.FALSE, Reason.TABLE_TOO_LARGE)
+
+
+def test_a_refused_write_is_told_and_tried_again() -> None:
+    seen = plan()
+    state = answered(seen).with_refusal("403 exceeded quota", NOW)
+
+    actions = decide(observation(seen), state, NOW)
+    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
+    assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WRITE_REFUSED
+    assert kinds(decide(observation(seen), state, later(30))) == [WriteTable]
+
+
+def test_suspending_stops_the_planner_and_writes_no_table() -> None:
+    first = plan()
+    table = stored(first)
+    seen = edited(ready(first, table), suspend=True)
+    state = State().with_planning(seen.inputs_hash)
+
+    actions = decide(observation(seen, replace(table, content_hash="edited")), state, NOW)
+
+    assert kinds(actions) == [CancelPlanning, WriteStatus, EmitEvent]
+    assert status_in(actions)[ConditionType.SUSPENDED] == (Truth.TRUE, Reason.SUSPENDED, 2)
+    told = replace(seen, status=actions[1].status)  # type: ignore[union-attr]
+    assert decide(observation(told, replace(table, content_hash="edited")), State(), NOW) == ()
+
+
+def test_resuming_plans_again_and_moves_the_generation() -> None:
+    first = plan()
+    table = stored(first)
+    asleep = edited(ready(first, table), suspend=True)
+    asleep = replace(asleep, status=report.suspended(asleep, table, T0))
+    awake = edited(asleep)
+
+    assert kinds(decide(observation(awake, table), State(), NOW)) == [StartPlanning, WriteStatus]
+    assert kinds(decide(observation(awake, table), answered(awake), NOW)) == [WriteTable]
+
+
+def test_a_plan_that_is_gone_is_forgotten_and_nothing_is_deleted() -> None:
+    state = State().with_planning("inputs")
+
+    assert kinds(decide(observation(None), state, NOW)) == [CancelPlanning, Forget]
+    assert kinds(decide(observation(replace(plan(), deleting=True)), State(), NOW)) == [Forget]
+
+
+def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
+    seen = plan()
+    table = stored(seen)
+    first = report.published(seen, planned(seen), table, T0)
+    seen = replace(seen, status=first)
+
+    moved = report.published(
+        replace(seen, generation=2), planned(seen), table, later(60).wall
+    ).condition(ConditionType.READY)
+    turned = report.failed(seen, infeasible(seen), table, later(60).wall).condition(
+        ConditionType.READY
+    )
+
+    assert moved is not None
+    assert moved.last_transition_time == T0
+    assert turned is not None
+    assert turned.last_transition_time == later(60).wall
+
+
+def test_labels_taken_off_the_table_are_put_back() -> None:
+    seen = plan()
+    table = stored(seen)
+    bare = replace(table, labels={})
+
+    assert kinds(decide(observation(ready(seen, table), bare), answered(seen), NOW)) == [WriteTable]
+
+
+def test_no_decision_makes_more_than_one_write() -> None:
+    seen = plan()
+    states = [State(), answered(seen), answered(seen).with_refusal("no", NOW)]
+    tables = [None, stored(seen), stored(seen, OTHER_CONTENT), stored(plan(uid="other"))]
+    for state in states:
+        for table in tables:
+            writes = [
+                action
+                for action in decide(observation(seen, table), state, NOW)
+                if isinstance(action, WriteStatus | WriteTable)
+            ]
+            assert len(writes) <= 1
