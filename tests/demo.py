@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import URLError
@@ -30,7 +30,7 @@ ACCOUNT = "archipelago-operator"
 OPERATOR = "operator"
 PATIENCE_SECONDS = 60
 HEAD_ENTRIES = 3
-WIDTH = 120
+WIDTH = 160
 
 
 class DemoError(Exception):
@@ -203,7 +203,7 @@ def _table_outline(plane: ControlPlane, name: str) -> str:
     )
 
 
-def _first(field: str, entries: list[object]) -> list[str]:
+def _first(field: str, entries: Sequence[object]) -> list[str]:
     """The first entries of a list, one line each, cut to the width of a page."""
     lines = [f"  {json.dumps(entry)}" for entry in entries[:HEAD_ENTRIES]]
     cut = [line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in lines]

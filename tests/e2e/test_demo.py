@@ -37,7 +37,7 @@ def test_the_demo_shows_plan_table_and_plot(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "$ kubectl get splan" in done.stdout
-    assert '"content"' in done.stdout
+    assert "bytes stored)" in done.stdout
     assert "export KUBECONFIG=" in done.stdout
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "kubeconfig").exists()  # the cluster it led to is gone
