@@ -11,7 +11,7 @@ from pathlib import Path
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.lengths import LengthDistribution
+from archipelago.perfmodel.lengths import log_normal
 from archipelago.perfmodel.ranges import equal_probability
 from archipelago.planner.problem import (
     Domain,
@@ -48,9 +48,7 @@ def _example(path: Path) -> PlanningProblem:
 
 def fleet(domains: int, nodes: int) -> PlanningProblem:
     """Ten types, each in ``domains`` racks of ``nodes`` nodes of 8 GPUs; DeepSeek-V3, 58 ranges."""
-    lengths = LengthDistribution.log_normal(
-        median=1020, sigma=1.0, minimum=1, maximum=16384, output_mean=211.0
-    )
+    lengths = log_normal(1020, 1.0, 1, 16384, 211.0)
     racks = tuple(Domain(f"rack-{i:02d}", nodes) for i in range(domains))
     pools = tuple(
         Pool(

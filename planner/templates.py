@@ -226,28 +226,32 @@ def _mean_context(moments: capacity.RangeMoments) -> float:
 
 
 def _prune(templates: list[Template]) -> tuple[list[Template], list[Exclusion]]:
-    """Drop templates that another of the same model, pool, size and phase beats everywhere."""
+    """Drop templates that the same GPUs in islands of another template beat everywhere.
+
+    Smaller islands pack wherever a larger one does, so k islands of 1/k of the size may stand for
+    one: their joint capacity is ``A lambda <= k``. Two of equal strength keep the larger island.
+    """
     kept: list[Template] = []
     dropped: list[Exclusion] = []
-    for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.gpus, t.phase)):
-        rivals = list(members)
-        worst = [_worst_rows(t) for t in rivals]
-        alive = list(range(len(rivals)))
-        for i, template in enumerate(rivals):
-            better = next((j for j in alive if j != i and _dominates(worst[j], worst[i])), None)
-            if better is None:
-                kept.append(template)
-            else:
-                alive.remove(i)
-                reason = f"dominated by {rivals[better].key}: no range is served better"
+    for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.phase)):
+        rivals = sorted(members, key=lambda t: -t.gpus)
+        alive = list(rivals)
+        for template in reversed(rivals):  # small ones first: they yield to larger equals
+            better = next((t for t in alive if t is not template and _beats(t, template)), None)
+            if better is not None:
+                alive.remove(template)
+                reason = f"dominated by {better.key}: no range is served better per GPU"
                 dropped.append(Exclusion(template.key, reason))
+        kept.extend(t for t in reversed(rivals) if any(t is a for a in alive))
     return kept, dropped
 
 
-def _worst_rows(template: Template) -> FloatArray:
-    """Rows padded to three, with infinity where the range cannot be served."""
-    return np.where(template.servable, template.rows, np.inf)
-
-
-def _dominates(one: FloatArray, other: FloatArray) -> bool:
-    return one.shape == other.shape and bool((one <= other).all())
+def _beats(one: Template, other: Template) -> bool:
+    """Whether the GPUs of ``other`` serve at least as much as islands of ``one``."""
+    if other.gpus % one.gpus or one.rows.shape != other.rows.shape:
+        return False
+    count = other.gpus // one.gpus
+    able = other.servable
+    return bool(
+        one.servable[able].all() and (one.rows[:, able] <= count * other.rows[:, able]).all()
+    )
