@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import generate_latest
 
 from archipelago.operator.conditions import ConditionType, Reason, Truth
@@ -35,6 +42,7 @@ class Metrics:
     """All families, and the sentences by which the rest of the operator speaks of them."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody reads them
         self.registry = CollectorRegistry()
         ProcessCollector(namespace=PREFIX, registry=self.registry)
         self.stream_age = self._gauge("stream_age_seconds", "Since the last answer", ["kind"])

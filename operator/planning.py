@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.conditions import Reason
@@ -166,6 +166,7 @@ class Planner:
             return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "the question was withdrawn")
 
     def _tell(self, job: Job, verdict: Verdict, seconds: float) -> None:
+        verdict = replace(verdict, seconds=seconds)
         outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
         self._metrics.planned(outcome, seconds)
         self._on_verdict(job.key, verdict)

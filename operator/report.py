@@ -5,17 +5,19 @@ A status never promises more than what is stored: ``published`` is given the tab
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.operator import conditions
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
+from archipelago.operator.manifests import timestamp
 from archipelago.operator.status import Status, Summary
+from archipelago.operator.verdict import Failed, Planned, Verdict
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from archipelago.operator.observe import SeenPlan, SeenTable
-    from archipelago.operator.verdict import Failed, Planned
 
 Findings: TypeAlias = dict[ConditionType, Finding]
 
@@ -49,7 +51,7 @@ def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime)
         ConditionType.INVENTORY_RESOLVED: _COUNTED,
         ConditionType.PUBLISHED: Finding(Truth.TRUE, Reason.PUBLISHED, where),
     }
-    return _settled(plan, findings, {**verdict.summary, **_pointer(table)}, now)
+    return _settled(plan, findings, {**verdict.summary, **_pointer(table)}, verdict, now)
 
 
 def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: datetime) -> Status:
@@ -61,7 +63,7 @@ def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: dateti
         ConditionType.INVENTORY_RESOLVED: _inventory(verdict),
         ConditionType.PUBLISHED: _last_good(plan, table),
     }
-    return _settled(plan, findings, _summary_of(plan, table), now)
+    return _settled(plan, findings, _summary_of(plan, table), verdict, now)
 
 
 def unpublished(
@@ -78,7 +80,7 @@ def unpublished(
         ConditionType.INVENTORY_RESOLVED: _COUNTED,
         ConditionType.PUBLISHED: why,
     }
-    return _settled(plan, findings, _summary_of(plan, table), now)
+    return _settled(plan, findings, _summary_of(plan, table), verdict, now)
 
 
 def suspended(plan: SeenPlan, table: SeenTable | None, now: datetime) -> Status:
@@ -95,9 +97,23 @@ def suspended(plan: SeenPlan, table: SeenTable | None, now: datetime) -> Status:
     return _status(plan, findings, _summary_of(plan, table), now)
 
 
-def _settled(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime) -> Status:
+def _settled(
+    plan: SeenPlan, findings: Findings, summary: Summary, verdict: Verdict, now: datetime
+) -> Status:
     steady = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
-    return _status(plan, findings | steady, summary, now)
+    status = _status(plan, {**findings, **steady}, summary, now)
+    return replace(status, last_plan=_ended(plan, verdict, now))
+
+
+def _ended(plan: SeenPlan, verdict: Verdict, now: datetime) -> Summary:
+    """How the planner's last run ended."""
+    outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
+    return {
+        "generation": plan.generation,
+        "time": timestamp(now),
+        "outcome": outcome.value,
+        "planSeconds": f"{verdict.seconds:.3f}",
+    }
 
 
 def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime) -> Status:
@@ -106,6 +122,7 @@ def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime)
         observed_generation=plan.generation,
         conditions=conditions.at(plan.generation, findings, before, now),
         summary=summary,
+        last_plan=plan.status.last_plan,
     )
 
 

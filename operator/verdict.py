@@ -21,7 +21,7 @@ class Planned:
     """A plan that the independent checker let pass.
 
     ``content``: the table's content as canonical JSON; None once it is published, for memory's
-    sake. ``content_hash`` stays.
+    sake. ``content_hash`` stays. ``seconds``: how long planning took.
     """
 
     inputs_hash: str
@@ -30,6 +30,7 @@ class Planned:
     content_hash: str
     content_bytes: int
     content: str | None
+    seconds: float = 0.0
 
     def without_content(self) -> Planned:
         """Keep what the status needs."""
@@ -43,6 +44,7 @@ class Failed:
     inputs_hash: str
     reason: Reason
     message: str
+    seconds: float = 0.0
 
     @property
     def may_pass_later(self) -> bool:

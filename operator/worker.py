@@ -8,6 +8,7 @@ print goes to standard error, which the operator logs.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -128,7 +129,7 @@ def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
         "throughput": decimal(plan.throughput),
         **({"headroom": decimal(plan.theta)} if headroom else {}),
         "bound": decimal(bound),
-        "gap": decimal(max(plan.certificate.gap, 0.0)),
+        "gap": f"{gap(plan):.6f}",
         "costPerHour": f"{plan.cost_per_hour:f}",
         "islands": len(plan.islands),
         "gpus": sum(group.gpus * group.islands for group in plan.groups),
@@ -142,6 +143,11 @@ def decimal(value: float) -> str:
     return f"{Decimal(f'{value:.6g}').normalize():f}"
 
 
+def gap(plan: Plan) -> float:
+    """The proven gap, rounded up to a millionth: what is printed is never too good."""
+    return max(0, math.ceil(plan.certificate.gap * 1e6)) / 1e6
+
+
 def _has_target(model: Any) -> bool:  # noqa: ANN401  # a model of the spec
     return model.slo is not None and any(model.slo.model_dump().values())
 
@@ -152,7 +158,7 @@ def _describe(plan: Plan) -> str:
     limit = "" if proof.complete else f" (stopped early: {proof.reason})"
     return (
         f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}, "
-        f"at most {decimal(max(proof.gap, 0.0) * 100)} % below the best possible{limit}"
+        f"at most {100 * gap(plan):.4f} % below the best possible{limit}"
     )
 
 

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from archipelago.operator.conditions import ConditionType, Reason, bounded
 from hypothesis import given
 from hypothesis import strategies as st
+
+from archipelago.operator.conditions import ConditionType, Reason, bounded
 
 PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)

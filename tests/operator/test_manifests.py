@@ -6,6 +6,9 @@ import string
 from dataclasses import replace
 
 import jsonschema
+from hypothesis import given
+from hypothesis import strategies as st
+
 from archipelago.operator.manifests import (
     NAME_LENGTH,
     TABLE_BYTES,
@@ -18,8 +21,6 @@ from archipelago.operator.manifests import (
     table_text,
 )
 from archipelago.planner import table
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.operator.situations import CONTENT, T0, plan, stored
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
+
 from archipelago.operator.errors import Retryable
 from archipelago.operator.manifests import Key
 from archipelago.operator.queue import Backoff, KeyedQueue, Workers

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from archipelago.operator import report
 from archipelago.operator.actions import (
     Action,
@@ -75,9 +76,7 @@ def test_a_plan_is_stored_before_it_is_called_ready() -> None:
     seen = plan()
     actions = decide(observation(seen), answered(seen), NOW)
 
-    assert actions == (
-        WriteTable(Identity("uid-1", 1, 1), CONTENT, "there is no table"),
-    )
+    assert actions == (WriteTable(Identity("uid-1", 1, 1), CONTENT, "there is no table"),)
 
 
 def test_a_stored_table_makes_the_plan_ready_with_one_event() -> None:

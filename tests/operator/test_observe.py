@@ -1,0 +1,110 @@
+"""What is read from objects, which may be anybody's."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from archipelago.operator.observe import SeenTable, inputs_hash
+from archipelago.operator.status import Status
+from tests.operator.situations import CONTENT, T0, plan, planned, ready, stored
+
+
+def configmap(**meta: Any) -> dict[str, Any]:
+    base = {"namespace": "team", "name": "chat-routing", "uid": "u", "resourceVersion": "5"}
+    return {"metadata": base | meta}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "not json",
+        "[]",
+        "7",
+        '{"identity":{}}',
+        '{"content":' + "[" * 20_000 + "]" * 20_000 + "}",
+        '{"content":NaN}',
+    ],
+    ids=["absent", "empty", "words", "list", "number", "no content", "deep", "nan"],
+)
+def test_whatever_lies_there_is_read_without_an_error(text: str | None) -> None:
+    body = configmap() | {"data": None if text is None else {"table.json": text}}
+
+    seen = SeenTable.from_body(body)
+
+    assert seen.content_hash is None
+    assert not seen.is_untouched()
+    assert not seen.answers(plan())
+
+
+def test_our_own_table_is_recognised() -> None:
+    seen = stored(plan())
+
+    assert seen.answers(plan())
+    assert seen.content_hash == planned(plan()).content_hash
+
+
+def test_spacing_and_order_of_keys_are_not_a_change_of_content() -> None:
+    body = configmap(annotations={"archipelago.dev/content-hash": stored(plan()).content_hash})
+    text = json.dumps({"identity": None, "content": json.loads(CONTENT)}, indent=2)
+
+    assert SeenTable.from_body(body | {"data": {"table.json": text}}).is_untouched()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"owner_uid": "other"},
+        {"inputs_hash": "other"},
+        {"content_hash": "other"},
+        {"written_hash": None},
+        {"labels": {}},
+        {"identity": None},
+        {"owner_reference": {"kind": "ServingPlan", "uid": "uid-1"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_table_answers_only_if_everything_is_as_we_wrote_it(change: dict[str, Any]) -> None:
+    assert not replace(stored(plan()), **change).answers(plan())
+
+
+def test_labels_of_others_do_no_harm() -> None:
+    table = stored(plan())
+
+    assert replace(table, labels={**table.labels, "team": "x"}).answers(plan())
+
+
+def test_an_older_generation_does_not_answer() -> None:
+    assert not stored(plan(), generation=1).answers(plan(generation=2))
+    assert stored(plan(), generation=3).answers(plan(generation=2))
+
+
+def test_inputs_are_what_a_table_depends_on() -> None:
+    spec = {"models": [], "pools": []}
+    same = inputs_hash("chat", spec)
+
+    assert inputs_hash("chat", {"pools": [], "models": [], "suspend": True}) == same
+    assert inputs_hash("chat", spec | {"budgetPerHour": "9"}) != same
+    assert inputs_hash("other", spec) != same
+
+
+def test_a_status_survives_storing_and_reading() -> None:
+    seen = plan()
+    status = ready(seen, stored(seen)).status
+
+    back = Status.from_body({"status": json.loads(json.dumps(status.to_manifest()))})
+
+    assert back == status
+    assert back.conditions[0].last_transition_time == T0
+
+
+def test_a_condition_that_is_not_ours_counts_as_not_said() -> None:
+    raw = {"type": "Ready", "status": "True", "reason": "SomebodyElses", "observedGeneration": 1}
+
+    status = Status.from_body({"status": {"conditions": [raw, {"type": "Nonsense"}]}})
+
+    assert status.conditions == ()
+    assert not status.is_complete

@@ -1,0 +1,44 @@
+"""The environment becomes settings, or an error that says what to write."""
+
+import re
+
+import pytest
+
+from archipelago.operator.errors import SettingsError
+from archipelago.operator.settings import Settings
+
+
+def test_nothing_set_means_the_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+
+
+def test_what_is_set_is_read() -> None:
+    settings = Settings.from_environment(
+        {
+            "ARCHIPELAGO_NAMESPACES": "b, a,b",
+            "ARCHIPELAGO_HTTP_PORT": "0",
+            "ARCHIPELAGO_PLANNERS": "3",
+            "ARCHIPELAGO_RESYNC_SECONDS": "0.5",
+            "ARCHIPELAGO_LOG_LEVEL": "debug",
+        }
+    )
+
+    assert settings == Settings(
+        namespaces=("a", "b"), http_port=0, planners=3, resync_seconds=0.5, log_level="DEBUG"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTTP_PORT", "70000"),
+        ("PLANNERS", "0"),
+        ("PLANNERS", "two"),
+        ("RESYNC_SECONDS", "nan"),
+        ("LOG_LEVEL", "loud"),
+        ("NAMESPACES", "Team"),
+    ],
+)
+def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"ARCHIPELAGO_{name}='{value}'")):
+        Settings.from_environment({f"ARCHIPELAGO_{name}": value})

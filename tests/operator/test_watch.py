@@ -1,0 +1,37 @@
+"""When the watches count as dead, and what is told about them."""
+
+from archipelago.operator.handlers import Forever
+from archipelago.operator.metrics import Metrics
+from archipelago.operator.watch import Streams, still_counting
+
+NEVER = float("-inf")
+
+
+def test_only_failures_without_an_answer_in_ten_minutes_count() -> None:
+    assert still_counting([], 0.0, NEVER) == [0.0]
+    assert still_counting([0.0, 300.0], 590.0, NEVER) == [0.0, 300.0, 590.0]
+    assert still_counting([0.0, 300.0], 601.0, NEVER) == [300.0, 601.0]
+    assert still_counting([0.0, 300.0], 310.0, 305.0) == [310.0]
+
+
+def test_a_stream_tells_its_age_and_since_when_it_fails() -> None:
+    clock = 0.0
+    streams = Streams(Metrics(), lambda: clock)
+    streams.answered("configmaps")
+    clock = 40.0
+    streams.failed("configmaps")
+    clock = 50.0
+    streams.failed("configmaps")
+
+    assert streams.age("configmaps") == 50.0
+    assert streams.failing_for("configmaps") == 10.0
+    streams.answered("configmaps")
+    assert (streams.age("configmaps"), streams.failing_for("configmaps")) == (0.0, 0.0)
+
+
+def test_retries_go_on_for_ever_and_never_wait_long() -> None:
+    delays = [delay for delay, _ in zip(Forever(), range(1000), strict=False)]
+
+    assert len(delays) == 1000
+    assert max(delays) <= 12.0
+    assert not hasattr(Forever(), "__len__")
