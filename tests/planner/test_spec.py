@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from archipelago.perfmodel.traces import read_trace
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import Domain, Objective
 from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import REMEDIES
+from benchmarks.make_thesis_examples import INVENTORIES, TRACES, example
 from tests.manifests.cases import Bad, bad, good
 
 ROOT = Path(__file__).parents[2]
@@ -260,3 +262,31 @@ def test_the_examples_are_as_short_as_they_promise() -> None:
     lines = {file.stem[:2]: len(file.read_text().splitlines()) for file in EXAMPLES}
     assert lines["01"] <= 40
     assert lines["02"] <= 12
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_the_thesis_examples_are_what_their_traces_give(trace: str) -> None:
+    file = ROOT.parent / "shared" / "data" / "traces" / "azure_2023" / TRACES[trace]
+    if not file.exists():
+        pytest.skip(f"needs {file.name} of Azure/AzurePublicDataset in ../shared/data")
+    read = read_trace(file)
+    for letter in INVENTORIES:
+        committed = ROOT / "examples" / f"thesis-{letter}-{trace}.yaml"
+        assert committed.read_text() == example(letter, trace, read)
+
+
+@pytest.mark.parametrize(
+    ("trace", "requests", "input_mean", "output_mean"),
+    [("code", 8819, 2047.848, 27.8825), ("conversation", 19_366, 1154.697, 211.1259)],
+)
+def test_the_thesis_examples_keep_the_means_of_their_traces(
+    trace: str, requests: int, input_mean: float, output_mean: float
+) -> None:
+    """Means counted from the traces themselves: sum of the tokens over the number of requests."""
+    read = load_resource((ROOT / "examples" / f"thesis-a-{trace}.yaml").read_text())
+    histogram = read.spec.models[0].workload.histogram
+    assert histogram is not None
+    assert sum(b.weight for b in histogram.bins) == requests
+    lengths = to_problem("x", read.spec).models[0].lengths
+    assert float(lengths.probability @ lengths.length) == pytest.approx(input_mean, abs=1e-3)
+    assert float(lengths.probability @ lengths.output) == pytest.approx(output_mean, abs=1e-4)
