@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.planner.plan import Infeasible, InfeasibleReason, Plan, Unservable
-from archipelago.planner.program import served_ranges
 from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem
-from archipelago.planner.relax import relaxations
+from archipelago.planner.program import served_ranges
+from archipelago.planner.relax import OutOfTime, relaxations
 
 if TYPE_CHECKING:
     from archipelago.planner.templates import Catalogue
@@ -38,7 +38,10 @@ def unservable(problem: PlanningProblem, catalogue: Catalogue) -> tuple[Unservab
 
 
 def blocked(
-    problem: PlanningProblem, catalogue: Catalogue, missing: tuple[Unservable, ...]
+    problem: PlanningProblem,
+    catalogue: Catalogue,
+    missing: tuple[Unservable, ...],
+    out_of_time: OutOfTime,
 ) -> Infeasible | None:
     """The answer where some model cannot be served at all, or not enough of it."""
     too_much = [item for item in missing if item.share > problem.max_unservable]
@@ -47,30 +50,36 @@ def blocked(
     models = {model.name: model for model in problem.models}
     worst = max(too_much, key=lambda item: item.share)
     text, reason = _what_is_missing(models[worst.model], catalogue, worst, problem.max_unservable)
-    return _answer(problem, catalogue, reason, text)
+    return _answer(problem, catalogue, reason, text, out_of_time)
 
 
-def no_room(problem: PlanningProblem, catalogue: Catalogue) -> Infeasible:
+def no_room(problem: PlanningProblem, catalogue: Catalogue, out_of_time: OutOfTime) -> Infeasible:
     """The answer where templates exist but no set of islands serves every model and phase."""
     budget = problem.budget_per_hour
     limit = "the pools" if budget is None else f"the pools and ${budget}/h"
     text = f"{limit} have no room for one prefill and one decode island of every model"
-    return _answer(problem, catalogue, InfeasibleReason.NO_ROOM, text)
+    return _answer(problem, catalogue, InfeasibleReason.NO_ROOM, text, out_of_time)
 
 
-def too_little(problem: PlanningProblem, catalogue: Catalogue, plan: Plan) -> Infeasible:
+def too_little(
+    problem: PlanningProblem, catalogue: Catalogue, plan: Plan, out_of_time: OutOfTime
+) -> Infeasible:
     """The answer where the best plan has less headroom than asked."""
     text = (
         f"the best plan reaches headroom {plan.theta:.4g} (at most {plan.certificate.bound:.4g}), "
         f"less than minHeadroom {problem.min_headroom:g}"
     )
-    return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text)
+    return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text, out_of_time)
 
 
 def _answer(
-    problem: PlanningProblem, catalogue: Catalogue, reason: InfeasibleReason, text: str
+    problem: PlanningProblem,
+    catalogue: Catalogue,
+    reason: InfeasibleReason,
+    text: str,
+    out_of_time: OutOfTime,
 ) -> Infeasible:
-    offers = relaxations(problem)
+    offers = relaxations(problem, out_of_time)
     advice = "; it would fit with " + ", or ".join(o.text for o in offers) if offers else ""
     return Infeasible(reason, text + advice, offers, catalogue.exclusions)
 

@@ -7,80 +7,114 @@ smallest sufficient value is bracketed by doubling and found by bisection.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from archipelago.planner.packing import LARGEST_ISLAND
 from archipelago.planner.plan import Relaxation
-from archipelago.planner.program import THETA, build_program, served_ranges
-from archipelago.planner.solve import Effort, question, solve
+from archipelago.planner.program import THETA, Program, build_program, served_ranges
+from archipelago.planner.solve import Effort, Solution, question, solve
 from archipelago.planner.templates import build_catalogue
 
 if TYPE_CHECKING:
-    from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.problem import Domain, ModelDemand, PlanningProblem, Pool
 
 MILLISECOND = 1e-3
 PRECISION = 0.01
 """Latency relaxations are found to 1 % or 1 ms, whichever is coarser."""
 EFFORT = Effort(gap=5e-3, time_limit=5.0, nodes=2_000)
+ROUNDING = 1e-6
+"""Cents that a solver's cost may exceed a whole cent by."""
 MOST_GPUS = 16 * LARGEST_ISLAND
 """More GPUs than this in one pool are no small change."""
 
 Change: TypeAlias = Callable[[int], "PlanningProblem"]
+OutOfTime: TypeAlias = Callable[[], bool]
 
 
-def relaxations(problem: PlanningProblem) -> tuple[Relaxation, ...]:
-    """One smallest relaxation for every kind that helps, in a fixed order."""
-    return tuple(offer for offer in _offers(problem) if offer is not None)
+@dataclass(frozen=True)
+class _Found:
+    """A sufficient value; not ``smallest`` where the time ran out before that was known."""
+
+    value: int
+    smallest: bool
+
+    @property
+    def hedge(self) -> str:
+        """What a text says before the value."""
+        return "" if self.smallest else "at most "
 
 
-def _offers(problem: PlanningProblem) -> Iterator[Relaxation | None]:
-    yield _latency(problem, "ttft")
-    yield _latency(problem, "tpot")
-    for pool in sorted(problem.pools, key=lambda p: p.name):
-        yield _gpus(problem, pool)
-    yield _budget(problem)
-    yield _rate(problem)
+def relaxations(problem: PlanningProblem, out_of_time: OutOfTime) -> tuple[Relaxation, ...]:
+    """One smallest relaxation for every kind that helps, in a fixed order.
+
+    Kinds that are not begun when the time runs out are left out.
+    """
+    kinds = [
+        lambda: _rate(problem),
+        lambda: _budget(problem),
+        lambda: _latency(problem, "ttft", out_of_time),
+        lambda: _latency(problem, "tpot", out_of_time),
+        *(
+            partial(_gpus, problem, pool, out_of_time)
+            for pool in sorted(problem.pools, key=lambda p: p.name)
+        ),
+    ]
+    offers = [None if out_of_time() else kind() for kind in kinds]
+    return tuple(offer for offer in offers if offer is not None)
 
 
-def best_theta(problem: PlanningProblem) -> float:
-    """Theta of a quick solve; 0 where the problem is infeasible."""
+def _program(problem: PlanningProblem) -> Program | None:
+    """The program, None where some model cannot be served enough of."""
     catalogue = build_catalogue(problem)
     for model in problem.models:
         served = served_ranges(catalogue.templates, model.name, len(model.ranges))
         probability = model.lengths.moments(model.ranges).probability
         if 1.0 - float(probability[served].sum()) > problem.max_unservable:
-            return 0.0
-    program = build_program(problem, catalogue.templates)
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
-    solution = solve(program, question(program, cost), EFFORT)
-    return 0.0 if solution is None else float(solution.values[THETA]) * program.scale
+            return None
+    return build_program(problem, catalogue.templates)
+
+
+def _optimum(problem: PlanningProblem, cost: Callable[[Program], FloatArray]) -> Solution | None:
+    """Least cost at the headroom asked for; None where that is infeasible."""
+    program = _program(problem)
+    if program is None:
+        return None
+    asked = question(program, cost(program))
+    asked.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
+    return solve(program, asked, EFFORT)
 
 
 def _feasible(problem: PlanningProblem) -> bool:
-    theta = best_theta(problem)
-    return theta > 0 and theta >= (problem.min_headroom or 0.0)
+    return _optimum(problem, lambda program: np.zeros(program.columns)) is not None
 
 
-def _smallest(change: Change, start: int, most: int, step: int = 1) -> int | None:
+def _smallest(
+    change: Change, start: int, most: int, out_of_time: OutOfTime, step: int = 1
+) -> _Found | None:
     """Smallest value in start, start + step ... that is feasible, None if ``most`` is not."""
     if start > most or not _feasible(change(most)):
         return None
     low, high = start - step, start
     while high < most and not _feasible(change(high)):
+        if out_of_time():
+            return _Found(most, smallest=False)
         low, high = high, min(most, high + 2 * (high - low))
     while high - low > max(step, int(PRECISION * high) if step == 1 else step):
+        if out_of_time():
+            return _Found(high, smallest=False)
         middle = low + (high - low) // (2 * step) * step
         low, high = (low, middle) if _feasible(change(middle)) else (middle, high)
-    return high
+    return _Found(high, smallest=True)
 
 
-def _latency(problem: PlanningProblem, kind: str) -> Relaxation | None:
+def _latency(problem: PlanningProblem, kind: str, out_of_time: OutOfTime) -> Relaxation | None:
     stated = [m for m in problem.models if getattr(m.targets, kind) is not None]
     if not stated:
         return None
@@ -95,12 +129,13 @@ def _latency(problem: PlanningProblem, kind: str) -> Relaxation | None:
             ),
         )
 
-    value = _smallest(change, now + 1, now * 1024)
-    if value is None:
+    found = _smallest(change, now + 1, now * 1024, out_of_time)
+    if found is None:
         return None
-    text = f"{kind.upper()} {value} ms instead of {now} ms"
-    models = tuple(sorted(m.name for m in stated if getattr(m.targets, kind) < value / 1e3))
-    return Relaxation(kind, float(value), "ms", models, text)
+    text = f"{kind.upper()} {found.hedge}{found.value} ms instead of {now} ms"
+    limit = found.value * MILLISECOND
+    models = tuple(sorted(m.name for m in stated if getattr(m.targets, kind) < limit))
+    return Relaxation(kind, float(found.value), "ms", models, text)
 
 
 def _at_least(model: ModelDemand, kind: str, seconds: float) -> ModelDemand:
@@ -110,25 +145,26 @@ def _at_least(model: ModelDemand, kind: str, seconds: float) -> ModelDemand:
     return replace(model, targets=replace(model.targets, **{kind: seconds}))
 
 
-def _gpus(problem: PlanningProblem, pool: Pool) -> Relaxation | None:
+def _gpus(problem: PlanningProblem, pool: Pool, out_of_time: OutOfTime) -> Relaxation | None:
     step = pool.gpus_per_node or 1
 
     def change(count: int) -> PlanningProblem:
         grown = replace(pool, count=count, domains=_grown_domains(pool, count))
-        return replace(
-            problem, pools=tuple(grown if p.name == pool.name else p for p in problem.pools)
-        )
+        pools = tuple(grown if p.name == pool.name else p for p in problem.pools)
+        return replace(problem, pools=pools)
 
-    most = pool.count + max(MOST_GPUS, step)
-    value = _smallest(change, pool.count + step, most - (most - pool.count) % step, step)
-    if value is None:
+    most = pool.count + MOST_GPUS // step * step
+    found = _smallest(change, pool.count + step, most, out_of_time, step)
+    if found is None:
         return None
-    more = value - pool.count
-    text = f"{more} more GPUs in pool {pool.name} ({value} instead of {pool.count})"
+    more = found.value - pool.count
+    text = (
+        f"{found.hedge}{more} more GPUs in pool {pool.name} ({found.value} instead of {pool.count})"
+    )
     return Relaxation(f"gpus:{pool.name}", float(more), "GPUs", _names(problem), text)
 
 
-def _grown_domains(pool: Pool, count: int) -> tuple:
+def _grown_domains(pool: Pool, count: int) -> tuple[Domain, ...]:
     if not pool.domains or pool.gpus_per_node is None:
         return pool.domains
     more = (count - pool.count) // pool.gpus_per_node
@@ -138,37 +174,38 @@ def _grown_domains(pool: Pool, count: int) -> tuple:
 def _budget(problem: PlanningProblem) -> Relaxation | None:
     if problem.budget_per_hour is None:
         return None
-    cost = cheapest(replace(problem, budget_per_hour=None))
-    if cost is None or cost <= problem.budget_per_hour:
+    found = _optimum(replace(problem, budget_per_hour=None), partial(_price, problem))
+    if found is None:
+        return None
+    cost = Decimal(math.ceil(found.objective * 100 - ROUNDING)) / 100
+    if cost <= problem.budget_per_hour:
         return None
     text = f"a budget of ${cost}/h instead of ${problem.budget_per_hour}/h"
     return Relaxation("budget", float(cost), "$/h", _names(problem), text)
 
 
-def cheapest(problem: PlanningProblem) -> Decimal | None:
-    """Smallest cost per hour of a layout with the headroom asked for [$/h], in cents."""
-    catalogue = build_catalogue(problem)
-    program = build_program(problem, catalogue.templates)
+def _price(problem: PlanningProblem, program: Program) -> FloatArray:
+    """Dollars per hour of the islands counted [$/h], shape (columns,)."""
     price = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
     cost = np.zeros(program.columns)
     cost[1 : 1 + len(program.templates)] = [price[t.pool] * t.gpus for t in program.templates]
-    asked = question(program, cost)
-    asked.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
-    solution = solve(program, asked, EFFORT)
-    if solution is None:
-        return None
-    return Decimal(math.ceil(solution.objective * 100 - 1e-6)) / 100
+    return cost
 
 
 def _rate(problem: PlanningProblem) -> Relaxation | None:
-    if problem.min_headroom is None:
+    """The share of the stated rates that the best plan sustains at the headroom asked for."""
+    program = None if problem.min_headroom is None else _program(problem)
+    if program is None or problem.min_headroom is None:
         return None
-    theta = best_theta(problem)
-    if theta <= 0 or theta >= problem.min_headroom:
+    cost = np.zeros(program.columns)
+    cost[THETA] = -1.0
+    best = solve(program, question(program, cost), EFFORT)
+    share = 0.0 if best is None else best.values[THETA] * program.scale / problem.min_headroom
+    if not 0 < share < 1:
         return None
-    share = theta / problem.min_headroom
-    text = f"{share:.1%} of the stated rates"
-    return Relaxation("rate", share, "share of the stated rates", _names(problem), text)
+    shown = math.floor(share * 1000) / 1000
+    text = f"{shown:.1%} of the stated rates"
+    return Relaxation("rate", shown, "share of the stated rates", _names(problem), text)
 
 
 def _names(problem: PlanningProblem) -> tuple[str, ...]:

@@ -45,23 +45,29 @@ class ExactStrategy:
     def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
         """Find the plan, or say what stands in the way."""
         started = time.perf_counter()
+
+        def left() -> float:
+            return problem.solver.time_limit - (time.perf_counter() - started)
+
+        def out_of_time() -> bool:
+            return left() <= 0
+
         catalogue = build_catalogue(problem, progress)
         missing = unservable(problem, catalogue)
-        answer = blocked(problem, catalogue, missing)
+        answer = blocked(problem, catalogue, missing, out_of_time)
         if answer is not None:
             return answer
         program = build_program(problem, catalogue.templates)
-        deadline = time.perf_counter() + problem.solver.time_limit
         progress("solving", 0.0)
-        first = largest_theta(program, problem, deadline - time.perf_counter())
+        first = largest_theta(program, problem, left())
         if first is None:
-            return no_room(problem, catalogue)
+            return no_room(problem, catalogue, out_of_time)
         progress("choosing the fewest islands", 0.0)
-        counts = fewest_islands(program, problem, first, deadline - time.perf_counter())
+        counts = fewest_islands(program, problem, first, left())
         layout = Layout(counts, self.name, *_certificate(program, first))
         plan = assemble(problem, catalogue, program, layout, missing)
         if problem.min_headroom is not None and plan.theta < problem.min_headroom:
-            return too_little(problem, catalogue, plan)
+            return too_little(problem, catalogue, plan, out_of_time)
         return Planned(plan, time.perf_counter() - started)
 
 
