@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.hfconfig import parse_config
+from archipelago.perfmodel.hfconfig import parse_config, published_precision
 from archipelago.perfmodel.precision import Precision, named_precision
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def from_config(
         PerfModelError: names the field that is missing or not understood.
     """
     facts = parse_config(config, name)
-    chosen = named_precision(precision or facts.precision, experts=facts.experts is not None)
+    chosen = precision or published_precision(config, name)
     attention: Attention = (
         LatentAttention(**facts.attention)
         if "kv_rank" in facts.attention
@@ -234,7 +234,11 @@ def from_config(
     )
     experts = Experts(**facts.experts) if facts.experts is not None else None
     return ModelArchitecture(
-        name=name, attention=attention, experts=experts, precision=chosen, **facts.shape
+        name=name,
+        attention=attention,
+        experts=experts,
+        precision=named_precision(chosen, experts=experts is not None),
+        **facts.shape,
     )
 
 

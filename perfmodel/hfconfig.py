@@ -30,7 +30,6 @@ class ConfigFacts:
     shape: dict[str, Any]
     attention: dict[str, Any]
     experts: dict[str, Any] | None
-    precision: str
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def parse_config(config: Mapping[str, Any], name: str) -> ConfigFacts:
     text: Mapping[str, Any] = {**config, **(config.get("text_config") or {})}
     reader = _Reader(text, name)
     experts = _experts(reader)
-    return ConfigFacts(_shape(reader, experts), _attention(reader), experts, _precision(text, name))
+    return ConfigFacts(_shape(reader, experts), _attention(reader), experts)
 
 
 def _shape(reader: _Reader, experts: dict[str, Any] | None) -> dict[str, Any]:
@@ -141,7 +140,12 @@ def _experts(reader: _Reader) -> dict[str, Any] | None:
     }
 
 
-def _precision(config: Mapping[str, Any], name: str) -> str:
+def published_precision(config: Mapping[str, Any], name: str) -> str:
+    """The precision of the checkpoint, from its ``quantization_config``; BF16 without one.
+
+    Raises:
+        PerfModelError: the method does not say which type it stores.
+    """
     quantisation = config.get("quantization_config")
     if not quantisation:
         return "bf16"

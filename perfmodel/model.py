@@ -24,7 +24,7 @@ class PerformanceModel(Protocol):
         """Longest sequence (input plus output) that the model architecture accepts [tokens]."""
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds from start to first token of one prompt of ``length`` tokens, without queueing."""
+        """Seconds from start to first token of a prompt of ``length`` tokens, without queueing."""
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Seconds of the whole island that one prompt costs at saturation [s].

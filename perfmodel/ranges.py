@@ -92,7 +92,7 @@ def _best_path(loss: FloatArray, count: int) -> list[int]:
     path = [len(loss) - 1]
     for choice in reversed(choices):
         path.append(int(choice[path[-1]]))
-    return [0, *reversed(path)] if path[-1] else path[::-1]
+    return [0, *reversed(path)]
 
 
 def _quantile_cuts(lengths: LengthDistribution, count: int, top: int) -> FloatArray:

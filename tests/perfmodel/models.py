@@ -1,0 +1,43 @@
+"""Islands that the tests of performance models and of capacity rows share."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline import Roofline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from archipelago.perfmodel.model import PerformanceModel
+
+FAMILIES: dict[str, Callable[..., PerformanceModel]] = {"roofline": Roofline}
+"""Every performance model that the conformance suite must accept; later ones join here."""
+
+ISLANDS = {
+    "llama-8b/H100": ("H100", "Llama-3.1-8B", "bf16", Parallelism()),
+    "llama-70b/H100/tp8": ("H100", "Llama-3.1-70B", "fp8", Parallelism(tp=8)),
+    "llama-70b/A100/tp4-pp2": ("A100-80GB", "Llama-3.1-70B", "bf16", Parallelism(tp=4, pp=2)),
+    "llama-8b/L40S/pp4": ("L40S", "Llama-3.1-8B", "bf16", Parallelism(pp=4)),
+    "qwen-32b/MI300X/tp2": ("MI300X", "Qwen3-32B", "bf16", Parallelism(tp=2)),
+    "mixtral/H100/tp4": ("H100", "Mixtral-8x7B", "bf16", Parallelism(tp=4)),
+    "qwen-235b/H200/ep8": ("H200", "Qwen3-235B-A22B", "fp8", Parallelism(tp=4, dp=2, ep=8)),
+    "gpt-oss/B200": ("B200", "gpt-oss-120b", "fp4", Parallelism()),
+    "deepseek/H20/tp8": ("H20", "DeepSeek-V3", "fp8", Parallelism(tp=8, ep=8)),
+    "deepseek/H200/ep8": ("H200", "DeepSeek-V3", "fp8", Parallelism(dp=8, ep=8)),
+    "deepseek/H800/ep32": ("H800", "DeepSeek-V3", "fp8", Parallelism(dp=32, ep=32)),
+    "deepseek/GB200/ep64": ("GB200", "DeepSeek-R1", "fp8", Parallelism(tp=2, dp=32, ep=64)),
+}
+
+
+@cache
+def island(family: str, name: str, max_sequences: int = 1024) -> PerformanceModel:
+    """One of ``ISLANDS`` in one of ``FAMILIES``."""
+    card, model, precision, parallelism = ISLANDS[name]
+    return FAMILIES[family](
+        accelerator(card), architecture(model, precision), parallelism, 8, max_sequences
+    )

@@ -1,0 +1,149 @@
+"""The catalogues hold what data sheets and configs say; every figure names its source."""
+
+import pytest
+
+from archipelago.perfmodel import catalogue
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import (
+    Experts,
+    LatentAttention,
+    architecture,
+    architectures,
+    from_config,
+)
+from archipelago.perfmodel.efficiency import efficiency, overheads
+from archipelago.perfmodel.errors import PerfModelError, UnknownName
+
+TABLES = ("accelerators.yaml", "efficiencies.yaml", "links.yaml", "models.yaml")
+
+
+def test_an_accelerator_is_found_by_any_letter_case_and_by_alias() -> None:
+    assert accelerator("h200") is accelerator("H200")
+    assert accelerator("A100").name == "A100-80GB"
+
+
+def test_units_become_si() -> None:
+    h800 = accelerator("H800")
+    assert h800.bandwidth == 3352e9
+    assert h800.memory == 80 * 2**30
+    assert (h800.bf16, h800.fp8, h800.fp4) == (989e12, 1979e12, None)
+    assert (h800.scale_up, h800.nic) == (200e9, 50e9)
+
+
+def test_an_unknown_accelerator_lists_the_known_ones_and_the_closest() -> None:
+    with pytest.raises(UnknownName, match=r"'H210'; did you mean H2\d\d?\?.*B200.*MI300X"):
+        accelerator("H210")
+
+
+def test_every_figure_of_the_data_sheets_has_a_unit_and_a_dated_source() -> None:
+    document = catalogue.read("accelerators.yaml")
+    for name, row in document["accelerators"].items():
+        for key, cell in row.items():
+            if key in ("family", "aliases"):
+                continue
+            assert {"value", "unit", "source"} == cell.keys(), (name, key)
+            assert document["sources"][cell["source"]]["date"], (name, key)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_source_that_a_table_names_is_explained(table: str) -> None:
+    document = catalogue.read(table)
+    known = document.get("sources", {})
+    rows = document.get("efficiencies") or list(document.get("all_reduce", {}).values())
+    assert {row["source"] for row in rows} <= known.keys()
+
+
+def test_weights_without_a_matrix_unit_of_their_type_are_multiplied_in_bf16() -> None:
+    assert accelerator("A100").operand("fp8") == "bf16"
+    assert accelerator("H200").operand("fp4") == "bf16"
+    assert accelerator("B200").operand("fp4") == "fp4"
+    assert accelerator("H200").peak("fp4") == 989e12
+
+
+def test_efficiencies_fall_back_field_by_field() -> None:
+    h200 = accelerator("H200")
+    stated = efficiency(h200, "fp8", "tensorrt-llm")
+    assert stated.expert_mbu == 0.88  # (hopper, fp8, tensorrt-llm)
+    assert stated.latent_mfu == 0.61  # (hopper, fp8, any)
+    assert stated.kv_mbu == 0.75  # (any, fp8, any)
+    assert efficiency(h200, "fp8", "an engine of tomorrow") == efficiency(h200, "fp8")
+    assert overheads("tensorrt-llm").step < overheads().step
+    assert overheads("tensorrt-llm").dispatch == overheads().dispatch
+    with pytest.raises(UnknownName, match="int4"):
+        efficiency(h200, "int4")
+
+
+def test_a_scale_up_domain_ends_at_the_node_unless_it_spans_a_rack() -> None:
+    assert accelerator("H200").local_gpus(4) == 4
+    assert accelerator("H200").local_gpus(16) == 8
+    assert accelerator("GB200").local_gpus(4) == 72
+    assert accelerator("H200").local_gpus(None) == 8
+
+
+@pytest.mark.parametrize("model", architectures(), ids=lambda m: m.name)
+def test_parameters_agree_with_the_published_totals(model: object) -> None:
+    row = catalogue.read("models.yaml")["models"][model.name]  # type: ignore[attr-defined]
+    built = architecture(model.name)  # type: ignore[attr-defined]
+    assert built.parameters == pytest.approx(row["published_parameters"], rel=0.005)
+    if "published_active" in row:
+        assert built.active_parameters == pytest.approx(row["published_active"], rel=0.02)
+
+
+def test_cache_bytes_per_token_by_hand() -> None:
+    # 61 layers x (512 + 64) elements x 2 B
+    assert architecture("DeepSeek-V3").kv_bytes_per_token == 61 * 576 * 2
+    # 80 layers x 2 x 8 heads x 128 x 2 B
+    assert architecture("Llama-3.1-70B").kv_bytes_per_token == 80 * 2 * 8 * 128 * 2
+    # half of 36 layers see everything, the others keep 128 tokens
+    oss = architecture("gpt-oss-120b")
+    assert oss.kv_bytes_per_token == 18 * 2 * 8 * 64 * 2
+    assert oss.kv_window_bytes == 18 * 128 * 2 * 8 * 64 * 2
+
+
+def test_the_catalogue_keeps_the_published_precision_unless_told_otherwise() -> None:
+    assert architecture("DeepSeek-V3").precision.name == "fp8"
+    assert architecture("llama-3.1-70b", "fp8").precision.name == "fp8"
+    assert architecture("llama-3.1-70b").name == "Llama-3.1-70B"
+    with pytest.raises(UnknownName, match="bf16, fp8, fp4"):
+        architecture("Llama-3.1-70B", "int3")
+
+
+def test_four_bit_experts_leave_the_rest_in_bf16() -> None:
+    precision = architecture("gpt-oss-120b").precision
+    assert (precision.linear, precision.expert) == (2.0, 4.25 / 8)
+
+
+def test_a_published_config_becomes_a_model() -> None:
+    config = dict(catalogue.read("models.yaml")["models"]["DeepSeek-V3"]["config"])
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    model = from_config(config, "mine")
+    assert model.attention == LatentAttention(128, 1536, 512, 128, 64, 128)
+    assert model.experts == Experts(256, 8, 2048, shared=1, groups=8, groups_per_token=4)
+    assert (model.layers, model.dense_layers, model.precision.name) == (61, 3, "fp8")
+
+
+def test_layer_types_say_which_layers_slide() -> None:
+    config = dict(catalogue.read("models.yaml")["models"]["gpt-oss-120b"]["config"])
+    del config["full_attention_interval"]
+    config["layer_types"] = ["sliding_attention", "full_attention"] * 18
+    assert from_config(config, "mine").windowed_layers == 18
+
+
+def test_a_config_without_a_needed_field_names_it() -> None:
+    with pytest.raises(PerfModelError, match=r"config.json of mine: the field num_hidden_layers"):
+        from_config({"hidden_size": 8, "vocab_size": 8, "num_attention_heads": 1}, "mine")
+
+
+@pytest.mark.parametrize("value", ["61", 61.5, True, -1])
+def test_a_config_with_a_field_of_another_kind_names_it(value: object) -> None:
+    config = dict(catalogue.read("models.yaml")["models"]["Llama-3.1-8B"]["config"])
+    with pytest.raises(PerfModelError, match="num_hidden_layers is"):
+        from_config({**config, "num_hidden_layers": value}, "mine")
+
+
+def test_an_unknown_quantisation_asks_for_the_precision() -> None:
+    config = dict(catalogue.read("models.yaml")["models"]["Llama-3.1-8B"]["config"])
+    config["quantization_config"] = {"quant_method": "awq"}
+    with pytest.raises(PerfModelError, match=r"'awq' is not known.*state the precision instead"):
+        from_config(config, "mine")
+    assert from_config(config, "mine", "fp4").precision.name == "fp4"
