@@ -31,7 +31,7 @@ FILE = """\
 # DeepSeek-V3 on inventory ({letter}) of the thesis, $512 per hour: {gpus}.
 # Traffic: the {trace} trace of Azure/AzurePublicDataset at commit b469a11, of 16 November
 # 2023 (Microsoft, CC-BY 4.0; Patel et al., Splitwise, ISCA 2024). These are figures made from it:
-# {requests} requests in {bins} bins, two in each of {ranges} ranges (less where none fell), exact means.
+# {requests} requests in {bins} bins with exact means, at most two in each of {ranges} ranges.
 # Written by benchmarks/make_thesis_examples.py. No rate: the plan maximises throughput. The thesis
 # states no latency targets; 50 ms per output token is our choice, and there is none for the first.
 apiVersion: archipelago.dev/v1alpha1

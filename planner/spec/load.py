@@ -65,7 +65,7 @@ def _follows_from_items(detail: ErrorDetails) -> bool:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML in which a key may stand only once, as kubectl demands."""
+    """Safe YAML in which a key may stand only once; kubectl silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build the mapping, or raise at the second key of one name."""

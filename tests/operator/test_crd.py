@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
 import yaml
-from pydantic import BaseModel, Field
+from pydantic import Field, create_model
 
 from archipelago.operator.crd import definition, to_yaml
 from archipelago.operator.structural import NotStructural, structural
@@ -173,9 +173,8 @@ def test_short_name_and_category_are_set() -> None:
 def converted(annotation: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  # any type
     """Structural schema of one field of that type."""
     field = Field(**{"description": TWENTY} | options)
-    kind = type("Kind", (BaseModel,), {"__annotations__": {"x": annotation}, "x": field})
-    kind.__doc__ = "a description of the object"
-    schema: dict[str, Any] = structural(kind.model_json_schema())["properties"]["x"]
+    made = create_model("Made", __doc__="an object with one field", x=(annotation, field))
+    schema: dict[str, Any] = structural(made.model_json_schema())["properties"]["x"]
     return schema
 
 
