@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from archipelago.planner.errors import PlanFileError
+from archipelago.planner.problem import Objective
 from archipelago.planner.reader import Node
 
 Document: TypeAlias = dict[str, Any]
@@ -20,6 +21,7 @@ Document: TypeAlias = dict[str, Any]
 API_VERSION = "archipelago.dev/v1alpha1"
 PLAN = "Plan"
 INFEASIBLE = "Infeasible"
+THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1"}
 DIGITS = 9
 """Significant digits of every float: far below any tolerance, far above rounding noise."""
 OUTSIDE = ("planSeconds", "hash")

@@ -19,7 +19,7 @@ from archipelago.planner.checks import (
     structure,
 )
 from archipelago.planner.checks import document as copies
-from archipelago.planner.checks.facts import Facts
+from archipelago.planner.checks.facts import Build, Facts, roofline
 from archipelago.planner.errors import PlanFileError, SpecError
 from archipelago.planner.planfile import parse_plan
 from archipelago.planner.reader import Node
@@ -60,9 +60,9 @@ def check_plan(spec: ServingPlanSpec, plan: Plan) -> list[str]:
     return [finding for item in run_checks(problem, plan) for finding in item.findings]
 
 
-def run_checks(problem: PlanningProblem, plan: Plan) -> list[Checked]:
-    """Every subject with its findings."""
-    facts = Facts(problem, plan)
+def run_checks(problem: PlanningProblem, plan: Plan, build: Build = roofline) -> list[Checked]:
+    """Every subject with its findings; ``build`` makes the model of times to judge by."""
+    facts = Facts(problem, plan, build)
     return [Checked(subject, tuple(check(facts))) for subject, check in SUBJECTS]
 
 

@@ -70,13 +70,13 @@ def quiet(function: F) -> F:
 )
 @click.version_option(package_name="archipelago", message="%(prog)s %(version)s")
 def cli() -> None:
-    r"""From one ServingPlan to a proven LLM serving plan on mixed GPUs.
+    """From one ServingPlan to a proven LLM serving plan on mixed GPUs.
 
     \b
     archipelago plan -f examples/01-first-plan.yaml          a plan for people
     archipelago plan -f plan.yaml -o json > plan.json        a plan for programs
     archipelago verify plan.json                             check it independently
-    """
+    """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
 
 
 @cli.command(epilog=EXIT_CODES)

@@ -14,13 +14,13 @@ from archipelago.planner.canonical import (
     API_VERSION,
     INFEASIBLE,
     PLAN,
+    THETA_UNIT,
     Document,
     canonical,
     canonical_bytes,
     content_hash,
 )
 from archipelago.planner.planfile import parse_plan
-from archipelago.planner.problem import Objective
 
 if TYPE_CHECKING:
     from archipelago.planner.plan import Group, Infeasible, Island, Plan, Planned, Route
@@ -34,8 +34,6 @@ __all__ = [
     "parse_plan",
     "plan_document",
 ]
-
-THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1"}
 
 
 def normalised_spec(resource: ServingPlanResource) -> Document:

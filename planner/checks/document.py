@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import content_hash
+from archipelago.planner.canonical import THETA_UNIT, content_hash
 from archipelago.planner.checks.facts import TOLERANCE
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ def check(document: Document, plan: Plan) -> Iterator[str]:
     yield from _islands(document, groups)
     yield from _members(document, plan)
     yield from _pools(document, plan)
+    unit = THETA_UNIT[plan.objective]
+    if document.get("thetaUnit") != unit:
+        yield f"thetaUnit: {document.get('thetaUnit')!r} stated, {plan.objective} has {unit!r}"
     per_theta = plan.throughput / plan.theta if plan.theta else 1.0
     bound = plan.certificate.bound * per_theta
     stated = document.get("bound")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.checks.lengths import atoms_by_range
 from archipelago.planner.plan import MILLION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from archipelago.perfmodel.model import PerformanceModel
+    from archipelago.perfmodel.parallelism import Parallelism
     from archipelago.planner.plan import Group, Island, Plan
     from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
 
@@ -19,12 +22,32 @@ TOLERANCE = 1e-6
 """Relative slack of every comparison of rates and times: a thousand times the document's digits."""
 
 
+Build: TypeAlias = "Callable[[Pool, ModelDemand, Parallelism], PerformanceModel]"
+"""How the model of times of an island is made."""
+
+
+def roofline(pool: Pool, model: ModelDemand, parallelism: Parallelism) -> PerformanceModel:
+    """The model of times that plans are made with.
+
+    Raises:
+        PerfModelError: such an island cannot exist, e.g. the weights do not fit.
+    """
+    return Roofline(
+        pool.accelerator,
+        model.architecture,
+        parallelism,
+        gpus_per_node=pool.gpus_per_node,
+        max_sequences=model.max_sequences,
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """A problem and the plan that claims to solve it."""
+    """A problem, the plan that claims to solve it, and the model of times to judge it by."""
 
     problem: PlanningProblem
     plan: Plan
+    build: Build = roofline
 
     @cached_property
     def pools(self) -> dict[str, Pool]:
@@ -57,19 +80,8 @@ class Facts:
         return found
 
     def performance(self, group: Group) -> PerformanceModel:
-        """The model of times of one island of a group.
-
-        Raises:
-            PerfModelError: such an island cannot exist, e.g. the weights do not fit.
-        """
-        pool, model = self.pools[group.pool], self.models[group.model]
-        return Roofline(
-            pool.accelerator,
-            model.architecture,
-            group.parallelism,
-            gpus_per_node=pool.gpus_per_node,
-            max_sequences=model.max_sequences,
-        )
+        """The model of times of one island of a group; raises what ``build`` raises."""
+        return self.build(self.pools[group.pool], self.models[group.model], group.parallelism)
 
     def island_rates(self, group: Group) -> list[float]:
         """Requests per second of one island, per range, from theta and the integer weights.

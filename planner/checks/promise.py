@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from archipelago.planner.plan import Group
     from archipelago.planner.problem import ModelDemand
 
+ROWS = {Phase.PREFILL: ("time",), Phase.DECODE: ("tpot", "memory", "batch")}
+"""Names of the limits that can bind an island."""
 HALVINGS = 100
 """Bisection steps: the interval shrinks below the spacing of floats."""
 
@@ -44,12 +46,26 @@ def check(facts: Facts) -> Iterator[str]:
         except PerfModelError as error:
             yield f"groups[{group.name}]: such an island cannot exist: {error}"
             continue
+        if performance.name != facts.plan.performance_model:
+            yield (
+                f"performanceModel: {facts.plan.performance_model!r} stated, judged by "
+                f"{performance.name!r}"
+            )
         rates = facts.island_rates(group)
+        yield from _binding(group)
         yield from _stated_rates(group, rates, model)
         if group.phase is Phase.PREFILL:
             yield from _prefill(group, rates, model, performance)
         else:
             yield from _decode(group, rates, model, performance)
+
+
+def _binding(group: Group) -> Iterator[str]:
+    if group.binding not in ROWS[group.phase]:
+        yield (
+            f"groups[{group.name}].binding: {group.binding!r} is no row of a {group.phase} island "
+            f"({', '.join(ROWS[group.phase])})"
+        )
 
 
 def _differ(one: float, other: float) -> bool:
@@ -83,6 +99,8 @@ def _prefill(
     group: Group, rates: list[float], model: ModelDemand, performance: PerformanceModel
 ) -> Iterator[str]:
     place = f"groups[{group.name}]"
+    if any((group.step_time, group.sequences, group.kv_tokens, group.kv_capacity)):
+        yield f"{place}: tpotMilliseconds, sequences, kvTokens and kvCapacity are 0 for prefill"
     yield from _held(group, rates, model, performance)
     ttft = model.targets.ttft
     for rate, span in zip(rates, model.ranges, strict=True):
@@ -195,10 +213,11 @@ def _stated_point(
         ("tpotMilliseconds", group.step_time * 1e3, tau * 1e3),
         ("sequences", group.sequences, sequences),
         ("kvTokens", group.kv_tokens, tokens),
-        ("kvCapacity", group.kv_capacity, performance.kv_capacity()),
     ):
         if _differ(stated, found):
             yield f"{place}.{field}: {stated:.9g} stated, it is {found:.9g}"
+    if group.kv_capacity != performance.kv_capacity():
+        yield f"{place}.kvCapacity: {group.kv_capacity} stated, it is {performance.kv_capacity()}"
     used = max(sequences / group.max_batch, tokens / performance.kv_capacity())
     if group.utilisation < used * (1 - TOLERANCE):
         yield f"{place}.utilisation: {group.utilisation:.9g} stated, {used:.9g} is in use"

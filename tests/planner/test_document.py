@@ -1,0 +1,223 @@
+"""Plan documents: what they say, that they can be read back, and that content is byte-identical."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from archipelago.planner.canonical import (
+    canonical,
+    canonical_bytes,
+    content_hash,
+    load_document,
+    to_json,
+    to_yaml,
+)
+from archipelago.planner.document import infeasible_document, parse_plan, plan_document
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.plan import (
+    Infeasible,
+    InfeasibleReason,
+    Planned,
+    Relaxation,
+    Unservable,
+)
+from archipelago.planner.problem import Objective
+from tests.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
+
+ROOT = Path(__file__).parents[2]
+
+
+def document() -> dict[str, Any]:
+    return plan_document(resource(), PLANNED)
+
+
+def test_says_what_the_plan_reaches() -> None:
+    """Theta = 8 of at most 8.004: the gap is 0.004 / 8.004 = 0.000499750125 to nine digits."""
+    found = document()
+    expected = {
+        "apiVersion": "archipelago.dev/v1alpha1", "kind": "Plan", "name": "paper",
+        "strategy": "exact", "performanceModel": "affine", "objective": "throughput",
+        "theta": 8.0, "thetaUnit": "req/s", "thetaBound": 8.004, "throughput": 8.0,
+        "bound": 8.004, "gap": 0.000499750125, "complete": True, "reason": "",
+        "costPerHour": "24", "planSeconds": 0.123,
+    }  # fmt: skip
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_bound_has_the_unit_of_throughput() -> None:
+    """Headroom 2 of at most 2.5 with 30 req/s in all: the bound is 37.5 req/s."""
+    proof = replace(PLAN.certificate, bound=2.5, gap=0.2)
+    plan = replace(
+        PLAN, objective=Objective.HEADROOM, theta=2.0, throughput=30.0, certificate=proof
+    )
+    found = plan_document(resource(), Planned(plan, 0.0))
+    assert (found["thetaUnit"], found["thetaBound"], found["bound"]) == ("1", 2.5, 37.5)
+
+
+def test_lists_pools_groups_islands_and_routes() -> None:
+    found = document()
+    assert found["pools"] == [
+        {"name": "a", "accelerator": "H20", "count": 16, "used": 16, "pricePerGPUHour": "1"},
+        {"name": "b", "accelerator": "L40S", "count": 4, "used": 4, "pricePerGPUHour": "2"},
+    ]
+    assert found["groups"][2] == {
+        "name": "main-decode", "model": "m", "pool": "a", "phase": "decode", "gpus": 8,
+        "parallelism": {"tp": 8, "pp": 1, "dp": 1, "ep": 1}, "maxBatch": 64, "islands": 1,
+        "members": ["main-decode-0"], "rates": [3.0, 4.0], "utilisation": 0.0887875,
+        "binding": "batch", "tpotMilliseconds": round(TAU_MAIN * 1e3, 7),
+        "sequences": round(70 * TAU_MAIN, 9), "kvTokens": round(7850 * TAU_MAIN, 7),
+        "kvCapacity": 100_000,
+    }  # fmt: skip
+    assert found["islands"][0] == {
+        "name": "short-prefill-0", "group": "short-prefill", "model": "m", "pool": "a",
+        "phase": "prefill", "gpus": 4, "nodes": ["rack-0-0"],
+    }  # fmt: skip
+    assert found["routes"][1] == {
+        "model": "m", "range": {"min": 100, "max": 200}, "share": 0.5,
+        "pairs": [{"prefill": "long-prefill", "decode": "main-decode", "weight": 1_000_000}],
+    }  # fmt: skip
+    assert found["exclusions"][0]["template"] == "m/b/x1/decode/tp1"
+    assert found["problem"]["routing"]["affinityKey"] == "x-session-id"
+
+
+@pytest.mark.parametrize("write", [to_json, to_yaml])
+def test_reads_back_what_it_wrote(write: Callable[[dict[str, Any]], str]) -> None:
+    plan = replace(PLAN, unservable=(Unservable("m", 0.0005, 200),))
+    found = plan_document(resource(), Planned(plan, 0.0))
+    read = parse_plan(load_document(write(found)))
+    again = plan_document(resource(), Planned(read, 0.0))
+    assert canonical_bytes(again) == canonical_bytes(found)
+    assert read.routes == plan.routes
+    assert read.islands == plan.islands
+    assert read.cost_per_hour == Decimal(24)
+    assert math.isclose(read.groups[2].step_time, TAU_MAIN, rel_tol=1e-8)
+
+
+def test_content_does_not_depend_on_seconds_or_on_the_order_of_named_lists() -> None:
+    given = resource()
+    turned = given.spec.model_copy(update={"pools": given.spec.pools[::-1]})
+    other = plan_document(given.model_copy(update={"spec": turned}), replace(PLANNED, seconds=9.0))
+    assert other["planSeconds"] == 9.0
+    assert other["hash"] == document()["hash"]
+    assert [domain["name"] for domain in other["problem"]["pools"][0]["domains"]] == [
+        "rack-0", "rack-1",
+    ]  # fmt: skip
+
+
+def test_hash_is_of_the_content_alone() -> None:
+    found = document()
+    assert found["hash"] == content_hash(found) == content_hash({**found, "planSeconds": 7})
+    assert content_hash({**found, "theta": 8.00000001}) != found["hash"]
+    assert re.fullmatch("[0-9a-f]{64}", found["hash"])
+
+
+def test_floats_have_nine_digits_and_no_negative_zero() -> None:
+    assert canonical([0.1 + 0.2, -0.0, 1 / 3, 123456789.123, 5, "x", None, True]) == [
+        0.3, 0.0, 0.333333333, 123456789.0, 5, "x", None, True,
+    ]  # fmt: skip
+    assert canonical_bytes({"b": -0.0, "a": "\x1b\u202e"}) == b'{"a":"\\u001b\\u202e","b":0.0}'
+    with pytest.raises(ValueError, match="Out of range float"):
+        canonical_bytes({"a": math.nan})
+
+
+def test_infeasible_document_says_what_would_help() -> None:
+    answer = Infeasible(
+        InfeasibleReason.NO_TEMPLATE,
+        "no prefill island keeps TTFT 1 ms",
+        (Relaxation("ttft", 42.0, "ms", ("m",), "raise ttftMilliseconds of m to 42"),),
+        PLAN.exclusions,
+    )
+    found = infeasible_document(resource(), answer, 0.5)
+    assert (found["kind"], found["reason"]) == ("Infeasible", "NoTemplate")
+    assert found["relaxations"] == [
+        {"kind": "ttft", "value": 42.0, "unit": "ms", "models": ["m"],
+         "text": "raise ttftMilliseconds of m to 42"}
+    ]  # fmt: skip
+    assert json.loads(to_json(found)) == found
+    assert found["hash"] == content_hash(found)
+
+
+BROKEN = {
+    "kind": ("Infeasible", "kind: 'Infeasible' is not 'Plan'"),
+    "apiVersion": ("v2", "apiVersion: 'v2' is not 'archipelago.dev/v1alpha1'"),
+    "theta": ("8", "theta: '8' is not a number"),
+    "gap": (math.inf, "gap: inf is not a finite number"),
+    "complete": ("yes", "complete: 'yes' is not true or false"),
+    "costPerHour": (24, "costPerHour: 24 is not a string"),
+    "objective": ("luck", "objective: 'luck' is not one of throughput, headroom"),
+    "groups": ({}, "groups: {} is not a list"),
+    "routes": ([{"model": "m"}], "routes[0].range: missing"),
+    "islands": ([7], "islands[0]: 7 is not a mapping"),
+}
+
+
+@pytest.mark.parametrize(("field", "case"), BROKEN.items())
+def test_names_the_field_that_cannot_be_read(field: str, case: tuple[Any, str]) -> None:
+    value, message = case
+    with pytest.raises(PlanFileError, match=re.escape(message)):
+        parse_plan({**document(), field: value})
+
+
+def test_names_the_element_that_cannot_be_read() -> None:
+    broken = document()
+    broken["groups"][1]["parallelism"]["ep"] = 3
+    with pytest.raises(PlanFileError, match=r"groups\[1\]\.parallelism: .*ep must be 1 or"):
+        parse_plan(broken)
+    broken["groups"][1]["parallelism"]["ep"] = True
+    with pytest.raises(PlanFileError, match=r"groups\[1\]\.parallelism\.ep: True is not a whole"):
+        parse_plan(broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"kind": ', "line 1: not JSON"),
+        ("a: [1", "line 2: not YAML"),
+        ("a: 1\nb: ]", "line 2: not YAML"),
+        ("- 1", "is not a mapping"),
+        ("", "None is not a mapping"),
+        ("!!python/object/apply:os.getcwd []", "not YAML"),
+    ],
+)
+def test_names_the_line_of_text_that_is_no_document(text: str, message: str) -> None:
+    with pytest.raises(PlanFileError, match=message):
+        load_document(text)
+
+
+def test_every_field_is_documented() -> None:
+    """docs/plan-format.md names every field of a plan and of an infeasible answer in code marks."""
+    page = (ROOT / "docs" / "plan-format.md").read_text()
+    answer = Infeasible(
+        InfeasibleReason.HEADROOM, "x", (Relaxation("rate", 1.0, "1", ("m",), "y"),)
+    )
+    plan = replace(PLAN, unservable=(Unservable("m", 0.0005, 200),))
+    written = [
+        plan_document(resource(), Planned(plan, 0.0)),
+        infeasible_document(resource(), answer),
+    ]
+    missing = {key for item in written for key in _keys(item) if f"`{key}`" not in page}
+    assert missing == set()
+
+
+def _keys(value: object) -> set[str]:
+    """Field names at every depth; ``problem`` is the resource, which has its own description."""
+    if isinstance(value, list):
+        return {key for item in value for key in _keys(item)}
+    if not isinstance(value, dict):
+        return set()
+    below = {key for name, item in value.items() if name != "problem" for key in _keys(item)}
+    return {*value, *below}
+
+
+def test_examples_in_the_page_are_yaml() -> None:
+    page = (ROOT / "docs" / "plan-format.md").read_text()
+    for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
+        assert yaml.safe_load(block)

@@ -1,0 +1,297 @@
+"""The routing table: its content, its schema, its checks, and that the largest one fits."""
+
+import copy
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from archipelago.perfmodel.lengths import Range
+from archipelago.planner import table
+from archipelago.planner.plan import MILLION, Island, Pair, Plan, Route
+from archipelago.planner.problem import Phase
+from tests.planner.handmade import PLAN, resource
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 1, 31, 12, 0, 0, 999, tzinfo=UTC)
+WHO = table.identity("6c2c", 3, 7, NOW)
+
+
+def content() -> dict[str, Any]:
+    return table.routing_content(resource().spec, PLAN)
+
+
+def whole() -> dict[str, Any]:
+    return table.routing_table(WHO, content())
+
+
+def by_schema(candidate: object) -> list[str]:
+    validator = jsonschema.Draft202012Validator(table.schema())
+    return [error.message for error in validator.iter_errors(candidate)]
+
+
+def test_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(table.schema())
+
+
+def test_good_table_passes_both_checks() -> None:
+    assert table.validate_table(whole()) == []
+    assert by_schema(whole()) == []
+
+
+def test_content_says_where_requests_go() -> None:
+    found = content()
+    assert (found["lengthUnit"], found["unknownLength"]) == ("tokens", "Longest")
+    assert found["affinityKey"] == "x-session-id"
+    assert found["models"] == [
+        {
+            "name": "m",
+            "unknownLengthRoute": 1,
+            "routes": [
+                {
+                    "min": 0,
+                    "max": 100,
+                    "pairs": [
+                        {"prefill": "short-prefill", "decode": "main-decode", "weight": 750_000},
+                        {"prefill": "short-prefill", "decode": "spare-decode", "weight": 250_000},
+                    ],
+                },
+                {
+                    "min": 100,
+                    "max": 200,
+                    "pairs": [
+                        {"prefill": "long-prefill", "decode": "main-decode", "weight": 1_000_000}
+                    ],
+                },
+            ],
+        }
+    ]
+    assert found["groups"][0] == {
+        "name": "short-prefill", "model": "m", "phase": "prefill",
+        "members": ["short-prefill-0", "short-prefill-1"],
+    }  # fmt: skip
+    assert found["islands"][3] == {
+        "name": "main-decode-0", "pool": "a", "phase": "decode", "gpus": 8,
+        "parallelism": {"tp": 8, "pp": 1, "dp": 1, "ep": 1}, "maxBatch": 64, "nodes": ["rack-1-0"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "index"), [("Shortest", 0), ("Longest", 1), ("MostFrequent", 0)])
+def test_unknown_lengths_have_a_route(rule: str, index: int) -> None:
+    """Both ranges have half of the requests; the first of equals is the most frequent."""
+    spec = resource().spec
+    routing = spec.routing.model_copy(update={"unknown_length": rule})
+    found = table.routing_content(spec.model_copy(update={"routing": routing}), PLAN)
+    assert found["models"][0]["unknownLengthRoute"] == index
+
+
+def test_identity_is_not_content() -> None:
+    assert WHO == {
+        "uid": "6c2c", "generation": 3, "sequence": 7, "time": "2026-01-31T12:00:00Z",
+    }  # fmt: skip
+    later = table.routing_table(table.identity("6c2c", 4, 8, NOW), content())
+    assert later["content"] == whole()["content"]
+    assert table.table_bytes(later) != table.table_bytes(whole())
+
+
+def test_equal_plans_give_equal_bytes() -> None:
+    shuffled = replace(PLAN, routes=PLAN.routes[::-1])
+    again = table.routing_content(resource().spec, shuffled)
+    assert table.table_bytes(again) == table.table_bytes(content())
+
+
+def _pairs(t: dict[str, Any]) -> list[dict[str, Any]]:
+    pairs: list[dict[str, Any]] = t["content"]["models"][0]["routes"][0]["pairs"]
+    return pairs
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "weights that do not sum": (
+        lambda t: _pairs(t)[0].update(weight=750_001),
+        "weights sum to 1000001, not 1000000",
+    ),
+    "a weight of nothing": (lambda t: _pairs(t)[0].update(weight=0), "0 is not a whole number >="),
+    "a fraction as weight": (lambda t: _pairs(t)[0].update(weight=0.75), "0.75 is not a whole"),
+    "an unknown group": (
+        lambda t: _pairs(t)[0].update(decode="gone"),
+        ".decode: 'gone' is not a group",
+    ),
+    "prefill in a decode group": (
+        lambda t: _pairs(t)[0].update(prefill="main-decode"),
+        "group 'main-decode' serves decode, not prefill",
+    ),
+    "a pair twice": (
+        lambda t: _pairs(t)[0].update(decode="spare-decode"),
+        "short-prefill -> spare-decode stands 2 times",
+    ),
+    "another model's group": (
+        lambda t: t["content"]["groups"][0].update(model="n"),
+        "serves model 'n', not 'm'",
+    ),
+    "a hole between ranges": (
+        lambda t: t["content"]["models"][0]["routes"][1].update(min=101),
+        "routes[1].min: 101, but the range before ends at 100",
+    ),
+    "a late start": (
+        lambda t: t["content"]["models"][0]["routes"][0].update(min=2),
+        "routes[0].min: 2; shorter requests have no route",
+    ),
+    "an empty range": (
+        lambda t: t["content"]["models"][0]["routes"][1].update(max=100),
+        "[100, 100) holds no",
+    ),
+    "no route": (lambda t: t["content"]["models"][0].update(routes=[]), "routes: empty"),
+    "no model": (lambda t: t["content"].update(models=[]), "content.models: empty"),
+    "a route past the end for unknown lengths": (
+        lambda t: t["content"]["models"][0].update(unknownLengthRoute=2),
+        "only 2 routes",
+    ),
+    "a member that is no island": (
+        lambda t: t["content"]["groups"][0]["members"].append("gone"),
+        "'gone' is not an island of this table",
+    ),
+    "a member of two groups": (
+        lambda t: t["content"]["groups"][1]["members"].append("short-prefill-0"),
+        "islands[name=short-prefill-0]: member of 2 groups",
+    ),
+    "an island of no group": (
+        lambda t: t["content"]["groups"][0]["members"].pop(),
+        "short-prefill-1]: member of 0",
+    ),
+    "a group without islands": (
+        lambda t: t["content"]["groups"][0].update(members=[]),
+        "members: empty",
+    ),
+    "an island of another phase": (
+        lambda t: t["content"]["islands"][0].update(phase="decode"),
+        "island 'short-prefill-0' serves decode, the group prefill",
+    ),
+    "two islands of one name": (
+        lambda t: t["content"]["islands"][1].update(name="short-prefill-0"),
+        "name 'short-prefill-0' stands 2 times",
+    ),
+    "an unknown phase": (
+        lambda t: t["content"]["islands"][0].update(phase="mixed"),
+        "'mixed' is not one of",
+    ),
+    "an unknown unit": (
+        lambda t: t["content"].update(lengthUnit="words"),
+        "'words' is not one of tokens",
+    ),
+    "an unknown rule": (
+        lambda t: t["content"].update(unknownLength="Any"),
+        "'Any' is not one of Longest",
+    ),
+    "an affinity key that is no text": (
+        lambda t: t["content"].update(affinityKey=1),
+        "not a string",
+    ),
+    "an island without nodes": (
+        lambda t: t["content"]["islands"][0].pop("nodes"),
+        "islands[0].nodes: missing",
+    ),
+    "a time without a zone": (
+        lambda t: t["identity"].update(time="2026-01-31T12:00:00"),
+        "is not a time with its zone",
+    ),
+    "a sequence of nothing": (lambda t: t["identity"].update(sequence=0), "identity.sequence: 0"),
+    "another kind": (lambda t: t.update(kind="Table"), "kind: 'Table' is not 'RoutingTable'"),
+    "no content": (lambda t: t.pop("content"), "content: missing"),
+}
+
+
+@pytest.mark.parametrize(("damage", "expected"), BROKEN.values(), ids=BROKEN.keys())
+def test_finds_what_is_wrong(damage: Callable[[dict[str, Any]], object], expected: str) -> None:
+    broken = copy.deepcopy(whole())
+    damage(broken)
+    assert expected in "\n".join(table.validate_table(broken))
+
+
+JUNK: tuple[object, ...] = (None, 7, "x", [], {})
+
+
+@pytest.mark.parametrize("junk", [*JUNK, {"content": None}])
+def test_junk_is_a_finding_and_no_crash(junk: object) -> None:
+    assert len(table.validate_table(junk)) == 1
+    assert by_schema(junk) != []
+
+
+def test_whatever_the_schema_refuses_the_checks_refuse_too() -> None:
+    """Drop every field and retype every value in turn: the hand-written checks miss nothing."""
+    good, missed = whole(), []
+    for path in _paths(good):
+        for value in JUNK:
+            broken = copy.deepcopy(good)
+            place: Any = broken
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+            if by_schema(broken) and not table.validate_table(broken):
+                missed.append((path, value))
+    assert missed == []
+
+
+def _paths(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something stands, at every depth."""
+    items: list[tuple[Any, object]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list):
+        items = list(enumerate(value))
+    return [p for key, item in items for p in ((*path, key), *_paths(item, (*path, key)))]
+
+
+def _largest(islands: int, ranges: int, name: int) -> Plan:
+    """A plan with the longest names: 1,000 islands in 50 groups, every route over 20 pairs."""
+    groups, members = [], []
+    for i in range(50):
+        phase = Phase.PREFILL if i % 2 else Phase.DECODE
+        group = replace(
+            PLAN.groups[0], name=f"{i:03d}".ljust(name - 6, "g"), phase=phase,
+            islands=islands // 50,
+        )  # fmt: skip
+        groups.append(group)
+        members += [
+            Island(f"{group.name}-{n:05d}", group.name, tuple(f"rack-a-{n}-{k}" for k in range(8)))
+            for n in range(group.islands)
+        ]
+    prefill = [g.name for g in groups if g.phase is Phase.PREFILL]
+    decode = [g.name for g in groups if g.phase is Phase.DECODE]
+    pairs = tuple(Pair(prefill[i], decode[i], MILLION // 20) for i in range(20))
+    routes = tuple(
+        Route("m", Range(100 * i, 100 * (i + 1)), 1 / ranges, pairs) for i in range(ranges)
+    )
+    return replace(PLAN, groups=tuple(groups), islands=tuple(members), routes=routes)
+
+
+def test_a_thousand_islands_and_58_ranges_fit(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Island names of 63 characters, 8 nodes each, and 20 pairs per route: below 900 KiB."""
+    found = table.routing_content(resource().spec, _largest(1000, 58, 63))
+    size = len(table.table_bytes(table.routing_table(WHO, found)))
+    record_property("bytes", size)
+    assert table.validate_content(found) == []
+    assert 300 * 1024 < size < table.LIMIT
+
+
+def test_reference_reader_in_the_page_follows_the_weights() -> None:
+    """The ten lines that docs/routing-table.md shows are run: shares, affinity, unknown lengths."""
+    page = (ROOT / "docs" / "routing-table.md").read_text()
+    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code[0], names)  # noqa: S102  # our own page
+    choose, found = names["choose"], content()
+    picks = [choose(found, "m", 50, f"user-{i}") for i in range(4000)]
+    spare = sum(decode == "spare-decode-0" for _, decode in picks) / len(picks)
+    first = sum(prefill == "short-prefill-0" for prefill, _ in picks) / len(picks)
+    assert 0.22 < spare < 0.28  # a quarter by weight; 4000 draws spread by 0.7 points
+    assert 0.46 < first < 0.54  # equal weight inside a group
+    assert choose(found, "m", 50, "user-1") == choose(found, "m", 60, "user-1")
+    assert choose(found, "m", None, "user-1") == ("long-prefill-0", "main-decode-0")
+    assert choose(found, "m", 200, "user-1") is None
