@@ -94,7 +94,7 @@ def test_a_step_touches_more_experts_as_the_batch_grows_until_all_are() -> None:
     block = model._sparse
     assert block is not None
     touched = block._touched(np.array([1.0, 32.0, 1024.0]))
-    # 1 - (1 - 8/256)^T
+    # T tokens touch a share 1 - (1 - 8 of 256)^T of the experts
     assert touched == pytest.approx([8 / 256, 1 - (248 / 256) ** 32, 1.0], rel=1e-9)
 
 
