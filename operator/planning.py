@@ -75,6 +75,7 @@ class Planner:
         self._running: dict[Key, asyncio.Task[Reply]] = {}
         self._arrived = asyncio.Condition()
         self._wakes: set[asyncio.Task[None]] = set()
+        self._workers: set[Worker] = set()
 
     def start(self, plan: SeenPlan) -> None:
         """Plan these inputs; what was under way for the key is dropped."""
@@ -93,9 +94,12 @@ class Planner:
 
     async def run(self) -> None:
         """Keep the processes until cancelled, then end them."""
-        async with asyncio.TaskGroup() as group:
-            for number in range(self._count):
-                group.create_task(self._keep(), name=f"planner {number}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._count):
+                    group.create_task(self._keep(), name=f"planner {number}")
+        finally:
+            await asyncio.gather(*(worker.kill() for worker in self._workers))
 
     async def _wake(self) -> None:
         async with self._arrived:
@@ -105,11 +109,11 @@ class Planner:
         """Serve with one process after the other."""
         while True:
             worker = await self._start_worker()
-            try:
-                why = await self._serve(worker)
-                self._metrics.planner_replaced(why)
-            finally:
-                await worker.kill()
+            self._workers.add(worker)
+            why = await self._serve(worker)
+            self._metrics.planner_replaced(why)
+            await worker.kill()
+            self._workers.discard(worker)
 
     async def _start_worker(self) -> Worker:
         failures = 0
@@ -120,14 +124,15 @@ class Planner:
                 failures += 1
                 _report("planner process does not start", error)
                 if failures >= START_TRIES:
-                    self._give_up_on_next(str(error))
+                    self._give_up_on_next(error)
                 await asyncio.sleep(min(START_PAUSE * 2.0**failures, LONGEST_START_PAUSE))
 
-    def _give_up_on_next(self, message: str) -> None:
+    def _give_up_on_next(self, error: WorkerDied | OSError) -> None:
         if self._waiting:
             key = next(iter(self._waiting))
             job = self._waiting.pop(key)
-            self._tell(job, Failed(job.inputs_hash, Reason.PLANNER_CRASHED, message), 0.0)
+            reason = getattr(error, "reason", Reason.PLANNER_CRASHED)
+            self._tell(job, Failed(job.inputs_hash, reason, str(error)), 0.0)
 
     async def _serve(self, worker: Worker) -> str:
         """Answer jobs until the process has to be replaced; returns why."""
@@ -161,12 +166,12 @@ class Planner:
             return verdict_of(job.inputs_hash, asking.result())
         except WorkerDied as death:
             _report(f"planner process died at {job.key}", death)
-            return Failed(job.inputs_hash, death.reason, _advice(death, self._limits))
+            return Failed(job.inputs_hash, death.reason, str(death))
         except asyncio.CancelledError:
             return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "the question was withdrawn")
 
     def _tell(self, job: Job, verdict: Verdict, seconds: float) -> None:
-        verdict = replace(verdict, seconds=seconds)
+        verdict = replace(_advised(verdict, self._limits), seconds=seconds)
         outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
         self._metrics.planned(outcome, seconds)
         self._on_verdict(job.key, verdict)
@@ -200,10 +205,12 @@ def _report(what: str, error: WorkerDied | OSError) -> None:
     log.error(what, extra={"error": str(error), "stderr": getattr(error, "tail", "")})
 
 
-def _advice(death: WorkerDied, limits: Limits) -> str:
-    if death.reason is not Reason.PLANNER_OOM:
-        return str(death)
-    return (
-        f"{death} ({limits.memory_mib} MiB): use fewer ranges, pools or island sizes, or raise "
-        "ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
+def _advised(verdict: Verdict, limits: Limits) -> Verdict:
+    """Say what to do about too little memory, wherever that was noticed."""
+    if not isinstance(verdict, Failed) or verdict.reason is not Reason.PLANNER_OOM:
+        return verdict
+    remedy = (
+        f"{verdict.message} ({limits.memory_mib} MiB): use fewer ranges, pools or island sizes, or "
+        "raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
     )
+    return replace(verdict, message=remedy)

@@ -70,7 +70,7 @@ def answer(document: dict[str, Any]) -> Reply:
     except ArchipelagoError as error:
         return _failed(Reason.INVALID_SPEC, str(error))
     except MemoryError as error:
-        return _failed(Reason.PLANNER_OOM, f"planning needs more memory than it may have: {error}")
+        return _failed(Reason.PLANNER_OOM, f"planning ran out of memory: {error}")
 
 
 def _plan(wanted: ServingPlanResource) -> Reply:

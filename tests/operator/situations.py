@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TypeAlias
 
 from archipelago.operator import report
 from archipelago.operator.manifests import Identity, Key, Manifest, table_manifest
@@ -13,6 +13,8 @@ from archipelago.operator.observe import Observation, SeenPlan, SeenTable
 from archipelago.operator.planning import verdict_of
 from archipelago.operator.state import Now, State
 from archipelago.operator.verdict import Planned
+
+Spec: TypeAlias = dict[str, object]
 
 KEY = Key("team", "chat")
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +28,7 @@ def later(seconds: float) -> Now:
     return Now(T0 + timedelta(seconds=seconds), 1000.0 + seconds)
 
 
-def plan(generation: int = 1, uid: str = "uid-1", **spec: Any) -> SeenPlan:
+def plan(generation: int = 1, uid: str = "uid-1", spec: Spec | None = None) -> SeenPlan:
     """A plan of which nothing has been said yet."""
     return SeenPlan.from_body(
         {
@@ -37,7 +39,7 @@ def plan(generation: int = 1, uid: str = "uid-1", **spec: Any) -> SeenPlan:
                 "resourceVersion": "100",
                 "generation": generation,
             },
-            "spec": {"models": [], "pools": []} | spec,
+            "spec": {"models": [], "pools": [], **(spec or {})},
         }
     )
 
@@ -70,9 +72,9 @@ def ready(seen: SeenPlan, table: SeenTable) -> SeenPlan:
     return replace(seen, status=report.published(seen, planned(seen), table, T0))
 
 
-def edited(seen: SeenPlan, **spec: Any) -> SeenPlan:
+def edited(seen: SeenPlan, **spec: object) -> SeenPlan:
     """The same plan after its owner changed the spec; the status is still the old one."""
-    fresh = plan(seen.generation + 1, seen.uid, **spec)
+    fresh = plan(seen.generation + 1, seen.uid, spec)
     return replace(fresh, status=seen.status)
 
 

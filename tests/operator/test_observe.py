@@ -11,7 +11,7 @@ from archipelago.operator.status import Status
 from tests.operator.situations import CONTENT, T0, plan, planned, ready, stored
 
 
-def configmap(**meta: Any) -> dict[str, Any]:
+def configmap(**meta: object) -> dict[str, Any]:
     base = {"namespace": "team", "name": "chat-routing", "uid": "u", "resourceVersion": "5"}
     return {"metadata": base | meta}
 
@@ -83,7 +83,7 @@ def test_an_older_generation_does_not_answer() -> None:
 
 
 def test_inputs_are_what_a_table_depends_on() -> None:
-    spec = {"models": [], "pools": []}
+    spec: dict[str, object] = {"models": [], "pools": []}
     same = inputs_hash("chat", spec)
 
     assert inputs_hash("chat", {"pools": [], "models": [], "suspend": True}) == same

@@ -1,6 +1,7 @@
 """The keyed queue with a clock that only moves when a test moves it; nothing sleeps."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -13,7 +14,7 @@ A, B, C = (Key("team", name) for name in "abc")
 
 
 def queue() -> KeyedQueue:
-    return KeyedQueue(Backoff(Random(7)))
+    return KeyedQueue(Backoff(Random(7)))  # noqa: S311
 
 
 def test_marks_of_one_key_are_one_piece_of_work() -> None:
@@ -96,6 +97,15 @@ def test_the_oldest_age_counts_from_when_a_key_was_due() -> None:
     assert work.oldest_age(15.0) == 5.0
 
 
+async def until(reached: Callable[[], bool]) -> None:
+    """Let other tasks run until something is so."""
+    for _ in range(1000):
+        if reached():
+            return
+        await asyncio.sleep(0)
+    pytest.fail("it never came to be so")
+
+
 async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
     busy: set[Key] = set()
     most, seen = 0, []
@@ -113,8 +123,7 @@ async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
     for key in (A, B, C):
         workers.mark(key)
     running = asyncio.create_task(workers.run())
-    while len(seen) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(seen) == 2)
     assert seen == [B, C]
     slow.set()
     workers.stop()
@@ -140,13 +149,11 @@ async def test_an_error_is_counted_and_the_key_comes_again(
     workers = Workers(keyed, work, lambda: clock, 1, lambda _key, error: errors.append(error))
     workers.mark(A)
     running = asyncio.create_task(workers.run())
-    while not errors:
-        await asyncio.sleep(0)
+    await until(lambda: bool(errors))
     assert keyed.next_due() == 7.0
     clock = 7.0
     workers.mark(B)  # wakes the loop, whose clock has moved
-    while len(tries) < 3:
-        await asyncio.sleep(0)
+    await until(lambda: len(tries) == 3)
     workers.stop()
     await running
 

@@ -227,7 +227,7 @@ def test_an_edited_table_is_restored_with_one_event() -> None:
 
     assert kinds(actions) == [WriteTable, EmitEvent]
     assert actions[0].identity.sequence == 5  # type: ignore[union-attr]
-    assert actions[1].reason is Reason.TABLE_RESTORED  # type: ignore[union-attr]
+    assert actions[1].reason is Reason.TABLE_RESTORED
 
 
 def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> None:
