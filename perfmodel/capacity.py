@@ -38,8 +38,8 @@ _DISTINCT = 1.1
 """Operating points closer than this factor are one."""
 
 _UNIT = np.linspace(0.0, 1.0, 33)
-_ZOOMS = 8
-"""Each zoom narrows an interval to a 32nd: eight of them to below 1e-12."""
+_ZOOMS = 7
+"""Each zoom narrows an interval to a 32nd: seven of them to below 1e-9 of what it was."""
 
 
 def prefill_row(
