@@ -112,18 +112,18 @@ def batch_caps(
 
     At a context k an island holds at most min(max_sequences, kv_capacity / k) sequences, and no
     more than keep the step within ``tpot`` [s]. The contexts are the mean over decoded tokens and
-    those that a tenth of the tokens stay below and above. Ascending, without near-equals; empty
-    where not even one sequence keeps the target.
+    those that a tenth of the tokens stay below and above. Ascending, of near-equals the
+    largest; empty where not even one sequence keeps the target.
     """
     context = _contexts(moments)
     most = np.minimum(model.max_sequences(), model.kv_capacity() / context)
     if tpot is not None:
         most = _within(model, context, most, tpot)
     caps: list[int] = []
-    for cap in sorted({int(m) for m in most if m >= 1}):
-        if not caps or cap > caps[-1] * _DISTINCT:
+    for cap in sorted({int(m) for m in most if m >= 1}, reverse=True):
+        if not caps or cap * _DISTINCT < caps[-1]:
             caps.append(cap)
-    return tuple(caps)
+    return tuple(reversed(caps))
 
 
 def _contexts(moments: RangeMoments) -> FloatArray:
