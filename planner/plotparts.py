@@ -176,6 +176,8 @@ def _stack(
     """Share of each range's requests by group, stacked to one."""
     names = [n for n in marks if any(getattr(p, phase) == n for r in routes for p in r.pairs)]
     base = np.zeros(len(routes))
+    narrow = np.diff(np.log(edges)) < NARROW * np.log(edges[-1] / edges[0])
+    borders = np.where(narrow, 0.0, 0.3).tolist()
     for name in names:
         part = np.array(
             [
@@ -192,7 +194,7 @@ def _stack(
             align="edge",
             color=mark.colour,
             edgecolor="white",
-            linewidth=0.3,
+            linewidth=borders,
         )
         _name_area(ax, edges, base, part, mark)
         base += part
@@ -201,19 +203,20 @@ def _stack(
     ax.set_ylabel(SIDES[phase], color=BASE[phase])
 
 
+NARROW = 0.01
+"""Width of a range, as a share of the panel, below which it gets no border."""
 TALL, WIDE = 0.16, 0.03
 """Least height and width, as a share of the panel, of an area that carries a letter."""
 
 
 def _name_area(ax: Axes, edges: FloatArray, base: FloatArray, part: FloatArray, mark: Mark) -> None:
-    """Write the group's letter into every run of ranges where it has a large enough share."""
+    """Write the group's letter into every run of ranges where its area is large and level."""
     whole = np.log(edges[-1] / edges[0])
-    for large, run in groupby(range(len(part)), key=lambda i: bool(part[i] >= TALL)):
+    level = [(round(base[i], 1), round(part[i], 1)) for i in range(len(part))]
+    for _, run in groupby(range(len(part)), key=lambda i: level[i]):
         ranges = list(run)
         least, most = edges[ranges[0]], edges[ranges[-1] + 1]
-        if not large or np.log(most / least) < WIDE * whole:
-            continue
-        middle = float(np.sqrt(least * most))
-        at = int(np.searchsorted(edges, middle, side="right")) - 1
-        height = float(base[at] + part[at] / 2)
-        ax.text(middle, height, mark.letter, color=mark.ink, ha="center", va="center")
+        height = float(base[ranges[0]] + part[ranges[0]] / 2)
+        if part[ranges[0]] >= TALL and np.log(most / least) >= WIDE * whole:
+            middle = float(np.sqrt(least * most))
+            ax.text(middle, height, mark.letter, color=mark.ink, ha="center", va="center")

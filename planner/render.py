@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from archipelago.planner.plan import Group, Plan, Route
     from archipelago.planner.problem import PlanningProblem
 
-PERCENT = 100
-PHASE_STYLE = {Phase.PREFILL: "blue", Phase.DECODE: "dark_orange"}
+RARE = 0.01
+"""Share of a model's requests below which routes are shown together with their neighbours."""
 
 
 def phrase(count: int, noun: str) -> str:
@@ -113,34 +113,34 @@ def _stock(groups: list[Group]) -> str:
 
 
 def _groups(out: Console, plan: Plan) -> None:
-    table = grid(
-        "~GROUP",
-        "PHASE",
-        ">ISLANDS",
-        ">GPUS",
-        "PARALLELISM",
-        ">BATCH",
-        ">REQ/S",
-        ">USED",
-        "BINDS",
-        ">TPOT MS",
-    )
+    several = len({group.model for group in plan.groups}) > 1
+    heads = ["PHASE", ">ISLANDS", ">GPUS", "PARALLELISM", ">BATCH", ">REQ/S", ">USED", "BINDS"]
+    table = grid("~GROUP", *(["MODEL"] if several else []), *heads, ">TPOT MS")
     for group in plan.groups:
-        decode = group.phase is Phase.DECODE
-        table.add_row(
-            safe(group.name),
-            str(group.phase),
-            str(group.islands),
-            str(group.gpus),
-            str(group.parallelism),
-            str(group.max_batch) if decode else "-",
-            f"{sum(group.rates):,.2f}",
-            f"{group.utilisation:.1%}",
-            safe(group.binding),
-            f"{group.step_time * 1e3:.2f}" if decode else "-",
-        )
+        name = short_name(group.name, group.model, group.phase)
+        table.add_row(name, *([safe(group.model)] if several else []), *_group_cells(group))
     out.print()
     out.print(table)
+
+
+def _group_cells(group: Group) -> list[str]:
+    decode = group.phase is Phase.DECODE
+    return [
+        str(group.phase),
+        str(group.islands),
+        str(group.gpus),
+        str(group.parallelism),
+        str(group.max_batch) if decode else "-",
+        f"{sum(group.rates):,.2f}",
+        f"{group.utilisation:.1%}",
+        safe(group.binding),
+        f"{group.step_time * 1e3:.2f}" if decode else "-",
+    ]
+
+
+def short_name(name: str, model: str, phase: Phase) -> str:
+    """A group's name without the words that stand beside it anyway."""
+    return safe(name.removeprefix(f"{model}-").replace(f"-{phase}", ""))
 
 
 def _routes(out: Console, plan: Plan) -> None:
@@ -159,14 +159,23 @@ def _routes(out: Console, plan: Plan) -> None:
 
 
 def condensed(routes: list[Route]) -> list[list[Route]]:
-    """Runs of neighbouring ranges that use the same groups."""
+    """Runs of neighbouring ranges that use the same groups, or that hardly anybody uses."""
     blocks: list[list[Route]] = []
     for route in sorted(routes, key=lambda route: route.range):
         if blocks and _used(blocks[-1][-1]) == _used(route):
             blocks[-1].append(route)
         else:
             blocks.append([route])
-    return blocks
+    return _without_rare(blocks)
+
+
+def _without_rare(blocks: list[list[Route]]) -> list[list[Route]]:
+    """Neighbours that are each rare become one block."""
+    found: list[list[Route]] = []
+    for rare, run in groupby(blocks, key=lambda block: sum(r.share for r in block) < RARE):
+        together = list(run)
+        found += [[route for block in together for route in block]] if rare else together
+    return found
 
 
 def _used(route: Route) -> tuple[frozenset[str], ...]:
@@ -182,7 +191,7 @@ def _shares(block: list[Route], phase: Phase, model: str) -> str:
         for pair in route.pairs:
             weights[getattr(pair, phase)] += part * pair.weight / MILLION
     order = sorted(weights, key=lambda name: (-weights[name], name))
-    names = {name: safe(name.removeprefix(f"{model}-").replace(f"-{phase}", "")) for name in order}
+    names = {name: short_name(name, model, phase) for name in order}
     if len(order) == 1:
         return names[order[0]]
     return ", ".join(f"{names[name]} {weights[name]:.0%}" for name in order)

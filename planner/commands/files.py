@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import to_json, to_yaml
-from archipelago.planner.errors import InputError
+from archipelago.planner.canonical import load_document, to_json, to_yaml
+from archipelago.planner.errors import InputError, PlanFileError
 
 if TYPE_CHECKING:
     from archipelago.planner.canonical import Document
@@ -38,6 +38,18 @@ def read_text(path: str) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: byte {error.start} is not UTF-8; save it as UTF-8") from None
+
+
+def parse_document(text: str, path: str) -> Document:
+    """The mapping that a text holds; errors name the file.
+
+    Raises:
+        PlanFileError: it is neither JSON nor YAML, or not a mapping.
+    """
+    try:
+        return load_document(text)
+    except PlanFileError as error:
+        raise PlanFileError(f"{path}: {error}") from None
 
 
 def write_document(document: Document, form: str) -> None:

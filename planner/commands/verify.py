@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import INFEASIBLE, load_document
+from archipelago.planner.canonical import INFEASIBLE
 from archipelago.planner.checker import check_document
-from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.commands.files import parse_document, read_text, write_document
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.render import phrase
 from archipelago.planner.terminal import console
@@ -22,7 +22,7 @@ SHOWN = 20
 
 def run(path: str, form: str) -> int:
     """Print every subject with ok or fail; 1 where anything is wrong."""
-    document = load_document(read_text(path))
+    document = parse_document(read_text(path), path)
     if document.get("kind") == INFEASIBLE:
         raise PlanFileError(
             f"{path}: kind Infeasible says that there is no plan: nothing to verify"

@@ -11,8 +11,8 @@ import yaml
 from archipelago.perfmodel.histogram import histogram_bins, moment_loss
 from archipelago.perfmodel.lengths import from_histogram, from_samples
 from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.canonical import canonical, load_document
-from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.canonical import canonical
+from archipelago.planner.commands.files import parse_document, read_text, write_document
 from archipelago.planner.errors import InputError
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.terminal import console, grid, progress
@@ -100,7 +100,7 @@ def show(path: str, form: str) -> int:
 
 def _models(path: str) -> Sequence[ModelDemand]:
     text = read_text(path)
-    document = load_document(text)
+    document = parse_document(text, path)
     if document.get("kind") == "ServingPlan":
         resource = load_resource(text)
         return to_problem(resource.metadata.name, resource.spec).models
