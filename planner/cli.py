@@ -64,7 +64,22 @@ def quiet(function: F) -> F:
     )
 
 
+class Pipeline(click.Group):
+    """Commands whose reader may go away early, as ``| head`` does: that is no error."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command and flush what it wrote."""
+        try:
+            status = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+            return DONE
+        return status
+
+
 @click.group(
+    cls=Pipeline,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -73,13 +88,13 @@ def cli() -> None:
     """From one ServingPlan to a proven LLM serving plan on mixed GPUs.
 
     \b
-    archipelago plan -f examples/01-first-plan.yaml          a plan for people
+    archipelago plan -f examples/02-minimal.yaml             a plan for people
     archipelago plan -f plan.yaml -o json > plan.json        a plan for programs
     archipelago verify plan.json                             check it independently
     """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
 
 
-@cli.command(epilog=EXIT_CODES)
+@cli.command(epilog=EXIT_CODES, short_help="Make a serving plan, and prove how good it is.")
 @plan_file
 @output("table", "json", "yaml")
 @click.option("--plot", metavar="FILE", help="Also draw the plan into FILE.png or FILE.svg.")
@@ -110,7 +125,7 @@ def plan(
     return command.run(path, form, command.Overrides(strategy, time_limit), plot, quiet)
 
 
-@cli.command(epilog=EXIT_CODES)
+@cli.command(epilog=EXIT_CODES, short_help="Check a plan file independently.")
 @click.argument("path", metavar="PLAN")
 @output("table", "json")
 def verify(path: str, form: str) -> int:
@@ -124,7 +139,7 @@ def verify(path: str, form: str) -> int:
     return command.run(path, form)
 
 
-@cli.command(epilog=EXIT_CODES)
+@cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")
 @plan_file
 @output("table", "json")
 @quiet
@@ -215,14 +230,17 @@ def models(form: str) -> int:
 def main() -> None:
     """Entry point: run a command, turn errors into lines and answers into exit codes."""
     try:
-        status = cli.main(standalone_mode=False)
+        status = cli.main(prog_name="archipelago", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        status = UNUSABLE
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "archipelago"
+        status = _complain(f"{error.format_message()} (see {where} --help)")
     except click.ClickException as error:
         status = _complain(error.format_message())
     except click.Abort:
         status = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit
-        status = DONE
     except OSError as error:
         status = _complain(f"{error.filename or 'output'}: {error.strerror or error}")
     except ArchipelagoError as error:

@@ -1,0 +1,436 @@
+"""The command line: answers, exit codes, errors of one line each, and a quick ``--help``."""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from archipelago.perfmodel.lengths import Range
+from archipelago.planner import cli, render, terminal
+from archipelago.planner.document import plan_document
+from archipelago.planner.plan import Pair, Route
+from archipelago.planner.text import safe
+from tests.planner.handmade import LONG, PLAN, PLANNED, SHORT, problem, resource
+
+ROOT = Path(__file__).parents[2]
+MINIMAL = ROOT / "examples" / "02-minimal.yaml"
+TRACES = ROOT.parent / "shared" / "data" / "traces"
+COMMANDS = (
+    (),
+    ("plan",),
+    ("verify",),
+    ("templates",),
+    ("workload",),
+    ("workload", "from-trace"),
+    ("workload", "show"),
+    ("catalogue",),
+    ("catalogue", "accelerators"),
+    ("catalogue", "models"),
+)
+
+
+class Result:
+    """Exit status and what was written."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status, self.out, self.err = status, out, err
+
+
+class Runner:
+    """Runs the entry point in this process: the same path as the installed command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._patch, self._capture = monkeypatch, capsys
+
+    def __call__(self, *arguments: object) -> Result:
+        self._patch.setattr(sys, "argv", ["archipelago", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = self._capture.readouterr()
+        return Result(int(end.value.code or 0), out, err)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
+    return Runner(monkeypatch, capsys)
+
+
+def process(
+    *arguments: str, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "archipelago.planner", *arguments],
+        input=stdin, capture_output=True, text=True, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def small(**changes: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The minimal example with changes to its spec."""
+    body: dict[str, Any] = yaml.safe_load(MINIMAL.read_text())
+    body["spec"].update(changes)
+    return body
+
+
+@pytest.fixture(scope="module")
+def plan_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    done = process("plan", "-f", str(MINIMAL), "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    path.write_text(done.stdout)
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_fits_a_screen_and_says_the_exit_codes(run: Runner, command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.status == 0
+    assert len(result.out.splitlines()) < 60
+    assert "1  the answer is no" in result.out
+    assert max(map(len, result.out.splitlines())) <= 100
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['archipelago', '--help']\n"
+        "from archipelago.planner.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(out.stdout.split())
+    heavy = {"torch", "ax", "kopf", "kubernetes", "numpy", "scipy", "pydantic", "rich", "yaml",
+             "highspy", "matplotlib", "asyncio"}  # fmt: skip
+    assert "click" in loaded
+    assert heavy & loaded == set()
+
+
+def test_help_answers_in_a_third_of_a_second(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Median of seven; on a loaded machine at most thrice what bare click takes there."""
+
+    def median(*command: str) -> float:
+        seconds = []
+        for _ in range(7):
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *command], capture_output=True, check=True)
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds)
+
+    took, bare = median("-m", "archipelago.planner", "--help"), median("-c", "import click")
+    record_property("seconds", took)
+    assert took < max(0.3, 3 * bare)
+
+
+def test_says_its_version(run: Runner) -> None:
+    assert re.fullmatch(r"archipelago \d+\.\d+\.\d+\n", run("--version").out)
+
+
+def test_plan_for_people(run: Runner) -> None:
+    result = run("plan", "-f", MINIMAL)
+    assert result.status == 0
+    for part in (r"throughput +[\d,.]+ req/s", r"at most [\d,.]+ req/s is possible, gap 0\.\d+%",
+                 r"H100 +8 of 8", r"routes of llama", r"templates? left out"):  # fmt: skip
+        assert re.search(part, result.out), part
+    assert max(map(len, result.out.splitlines())) <= 120
+
+
+def test_plan_for_programs_verifies(run: Runner, plan_json: Path, tmp_path: Path) -> None:
+    document = json.loads(plan_json.read_text())
+    assert document["gap"] <= 1e-3
+    result = run("verify", plan_json)
+    assert result.status == 0
+    assert len(re.findall(r"^ok ", result.out, re.MULTILINE)) == 7
+    assert "the plan holds" in result.out
+    as_yaml = tmp_path / "plan.yaml"
+    as_yaml.write_text(run("plan", "-q", "-f", MINIMAL, "-o", "yaml").out)
+    assert yaml.safe_load(as_yaml.read_text())["hash"] == document["hash"]
+    assert run("verify", as_yaml).status == 0
+
+
+def test_verify_says_what_is_wrong(run: Runner, plan_json: Path, tmp_path: Path) -> None:
+    document = json.loads(plan_json.read_text())
+    document["theta"] *= 1.01
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(document))
+    result = run("verify", broken)
+    assert result.status == 1
+    assert re.search(r"^fail promise against evaluation$", result.out, re.MULTILINE)
+    assert re.search(r"throughput: [\d.]+ req/s stated, theta gives", result.out)
+    listed = json.loads(run("verify", broken, "-o", "json").out)
+    assert listed["ok"] is False
+    assert {c["subject"]: c["ok"] for c in listed["checks"]}["inventory and budget"] is True
+
+
+def test_same_file_from_standard_input_gives_the_same_plan(plan_json: Path) -> None:
+    done = process("plan", "-f", "-", "-o", "json", stdin=MINIMAL.read_text(), PYTHONHASHSEED="7")
+    assert json.loads(done.stdout)["hash"] == json.loads(plan_json.read_text())["hash"]
+    checked = process("verify", "-", stdin=done.stdout)
+    assert checked.returncode == 0
+
+
+def test_infeasible_is_an_answer(run: Runner, tmp_path: Path) -> None:
+    body = small()
+    body["spec"]["models"][0]["slo"] = {"ttftMilliseconds": 1}
+    path = tmp_path / "hopeless.yaml"
+    path.write_text(yaml.safe_dump(body))
+    result = run("plan", "-f", path)
+    assert result.status == 1
+    assert "no plan" in result.out
+    assert "would make a plan possible" in result.out
+    document = json.loads(run("plan", "-f", path, "-o", "json").out)
+    assert document["kind"] == "Infeasible"
+    assert document["relaxations"]
+    answer = tmp_path / "answer.json"
+    answer.write_text(json.dumps(document))
+    refused = run("verify", answer)
+    assert (refused.status, "nothing to verify" in refused.err) == (2, True)
+
+
+def _spec_error(body: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def test_every_mistake_gets_one_line_with_its_place(run: Runner, tmp_path: Path) -> None:
+    body = small(bogus=1)
+    body["spec"]["pools"][0]["count"] = -1
+    result = run("plan", "-f", _spec_error(body, tmp_path))
+    assert result.status == 2
+    lines = result.err.splitlines()
+    assert all(line.startswith("error: ") for line in lines)
+    assert any("spec.bogus" in line for line in lines)
+    assert any("spec.pools[0].count" in line for line in lines)
+    assert result.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("plan",), "Missing option '-f'"),
+        (("plan", "-f", "gone.yaml"), "gone.yaml: No such file or directory"),
+        (("plan", "-f", "."), "Is a directory"),
+        (("verify", "gone.json"), "gone.json: No such file"),
+        (("verify", str(MINIMAL)), "kind: 'ServingPlan' is not 'Plan'"),
+        (("plan", "-f", str(MINIMAL), "-o", "xml"), "'xml' is not one of"),
+        (("plan", "-f", str(MINIMAL), "--strategy", "luck"), "'luck' is unknown; choose one of"),
+        (("plan", "-f", str(MINIMAL), "--time-limit", "0"), "0 is not in the range 1<=x<=900"),
+        (("plan", "-f", str(MINIMAL), "--plot", "x.pdf"), "must end in .png or .svg"),
+        (("plan", "-f", str(MINIMAL), "--plot", "/no/x.png"), "its folder does not exist"),
+        (("workload", "from-trace", "gone.csv"), "gone.csv"),
+        (("workload", "show", str(ROOT / "pyproject.toml")), "pyproject.toml: line 2: not YAML"),
+        (("bogus",), "No such command 'bogus'"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_says_what_to_do(
+    run: Runner, arguments: tuple[str, ...], expected: str
+) -> None:
+    result = run(*arguments)
+    assert result.status == 2
+    assert expected in result.err
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err
+
+
+def test_junk_is_refused_by_name(run: Runner, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.json"
+    junk.write_bytes(b"\xff\xfe\x00")
+    assert "byte 0 is not UTF-8" in run("verify", junk).err
+    junk.write_text('{"kind": "Plan", "apiVersion": "archipelago.dev/v1alpha1"}')
+    assert "name: missing" in run("verify", junk).err
+
+
+def test_overrides_become_part_of_the_problem(run: Runner) -> None:
+    result = run("plan", "-q", "-f", MINIMAL, "--time-limit", 9, "-o", "json")
+    planner = json.loads(result.out)["problem"]["planner"]
+    assert (planner["strategy"], planner["timeLimitSeconds"]) == ("exact", 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("plain name-1, 64 GPUs, µs", "plain name-1, 64 GPUs, µs"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("a\r\nb\tc", "a\\r\\nb\\tc"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("zero\u200bwidth\u2028line\x85", "zero\\u200bwidth\\u2028line\\x85"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_control_characters_are_written_out(text: str, escaped: str) -> None:
+    assert safe(text) == escaped
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\u202e"
+
+
+def test_no_file_can_send_control_characters_to_the_terminal(
+    run: Runner, plan_json: Path, tmp_path: Path
+) -> None:
+    """Names in plans, in specs and of files reach the terminal escaped."""
+    document = json.loads(plan_json.read_text())
+    document["islands"][0]["nodes"] = [EVIL]
+    document["groups"][0]["binding"] = EVIL
+    evil_file = tmp_path / f"evil{EVIL}.json"
+    evil_file.write_text(json.dumps(document))
+    named = tmp_path / "named.json"
+    named.write_text(json.dumps({**document, "name": EVIL}))
+    outputs = [
+        run("verify", evil_file),
+        run("verify", named),
+        run("plan", "-f", evil_file),
+        run("plan", "-f", f"gone{EVIL}"),
+        run(EVIL),
+        run("workload", "show", evil_file),
+        run("workload", "from-trace", evil_file),
+    ]
+    assert [result.status for result in outputs] == [1, 2, 2, 2, 2, 2, 2]
+    for result in outputs:
+        text = (result.out + result.err).replace("\n", "")
+        assert [char for char in text if safe(char) != char] == []
+
+
+def test_markup_in_names_is_not_interpreted() -> None:
+    out = Console(width=100, force_terminal=False, markup=False, highlight=False)
+    with out.capture() as capture:
+        out.print(terminal.grid("NAME"))
+        out.print(safe("[bold red]x[/]"))
+    assert "[bold red]x[/]" in capture.get()
+
+
+def test_templates_lists_rates_and_every_exclusion(run: Runner) -> None:
+    found = json.loads(run("templates", "-f", MINIMAL, "-o", "json").out)
+    first = found["templates"][0]
+    assert first["requestsPerSecond"] > 0
+    assert {"phase", "gpus", "parallelism", "maxBatch", "share"} <= set(first)
+    text = run("templates", "-f", MINIMAL).out
+    for item in found["exclusions"]:
+        assert f"{item['template']}: {item['reason']}" in text
+
+
+def test_catalogue_lists_names_that_a_plan_can_use(run: Runner) -> None:
+    models = {
+        row["name"]: row
+        for row in json.loads(run("catalogue", "models", "-o", "json").out)["models"]
+    }
+    assert round(models["DeepSeek-V3"]["billionParameters"]) == 671
+    assert "H200" in run("catalogue", "accelerators").out
+
+
+def _csv(path: Path) -> Path:
+    rows = [f"{100 + 10 * i},{20 + i % 3}" for i in range(200)]
+    path.write_text("\n".join(["input_tokens,output_tokens", *rows]) + "\n")
+    return path
+
+
+def test_workload_from_trace_is_what_a_plan_takes(run: Runner, tmp_path: Path) -> None:
+    """200 requests of 100 to 2090 tokens in 20 bins of 10: the means are exact."""
+    arguments = ("--bins", 20, "--ranges", 4, "--spacing", "Width")
+    result = run("workload", "from-trace", _csv(tmp_path / "t.csv"), *arguments)
+    assert result.status == 0
+    assert re.search(r"^200 requests in 20 bins; error of the moments: E\[l\] [+-]0\.000%",
+                     result.err, re.MULTILINE)  # fmt: skip
+    found = yaml.safe_load(result.out)["workload"]
+    assert found["ranges"] == {"count": 4, "spacing": "Width"}
+    assert found["histogram"]["bins"][0] == {
+        "min": 100, "max": 200, "weight": 50_000, "inputMean": "145", "outputMean": "20.9",
+        "outputMeanSquare": "437.5",
+    }  # fmt: skip
+    body = small()
+    body["spec"]["models"][0]["workload"] = found
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(body))
+    assert run("plan", "-f", path).status == 0
+    alone = tmp_path / "workload.yaml"
+    alone.write_text(result.out)
+    for source in (path, alone):
+        shown = json.loads(run("workload", "show", source, "-o", "json").out)["models"][0]
+        assert sum(item["share"] for item in shown["ranges"]) == pytest.approx(1.0)
+        assert len(shown["ranges"]) == 4
+    assert "OUTPUT TOKENS" in run("workload", "show", alone).out
+
+
+@pytest.mark.parametrize("name", ["azure_2023/AzureLLMInferenceTrace_code.csv"])
+def test_workload_from_the_azure_trace(run: Runner, name: str) -> None:
+    path = TRACES / name
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    result = run("workload", "from-trace", path)
+    assert result.err.startswith("8,819 requests in 126 bins")
+    bins = yaml.safe_load(result.out)["workload"]["histogram"]["bins"]
+    assert sum(item["weight"] for item in bins) == 1_000_000
+
+
+def test_progress_is_silent_below_a_second_and_speaks_after(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with terminal.progress() as report:
+        report("thinking", 0.5)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(terminal, "PATIENCE", 0.05)
+    with terminal.progress() as report:
+        report("thinking\x1b", 0.5)
+        time.sleep(0.3)
+    assert re.fullmatch(r"0 s: thinking\\x1b 50%\n", capsys.readouterr().err)
+    with terminal.progress(quiet=True) as report:
+        report("thinking", 0.5)
+        time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_closed_pipe_is_no_error() -> None:
+    """The reader goes away before anything is written, as ``head`` does."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "archipelago.planner", "catalogue", "models", "-o", "json"],
+        stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_works_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """Neither the working folder nor HOME need be writable."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    done = subprocess.run(
+        [sys.executable, "-m", "archipelago.planner", "plan", "-q", "-f", str(MINIMAL)],
+        cwd=locked, env={**os.environ, "HOME": str(locked)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(locked.iterdir()) == []
+
+
+def test_neighbours_with_the_same_groups_are_one_line() -> None:
+    """Two large ranges to d, four rare ones that alternate, one large one to e."""
+    one, other = (Pair("p", "d", 1_000_000),), (Pair("p", "e", 1_000_000),)
+    rare = [Route("m", Range(200 + i, 201 + i), 0.005, (other, one)[i % 2]) for i in range(4)]
+    large = [Route("m", SHORT, 0.4, one), Route("m", LONG, 0.3, one)]
+    blocks = render.condensed([*large, *rare, Route("m", Range(204, 300), 0.28, other)])
+    spans = [(block[0].range.min, block[-1].range.max) for block in blocks]
+    assert spans == [(0, 200), (200, 204), (204, 300)]
+
+
+def test_table_of_a_plan_made_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    render.show_plan(terminal.console(), problem(), PLAN, plan_document(resource(), PLANNED))
+    out = capsys.readouterr().out
+    assert "throughput  8.00 req/s" in out
+    assert "at most 8.00 req/s is possible, gap 0.050%" in out
+    assert "2 prefill of 4 GPUs, 1 decode of 8 GPUs" in out
+    assert re.search(r"0 - 99 +50\.0% +short +main 75%, spare 25%", out)
+    assert "1 template left out: 1 too small for the weights" in out
