@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.planner.problem import Objective, Phase
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from archipelago.perfmodel.lengths import Range
+    from archipelago.perfmodel.parallelism import Parallelism
+    from archipelago.planner.problem import Objective, Phase
 
 MILLION = 1_000_000
 

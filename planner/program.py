@@ -117,7 +117,7 @@ class _Rows:
         self.count += len(bounds[0])
 
     def matrix(self, columns: int) -> sparse.csr_array:
-        """All rows as one sparse matrix without explicit zeros: the solver's cost is its entries."""
+        """All rows as one sparse matrix; zeros are dropped, the solver's cost is its entries."""
         entries = (np.concatenate(self._row), np.concatenate(self._column))
         matrix = sparse.csr_array(
             (np.concatenate(self._value), entries), shape=(self.count, columns)
@@ -207,7 +207,7 @@ def _scale(
 
 
 def _demand_rows(rows: _Rows, program: Program) -> None:
-    """sum over c of y_cj - theta = 0 for every model, phase and served range."""
+    """Sum over c of y_cj - theta = 0 for every model, phase and served range."""
     offset = 1 + len(program.templates)
     for phase in Phase:
         for d, demand in enumerate(program.demands):
@@ -226,7 +226,7 @@ def _demand_rows(rows: _Rows, program: Program) -> None:
 
 
 def _capacity_rows(rows: _Rows, program: Program) -> None:
-    """sum_j A_rj rate_j y_cj - n_c <= 0 for every template and row."""
+    """Islands suffice: sum_j A_rj rate_j y_cj - n_c <= 0 for every template and row."""
     offset = 1 + len(program.templates)
     rate = program.pair_rate()
     start = np.searchsorted(program.pair_template, np.arange(len(program.templates) + 1))

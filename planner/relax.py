@@ -56,7 +56,7 @@ def relaxations(problem: PlanningProblem, out_of_time: OutOfTime) -> tuple[Relax
 
     Kinds that are not begun when the time runs out are left out.
     """
-    kinds = [
+    kinds: list[Callable[[], Relaxation | None]] = [
         lambda: _rate(problem),
         lambda: _budget(problem),
         lambda: _latency(problem, "ttft", out_of_time),

@@ -36,14 +36,15 @@ def join(prefill: list[tuple[str, int]], decode: list[tuple[str, int]]) -> tuple
 
     Both sides must have equal sums; groups of weight 0 get no pair.
     """
-    sides = [[list(item) for item in side if item[1] > 0] for side in (prefill, decode)]
     pairs: list[Pair] = []
-    while sides[0] and sides[1]:
-        (one, have), (other, need) = sides[0][0], sides[1][0]
-        weight = min(have, need)
-        pairs.append(Pair(one, other, weight))
-        for side in sides:
-            side[0][1] -= weight
-            if side[0][1] == 0:
-                side.pop(0)
+    takers = iter([item for item in decode if item[1] > 0])
+    taker, need = "", 0
+    for giver, weight in prefill:
+        have = weight
+        while have > 0:
+            if need == 0:
+                taker, need = next(takers)
+            part = min(have, need)
+            pairs.append(Pair(giver, taker, part))
+            have, need = have - part, need - part
     return tuple(pairs)

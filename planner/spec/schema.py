@@ -76,7 +76,8 @@ class Model(SpecObject):
         default=1024,
         ge=1,
         le=65_536,
-        description="Largest batch that the engine runs on one island [sequences].",
+        description="Largest batch that the engine runs on one copy of the model [sequences]; vLLM "
+        "calls it max_num_seqs. An island of several data-parallel copies runs as many times more.",
     )
     workload: Workload = Field(
         description="Lengths of the model's requests [tokens] and the ranges they are planned in.",

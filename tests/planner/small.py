@@ -1,17 +1,20 @@
 """Problems and templates small enough for brute force, shared by the planner's tests."""
 
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.lengths import LengthDistribution, Range
-from archipelago.perfmodel.model import FloatArray
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem, Pool
 from archipelago.planner.templates import Template
 from tests.planner.affine import Affine
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.model import FloatArray
 
 RANGES = (Range(0, 100), Range(100, 200))
 

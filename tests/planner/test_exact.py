@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -75,11 +74,11 @@ def small() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=THESIS, ids=lambda path: path.stem)
-def thesis(request: pytest.FixtureRequest) -> Iterator[tuple[ServingPlanResource, Planned]]:
+def thesis(request: pytest.FixtureRequest) -> tuple[ServingPlanResource, Planned]:
     resource = load_resource(request.param.read_text())
     outcome = plan(resource)
     assert isinstance(outcome, Planned), outcome
-    yield resource, outcome
+    return resource, outcome
 
 
 def test_six_examples_are_there() -> None:
@@ -124,13 +123,13 @@ def small_plan() -> Planned:
 
 
 def test_order_in_the_file_does_not_matter() -> None:
-    """Pools, models and domains shuffled five ways: one content hash."""
+    """Pools, models and domains shuffled three ways: one content hash."""
     body = read(EXAMPLES / "03-two-models.yaml")
     hashes = set()
-    for seed in range(5):
+    for seed in range(3):
         shuffled = deepcopy(body)
         for name in ("models", "pools"):
-            random.Random(seed).shuffle(shuffled["spec"][name])
+            random.Random(seed).shuffle(shuffled["spec"][name])  # noqa: S311  # an order, no secret
         resource = load_resource(shuffled)
         outcome = plan(resource)
         assert isinstance(outcome, Planned)
@@ -162,7 +161,7 @@ def test_hash_seed_does_not_matter() -> None:
     printed = [start(seed).communicate()[0] for seed in range(2)]
     together = [start(seed) for seed in range(2, 10)]
     printed += [process.communicate()[0] for process in together]
-    assert printed[0].startswith("sha256:")
+    assert len(printed[0].strip()) == 64  # sha-256 in hexadecimal
     assert len(set(printed)) == 1
 
 

@@ -1,7 +1,7 @@
 """Island sizes, packing rows and the assignment of nodes."""
 
 from decimal import Decimal
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def test_default_sizes_form_a_chain(
     count: int, node: int | None, domains: tuple[int, ...], sizes: tuple[int, ...]
 ) -> None:
     assert island_sizes(pool(count, node, domains)) == sizes
-    assert all(b % a == 0 for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b % a == 0 for a, b in pairwise(sizes))
 
 
 def test_capacity_counts_whole_nodes_inside_domains() -> None:

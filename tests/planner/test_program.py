@@ -28,7 +28,7 @@ def by_brute_force(p: PlanningProblem, templates: list[Template]) -> float:
     choices = [range(capacity(pools[t.pool], t.gpus) + 1) for t in templates]
     top = 0.0
     for counts in product(*choices):
-        used = {name: 0 for name in pools}
+        used = dict.fromkeys(pools, 0)
         for t, n in zip(templates, counts, strict=True):
             used[t.pool] += t.gpus * n
         cost = sum(used[name] * float(pools[name].price_per_gpu_hour) for name in pools)
