@@ -88,9 +88,9 @@ def cli() -> None:
     """From one ServingPlan to a proven LLM serving plan on mixed GPUs.
 
     \b
-    archipelago plan -f examples/02-minimal.yaml             a plan for people
-    archipelago plan -f plan.yaml -o json > plan.json        a plan for programs
-    archipelago verify plan.json                             check it independently
+    archipelago plan -f examples/02-minimal.yaml                        a plan for people
+    archipelago plan -f examples/02-minimal.yaml -o json > plan.json    a plan for programs
+    archipelago verify plan.json                                        check it
     """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
 
 
@@ -159,7 +159,7 @@ def workload() -> None:
     """Make and look at the `workload` part of a ServingPlan."""
 
 
-@workload.command("from-trace", epilog=EXIT_CODES)
+@workload.command("from-trace", epilog=EXIT_CODES, short_help="Turn a trace into a workload.")
 @click.argument("path", metavar="FILE")
 @click.option(
     "--bins",
@@ -194,7 +194,7 @@ def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> 
     return command.from_trace(path, command.Cut(bins, ranges, spacing), quiet)
 
 
-@workload.command("show", epilog=EXIT_CODES)
+@workload.command("show", epilog=EXIT_CODES, short_help="Show ranges, shares and lengths.")
 @click.argument("path", metavar="FILE")
 @output("table", "json")
 def show(path: str, form: str) -> int:

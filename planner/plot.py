@@ -91,7 +91,7 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
         2,
         width_ratios=(1.05, 1),
         left=0.075,
-        right=0.972,
+        right=0.968,
         wspace=0.15,
         top=top,
         bottom=0.5 / height,

@@ -177,7 +177,7 @@ def _stack(
     names = [n for n in marks if any(getattr(p, phase) == n for r in routes for p in r.pairs)]
     base = np.zeros(len(routes))
     narrow = np.diff(np.log(edges)) < NARROW * np.log(edges[-1] / edges[0])
-    borders = np.where(narrow, 0.0, 0.3).tolist()
+    borders = np.where(narrow, 0.0, 0.3)
     for name in names:
         part = np.array(
             [
@@ -186,16 +186,10 @@ def _stack(
             ]
         )
         mark = marks[name]
-        ax.bar(
-            edges[:-1],
-            part,
-            np.diff(edges),
-            base,
-            align="edge",
-            color=mark.colour,
-            edgecolor="white",
-            linewidth=borders,
-        )
+        some = part > 0
+        style: Any = {"color": mark.colour, "edgecolor": "white", "linewidth": borders[some]}
+        boxes = (edges[:-1][some], part[some], np.diff(edges)[some], base[some])
+        ax.bar(*boxes, align="edge", **style)
         _name_area(ax, edges, base, part, mark)
         base += part
     ax.set_ylim(0, 1)
