@@ -24,7 +24,7 @@ def per_million(shares: FloatArray) -> NDArray[np.int64]:
     Ties go to the earlier share, so that equal input gives equal output.
     """
     exact = shares / shares.sum() * MILLION
-    weights = np.floor(exact).astype(np.int64)
+    weights: NDArray[np.int64] = np.floor(exact).astype(np.int64)
     left = MILLION - int(weights.sum())
     order = np.argsort(-(exact - weights), kind="stable")
     weights[order[:left]] += 1
