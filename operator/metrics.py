@@ -58,6 +58,7 @@ class Metrics:
         self.replacements = self._counter("planner_replacements", "Processes ended", ["reason"])
         self.writes = self._counter("writes", "Write requests", ["kind"])
         self.events = self._counter("events", "Events told", ["reason"])
+        self.resyncs = self._counter("resyncs", "Full lists that were completed")
         self.resync = self._gauge("last_resync_timestamp_seconds", "End of the last full list")
         self.ready = self._gauge("plan_ready", "1 where Ready is True", _PLAN)
         self.figures = {

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from archipelago.planner.spec import ServingPlanResource, ServingPlanSpec
 
 Reply: TypeAlias = dict[str, Any]
-NICENESS = 5
-"""The operator's own loop goes first where both want the same processor."""
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
     limit_memory(int(sys.argv[1]))
-    os.nice(NICENESS)
     replies = _own_stdout()
     from archipelago.planner import checker, strategies, table  # noqa: F401, PLC0415  # warm
 

@@ -340,6 +340,8 @@ def _shuffled() -> Iterator[dict[str, Any]]:
     random = Random(1)  # noqa: S311
     while True:
         resource: dict[str, Any] = yaml.safe_load(text)
+        for model in resource["spec"]["models"]:
+            model["workload"]["ranges"] = {"count": 6}
         for name in ("models", "pools"):
             random.shuffle(resource["spec"][name])
         yield resource

@@ -1,0 +1,205 @@
+"""The operator as a process of its own, under its own service account, as it is deployed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.controlplane import Cluster, eventually
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "base"
+HOME = "archipelago-system"
+ACCOUNT = "archipelago-operator"
+USER = f"system:serviceaccount:{HOME}:{ACCOUNT}"
+COMMAND = (sys.executable, "-P", "-m", "archipelago.operator")
+
+
+def grant(cluster: Cluster) -> Path:
+    """Install the service account and its rights; returns its kubeconfig."""
+    for manifest in ("namespace.yaml", "serviceaccount.yaml", "rbac.yaml"):
+        cluster.kubectl("apply", "--server-side", "-f", DEPLOY / manifest)
+    return cluster.service_account_kubeconfig(HOME, ACCOUNT)
+
+
+@dataclass
+class Operator:
+    """An operator process; ``kubeconfig`` says which API server and account it uses."""
+
+    kubeconfig: Path
+    log: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] = COMMAND
+    directory: Path | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and return when it is ready."""
+        self.begin()
+        eventually(self.is_ready, within=30)
+
+    def begin(self) -> None:
+        """Start it without waiting."""
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(self.kubeconfig),
+            "ARCHIPELAGO_HTTP_HOST": "127.0.0.1",
+            "ARCHIPELAGO_HTTP_PORT": "0",
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=environment | dict(self.settings),
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+            )
+
+    def end(self, number: signal.Signals = signal.SIGTERM, within: float = 30) -> int:
+        """Send the signal and wait for the end; returns the exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(within)
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def is_ready(self) -> bool:
+        """Whether /readyz says so; fails where the process has ended."""
+        assert self.is_running(), self.log.read_text()[-4000:]
+        try:
+            return self.get("/readyz") == "ok\n"
+        except (urllib.error.URLError, ConnectionError, StopIteration):
+            return False
+
+    def get(self, path: str) -> str:
+        """What its HTTP endpoint answers."""
+        assert self.process is not None
+        port = next(
+            line["port"]
+            for line in reversed(self.lines())
+            if line["message"] == "started" and line["pid"] == self.process.pid
+        )
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric's series; 0 where there is none."""
+        return sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in self.get("/metrics").splitlines()
+            if line.startswith((f"archipelago_{name} ", f"archipelago_{name}{{"))
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log so far, line by line; an unfinished last line is left out."""
+        text = self.log.read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+@contextmanager
+def running(operator: Operator) -> Iterator[Operator]:
+    """An operator that is ready, ended at the end."""
+    operator.start()
+    try:
+        yield operator
+    finally:
+        if operator.is_running():
+            operator.end()
+
+
+@dataclass(frozen=True)
+class Plans:
+    """ServingPlans of one namespace, as their user sees them."""
+
+    cluster: Cluster
+    namespace: str
+
+    def kubectl(self, *args: str | Path, input: str | None = None, check: bool = True) -> str:  # noqa: A002
+        """Run kubectl in the namespace; returns what it printed."""
+        done = self.cluster.kubectl(f"-n={self.namespace}", *args, input=input, check=check)
+        return done.stdout if done.returncode == 0 else done.stderr
+
+    def apply(self, name: str, spec: Mapping[str, Any]) -> None:
+        """Apply a plan."""
+        self.kubectl("apply", "-f", "-", input=json.dumps(resource(name, spec)))
+
+    def patch(self, name: str, spec: Mapping[str, Any]) -> None:
+        """Merge a change into the spec."""
+        patch = json.dumps({"spec": spec})
+        self.kubectl("patch", "splan", name, "--type=merge", "-p", patch)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Read an object; empty where there is none."""
+        text = self.kubectl("get", kind, name, "-o=json", "--ignore-not-found")
+        found: dict[str, Any] = json.loads(text) if text else {}
+        return found
+
+    def plan(self, name: str) -> dict[str, Any]:
+        return self.get("splan", name)
+
+    def conditions(self, name: str) -> dict[str, dict[str, Any]]:
+        """Conditions by type."""
+        found = self.plan(name).get("status", {}).get("conditions", [])
+        return {condition["type"]: condition for condition in found}
+
+    def ready(self, name: str) -> tuple[str, str, int]:
+        """Status, reason and generation of Ready; of a plan without one: nothing."""
+        found = self.conditions(name).get("Ready", {})
+        return (
+            found.get("status", ""), found.get("reason", ""), found.get("observedGeneration", 0)
+        )  # fmt: skip
+
+    def table(self, name: str) -> dict[str, Any]:
+        """The routing table of a plan; empty where none is stored."""
+        stored = self.get("configmap", f"{name}-routing").get("data", {}).get("table.json")
+        found: dict[str, Any] = json.loads(stored) if stored else {}
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Events about a plan."""
+        items = json.loads(self.kubectl("get", "events.events.k8s.io", "-o=json"))["items"]
+        return [item for item in items if item["regarding"]["name"] == name]
+
+    def wait_ready(self, name: str, within: float = 30) -> None:
+        """Wait as a user would."""
+        self.kubectl("wait", "--for=condition=Ready", f"splan/{name}", f"--timeout={within:g}s")
+
+
+def resource(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A ServingPlan."""
+    return {
+        "apiVersion": "archipelago.dev/v1alpha1",
+        "kind": "ServingPlan",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def small(**spec: object) -> dict[str, Any]:
+    """A plan that is solved in a fraction of a second."""
+    workload = {
+        "logNormal": {"median": 1000, "sigma": "1", "max": 8192},
+        "outputTokens": {"mean": "200"},
+        "ranges": {"count": 4},
+    }
+    model = {"name": "llama", "architecture": "Llama-3.1-8B", "workload": workload}
+    pool = {"name": "h100", "accelerator": "H100", "count": 8, "pricePerGPUHour": "2.00"}
+    return {"models": [model], "pools": [pool], **spec}
+
+
+def seconds_until(condition: Any, within: float) -> float:  # noqa: ANN401  # a callable
+    """How long it takes until the condition is true."""
+    started = time.monotonic()
+    eventually(condition, within)
+    return time.monotonic() - started
