@@ -51,6 +51,7 @@ def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
     """The document of a plan, ready to be written as JSON or YAML."""
     plan, spec = planned.plan, normalised_spec(resource)
     groups = {group.name: group for group in plan.groups}
+    members = members_of(plan)
     content = {
         "apiVersion": API_VERSION,
         "kind": PLAN,
@@ -60,7 +61,7 @@ def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
         **_certificate(plan),
         "costPerHour": str(plan.cost_per_hour),
         "pools": [_pool(pool, plan) for pool in spec["pools"]],
-        "groups": [_group(group, plan) for group in plan.groups],
+        "groups": [_group(group, members[group.name]) for group in plan.groups],
         "islands": [_island(island, groups[island.group]) for island in plan.islands],
         "routes": [_route(route) for route in plan.routes],
         "unservable": [asdict(item) for item in plan.unservable],
@@ -124,7 +125,15 @@ def _pool(pool: Document, plan: Plan) -> Document:
     }
 
 
-def _group(group: Group, plan: Plan) -> Document:
+def members_of(plan: Plan) -> dict[str, list[str]]:
+    """Names of the islands of every group."""
+    found: dict[str, list[str]] = {group.name: [] for group in plan.groups}
+    for island in plan.islands:
+        found[island.group].append(island.name)
+    return found
+
+
+def _group(group: Group, members: list[str]) -> Document:
     return {
         "name": group.name,
         "model": group.model,
@@ -134,7 +143,7 @@ def _group(group: Group, plan: Plan) -> Document:
         "parallelism": asdict(group.parallelism),
         "maxBatch": group.max_batch,
         "islands": group.islands,
-        "members": [island.name for island in plan.islands if island.group == group.name],
+        "members": members,
         "rates": list(group.rates),
         "utilisation": group.utilisation,
         "binding": group.binding,

@@ -103,12 +103,12 @@ def key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) 
     ax.set_ylim(lines, -0.3)
     ax.set_xlim(0, 1)
     heads = ("", "phase", "pool, model", "islands", "parallelism", "req/s", "used, bound by")
-    columns = (0.0, 0.045, 0.13, 0.37, 0.52, 0.70, 0.80)
-    for x, head in zip(columns, heads, strict=True):
-        ax.text(x, 0.5, head, color="0.4", fontsize=8, va="center")
+    _line(ax, 0.5, heads, "0.4")
     for line, group in enumerate(shown, start=1):
         mark = marks[group.name]
         ax.add_patch(Rectangle((0.0, line + 0.12), 0.034, 0.76, facecolor=mark.colour))
+        middle = line + 0.5
+        ax.text(0.017, middle, mark.letter, color=mark.ink, fontsize=8, ha="center", va="center")
         cells = (
             "",
             str(group.phase),
@@ -118,18 +118,24 @@ def key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) 
             f"{sum(group.rates):,.1f}",
             f"{group.utilisation:.0%} {safe(group.binding)}",
         )
-        ax.text(
-            0.017, line + 0.5, mark.letter, color=mark.ink, fontsize=8, ha="center", va="center"
-        )
-        for x, cell in zip(columns, cells, strict=True):
-            ax.text(x, line + 0.5, cell, fontsize=8, va="center")
+        _line(ax, middle, cells, "black")
     if len(plan.groups) > len(shown):
         ax.text(
             0.05, lines - 0.5, f"... and {len(plan.groups) - len(shown)} more groups", fontsize=8
         )
 
 
+COLUMNS = (0.0, 0.045, 0.13, 0.37, 0.52, 0.785, 0.81)
+"""Where the columns of the key stand, as shares of its width; numbers end there."""
+NUMBERS = 5
+"""Index of the column of numbers."""
 LONGEST_CELL = 26
+
+
+def _line(ax: Axes, y: float, cells: tuple[str, ...], colour: str) -> None:
+    for i, (x, cell) in enumerate(zip(COLUMNS, cells, strict=True)):
+        side: Any = "right" if i == NUMBERS else "left"
+        ax.text(x, y, cell, ha=side, va="center", fontsize=8, color=colour)
 
 
 def _shorter(text: str) -> str:

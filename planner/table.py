@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.canonical import API_VERSION, Document, canonical, canonical_bytes
+from archipelago.planner.document import members_of
 from archipelago.planner.tablecheck import validate_content, validate_table
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ LIMIT = 900 * 1024
 
 def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
     """The ``content`` of the table: canonical, without time, versions or names of the cluster."""
+    members = members_of(plan)
     content = {
         "lengthUnit": spec.routing.length_unit,
         "unknownLength": spec.routing.unknown_length,
@@ -47,7 +49,7 @@ def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
             _model(name, [route for route in plan.routes if route.model == name], spec)
             for name in sorted({route.model for route in plan.routes})
         ],
-        "groups": [_group(group, plan) for group in plan.groups],
+        "groups": [_group(group, members[group.name]) for group in plan.groups],
         "islands": _islands(plan),
     }
     exact: Document = canonical(content)
@@ -105,12 +107,12 @@ def _unknown(routes: list[Route], rule: str) -> int:
     return len(routes) - 1
 
 
-def _group(group: Group, plan: Plan) -> Document:
+def _group(group: Group, members: list[str]) -> Document:
     return {
         "name": group.name,
         "model": group.model,
         "phase": str(group.phase),
-        "members": [island.name for island in plan.islands if island.group == group.name],
+        "members": members,
     }
 
 

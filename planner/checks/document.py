@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import THETA_UNIT, content_hash
 from archipelago.planner.checks.facts import TOLERANCE
+from archipelago.planner.reader import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +64,9 @@ def _members(document: Document, plan: Plan) -> Iterator[str]:
 
 def _pools(document: Document, plan: Plan) -> Iterator[str]:
     spec = {pool["name"]: pool for pool in document["problem"]["pools"]}
-    stated = {pool.get("name"): pool for pool in document.get("pools", [])}
-    for name in sorted({*spec, *stated}, key=str):
+    listed = list(Node(document).field("pools").items())
+    stated = {pool.field("name").text(): pool.mapping() for pool in listed}
+    for name in sorted({*spec, *stated}):
         if name not in spec or name not in stated:
             yield f"pools[{name}]: not in both the plan and the problem"
             continue

@@ -1,6 +1,7 @@
 """The independent checker: a plan made on paper passes, and every way to break it is found."""
 
 import ast
+import contextlib
 import copy
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from archipelago.perfmodel.errors import DoesNotFit
+from archipelago.perfmodel.errors import ArchipelagoError, DoesNotFit
 from archipelago.perfmodel.lengths import Range
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.planner.canonical import content_hash
@@ -433,6 +434,25 @@ def test_every_field_of_a_real_plan_is_checked() -> None:
         if not found:
             missed.append(path)
     assert missed == []
+
+
+def test_junk_anywhere_in_a_plan_is_an_answer_and_no_crash() -> None:
+    """Replace every value, mappings and lists too: findings or an error of ours, nothing else."""
+    document = real_document()
+    paths = [p for p in _places(document) if p[0] not in ("exclusions", "hash", "planSeconds")]
+    for path in paths:
+        for junk in (None, -1, 1e308, "\x1b", [], {}, [{}], {"name": []}):
+            broken = copy.deepcopy(document)
+            place = broken
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = junk
+            with contextlib.suppress(ArchipelagoError):
+                assert all_findings(broken), (path, junk)
+
+
+def _places(document: dict[str, Any]) -> set[tuple[Any, ...]]:
+    return {leaf[:depth] for leaf in _leaves(document) for depth in range(1, min(len(leaf), 4) + 1)}
 
 
 def test_hash_names_the_content() -> None:
