@@ -336,12 +336,15 @@ def _lags(metrics: Metrics) -> Iterator[float]:
 
 
 def _shuffled() -> Iterator[dict[str, Any]]:
-    text = (EXAMPLES / "03-two-models.yaml").read_text(encoding="utf-8")
+    """Two models on two pools, in every order that chance gives."""
     random = Random(1)  # noqa: S311
+    resource: dict[str, Any] = example().to_resource()
+    spec = json.loads(json.dumps(resource["spec"]))
+    model = spec["models"][0]
+    model["workload"]["ranges"] = {"count": 3}
+    spec["models"] = [model, model | {"name": "other", "weight": 2}]
+    pools = [{"name": name, "accelerator": name.upper(), "count": 4} for name in ("h100", "a100")]
     while True:
-        resource: dict[str, Any] = yaml.safe_load(text)
-        for model in resource["spec"]["models"]:
-            model["workload"]["ranges"] = {"count": 6}
-        for name in ("models", "pools"):
-            random.shuffle(resource["spec"][name])
-        yield resource
+        random.shuffle(spec["models"])
+        random.shuffle(pools)
+        yield resource | {"spec": spec | {"pools": list(pools)}}
