@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 """Times that rates are tightened and solved again before the shortfall is simply published."""
+ORDER_SHARE = 0.05
+"""Part of the published gap that readable routes may cost."""
 ENOUGH = 1 - 1e-9
 DIGITS = 9
 """Significant digits of theta, cut off below so that the promise never grows by rounding."""
@@ -119,7 +122,7 @@ def _settle(problem: PlanningProblem, program: Program, counts: NDArray[np.int64
     demands = {model.name: model for model in problem.models}
     factors = np.ones(len(counts))
     for _ in range(ROUNDS):
-        values = _rates(program, counts * factors, problem.solver.seed)
+        values = _rates(program, counts * factors, problem)
         used = _integer_weights(program, counts, values, demands)
         theta = min(values[THETA] * program.scale, *(_theta_by_rows(u) for u in used))
         evaluations = [evaluate(u.template, u.demand, u.unit * theta) for u in used]
@@ -134,20 +137,57 @@ def _settle(problem: PlanningProblem, program: Program, counts: NDArray[np.int64
     return _Settled(theta, used, final)
 
 
-def _rates(program: Program, capacity: FloatArray, seed: int) -> FloatArray:
-    """The LP over rates for given (possibly tightened) island counts; largest theta."""
+def _rates(program: Program, capacity: FloatArray, problem: PlanningProblem) -> FloatArray:
+    """Rates for given (possibly tightened) island counts: largest theta, then in order.
+
+    Among the many rates of equal theta the second program takes those that people can read: long
+    inputs go to the groups that are relatively best at them, so that each group serves few
+    stretches of lengths. It may give up ``ORDER_SHARE`` of the published gap for it.
+    """
     templates = len(program.templates)
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
     lower, upper = np.zeros(program.columns), np.full(program.columns, np.inf)
     lower[1 : 1 + templates] = upper[1 : 1 + templates] = capacity
     idle = capacity[program.pair_template] == 0
     upper[1 + templates :][idle] = 0.0
-    asked = Question(cost, lower, upper, integer=False)
-    solution = solve(program.without_cover(), asked, Effort(0.0, math.inf, seed))
+    cost = np.zeros(program.columns)
+    cost[THETA] = -1.0
+    values = _linear(program, Question(cost, lower, upper, integer=False), problem)
+    lower[THETA] = values[THETA] * (1 - problem.solver.gap * ORDER_SHARE)
+    cost = np.concatenate([np.zeros(1 + templates), _disorder(program, capacity)])
+    return _linear(program, Question(cost, lower, upper, integer=False), problem)
+
+
+def _linear(program: Program, asked: Question, problem: PlanningProblem) -> FloatArray:
+    effort = Effort(0.0, math.inf, problem.solver.seed)
+    solution = solve(program.without_cover(), asked, effort)
     if solution is None:
         raise SolverError("the islands chosen cannot serve every range: report this problem")
     return solution.values
+
+
+def _disorder(program: Program, capacity: FloatArray) -> FloatArray:
+    """Cost of each pair: falls with the range, faster for groups that are better at long inputs.
+
+    Such a cost (submodular in rank and range) is least when ranges and groups are in the same
+    order, as in a transport problem with the Monge property.
+    """
+    cost = np.zeros(len(program.pair_template))
+    for d, phase in product(range(len(program.demands)), Phase):
+        mine = [
+            c
+            for c, t in enumerate(program.templates)
+            if capacity[c] > 0 and t.phase is phase and program.demand_of[c] == d
+        ]
+        for rank, c in enumerate(sorted(mine, key=lambda c: -_growth(program.templates[c]))):
+            pairs = program.pair_template == c
+            cost[pairs] = -rank * program.pair_range[pairs] / len(program.demands[d].served)
+    return cost
+
+
+def _growth(template: Template) -> float:
+    """How much more the longest range costs a template than the shortest."""
+    able = np.flatnonzero(template.servable)
+    return float(template.rows[:, able[-1]].max() / template.rows[:, able[0]].max())
 
 
 def _integer_weights(
