@@ -51,7 +51,7 @@ def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
     """The document of a plan, ready to be written as JSON or YAML."""
     plan, spec = planned.plan, normalised_spec(resource)
     groups = {group.name: group for group in plan.groups}
-    members = members_of(plan)
+    members = plan.members()
     content = {
         "apiVersion": API_VERSION,
         "kind": PLAN,
@@ -123,14 +123,6 @@ def _pool(pool: Document, plan: Plan) -> Document:
         "used": used,
         "pricePerGPUHour": str(pool.get("pricePerGPUHour", "0")),
     }
-
-
-def members_of(plan: Plan) -> dict[str, list[str]]:
-    """Names of the islands of every group."""
-    found: dict[str, list[str]] = {group.name: [] for group in plan.groups}
-    for island in plan.islands:
-        found[island.group].append(island.name)
-    return found
 
 
 def _group(group: Group, members: list[str]) -> Document:

@@ -125,6 +125,13 @@ class Plan:
     unservable: tuple[Unservable, ...]
     exclusions: tuple[Exclusion, ...]
 
+    def members(self) -> dict[str, list[str]]:
+        """Names of the islands of every group."""
+        found: dict[str, list[str]] = {group.name: [] for group in self.groups}
+        for island in self.islands:
+            found[island.group].append(island.name)
+        return found
+
 
 @dataclass(frozen=True)
 class Relaxation:

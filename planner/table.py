@@ -13,7 +13,6 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.canonical import API_VERSION, Document, canonical, canonical_bytes
-from archipelago.planner.document import members_of
 from archipelago.planner.tablecheck import validate_content, validate_table
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ LIMIT = 900 * 1024
 
 def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
     """The ``content`` of the table: canonical, without time, versions or names of the cluster."""
-    members = members_of(plan)
+    members = plan.members()
     content = {
         "lengthUnit": spec.routing.length_unit,
         "unknownLength": spec.routing.unknown_length,

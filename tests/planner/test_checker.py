@@ -436,12 +436,15 @@ def test_every_field_of_a_real_plan_is_checked() -> None:
     assert missed == []
 
 
+JUNK: tuple[object, ...] = (None, -1, 1e308, "\x1b", [], {}, [{}], {"name": []})
+
+
 def test_junk_anywhere_in_a_plan_is_an_answer_and_no_crash() -> None:
     """Replace every value, mappings and lists too: findings or an error of ours, nothing else."""
     document = real_document()
     paths = [p for p in _places(document) if p[0] not in ("exclusions", "hash", "planSeconds")]
     for path in paths:
-        for junk in (None, -1, 1e308, "\x1b", [], {}, [{}], {"name": []}):
+        for junk in JUNK:
             broken = copy.deepcopy(document)
             place = broken
             for step in path[:-1]:
