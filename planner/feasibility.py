@@ -6,7 +6,6 @@ target, GPUs of one pool, the budget, the stated rates. Kinds that do not help a
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,9 +17,6 @@ from archipelago.planner.relax import OutOfTime, relaxations
 
 if TYPE_CHECKING:
     from archipelago.planner.templates import Catalogue
-
-REASONS_SHOWN = 3
-"""Exclusion reasons in a message; the document carries all of them."""
 
 
 def unservable(problem: PlanningProblem, catalogue: Catalogue) -> tuple[Unservable, ...]:
@@ -90,10 +86,10 @@ def _what_is_missing(
     mine = [t for t in catalogue.templates if t.model == model.name]
     for phase in Phase:
         if not any(t.phase is phase for t in mine):
-            why = _common_reasons(catalogue, model.name, phase)
-            return f"no island can serve {phase} of {model.name}: {why}", (
-                InfeasibleReason.NO_TEMPLATE
+            text = (
+                f"no island can serve {phase} of {model.name}; {_nearest(catalogue, model, phase)}"
             )
+            return text, InfeasibleReason.NO_TEMPLATE
     text = (
         f"{worst.share:.3%} of the requests of {model.name} (inputs from {worst.above} tokens) "
         f"fit no island, more than maxUnservable {allowed:.3%}"
@@ -101,11 +97,8 @@ def _what_is_missing(
     return text, InfeasibleReason.UNSERVABLE
 
 
-def _common_reasons(catalogue: Catalogue, model: str, phase: Phase) -> str:
-    reasons = Counter(
-        exclusion.reason
-        for exclusion in catalogue.exclusions
-        if exclusion.template.startswith(f"{model}/") and f"/{phase}/" in exclusion.template
-    )
-    shown = [reason for reason, _ in reasons.most_common(REASONS_SHOWN)]
-    return "; ".join(shown) or "no pool has an island size for it"
+def _nearest(catalogue: Catalogue, model: ModelDemand, phase: Phase) -> str:
+    nearest = catalogue.nearest.get((model.name, phase))
+    if nearest is None:
+        return "no pool has an island size for it"
+    return f"the nearest is {nearest.template}: {nearest.reason}"

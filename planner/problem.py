@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.lengths import LengthDistribution, Range
-    from archipelago.planner.plan import Plan
 
 
 class Phase(StrEnum):
@@ -101,7 +100,6 @@ class PlanningProblem:
     min_headroom: float | None = None
     max_unservable: float = 0.001
     solver: SolverSettings = field(default_factory=SolverSettings)
-    running: Plan | None = None
 
     @property
     def objective(self) -> Objective:

@@ -7,6 +7,7 @@ model: docs/performance-model.md). What cannot be used is left out with its reas
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -51,7 +52,6 @@ class Template:
     rows: FloatArray
     servable: NDArray[np.bool_]
     performance: PerformanceModel
-    utilisation_cap: float = 1.0
 
     @property
     def key(self) -> str:
@@ -62,10 +62,15 @@ class Template:
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """All templates of a problem in canonical order, and what was left out."""
+    """All templates of a problem in canonical order, and what was left out.
+
+    ``nearest``: for each (model, phase) with an exclusion the one that missed its limit by the
+    smallest factor; the first thing to look at where nothing is left.
+    """
 
     templates: tuple[Template, ...]
     exclusions: tuple[Exclusion, ...]
+    nearest: dict[tuple[str, Phase], Exclusion]
 
 
 @dataclass(frozen=True)
@@ -78,28 +83,61 @@ class _Shape:
     parallelism: Parallelism
     phase: Phase
 
+    def template(
+        self,
+        max_batch: int,
+        row_names: tuple[str, ...],
+        rows: FloatArray,
+        servable: NDArray[np.bool_],
+        performance: PerformanceModel,
+    ) -> Template:
+        """The template that this shape is at one operating point."""
+        return Template(
+            self.demand.name,
+            self.pool.name,
+            self.phase,
+            self.gpus,
+            self.parallelism,
+            max_batch,
+            row_names,
+            rows,
+            servable,
+            performance,
+        )
+
     def __str__(self) -> str:
         where = f"{self.demand.name}/{self.pool.name}/x{self.gpus}"
         return f"{where}/{self.phase}/{self.parallelism}"
 
 
 class _Unusable(Exception):  # noqa: N818  # control flow inside this module
-    """The shape cannot be a template; the message says why, with the numbers."""
+    """The shape cannot be a template; the message says why, with the numbers.
+
+    ``factor`` is need over limit, where that is known.
+    """
+
+    def __init__(self, why: str, factor: float = math.inf) -> None:
+        super().__init__(why)
+        self.factor = factor
 
 
 def build_catalogue(problem: PlanningProblem, progress: Progress = quiet) -> Catalogue:
     """Benchmark every shape, keep what can serve something and is not dominated."""
     shapes = list(_shapes(problem))
     found: list[Template] = []
-    exclusions: list[Exclusion] = []
+    missed: list[tuple[float, _Shape, Exclusion]] = []
     for done, shape in enumerate(shapes):
         progress("benchmarking templates", done / len(shapes))
         try:
             found.extend(_benchmark(shape))
         except _Unusable as unusable:
-            exclusions.append(Exclusion(str(shape), str(unusable)))
+            missed.append((unusable.factor, shape, Exclusion(str(shape), str(unusable))))
     kept, dominated = _prune(found)
-    return Catalogue(tuple(kept), tuple(sorted([*exclusions, *dominated], key=_by_name)))
+    nearest: dict[tuple[str, Phase], Exclusion] = {}
+    for _, shape, exclusion in sorted(missed, key=lambda item: (item[0], item[2].template)):
+        nearest.setdefault((shape.demand.name, shape.phase), exclusion)
+    exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
+    return Catalogue(tuple(kept), tuple(exclusions), nearest)
 
 
 def _by_name(exclusion: Exclusion) -> tuple[str, str]:
@@ -145,39 +183,30 @@ def _held_ranges(shape: _Shape, performance: PerformanceModel) -> NDArray[np.boo
     holds = np.asarray(longest + kept_output <= per_copy)
     if not holds.any():
         need = longest[0] + kept_output[0]
-        raise _Unusable(f"KV memory of one copy holds {per_copy:.0f} tokens, needs {need:.0f}")
+        why = f"KV memory of one copy holds {per_copy:.0f} tokens, needs {need:.0f}"
+        raise _Unusable(why, need / per_copy if per_copy else math.inf)
     return holds
+
+
+def _longest_inputs(demand: ModelDemand) -> FloatArray:
+    return np.array([r.max - 1 for r in demand.ranges], dtype=np.float64)
 
 
 def _prefill(shape: _Shape, performance: PerformanceModel, holds: NDArray[np.bool_]) -> Template:
     demand = shape.demand
     ttft = demand.targets.ttft
     cap = capacity.prefill_utilisation(performance, demand.lengths, ttft)
-    longest = np.array([r.max - 1 for r in demand.ranges], dtype=np.float64)
-    alone = performance.prefill_time(longest)
+    alone = performance.prefill_time(_longest_inputs(demand))
     servable = holds if ttft is None else holds & (alone <= ttft)
     if ttft is not None and (cap <= 0 or not servable.any()):
-        mean = float(
-            np.dot(demand.lengths.probability, performance.prefill_time(demand.lengths.length))
-        )
+        mean = float(demand.lengths.probability @ performance.prefill_time(demand.lengths.length))
         raise _Unusable(
             f"TTFT {ttft * 1e3:.0f} ms: an idle island needs {alone[0] * 1e3:.0f} ms for the "
-            f"shortest range and {mean * 1e3:.0f} ms on average"
+            f"shortest range and {mean * 1e3:.0f} ms on average",
+            max(float(alone[0]), mean) / ttft,
         )
     row = capacity.prefill_row(performance, demand.lengths, demand.ranges, cap)
-    return Template(
-        demand.name,
-        shape.pool.name,
-        shape.phase,
-        shape.gpus,
-        shape.parallelism,
-        1,
-        ("time",),
-        np.atleast_2d(row),
-        servable,
-        performance,
-        cap,
-    )
+    return shape.template(1, ("time",), np.atleast_2d(row), servable, performance)
 
 
 def _decode(
@@ -186,37 +215,22 @@ def _decode(
     demand = shape.demand
     tpot = demand.targets.tpot
     moments = demand.lengths.moments(demand.ranges)
-    longest = np.array([r.max - 1 for r in demand.ranges]) + moments.output
+    context = _longest_inputs(demand) + moments.output
     copies = float(shape.parallelism.dp)
-    alone = performance.decode_step_time(np.full_like(longest, copies), copies * longest)
+    alone = performance.decode_step_time(np.full_like(context, copies), copies * context)
     servable = holds if tpot is None else holds & (alone <= tpot)
-    if not servable.any():
-        raise _Unusable(
-            f"TPOT {(tpot or 0) * 1e3:.0f} ms: one sequence alone takes "
-            f"{alone.min() * 1e3:.1f} ms per token"
-        )
     found = []
-    for cap in capacity.batch_caps(performance, moments, tpot):
+    for cap in capacity.batch_caps(performance, moments, tpot) if servable.any() else ():
         step = capacity.affine_majorant(performance, cap, _mean_context(moments))
-        if tpot is not None and step.a >= BALANCED * tpot:
-            continue
-        names, rows = capacity.decode_rows(step, moments, tpot)
-        found.append(
-            Template(
-                demand.name,
-                shape.pool.name,
-                shape.phase,
-                shape.gpus,
-                shape.parallelism,
-                cap,
-                tuple(names),
-                rows,
-                servable,
-                performance,
-            )
-        )
+        if tpot is None or step.a < BALANCED * tpot:
+            names, rows = capacity.decode_rows(step, moments, tpot)
+            found.append(shape.template(cap, names, rows, servable, performance))
     if not found:
-        raise _Unusable(f"TPOT {(tpot or 0) * 1e3:.0f} ms: the step without load is longer")
+        least, limit = float(alone.min()), tpot or math.inf
+        raise _Unusable(
+            f"TPOT {limit * 1e3:.0f} ms: a sequence alone takes {least * 1e3:.1f} ms per token",
+            least / limit,
+        )
     return found
 
 
