@@ -2,14 +2,15 @@
 
 First fit by decreasing size is exact for a divisibility chain: multi-node islands take whole
 nodes of one domain, then node-sized ones, then the parts of a node. Nodes of a pool are named
-``<domain>-<i>`` (``<pool>-<i>`` where the pool states no domains), i from 0.
+``<pool>-<domain>-<i>`` (``<pool>-<i>`` where the pool states no domains), i from 0: racks of two
+pools may share a name, nodes may not.
 """
 
 from dataclasses import dataclass, field
 
 from archipelago.planner.errors import SolverError
 from archipelago.planner.packing import domains_of
-from archipelago.planner.problem import Pool
+from archipelago.planner.problem import Domain, Pool
 
 
 @dataclass
@@ -36,10 +37,17 @@ def assign_nodes(pool: Pool, sizes: dict[str, int]) -> dict[str, tuple[str, ...]
     if pool.gpus_per_node is None:
         return dict.fromkeys(sizes, ())
     free = _Free(
-        {d.name: [f"{d.name}-{i}" for i in range(d.nodes)][::-1] for d in domains_of(pool)}
+        {
+            d.name: [f"{_prefix(pool, d)}-{i}" for i in range(d.nodes)][::-1]
+            for d in domains_of(pool)
+        }
     )
     order = sorted(sizes, key=lambda island: -sizes[island])  # stable: names keep their order
     return {island: _place(free, sizes[island], pool.gpus_per_node) for island in order}
+
+
+def _prefix(pool: Pool, domain: Domain) -> str:
+    return f"{pool.name}-{domain.name}" if pool.domains else pool.name
 
 
 def _place(free: _Free, size: int, node_gpus: int) -> tuple[str, ...]:

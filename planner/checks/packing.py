@@ -59,7 +59,12 @@ def _island(pool: Pool, per_node: int, island: Island, group: Group) -> Iterator
 
 def _domain(pool: Pool, per_node: int, node: str) -> str | None:
     """The domain that a node belongs to; None where there is no such node."""
-    sizes = {d.name: d.nodes for d in pool.domains} or {pool.name: pool.count // per_node}
-    domain, _, number = node.rpartition("-")
-    canonical = number.isascii() and number.isdigit() and str(int(number)) == number
-    return domain if canonical and int(number) < sizes.get(domain, 0) else None
+    sizes = {f"{pool.name}-{d.name}": d for d in pool.domains}
+    prefix, _, number = node.rpartition("-")
+    if not (number.isascii() and number.isdigit() and str(int(number)) == number):
+        return None
+    if not sizes:
+        known = prefix == pool.name and int(number) < pool.count // per_node
+        return pool.name if known else None
+    domain = sizes.get(prefix)
+    return domain.name if domain and int(number) < domain.nodes else None

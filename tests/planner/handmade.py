@@ -125,10 +125,10 @@ PLAN = Plan(
     cost_per_hour=Decimal(24),  # 16 GPUs at $1 and 4 at $2
     groups=GROUPS,
     islands=(
-        Island("short-prefill-0", "short-prefill", ("rack-0-0",)),
-        Island("short-prefill-1", "short-prefill", ("rack-0-0",)),
+        Island("short-prefill-0", "short-prefill", ("a-rack-0-0",)),
+        Island("short-prefill-1", "short-prefill", ("a-rack-0-0",)),
         Island("long-prefill-0", "long-prefill"),
-        Island("main-decode-0", "main-decode", ("rack-1-0",)),
+        Island("main-decode-0", "main-decode", ("a-rack-1-0",)),
         Island("spare-decode-0", "spare-decode"),
     ),
     routes=(

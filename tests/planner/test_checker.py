@@ -112,25 +112,25 @@ BROKEN_PLANS = {
         "costPerHour: 23 stated, the islands cost 24",
     ),
     "a node that is not there": (
-        with_island("main-decode-0", nodes=("rack-1-1",)),
-        "pool a has no node 'rack-1-1'",
+        with_island("main-decode-0", nodes=("a-rack-1-1",)),
+        "pool a has no node 'a-rack-1-1'",
     ),
     "a node written otherwise": (
-        with_island("main-decode-0", nodes=("rack-1-00",)),
-        "pool a has no node 'rack-1-00'",
+        with_island("main-decode-0", nodes=("a-rack-1-00",)),
+        "pool a has no node 'a-rack-1-00'",
     ),
     "a node too few": (with_island("main-decode-0", nodes=()), "0 named, 8 GPUs need 1"),
     "a node twice": (
-        with_island("main-decode-0", nodes=("rack-1-0", "rack-1-0")),
+        with_island("main-decode-0", nodes=("a-rack-1-0", "a-rack-1-0")),
         "a node is named twice",
     ),
     "two domains": (
-        with_island("main-decode-0", nodes=("rack-0-0", "rack-1-0")),
+        with_island("main-decode-0", nodes=("a-rack-0-0", "a-rack-1-0")),
         "spans the domains rack-0, rack-1",
     ),
     "a node too full": (
-        with_island("short-prefill-0", nodes=("rack-1-0",)),
-        "nodes[rack-1-0]: islands take 12 GPUs, it has 8",
+        with_island("short-prefill-0", nodes=("a-rack-1-0",)),
+        "nodes[a-rack-1-0]: islands take 12 GPUs, it has 8",
     ),
     "nodes where none are known": (
         with_island("long-prefill-0", nodes=("b-0",)),

@@ -78,7 +78,7 @@ def test_lists_pools_groups_islands_and_routes() -> None:
     }  # fmt: skip
     assert found["islands"][0] == {
         "name": "short-prefill-0", "group": "short-prefill", "model": "m", "pool": "a",
-        "phase": "prefill", "gpus": 4, "nodes": ["rack-0-0"],
+        "phase": "prefill", "gpus": 4, "nodes": ["a-rack-0-0"],
     }  # fmt: skip
     assert found["routes"][1] == {
         "model": "m", "range": {"min": 100, "max": 200}, "share": 0.5,

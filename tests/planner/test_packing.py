@@ -114,7 +114,7 @@ def test_what_the_rows_accept_is_assigned_to_real_nodes(
         assert len({node.rsplit("-", 1)[0] for node in nodes}) == 1, "one domain"
         for node in nodes:
             used[node] = used.get(node, 0) + min(islands[island], 8)
-    names = {f"rack-{d}-{i}" for d, n in enumerate(domains) for i in range(n)}
+    names = {f"p-rack-{d}-{i}" for d, n in enumerate(domains) for i in range(n)}
     assert set(used) <= names
     assert all(gpus <= 8 for gpus in used.values())
 
