@@ -221,9 +221,12 @@ def _farewell(directory: Path, name: str, watch: Stopwatch) -> None:
         click.echo(f"{seconds:6.1f} s  {what}")
     _title("yours to play with, from another terminal, until Ctrl-C here")
     click.echo(f"export KUBECONFIG={(directory / 'kubeconfig').absolute()}")
+    patch = f"kubectl patch splan/{name} --type=merge -p"
+    click.echo(f"""{patch} '{{"spec": {{"budgetPerHour": "40"}}}}' # a smaller plan""")
+    click.echo(
+        f"""{patch} '{{"spec": {{"budgetPerHour": "24"}}}}' # no plan, and what would help"""
+    )
     click.echo(f"kubectl describe splan/{name}")
-    cheaper = json.dumps({"spec": {"budgetPerHour": "24"}})
-    click.echo(f"kubectl patch splan/{name} --type=merge -p '{cheaper}'")
     click.echo("kubectl get splan -o wide --watch")
     click.echo(f"\nthe picture: {_shown(directory / 'plan.png')}")
 
