@@ -8,7 +8,7 @@ model: docs/performance-model.md). What cannot be used is left out with its reas
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem, Poo
 from archipelago.planner.strategy import Progress, quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from numpy.typing import NDArray
 
@@ -105,6 +105,12 @@ class _Shape:
             performance,
         )
 
+    @property
+    def silicon(self) -> Hashable:
+        """What the benchmark depends on; pools of one accelerator share it."""
+        node = (self.pool.accelerator.name, self.pool.gpus_per_node)
+        return (self.demand.name, *node, self.gpus, self.phase, self.parallelism)
+
     def __str__(self) -> str:
         where = f"{self.demand.name}/{self.pool.name}/x{self.gpus}"
         return f"{where}/{self.phase}/{self.parallelism}"
@@ -124,20 +130,37 @@ class _Unusable(Exception):  # noqa: N818  # control flow inside this module
 def build_catalogue(problem: PlanningProblem, progress: Progress = quiet) -> Catalogue:
     """Benchmark every shape, keep what can serve something and is not dominated."""
     shapes = list(_shapes(problem))
+    known: dict[Hashable, list[Template] | _Unusable] = {}
     found: list[Template] = []
     missed: list[tuple[float, _Shape, Exclusion]] = []
     for done, shape in enumerate(shapes):
         progress("benchmarking templates", done / len(shapes))
-        try:
-            found.extend(_benchmark(shape))
-        except _Unusable as unusable:
-            missed.append((unusable.factor, shape, Exclusion(str(shape), str(unusable))))
+        if shape.silicon not in known:
+            known[shape.silicon] = _outcome(shape)
+        answer = known[shape.silicon]
+        if isinstance(answer, _Unusable):
+            missed.append((answer.factor, shape, Exclusion(str(shape), str(answer))))
+        else:
+            found.extend(replace(template, pool=shape.pool.name) for template in answer)
     kept, dominated = _prune(found)
+    exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
+    return Catalogue(tuple(kept), tuple(exclusions), _nearest(missed))
+
+
+def _outcome(shape: _Shape) -> list[Template] | _Unusable:
+    try:
+        return _benchmark(shape)
+    except _Unusable as unusable:
+        return unusable
+
+
+def _nearest(
+    missed: list[tuple[float, _Shape, Exclusion]],
+) -> dict[tuple[str, Phase], Exclusion]:
     nearest: dict[tuple[str, Phase], Exclusion] = {}
     for _, shape, exclusion in sorted(missed, key=lambda item: (item[0], item[2].template)):
         nearest.setdefault((shape.demand.name, shape.phase), exclusion)
-    exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
-    return Catalogue(tuple(kept), tuple(exclusions), nearest)
+    return nearest
 
 
 def _by_name(exclusion: Exclusion) -> tuple[str, str]:
@@ -177,7 +200,7 @@ def _held_ranges(shape: _Shape, performance: PerformanceModel) -> NDArray[np.boo
     """Ranges whose longest request fits into the KV memory of one copy, with its mean output."""
     demand = shape.demand
     moments = demand.lengths.moments(demand.ranges)
-    longest = np.array([r.max - 1 for r in demand.ranges], dtype=np.float64)
+    longest = _longest_inputs(demand)
     kept_output = moments.output if shape.phase is Phase.DECODE else np.ones_like(longest)
     per_copy = performance.kv_capacity() / shape.parallelism.dp
     holds = np.asarray(longest + kept_output <= per_copy)
@@ -243,26 +266,26 @@ def _prune(templates: list[Template]) -> tuple[list[Template], list[Exclusion]]:
     """Drop templates that the same GPUs in islands of another template beat everywhere.
 
     Smaller islands pack wherever a larger one does, so k islands of 1/k of the size may stand for
-    one: their joint capacity is ``A lambda <= k``. Two of equal strength keep the larger island.
+    one: their joint capacity is ``A lambda <= k``. Of two equals the later one stays.
     """
     kept: list[Template] = []
     dropped: list[Exclusion] = []
-    for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.phase)):
-        rivals = sorted(members, key=lambda t: -t.gpus)
-        alive = list(rivals)
-        for template in reversed(rivals):  # small ones first: they yield to larger equals
+    for _, members in groupby(templates, key=lambda t: (t.model, t.pool)):
+        rivals = list(members)
+        alive = dict.fromkeys(rivals)  # templates compare by identity
+        for template in rivals:
             better = next((t for t in alive if t is not template and _beats(t, template)), None)
             if better is not None:
-                alive.remove(template)
+                del alive[template]
                 reason = f"dominated by {better.key}: no range is served better per GPU"
                 dropped.append(Exclusion(template.key, reason))
-        kept.extend(t for t in reversed(rivals) if any(t is a for a in alive))
+        kept.extend(alive)
     return kept, dropped
 
 
 def _beats(one: Template, other: Template) -> bool:
     """Whether the GPUs of ``other`` serve at least as much as islands of ``one``."""
-    if other.gpus % one.gpus or one.rows.shape != other.rows.shape:
+    if one.phase is not other.phase or other.gpus % one.gpus:
         return False
     count = other.gpus // one.gpus
     able = other.servable
