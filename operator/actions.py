@@ -36,10 +36,11 @@ class CancelPlanning:
 
 @dataclass(frozen=True)
 class WriteStatus:
-    """Apply the status."""
+    """Apply the status. ``reserves``: the table's next sequence that it promises; 0 for none."""
 
     status: Status
     reason: str
+    reserves: int = 0
 
 
 @dataclass(frozen=True)

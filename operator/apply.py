@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
 from archipelago.operator.actions import (
@@ -141,6 +140,7 @@ class Reconciler:
         finally:
             self._metrics.write("status")
         self._cache.see_plan(SeenPlan.from_body(body))
+        self._states[plan.key] = self._state(plan.key).with_reserved(action.reserves)
         return True
 
     async def _write_table(
@@ -149,18 +149,19 @@ class Reconciler:
         """Store the table. Where another version lies there, look at that one first."""
         now = self._now()
         manifest = table_manifest(plan, table, action.identity, action.content, now.wall)
-        state = self._state(plan.key)
+        # Whatever becomes of this try, its sequence is used up: the answer may be lost.
+        self._states[plan.key] = self._state(plan.key).with_reserved(0)
         try:
             body = await self._cluster.apply_table(manifest)
         except (Conflict, NotFound):
             await self._read_table(plan.key)
             return True
         except Refused as refusal:
-            self._states[plan.key] = state.with_refusal(str(refusal), now)
+            self._states[plan.key] = self._state(plan.key).with_refusal(str(refusal), now)
             return True
         finally:
             self._metrics.write("table")
-        self._states[plan.key] = state.with_table_written(action.identity.sequence)
+        self._states[plan.key] = self._state(plan.key).with_table_written()
         self._cache.see_table(await asyncio.to_thread(SeenTable.from_body, body))
         return True
 
@@ -183,8 +184,9 @@ class Reconciler:
 
 def _note(seen: Observation, action: Action, seconds: float) -> None:
     """One line per action, with what a reader needs to follow a plan through the log."""
-    reason = asdict(action).get("reason", "")
-    log.info(
+    reason = getattr(action, "reason", "")
+    log.log(
+        logging.DEBUG if isinstance(action, ReadTable | Wait) else logging.INFO,
         type(action).__name__,
         extra={
             "plan": seen.key.name,

@@ -7,10 +7,13 @@ cut off for a while does not.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from archipelago.operator.manifests import Key, table_name
 from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Seen(Protocol):
@@ -65,10 +68,17 @@ class Store(Generic[S]):
         del self._objects[key]
         return True
 
-    def list_ended(self, listed: set[Key], version: str, namespace: str | None) -> tuple[Key, ...]:
+    def list_ended(
+        self,
+        listed: set[Key],
+        version: str,
+        namespace: str | None,
+        covers: Callable[[S], bool] = lambda _seen: True,
+    ) -> tuple[Key, ...]:
         """Forget what a list of the namespace, taken at ``version``, does not hold.
 
-        Objects that are younger than the list stay. Returns the keys of what was forgotten.
+        Objects that are younger than the list stay, and those that it does not cover: a list by
+        label says nothing about objects without it. Returns the keys of what was forgotten.
         """
         gone = [
             key
@@ -76,6 +86,7 @@ class Store(Generic[S]):
             if key not in listed
             and namespace in (None, key.namespace)
             and _version(seen) <= int(version)
+            and covers(seen)
         ]
         for key in gone:
             del self._objects[key]

@@ -106,7 +106,8 @@ class SummaryStatus(StatusObject):
     )
     table_sequence: Count | None = Field(
         default=None,
-        description="Sequence number of the stored routing table; it only ever grows [tables].",
+        description="Highest sequence number given to a routing table of this plan; it only ever "
+        "grows [tables].",
     )
 
 

@@ -28,7 +28,8 @@ TABLE_KEY: Final = "table.json"
 TABLE_BYTES: Final = 900 * 1024  # planner.table.LIMIT, without importing numpy
 PLAN_LABEL: Final = f"{GROUP}/plan"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-SELECTOR: Final = f"{MANAGED_BY}=archipelago"
+OURS: Final = "archipelago"
+SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 
@@ -122,7 +123,7 @@ def table_labels(plan: str) -> dict[str, str]:
     """Labels by which people, tools and our own watch find the table."""
     return {
         "app.kubernetes.io/name": "routing-table",
-        MANAGED_BY: "archipelago",
+        MANAGED_BY: OURS,
         "app.kubernetes.io/part-of": "archipelago",
         "app.kubernetes.io/instance": label_value(plan),
         PLAN_LABEL: label_value(plan),

@@ -16,6 +16,8 @@ from archipelago.operator.manifests import (
     CONTENT,
     INPUTS,
     KIND,
+    MANAGED_BY,
+    OURS,
     TABLE_KEY,
     Identity,
     Key,
@@ -110,6 +112,10 @@ class SeenTable:
             content_hash=content_hash,
             identity=identity,
         )
+
+    def is_selected(self) -> bool:
+        """Whether our watches and lists, which go by a label, tell about it."""
+        return self.labels.get(MANAGED_BY) == OURS
 
     def belongs_to(self, plan: SeenPlan) -> bool:
         """Whether it was made for this very plan, not for a namesake."""

@@ -1,8 +1,9 @@
 """One decision: what we see, what we remember and the time -> what to do, with reasons; pure.
 
-The order of a change is: say that it was seen, plan, store the table, say so. Each decision makes
-at most one write; when it is done the next decision looks at what is there then. So it does not
-matter after which step the operator was killed: the same function picks up from what is stored.
+The order of a change is: say that it was seen (and promise the table a sequence), plan, store the
+table, say so. Each decision makes at most one write; when it is done the next decision looks at
+what is there then. So it does not matter after which step the operator was killed: the same
+function picks up from what is stored.
 
 A ServingPlan that has its answer leads to no action at all, after a restart as well: the table
 carries the hash of the inputs that it answers.
@@ -51,7 +52,7 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
 def _pursue(plan: SeenPlan, table: SeenTable | None, state: State, now: Now) -> tuple[Action, ...]:
     verdict = state.verdict_on(plan.inputs_hash)
     if verdict is None:
-        return () if _is_settled(plan, table) else _begin(plan, state, now, "new inputs")
+        return () if _is_settled(plan, table) else _begin(plan, table, state, now)
     if isinstance(verdict, Failed):
         return _fail(plan, table, verdict, state, now)
     return _publish(plan, table, verdict, state, now)
@@ -69,14 +70,16 @@ def _is_settled(plan: SeenPlan, table: SeenTable | None) -> bool:
     )
 
 
-def _begin(plan: SeenPlan, state: State, now: Now, reason: str) -> tuple[Action, ...]:
+def _begin(plan: SeenPlan, table: SeenTable | None, state: State, now: Now) -> tuple[Action, ...]:
     """Start the planner and say that the change was seen."""
-    start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, reason),)
+    start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, "no plan is at hand"),)
     if state.planning == plan.inputs_hash:
         start = ()
     if plan.status.is_complete and plan.status.observed_generation == plan.generation:
         return start
-    return (*start, *_say(plan, report.planning(plan, now.wall), "seen"))
+    sequence = report.last_sequence(plan, table) + 1
+    status = report.planning(plan, sequence, now.wall)
+    return (*start, WriteStatus(status, "the change was seen", reserves=sequence))
 
 
 def _fail(
@@ -110,14 +113,18 @@ def _publish(
         wait = Wait(state.refused_until - now.monotonic, why.reason)
         return (*_give_up(plan, table, verdict, why, now), wait)
     if verdict.content is None:
-        return _begin(plan, state, now, "the stored table is not what was published")
+        return _begin(plan, table, state, now)
     return _store(plan, table, verdict.content, state)
 
 
 def _store(
     plan: SeenPlan, table: SeenTable | None, content: str, state: State
 ) -> tuple[Action, ...]:
-    identity = Identity(plan.uid, plan.generation, _last_sequence(plan, table, state) + 1)
+    last = report.last_sequence(plan, table)
+    if not state.reserved == last > _stored_sequence(table):
+        promise = report.reserving(plan.status, last + 1)
+        return (WriteStatus(promise, "a sequence for the table", reserves=last + 1),)
+    identity = Identity(plan.uid, plan.generation, state.reserved)
     if table is None:
         return (WriteTable(identity, content, "there is no table"),)
     write = WriteTable(identity, content, "the table answers other inputs or was changed")
@@ -177,11 +184,8 @@ def _cancel(state: State, reason: str) -> tuple[Action, ...]:
     return (CancelPlanning(reason),) if state.planning else ()
 
 
-def _last_sequence(plan: SeenPlan, table: SeenTable | None, state: State) -> int:
-    """The highest known: the table may have been deleted, the status may lag by one write."""
-    stored = table.identity.sequence if table and table.identity else 0
-    said = plan.status.summary.get("tableSequence", 0)
-    return max(stored, int(said), state.sequence)
+def _stored_sequence(table: SeenTable | None) -> int:
+    return table.identity.sequence if table and table.identity else 0
 
 
 def _too_large(verdict: Planned) -> Finding:

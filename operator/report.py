@@ -6,7 +6,7 @@ A status never promises more than what is stored: ``published`` is given the tab
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from archipelago.operator import conditions
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Findings: TypeAlias = dict[ConditionType, Finding]
 
+SEQUENCE: Final = "tableSequence"
+
 _NO_METRICS = Finding(
     Truth.UNKNOWN, Reason.NOT_CONFIGURED, "no metrics source is configured; the spec is planned for"
 )
@@ -29,8 +31,11 @@ _ACTIVE = Finding(Truth.FALSE, Reason.ACTIVE, "the plan is kept up to date")
 _UNDER_WAY = Finding(Truth.UNKNOWN, Reason.PLANNING, "the planner is at work")
 
 
-def planning(plan: SeenPlan, now: datetime) -> Status:
-    """Before the planner answers. What holds for the last generation stays said about that one."""
+def planning(plan: SeenPlan, sequence: int, now: datetime) -> Status:
+    """Before the planner answers. What holds for the last generation stays said about that one.
+
+    ``sequence`` is promised to the table that may come of it.
+    """
     before = plan.status
     kept = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED} | _ready_if_true(before)
     unknown = {
@@ -39,7 +44,21 @@ def planning(plan: SeenPlan, now: datetime) -> Status:
         if kind not in kept or before.condition(kind) is None
     }
     fixed = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
-    return _status(plan, {**unknown, **fixed}, before.summary, now)
+    return reserving(_status(plan, {**unknown, **fixed}, before.summary, now), sequence)
+
+
+def reserving(status: Status, sequence: int) -> Status:
+    """The same status with a sequence promised to the next table.
+
+    Promised first and stored before the table is written, so that no sequence is ever given twice
+    or goes back, whoever deletes the table and whenever the operator is killed.
+    """
+    return replace(status, summary={**status.summary, SEQUENCE: sequence})
+
+
+def last_sequence(plan: SeenPlan, table: SeenTable | None) -> int:
+    """The highest sequence that a table of the plan may have."""
+    return max(_sequence(table), int(plan.status.summary.get(SEQUENCE, 0)))
 
 
 def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime) -> Status:
@@ -51,7 +70,7 @@ def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime)
         ConditionType.INVENTORY_RESOLVED: _COUNTED,
         ConditionType.PUBLISHED: Finding(Truth.TRUE, Reason.PUBLISHED, where),
     }
-    return _settled(plan, findings, {**verdict.summary, **_pointer(table)}, verdict, now)
+    return _settled(plan, findings, {**verdict.summary, **_pointer(plan, table)}, verdict, now)
 
 
 def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: datetime) -> Status:
@@ -149,15 +168,16 @@ def _last_good(plan: SeenPlan, table: SeenTable | None) -> Finding:
 
 
 def _summary_of(plan: SeenPlan, table: SeenTable | None) -> Summary:
-    """The summary describes the stored table; where none is stored there is none."""
+    """The summary describes the stored table; where none is stored only its sequence is left."""
     ours = table is not None and table.belongs_to(plan)
-    return plan.status.summary if ours else {}
+    last = last_sequence(plan, table if ours else None)
+    return {**(plan.status.summary if ours else {}), SEQUENCE: last}
 
 
-def _sequence(table: SeenTable) -> int:
-    return table.identity.sequence if table.identity else 0
+def _sequence(table: SeenTable | None) -> int:
+    return table.identity.sequence if table and table.identity else 0
 
 
-def _pointer(table: SeenTable) -> Summary:
+def _pointer(plan: SeenPlan, table: SeenTable) -> Summary:
     """Which stored table the status speaks about."""
-    return {"table": table.key.name, "tableSequence": _sequence(table)}
+    return {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}

@@ -35,6 +35,7 @@ class Kind(Generic[S]):
     _parse: Callable[[Mapping[str, Any]], S]
     _see: Callable[[S], Key | None]
     _store: Store[S]
+    _covers: Callable[[S], bool]
 
     def __init__(
         self,
@@ -42,11 +43,13 @@ class Kind(Generic[S]):
         parse: Callable[[Mapping[str, Any]], S],
         see: Callable[[S], Key | None],
         store: Store[S],
+        covers: Callable[[S], bool],
     ) -> None:
         self._pages = pages
         self._parse = parse
         self._see = see
         self._store = store
+        self._covers = covers
 
     async def list(self, namespace: str | None) -> tuple[Key, ...]:
         """Bring the store up to date; returns the keys of what is gone."""
@@ -58,7 +61,7 @@ class Kind(Generic[S]):
                 seen = await asyncio.to_thread(self._parse, body)
                 self._see(seen)
                 listed.add(seen.key)
-        return self._store.list_ended(listed, version, namespace)
+        return self._store.list_ended(listed, version, namespace, self._covers)
 
 
 class Resync:
@@ -73,8 +76,16 @@ class Resync:
         random: Random,
     ) -> None:
         self._cache = cache
-        self._plans = Kind(cluster.plans, SeenPlan.from_body, cache.see_plan, cache.plans)
-        self._tables = Kind(cluster.tables, SeenTable.from_body, cache.see_table, cache.tables)
+        self._plans = Kind(
+            cluster.plans, SeenPlan.from_body, cache.see_plan, cache.plans, lambda _plan: True
+        )
+        self._tables = Kind(
+            cluster.tables,
+            SeenTable.from_body,
+            cache.see_table,
+            cache.tables,
+            SeenTable.is_selected,
+        )
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._look_again = look_again
         self._random = random

@@ -34,7 +34,8 @@ class State:
     """Memory of one key. Times are monotonic seconds.
 
     ``planning``: hash of the inputs that the planner works on, None when it does not.
-    ``sequence``: the highest that this process wrote. ``refusal``: what the API server said to the
+    ``reserved``: the sequence that the status has promised to the next table, 0 where it has not.
+    ``refusal``: what the API server said to the
     last write of the table, None when it took it.
     """
 
@@ -43,7 +44,7 @@ class State:
     strikes: int = 0
     retry_at: float = 0.0
     recheck_at: float = 0.0
-    sequence: int = 0
+    reserved: int = 0
     refusal: str | None = None
     refused_until: float = 0.0
 
@@ -73,11 +74,15 @@ class State:
             retry_at=now.monotonic + retry_delay(verdict, strikes),
         )
 
-    def with_table_written(self, sequence: int) -> State:
+    def with_reserved(self, sequence: int) -> State:
+        """The status promises that sequence; it is good for one try."""
+        return replace(self, reserved=sequence)
+
+    def with_table_written(self) -> State:
         """The table is stored; its content is there to be read, not here."""
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
-        return replace(self, verdict=kept, sequence=max(sequence, self.sequence), refusal=None)
+        return replace(self, verdict=kept, refusal=None)
 
     def with_refusal(self, message: str, now: Now) -> State:
         """The API server did not take the table."""

@@ -178,7 +178,7 @@ def test_infeasible_keeps_the_last_good_table_and_the_way_back_restores_it(
     eventually(lambda: plans.ready("chat") == ("True", "Published", 3))
     restored, first = plans.table("chat"), json.loads(good["data"]["table.json"])
     assert restored["content"] == first["content"]
-    assert restored["identity"]["sequence"] == first["identity"]["sequence"] + 1
+    assert restored["identity"]["sequence"] > first["identity"]["sequence"]
 
 
 @pytest.mark.parametrize(

@@ -84,5 +84,13 @@ def observation(seen: SeenPlan | None, table: SeenTable | None = None) -> Observ
 
 
 def answered(seen: SeenPlan, content: str = CONTENT) -> State:
-    """The memory after the planner's answer came."""
-    return State().with_planning(seen.inputs_hash).with_verdict(planned(seen, content), NOW)
+    """The memory after the planner's answer came, the next sequence being promised."""
+    reserved = int(seen.status.summary.get(report.SEQUENCE, 0))
+    state = State().with_planning(seen.inputs_hash).with_verdict(planned(seen, content), NOW)
+    return state.with_reserved(reserved)
+
+
+def told(seen: SeenPlan, table: SeenTable | None = None) -> SeenPlan:
+    """The plan after its first status, which promises a sequence to the table."""
+    sequence = report.last_sequence(seen, table) + 1
+    return replace(seen, status=report.planning(seen, sequence, T0))

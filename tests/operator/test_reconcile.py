@@ -35,6 +35,7 @@ from tests.operator.situations import (
     planned,
     ready,
     stored,
+    told,
 )
 
 
@@ -67,13 +68,12 @@ def test_a_new_plan_is_planned_and_all_conditions_appear_at_once() -> None:
 
 def test_while_the_planner_works_there_is_nothing_to_do() -> None:
     seen = plan()
-    told = replace(seen, status=report.planning(seen, T0))
 
-    assert decide(observation(told), State().with_planning(seen.inputs_hash), NOW) == ()
+    assert decide(observation(told(seen)), State().with_planning(seen.inputs_hash), NOW) == ()
 
 
 def test_a_plan_is_stored_before_it_is_called_ready() -> None:
-    seen = plan()
+    seen = told(plan())
     actions = decide(observation(seen), answered(seen), NOW)
 
     assert actions == (WriteTable(Identity("uid-1", 1, 1), CONTENT, "there is no table"),)
@@ -94,7 +94,7 @@ def test_what_is_settled_stays_untouched_with_and_without_memory() -> None:
     settled = observation(ready(seen, table), table)
 
     assert decide(settled, State(), later(1e6)) == ()  # after a restart
-    assert decide(settled, answered(seen).with_table_written(1), later(1e6)) == ()
+    assert decide(settled, answered(seen).with_table_written(), later(1e6)) == ()
 
 
 def test_a_status_lost_to_a_kill_is_written_after_planning_again() -> None:
@@ -108,7 +108,7 @@ def test_an_edit_without_effect_on_the_content_still_moves_the_generation() -> N
     """Ready=True at generation 2 must not come before a table of generation 2."""
     first = plan()
     old = stored(first)
-    seen = edited(ready(first, old), planner={"timeLimitSeconds": 9})
+    seen = told(edited(ready(first, old), planner={"timeLimitSeconds": 9}), old)
 
     actions = decide(observation(seen, old), answered(seen), NOW)
 
@@ -179,19 +179,18 @@ def test_an_unknown_accelerator_is_a_matter_of_the_inventory() -> None:
 
 def test_two_crashes_are_forgiven_the_third_is_told_and_slows_down() -> None:
     seen = plan()
-    told = replace(seen, status=report.planning(seen, T0))
     crash = Failed(seen.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
     state = State()
     for _ in range(2):
         state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
-        assert kinds(decide(observation(told), state, NOW)) == [StartPlanning]
+        assert kinds(decide(observation(told(seen)), state, NOW)) == [StartPlanning]
     state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
 
-    actions = decide(observation(told), state, NOW)
+    actions = decide(observation(told(seen)), state, NOW)
 
     assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
     assert actions[2].seconds == 60.0  # type: ignore[union-attr]
-    assert StartPlanning in kinds(decide(observation(told), state, later(60)))
+    assert StartPlanning in kinds(decide(observation(told(seen)), state, later(60)))
 
 
 @pytest.mark.parametrize("reason", [Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM])
@@ -212,18 +211,19 @@ def test_a_timeout_is_told_at_once_and_tried_later_and_later(reason: Reason) -> 
 def test_a_retry_under_way_does_not_flap_the_status() -> None:
     seen = plan()
     verdict = Failed(seen.inputs_hash, Reason.PLANNER_TIMEOUT, "too long")
-    told = replace(seen, status=report.failed(seen, verdict, None, T0))
+    failed = replace(seen, status=report.failed(seen, verdict, None, T0))
     state = State().with_planning(seen.inputs_hash).with_verdict(verdict, NOW)
 
-    assert decide(observation(told), state.with_planning(seen.inputs_hash), later(61)) == ()
+    assert decide(observation(failed), state.with_planning(seen.inputs_hash), later(61)) == ()
 
 
 def test_an_edited_table_is_restored_with_one_event() -> None:
     seen = plan()
     table = stored(seen, sequence=4)
     broken = replace(table, content_hash="edited")
+    promised = told(ready(seen, table), table)
 
-    actions = decide(observation(ready(seen, table), broken), answered(seen), NOW)
+    actions = decide(observation(promised, broken), answered(promised), NOW)
 
     assert kinds(actions) == [WriteTable, EmitEvent]
     assert actions[0].identity.sequence == 5  # type: ignore[union-attr]
@@ -233,7 +233,7 @@ def test_an_edited_table_is_restored_with_one_event() -> None:
 def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> None:
     seen = plan()
     table = stored(seen)
-    state = answered(seen).with_table_written(1)
+    state = answered(seen).with_table_written()
 
     actions = decide(observation(ready(seen, table), None), state, NOW)
 
@@ -241,21 +241,36 @@ def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> 
 
 
 @pytest.mark.parametrize(
-    ("stored_sequence", "said", "written", "expected"),
-    [(4, 0, 0, 5), (None, 7, 0, 8), (None, 0, 9, 10), (4, 7, 9, 10), (None, 0, 0, 1)],
-    ids=["stored", "table deleted", "status lost", "all known", "first"],
+    ("stored_sequence", "said", "reserved", "promised"),
+    [(None, 0, 0, 1), (4, 0, 0, 5), (4, 4, 0, 5), (None, 7, 0, 8), (4, 7, 0, 8), (9, 7, 7, 10)],
+    ids=["first", "status lost", "restore", "table deleted", "unused promise", "overtaken"],
 )
-def test_the_sequence_never_goes_back(
-    stored_sequence: int | None, said: int, written: int, expected: int
+def test_a_sequence_is_promised_before_it_is_used(
+    stored_sequence: int | None, said: int, reserved: int, promised: int
 ) -> None:
     seen = plan()
     table = stored(seen, OTHER_CONTENT, stored_sequence) if stored_sequence else None
-    status = replace(seen.status, summary={"tableSequence": said})
-    state = replace(answered(seen), sequence=written)
+    seen = replace(seen, status=replace(seen.status, summary={"tableSequence": said}))
+    state = answered(seen).with_reserved(reserved)
 
-    actions = decide(observation(replace(seen, status=status), table), state, NOW)
+    (promise,) = decide(observation(seen, table), state, NOW)
 
-    assert actions[0].identity.sequence == expected  # type: ignore[union-attr]
+    assert isinstance(promise, WriteStatus)
+    assert promise.reserves == promise.status.summary["tableSequence"] == promised
+    seen, state = replace(seen, status=promise.status), state.with_reserved(promised)
+    (write,) = decide(observation(seen, table), state, NOW)
+    assert isinstance(write, WriteTable)
+    assert write.identity.sequence == promised
+
+
+def test_no_status_takes_a_promised_sequence_back() -> None:
+    seen = told(plan())
+    for status in (
+        report.failed(seen, infeasible(seen), None, T0),
+        report.suspended(seen, None, T0),
+        report.published(seen, planned(seen), stored(seen, sequence=1), T0),
+    ):
+        assert status.summary["tableSequence"] == 1
 
 
 def test_a_foreign_object_of_that_name_is_read_again_and_never_written() -> None:
@@ -291,7 +306,7 @@ def test_a_table_that_is_too_large_is_not_written() -> None:
 
 
 def test_a_refused_write_is_told_and_tried_again() -> None:
-    seen = plan()
+    seen = told(plan())
     state = answered(seen).with_refusal("403 exceeded quota", NOW)
 
     actions = decide(observation(seen), state, NOW)
@@ -310,8 +325,8 @@ def test_suspending_stops_the_planner_and_writes_no_table() -> None:
 
     assert kinds(actions) == [CancelPlanning, WriteStatus, EmitEvent]
     assert status_in(actions)[ConditionType.SUSPENDED] == (Truth.TRUE, Reason.SUSPENDED, 2)
-    told = replace(seen, status=actions[1].status)  # type: ignore[union-attr]
-    assert decide(observation(told, replace(table, content_hash="edited")), State(), NOW) == ()
+    asleep = replace(seen, status=actions[1].status)  # type: ignore[union-attr]
+    assert decide(observation(asleep, replace(table, content_hash="edited")), State(), NOW) == ()
 
 
 def test_resuming_plans_again_and_moves_the_generation() -> None:
@@ -322,6 +337,7 @@ def test_resuming_plans_again_and_moves_the_generation() -> None:
     awake = edited(asleep)
 
     assert kinds(decide(observation(awake, table), State(), NOW)) == [StartPlanning, WriteStatus]
+    awake = told(awake, table)
     assert kinds(decide(observation(awake, table), answered(awake), NOW)) == [WriteTable]
 
 
@@ -356,7 +372,8 @@ def test_labels_taken_off_the_table_are_put_back() -> None:
     table = stored(seen)
     bare = replace(table, labels={})
 
-    assert kinds(decide(observation(ready(seen, table), bare), answered(seen), NOW)) == [WriteTable]
+    promised = told(ready(seen, table), table)
+    assert kinds(decide(observation(promised, bare), answered(promised), NOW)) == [WriteTable]
 
 
 def test_no_decision_makes_more_than_one_write() -> None:

@@ -1,0 +1,342 @@
+"""Thousands of lives in a model of the API server: faults, late watches, restarts, users.
+
+The model keeps what the real one promises and ``tests/e2e`` holds it to: versions, conflicts,
+creation only with the version that no object has. Whatever happened before, once it is quiet the
+stored table answers the spec, the status says so, and nothing is written any more.
+"""
+
+import copy
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from archipelago.operator.apply import Reconciler
+from archipelago.operator.cache import Cache
+from archipelago.operator.conditions import Reason
+from archipelago.operator.errors import ClusterError, Conflict, NotFound, Retryable
+from archipelago.operator.events import Events
+from archipelago.operator.manifests import MUST_NOT_EXIST, Key, Manifest
+from archipelago.operator.metrics import Metrics
+from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.planning import verdict_of
+from archipelago.operator.state import Now
+from archipelago.operator.verdict import Failed, Verdict
+from tests.operator.situations import KEY, later
+
+TABLE = "chat-routing"
+IMPOSSIBLE = "0"
+LIVES = 300
+STEPS = 60
+
+
+class Server:
+    """A model of the API server with one plan and what lies under its table's name."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.version = 100
+        self.plan: Manifest | None = None
+        self.table: Manifest | None = None
+        self.faults = 0.2
+        self.writes = 0
+        self.stored: list[tuple[str, int, int]] = []
+        self.late: list[tuple[str, str, Manifest]] = []  # what the watch has not told yet
+
+    def touch(self, kind: str, body: Manifest, event: str = "MODIFIED") -> None:
+        """A new version; the watch will tell."""
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.late.append((kind, event, copy.deepcopy(body)))
+
+    async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
+        self._fail_now_and_then()
+        wanted = manifest["metadata"]["resourceVersion"]
+        if self.table is None:
+            self.table = copy.deepcopy(manifest)
+            self.table["metadata"]["uid"] = f"table-{self.version}"
+        elif wanted in (MUST_NOT_EXIST, "") or wanted != _version(self.table):
+            raise Conflict("the table changed")
+        else:
+            for part in ("labels", "annotations"):
+                ours = manifest["metadata"][part]
+                self.table["metadata"][part] = self.table["metadata"].get(part, {}) | ours
+            self.table["metadata"]["ownerReferences"] = manifest["metadata"]["ownerReferences"]
+            self.table["data"] |= manifest["data"]
+        identity = json.loads(manifest["data"]["table.json"])["identity"]
+        self.stored.append((identity["uid"], identity["generation"], identity["sequence"]))
+        return self._written("table", self.table)
+
+    async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
+        self._fail_now_and_then()
+        if self.plan is None:
+            raise NotFound("no plan")
+        if manifest["metadata"]["resourceVersion"] != _version(self.plan):
+            raise Conflict("the plan changed")
+        self.plan["status"] = copy.deepcopy(manifest["status"])
+        return self._written("plan", self.plan)
+
+    async def read_table(self, key: Key) -> Mapping[str, Any]:
+        if self.table is None:
+            raise NotFound(str(key))
+        return copy.deepcopy(self.table)
+
+    async def create_event(self, manifest: Manifest) -> None:
+        assert manifest["type"] in ("Normal", "Warning")
+        self._fail_now_and_then()
+
+    def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        raise AssertionError(namespace)  # the test fills the cache itself
+
+    tables = plans
+
+    def _written(self, kind: str, body: Manifest) -> Mapping[str, Any]:
+        self.writes += 1
+        self.touch(kind, body)
+        self._fail_now_and_then()  # done, but the answer is lost
+        return copy.deepcopy(body)
+
+    def _fail_now_and_then(self) -> None:
+        if self.random.random() < self.faults:
+            raise Retryable("no answer")
+
+
+class Life:
+    """A user, a server and an operator that dies now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)  # noqa: S311
+        self.server = Server(self.random)
+        self.seconds = 0.0
+        self.generation = 0
+        self.uids = 0
+        self.foreign: Manifest | None = None
+        self.start_operator()
+
+    def now(self) -> Now:
+        return later(self.seconds)
+
+    def start_operator(self) -> None:
+        """With nothing remembered; the first full list fills the cache."""
+        self.cache, self.metrics = Cache(), Metrics()
+        self.asked: dict[Key, SeenPlan] = {}
+        events = Events(self.server, self.metrics, self.now, "test")
+        self.reconciler = Reconciler(
+            self.server, self.cache, planner=self, events=events, metrics=self.metrics,
+            now=self.now, look_again=lambda _key, _delay: None,
+        )  # fmt: skip
+        self.list_all()
+
+    def list_all(self) -> None:
+        """The full list, with what the watch would have told."""
+        plan, table, version = self.server.plan, self.server.table, str(self.server.version)
+        if plan:
+            self.cache.see_plan(SeenPlan.from_body(copy.deepcopy(plan)))
+        labelled = table if table and _is_labelled(table) else None
+        if labelled:
+            self.cache.see_table(SeenTable.from_body(copy.deepcopy(labelled)))
+        self.cache.plans.list_ended({KEY} if plan else set(), version, None)
+        name = Key(KEY.namespace, TABLE)
+        listed = {name} if labelled else set()
+        self.cache.tables.list_ended(listed, version, None, SeenTable.is_selected)
+
+    # What the reconciler asks of the planner processes.
+
+    def start(self, plan: SeenPlan) -> None:
+        self.asked[plan.key] = plan
+
+    def cancel(self, key: Key) -> None:
+        self.asked.pop(key, None)
+
+    def answer(self) -> None:
+        """The planner is done, or its process died."""
+        for key, plan in list(self.asked.items()):
+            del self.asked[key]
+            crash = self.random.random() < self.server.faults
+            self.reconciler.planned(key, _verdict(plan, crash=crash))
+
+    # What happens to the world.
+
+    def create_or_edit(self) -> None:
+        spec = {"budgetPerHour": self.random.choice(("8", "9", IMPOSSIBLE)), "models": []}
+        self._change(spec)
+
+    def suspend_or_resume(self) -> None:
+        if self.server.plan:
+            spec = self.server.plan["spec"]
+            self._change(spec | {"suspend": not spec.get("suspend", False)})
+
+    def _change(self, spec: Manifest) -> None:
+        server, plan = self.server, self.server.plan
+        if plan is None:
+            self.uids, self.generation = self.uids + 1, 0
+            meta = {"namespace": "team", "name": "chat", "uid": f"uid-{self.uids}"}
+            server.plan = plan = {"metadata": meta, "spec": None}
+        if plan["spec"] != spec:
+            self.generation += 1
+            plan["spec"], plan["metadata"]["generation"] = spec, self.generation
+            server.touch("plan", plan)
+
+    def delete_plan(self) -> None:
+        if self.server.plan:
+            self.server.touch("plan", self.server.plan, "DELETED")
+            self.server.plan = None
+
+    def collect(self) -> None:
+        """The garbage collector takes what belongs to a plan that is gone."""
+        table = self.server.table
+        owners = table["metadata"].get("ownerReferences", []) if table else []
+        alive = self.server.plan["metadata"]["uid"] if self.server.plan else None
+        if owners and owners[0]["uid"] != alive:
+            self.delete_table()
+
+    def delete_table(self) -> None:
+        if self.server.table and self.server.table is not self.foreign:
+            self.server.touch("table", self.server.table, "DELETED")
+            self.server.table = None
+
+    def edit_table(self) -> None:
+        table = self.server.table
+        if table and table is not self.foreign:
+            table["data"] |= {"table.json": self.random.choice(("{}", "x")), "mine": "kept"}
+            self.server.touch("table", table)
+
+    def unlabel_table(self) -> None:
+        """To a watch by label that is a deletion."""
+        table = self.server.table
+        if table and table is not self.foreign:
+            table["metadata"]["labels"] = {}
+            self.server.touch("table", table, "DELETED")
+
+    def squat(self) -> None:
+        """Somebody else takes the name."""
+        if self.server.table is None:
+            meta = {"namespace": "team", "name": TABLE, "uid": "theirs"}
+            self.server.table = self.foreign = {"metadata": meta, "data": {"a": "b"}}
+            self.server.version += 1
+            meta["resourceVersion"] = str(self.server.version)
+
+    def give_way(self) -> None:
+        if self.foreign:
+            self.server.table = self.foreign = None
+
+    def tell(self) -> None:
+        """The watch delivers one event, in order."""
+        if not self.server.late:
+            return
+        kind, event, body = self.server.late.pop(0)
+        key, uid = Key("team", body["metadata"]["name"]), body["metadata"]["uid"]
+        if kind == "plan" and event == "DELETED":
+            self.cache.drop_plan(key, uid)
+        elif kind == "plan":
+            self.cache.see_plan(SeenPlan.from_body(body))
+        elif event == "DELETED":
+            self.cache.drop_table(key, uid)
+        else:
+            self.cache.see_table(SeenTable.from_body(body))
+
+    async def work(self) -> None:
+        """The queue would try again later; so does the next step."""
+        self.seconds += self.random.uniform(0.0, 20.0)
+        with suppress(ClusterError):
+            await self.reconciler.reconcile(KEY)
+
+    async def step(self) -> None:
+        """Anything may happen next."""
+        world = (
+            self.create_or_edit, self.create_or_edit, self.suspend_or_resume, self.delete_plan,
+            self.collect, self.collect, self.delete_table, self.edit_table, self.unlabel_table,
+            self.squat, self.give_way, self.start_operator, self.list_all,
+        )  # fmt: skip
+        chance = self.random.random()
+        if chance < 0.3:
+            self.random.choice(world)()
+        elif chance < 0.55:
+            self.tell()
+        elif chance < 0.75:
+            self.answer()
+        else:
+            await self.work()
+
+    async def come_to_rest(self) -> None:
+        """No faults and no changes any more: the garbage is collected, the watch catches up."""
+        self.server.faults = 0.0
+        for _ in range(12):
+            self.collect()
+            while self.server.late:
+                self.tell()
+            self.list_all()
+            self.seconds += 60.0
+            await self.work()
+            self.answer()
+
+
+@pytest.mark.parametrize("batch", range(4))
+async def test_whatever_happened_it_comes_to_the_right_rest(batch: int) -> None:
+    for seed in range(batch * LIVES, (batch + 1) * LIVES):
+        life = Life(seed)
+        for _ in range(STEPS):
+            await life.step()
+        squatted = copy.deepcopy(life.foreign)
+        await life.come_to_rest()
+        writes = life.server.writes
+        await life.come_to_rest()
+
+        assert life.server.writes == writes, f"life {seed}: writes at rest"
+        assert life.foreign == squatted, f"life {seed}: another's object was changed"
+        _check_history(life.server.stored, seed)
+        _check_end(life.server, life.foreign is not None, seed)
+
+
+def _check_history(stored: list[tuple[str, int, int]], seed: int) -> None:
+    """I4: generation and sequence never go back for one uid."""
+    for uid in {uid for uid, _, _ in stored}:
+        mine = [(generation, sequence) for of, generation, sequence in stored if of == uid]
+        assert mine == sorted(mine), f"life {seed}: {mine}"
+        assert len({sequence for _, sequence in mine}) == len(mine), f"life {seed}: {mine}"
+
+
+def _check_end(server: Server, squatted: bool, seed: int) -> None:
+    """I1 and I3: what is stored answers the spec, and the status says what is stored."""
+    if server.plan is None:
+        assert server.table is None or squatted, f"life {seed}: garbage"
+        return
+    plan = SeenPlan.from_body(server.plan)
+    ready = plan.status.conditions[0]
+    assert ready.observed_generation == plan.generation, f"life {seed}"
+    expected = _expected(plan, squatted)
+    assert ready.reason is expected, f"life {seed}: {ready} but {expected}"
+    if expected is Reason.PUBLISHED:
+        assert server.table is not None
+        table = SeenTable.from_body(server.table)
+        assert table.answers(plan), f"life {seed}"
+        assert table.content_hash == plan.status.summary["contentHash"], f"life {seed}"
+
+
+def _expected(plan: SeenPlan, squatted: bool) -> Reason:
+    if plan.suspended:
+        return Reason.SUSPENDED
+    if plan.spec["budgetPerHour"] == IMPOSSIBLE:
+        return Reason.INFEASIBLE
+    return Reason.NAME_CONFLICT if squatted else Reason.PUBLISHED
+
+
+def _verdict(plan: SeenPlan, *, crash: bool) -> Verdict:
+    if crash:
+        return Failed(plan.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    if plan.spec["budgetPerHour"] == IMPOSSIBLE:
+        return Failed(plan.inputs_hash, Reason.INFEASIBLE, "too little money")
+    content = json.dumps({"budget": plan.spec["budgetPerHour"]}, separators=(",", ":"))
+    reply = {"summary": {"islands": 1}, "message": "1 island", "content": content}
+    return verdict_of(plan.inputs_hash, {"planned": reply})
+
+
+def _version(body: Manifest) -> str:
+    return str(body["metadata"]["resourceVersion"])
+
+
+def _is_labelled(table: Manifest) -> bool:
+    return "app.kubernetes.io/managed-by" in table["metadata"].get("labels", {})
