@@ -115,6 +115,15 @@ def test_weights_of_a_route_sum_to_a_million(small_plan: Planned) -> None:
         assert sum(pair.weight for pair in route.pairs) == MILLION
 
 
+def test_a_group_serves_one_stretch_of_lengths(small_plan: Planned) -> None:
+    """Of all rates with equal theta the plan takes those in order of length."""
+    for phase in ("prefill", "decode"):
+        by_range = [{getattr(p, phase) for p in route.pairs} for route in small_plan.plan.routes]
+        for group in set.union(*by_range):
+            served = [j for j, groups in enumerate(by_range) if group in groups]
+            assert served == list(range(served[0], served[-1] + 1)), (group, by_range)
+
+
 @pytest.fixture(scope="module")
 def small_plan() -> Planned:
     outcome = plan(load_resource(small()))
