@@ -77,7 +77,8 @@ def test_content_says_where_requests_go() -> None:
     }  # fmt: skip
     assert found["islands"][3] == {
         "name": "main-decode-0", "pool": "a", "phase": "decode", "gpus": 8,
-        "parallelism": {"tp": 8, "pp": 1, "dp": 1, "ep": 1}, "maxBatch": 64, "nodes": ["a-rack-1-0"],
+        "parallelism": {"tp": 8, "pp": 1, "dp": 1, "ep": 1}, "maxBatch": 64,
+        "nodes": ["a-rack-1-0"],
     }  # fmt: skip
 
 
