@@ -61,7 +61,7 @@ def identity(uid: str, generation: int, sequence: int, time: datetime) -> Docume
     Args:
         uid: of the ServingPlan; a new uid is a new plan, and its sequence starts anew.
         generation: of the ServingPlan that the table answers.
-        sequence: counts the tables written for this uid, from 1.
+        sequence: grows with every table of this uid, from 1; numbers may be skipped.
         time: when the table was written; must carry its time zone.
     """
     written = time.isoformat(timespec="seconds").replace("+00:00", "Z")
