@@ -19,6 +19,7 @@ import numpy as np
 from archipelago.planner.assignment import assign_nodes
 from archipelago.planner.errors import SolverError
 from archipelago.planner.evaluate import Evaluation, evaluate
+from archipelago.planner.overflow import overflow_route
 from archipelago.planner.plan import (
     MILLION,
     Certificate,
@@ -324,12 +325,20 @@ def _routes(program: Program, names: list[str], used: tuple[_Used, ...]) -> tupl
             ]
             for phase in Phase
         }
-        ranges = next(u.demand.ranges for u in used if u.template.model == demand.model)
+        asked = next(u.demand for u in used if u.template.model == demand.model)
         for j in np.flatnonzero(demand.served):
             prefill, decode = (
                 [(name, int(u.weights[j])) for name, u in sides[phase]] for phase in Phase
             )
             routes.append(
-                Route(demand.model, ranges[j], float(demand.probability[j]), join(prefill, decode))
+                Route(
+                    demand.model,
+                    asked.ranges[j],
+                    float(demand.probability[j]),
+                    join(prefill, decode),
+                )
             )
+        if demand.served[-1]:
+            able = [(name, u.template) for phase in Phase for name, u in sides[phase]]
+            routes.extend(overflow_route(asked, able))
     return tuple(routes)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from archipelago.planner.checks import (
     certificate,
     inventory,
+    overflow,
     packing,
     promise,
     routing,
@@ -37,6 +38,7 @@ SUBJECTS = (
     ("packing onto nodes", packing.check),
     ("routes and weights", routing.check),
     ("promise against evaluation", promise.check),
+    ("routes beyond the workload", overflow.check),
     ("certificate", certificate.check),
 )
 """In the order in which a reader wants to know."""

@@ -146,6 +146,8 @@ def _shorter(text: str) -> str:
 def lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark]) -> None:
     """How often each input length occurs, and which groups serve it."""
     routes = sorted((r for r in plan.routes if r.model == model), key=lambda r: r.range)
+    while len(routes) > 1 and routes[-1].share == 0:
+        routes.pop()  # beyond the stated workload: it would squeeze what matters
     edges = _edges(routes)
     density, *sides = axes
     shares = np.array([route.share for route in routes])

@@ -12,15 +12,19 @@ from archipelago.planner.problem import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from archipelago.perfmodel.lengths import Range
     from archipelago.planner.checks.facts import Facts
     from archipelago.planner.plan import Pair, Route
+    from archipelago.planner.problem import ModelDemand
 
 
 def check(facts: Facts) -> Iterator[str]:
     """Routes by model and range, and the share that has none."""
     seen = Counter((route.model, route.range) for route in facts.plan.routes)
     for (model, span), times in seen.items():
-        if model not in facts.models or span not in facts.models[model].ranges:
+        if model not in facts.models or not (
+            span in facts.models[model].ranges or is_overflow(facts.models[model], span)
+        ):
             yield f"{_place(model, span)}: the problem has no such model and range"
         if times > 1:
             yield f"{_place(model, span)}: routed {times} times"
@@ -28,6 +32,11 @@ def check(facts: Facts) -> Iterator[str]:
         yield from _coverage(facts, name)
     for route in facts.plan.routes:
         yield from _route(facts, route)
+
+
+def is_overflow(model: ModelDemand, span: Range) -> bool:
+    """Whether a range goes on where the stated workload ends; ``promise`` says if it may."""
+    return span.min == model.ranges[-1].max < span.max
 
 
 def _place(model: str, span: object) -> str:
@@ -76,7 +85,11 @@ def _route(facts: Facts, route: Route) -> Iterator[str]:
             yield f"{place}.pairs: weight {pair.weight} of {pair.prefill} -> {pair.decode}"
         yield from _ends(facts, place, route.model, pair)
     model = facts.models.get(route.model)
-    if model is None or route.range not in model.ranges:
+    if model is None:
+        return
+    if is_overflow(model, route.range) and route.share != 0:
+        yield f"{place}.share: {route.share:.9g} stated for lengths that the workload does not have"
+    if route.range not in model.ranges:
         return
     share = facts.shares[route.model][model.ranges.index(route.range)]
     if abs(route.share - share) > TOLERANCE:

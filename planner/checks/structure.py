@@ -59,5 +59,7 @@ def _group(facts: Facts, group: Group, members: int) -> Iterator[str]:
         return
     if len(group.rates) != len(model.ranges):
         yield f"{place}.rates: {len(group.rates)} values for {len(model.ranges)} ranges"
+    if model.architecture.experts is None and group.parallelism.ep != 1:
+        yield f"{place}.parallelism: ep {group.parallelism.ep} for a model without experts"
     if group.phase is Phase.PREFILL and group.max_batch != 1:
         yield f"{place}.maxBatch: {group.max_batch} stated, prefill takes one prompt at a time"

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,20 @@ def test_a_budget_is_kept() -> None:
     outcome = plan(load_resource(body))
     assert isinstance(outcome, Planned)
     assert outcome.plan.cost_per_hour <= 9
+
+
+def test_requests_beyond_the_workload_get_a_route_as_far_as_islands_reach(
+    small_plan: Planned,
+) -> None:
+    """The workload ends at 8,192 tokens, the islands hold more; the checker knows how much."""
+    *_, last, beyond = small_plan.plan.routes
+    assert (last.range.max, beyond.range.min) == (8192, 8192)
+    assert (beyond.share, len(beyond.pairs)) == (0.0, 1)
+    spec = load_resource(small()).spec
+    assert check_plan(spec, small_plan.plan) == []
+    longer = replace(beyond, range=replace(beyond.range, max=beyond.range.max + 1))
+    stretched = replace(small_plan.plan, routes=(*small_plan.plan.routes[:-1], longer))
+    assert check_plan(spec, stretched) != []
 
 
 def test_content_hash_ignores_how_long_it_took(small_plan: Planned) -> None:
