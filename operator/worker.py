@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from archipelago.planner.errors import SpecError
-    from archipelago.planner.plan import Infeasible, Plan
+    from archipelago.planner.plan import Plan
     from archipelago.planner.spec import ServingPlanResource, ServingPlanSpec
 
 Reply: TypeAlias = dict[str, Any]
@@ -82,7 +82,7 @@ def _plan(wanted: ServingPlanResource) -> Reply:
         return _failed(_unknown(error), "; ".join(str(error).splitlines()))
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
-        return _failed(Reason.INFEASIBLE, _explain(outcome))
+        return _failed(Reason.INFEASIBLE, outcome.message)
     content = checked_content(wanted.spec, outcome.plan)
     return {
         "planned": {
@@ -156,15 +156,6 @@ def _describe(plan: Plan) -> str:
     return (
         f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}, "
         f"at most {100 * gap(plan):.4f} % below the best possible{limit}"
-    )
-
-
-def _explain(outcome: Infeasible) -> str:
-    helps = "; or ".join(relaxation.text for relaxation in outcome.relaxations)
-    return (
-        f"{outcome.message}; the smallest change that would help: {helps}"
-        if helps
-        else (outcome.message)
     )
 
 

@@ -212,7 +212,7 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
     await warm.kill()
     tight = Limits(memory_mib=size + 8, grace=30.0)
     async with bench(limits=tight) as pool:
-        pool.planner.start(large())
+        pool.planner.start(large(ranges=256))
         verdict = await pool.answer()
         await pool.processes(1)
 
@@ -307,11 +307,11 @@ async def test_the_content_does_not_depend_on_hash_seed_or_order(
     assert len(contents) == 1
 
 
-def large() -> SeenPlan:
+def large(ranges: int = 58) -> SeenPlan:
     """58 ranges on 256 GPUs of three types: about what the thesis planned."""
     spec = yaml.safe_load((EXAMPLES / "02-minimal.yaml").read_text(encoding="utf-8"))["spec"]
     model = spec["models"][0] | {"architecture": "DeepSeek-V3"}
-    model["workload"] = model["workload"] | {"ranges": {"count": 58}}
+    model["workload"] = model["workload"] | {"ranges": {"count": ranges}}
     pools = [
         {"name": name, "accelerator": name.upper(), "count": count, "gpusPerNode": 8}
         for name, count in (("h200", 64), ("h800", 64), ("h20", 128))
