@@ -21,7 +21,12 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "archipelago.operator.worker")
 # One thread each: the pool decides how many processors planning uses, and thread stacks count
 # against the memory limit.
 _THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_OUT_OF_MEMORY: Final = ("MemoryError", "bad_alloc", "Cannot allocate memory")
+_OUT_OF_MEMORY: Final = (
+    "MemoryError",
+    "bad_alloc",
+    "Cannot allocate memory",
+    "Memory allocation still failed",  # OpenBLAS
+)
 
 Reply: TypeAlias = dict[str, Any]
 log = logging.getLogger(__name__)
