@@ -85,7 +85,7 @@ def small(**changes: Any) -> dict[str, Any]:  # noqa: ANN401
 @pytest.fixture(scope="module")
 def plan_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    done = process("plan", "-f", str(MINIMAL), "-o", "json")
+    done = process("plan", "-q", "-f", str(MINIMAL), "-o", "json")
     assert (done.returncode, done.stderr) == (0, "")
     path.write_text(done.stdout)
     return path
