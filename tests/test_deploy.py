@@ -37,18 +37,20 @@ def test_the_image_runs_as_a_number_that_is_not_root() -> None:
 
 def test_the_image_installs_the_operator_extra_by_the_pins_and_nothing_else() -> None:
     """No torch, no plotting, no tests: what is not installed cannot be attacked."""
-    (build,) = arguments("RUN")
+    build, _ = arguments("RUN")
     assert "--constraint constraints.txt" in build
     assert re.findall(r"\[([\w,]+)\]", build) == ["operator"]
     assert "torch" not in (REPO / "constraints.txt").read_text()
 
 
 def test_the_image_needs_no_writable_root_file_system() -> None:
-    """Byte code is compiled at build time, HOME is the one writable folder."""
+    """Byte code is compiled at build time, the base's too; HOME is the one writable folder."""
     (environment,) = arguments("ENV")
     assert "PYTHONDONTWRITEBYTECODE=1" in environment
     assert "HOME=/tmp" in environment
-    assert "--compile" in arguments("RUN")[0]
+    ours, base = arguments("RUN")
+    assert "--compile" in ours
+    assert "compileall" in base
     assert arguments("ENTRYPOINT") == [
         '["/opt/archipelago/bin/python", "-m", "archipelago.operator"]'
     ]
