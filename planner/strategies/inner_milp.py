@@ -1,12 +1,13 @@
 """The inner program of the thesis: which island does what, and how much of each range.
 
 Rignall (2025), section 4.8.1, in PuLP with HiGHS, with the thesis' letters. A *job* is a (model,
-phase); with one model there are two, and the binary of an island is the thesis' z_i. Departures,
-none of which loses a solution:
+phase); with one model there are two, and z of decode is the thesis' z_i. Departures, none of which
+changes the optimum:
 
 * ``x_prefill,ij <= 1 - z_i`` and ``x_decode,ij <= z_i`` are summed over j, where they are equal to
   the row ``sum_j x = 1`` and tighter;
-* islands of one pool and size are interchangeable, so their binaries are ordered;
+* the binaries of equal islands (one pool, one size) are one integer, their sum, and their x one x:
+  an assignment of the named islands sums to one of these, and one of these is split evenly;
 * a pair that the island cannot serve has no x, and a range of probability 0 no rows;
 * several models: j runs over all (model, range), p_j is the share of all requests;
 * a budget, which the thesis has not: islands may then stay idle, and those in use cost at most it.
@@ -17,7 +18,7 @@ The thesis states neither M nor tau; docs/designs/0002-bayesian-divider.md says 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,8 +88,15 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class _Variables:
-    z: dict[tuple[int, int], pulp.LpVariable]  # (island, job) -> does it
-    x: dict[tuple[int, int, int], pulp.LpVariable]  # (island, job, range) -> part of its time
+    """``members``: the equal islands of each kind, in the order of the fleet."""
+
+    members: list[list[int]]
+    z: dict[tuple[int, int], pulp.LpVariable]  # (kind, job) -> islands of the kind that do it
+    x: dict[tuple[int, int, int], pulp.LpVariable]  # (kind, job, range) -> of their time together
+
+    def first(self, kind: int) -> int:
+        """One island that stands for all of its kind."""
+        return self.members[kind][0]
 
 
 def assign(fleet: Fleet, params: InnerParams) -> Assignment | None:
@@ -119,11 +127,17 @@ def assign(fleet: Fleet, params: InnerParams) -> Assignment | None:
 
 def _variables(program: pulp.LpProblem, fleet: Fleet) -> _Variables:
     wanted = fleet.share > 0
-    able = np.argwhere((fleet.rate > 0) & wanted)
+    members = [
+        [i for i, k in enumerate(fleet.kind) if k == kind] for kind in dict.fromkeys(fleet.kind)
+    ]
+    able = np.argwhere((fleet.rate[[m[0] for m in members]] > 0) & wanted)
     x = {(i, k, j): program.add_variable(f"x_{i}_{k}_{j}", 0) for i, k, j in able.tolist()}
     jobs = sorted({(i, k) for i, k, _ in x})
-    z = {(i, k): program.add_variable(f"z_{i}_{k}", cat=pulp.LpBinary) for i, k in jobs}
-    return _Variables(z, x)
+    z = {
+        (i, k): program.add_variable(f"z_{i}_{k}", 0, len(members[i]), pulp.LpInteger)
+        for i, k in jobs
+    }
+    return _Variables(members, z, x)
 
 
 def _one_job_each(program: pulp.LpProblem, fleet: Fleet, variables: _Variables) -> None:
@@ -134,21 +148,15 @@ def _one_job_each(program: pulp.LpProblem, fleet: Fleet, variables: _Variables) 
     for job, z in variables.z.items():
         program += pulp.lpSum(parts[job]) == z
     jobs = range(fleet.rate.shape[1])
-    for i in range(len(fleet.kind)):
+    for i, equals in enumerate(variables.members):
         chosen = pulp.lpSum(variables.z[i, k] for k in jobs if (i, k) in variables.z)
-        program += (chosen == 1) if fleet.budget is None else (chosen <= 1)
+        count = len(equals)
+        program += (chosen == count) if fleet.budget is None else (chosen <= count)
     if fleet.budget is not None:
-        cost = pulp.lpSum(float(fleet.price[i]) * z for (i, _), z in variables.z.items())
+        cost = pulp.lpSum(
+            float(fleet.price[variables.first(i)]) * z for (i, _), z in variables.z.items()
+        )
         program += cost <= fleet.budget
-    _order_equals(program, fleet, variables)
-
-
-def _order_equals(program: pulp.LpProblem, fleet: Fleet, variables: _Variables) -> None:
-    """Of equal islands, those with the first job come first; the rest are left to the solver."""
-    for one, other in pairwise(range(len(fleet.kind))):
-        jobs = sorted(k for i, k in variables.z if i == one)
-        if jobs and fleet.kind[one] == fleet.kind[other]:
-            program += variables.z[one, jobs[0]] >= variables.z[other, jobs[0]]
 
 
 def _reached(fleet: Fleet, variables: _Variables) -> list[dict[int, pulp.LpAffineExpression]]:
@@ -157,7 +165,7 @@ def _reached(fleet: Fleet, variables: _Variables) -> list[dict[int, pulp.LpAffin
         {int(j): [] for j in np.flatnonzero(fleet.share > 0)} for _ in range(2)
     ]
     for (i, k, j), x in variables.x.items():
-        terms[fleet.phase_of[k]][j].append((x, float(fleet.rate[i, k, j])))
+        terms[fleet.phase_of[k]][j].append((x, float(fleet.rate[variables.first(i), k, j])))
     return [{j: pulp.LpAffineExpression(t) for j, t in phase.items()} for phase in terms]
 
 
@@ -190,14 +198,17 @@ def _deviations(
 
 
 def _read(fleet: Fleet, variables: _Variables) -> Assignment:
+    """Name the islands again: those of one kind and job share their time evenly."""
     islands, _, ranges = fleet.rate.shape
     job = np.full(islands, -1, dtype=np.int64)
-    for (i, k), z in variables.z.items():
-        if z.value() > 0.5:  # noqa: PLR2004  # a binary
-            job[i] = k
     part, reached = np.zeros((islands, ranges)), np.zeros((2, ranges))
-    for (i, k, j), x in variables.x.items():
-        if job[i] == k:
-            part[i, j] = max(0.0, x.value())
-            reached[fleet.phase_of[k], j] += fleet.rate[i, k, j] * part[i, j]
+    waiting = [iter(equals) for equals in variables.members]
+    for (i, k), z in variables.z.items():
+        mine = list(islice(waiting[i], round(z.value())))
+        job[mine] = k
+        for j in range(ranges):
+            x = variables.x.get((i, k, j))
+            if mine and x is not None:
+                part[mine, j] = max(0.0, x.value()) / len(mine)
+                reached[fleet.phase_of[k], j] += fleet.rate[mine[0], k, j] * max(0.0, x.value())
     return Assignment(job, part, reached)
