@@ -149,8 +149,9 @@ class BayesianDivider:
         progress: Progress = quiet,
         catalogue: Catalogue | None = None,
     ) -> Search:
-        """Try ``iterations * batch`` layouts, or what the time allows (one batch at least)."""
+        """Try ``iterations * batch`` layouts, or what the time allows (one plan at least)."""
         _require()
+        deadline = time.perf_counter() + problem.solver.time_limit
         catalogue = catalogue or build_catalogue(problem, progress)
         workshop = _Workshop.of(problem, catalogue)
         most = {
@@ -160,18 +161,23 @@ class BayesianDivider:
         usable = {name: count for name, count in most.items() if count > 0}
         batch = self.params.batch
         outer = load_libraries()(usable, batch, problem.solver.seed)
-        deadline = time.perf_counter() + problem.solver.time_limit
         trials: list[Trial] = []
         if self.params.initial is not None:
             number = outer.suggest(self.params.initial)
             trials.append(workshop.judge(self.params.initial))
             outer.tell(number, trials[-1].throughput)
         rounds = self.params.iterations
+        proposing = 0.0  # of the last batch [s]; it cannot be interrupted
         for iteration in range(rounds):
-            if iteration and time.perf_counter() > deadline:
+            asked = time.perf_counter()
+            if iteration and asked + proposing > deadline:
                 break
             progress("proposing layouts", iteration / rounds)
-            for at, (number, divisions) in enumerate(outer.ask(batch).items()):
+            proposals = outer.ask(batch)
+            proposing = time.perf_counter() - asked
+            for at, (number, divisions) in enumerate(proposals.items()):
+                if _most(trials) > 0 and time.perf_counter() > deadline:
+                    break
                 share = (iteration + at / batch) / rounds
                 progress(f"trying layouts, best {_most(trials):.4g}", share)
                 trials.append(workshop.judge(divisions))
