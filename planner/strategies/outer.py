@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 METRIC = "throughput"
 RESTARTS, RAW_SAMPLES = 4, 128
-"""Effort of maximising the acquisition. A fifth of Ax's own restarts: a batch of 16 then takes
-seconds instead of a minute or two, on two cores."""
+"""Effort of maximising the acquisition, below Ax's own, with which a batch of 16 took up to two
+minutes on two busy cores."""
 
 
 class Outer:
