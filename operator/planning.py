@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from archipelago.operator.conditions import Reason
 from archipelago.operator.process import Reply, Worker, WorkerDied
 from archipelago.operator.verdict import Failed, Planned, Verdict
+from archipelago.planner.problem import TIME_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.observe import SeenPlan
 
-DEFAULT_TIME_LIMIT: Final = 10.0  # as in the schema [s]
 START_PAUSE: Final = 1.0  # s, doubled with each failure
 LONGEST_START_PAUSE: Final = 30.0
 START_TRIES: Final = 3
@@ -53,7 +53,8 @@ class Job:
     def of(cls, plan: SeenPlan) -> Job:
         """The question that a ServingPlan asks."""
         planner = plan.spec.get("planner") or {}
-        limit = float(planner.get("timeLimitSeconds", DEFAULT_TIME_LIMIT))
+        usual = TIME_LIMITS.get(planner.get("strategy", "exact"), TIME_LIMITS["exact"])
+        limit = float(planner.get("timeLimitSeconds", usual))
         return cls(plan.key, plan.inputs_hash, plan.to_resource(), limit)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
@@ -70,6 +70,10 @@ class ModelDemand:
     weight: float = 1.0
     targets: Targets = Targets()
     max_sequences: int = 1024
+
+
+TIME_LIMITS: Final = {"exact": 10.0, "bayesian-divider": 600.0}
+"""Longest time to plan by strategy, where none is stated [s]."""
 
 
 class Objective(StrEnum):

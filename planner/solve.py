@@ -44,6 +44,7 @@ class SolveStatus(StrEnum):
     OPTIMAL = "optimal"  # within the gap asked for
     NODE_LIMIT = "node limit"
     TIME_LIMIT = "time limit"
+    TARGET = "target"  # a solution as good as asked for, proven or not
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
 
@@ -52,6 +53,7 @@ _STATUS = {
     highspy.HighsModelStatus.kOptimal: SolveStatus.OPTIMAL,
     highspy.HighsModelStatus.kSolutionLimit: SolveStatus.NODE_LIMIT,
     highspy.HighsModelStatus.kTimeLimit: SolveStatus.TIME_LIMIT,
+    highspy.HighsModelStatus.kObjectiveTarget: SolveStatus.TARGET,
     highspy.HighsModelStatus.kInfeasible: SolveStatus.INFEASIBLE,
     highspy.HighsModelStatus.kUnboundedOrInfeasible: SolveStatus.INFEASIBLE,
 }
@@ -59,12 +61,13 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard to try: relative gap, seconds, nodes, seed."""
+    """How hard to try: relative gap, seconds, nodes, seed; at ``target`` (an objective) it ends."""
 
     gap: float
     time_limit: float
     seed: int = 0
     nodes: int = NODE_LIMIT
+    target: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +135,7 @@ def _load(program: Program, asked: Question, effort: Effort) -> highspy.Highs:
         "time_limit": effort.time_limit,
         "mip_rel_gap": effort.gap,
         "mip_max_nodes": effort.nodes,
+        "objective_target": effort.target,
     }
     for option, value in options.items():
         highs.setOptionValue(option, value)

@@ -22,6 +22,7 @@ from archipelago.perfmodel.lengths import (
 )
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import (
+    TIME_LIMITS,
     Domain,
     ModelDemand,
     PlanningProblem,
@@ -67,7 +68,7 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
         max_unservable=number(spec.max_unservable),
         solver=SolverSettings(
             strategy=spec.planner.strategy,
-            time_limit=float(spec.planner.time_limit_seconds),
+            time_limit=float(spec.planner.time_limit_seconds or TIME_LIMITS[spec.planner.strategy]),
             gap=spec.planner.gap_parts_per_million / MILLION,
             seed=spec.planner.seed,
         ),

@@ -225,17 +225,18 @@ class Pool(SpecObject):
 class Planner(SpecObject):
     """How the plan is found."""
 
-    strategy: Literal["exact"] = Field(
+    strategy: Literal["exact", "bayesian-divider"] = Field(
         default="exact",
         description="Planning strategy. exact: a mixed-integer program with a proof of how far "
-        "the plan is from the best possible.",
+        "the plan is from the best possible. bayesian-divider: Bayesian optimisation over layouts, "
+        "for comparison; needs the extra bayes.",
     )
-    time_limit_seconds: int = Field(
-        default=10,
+    time_limit_seconds: int | None = Field(
+        default=None,
         ge=1,
         le=900,
         description="Longest time that planning may take [s]; then the best plan so far is "
-        "returned with its honest gap.",
+        "returned with its honest gap. Absent: 10 for exact, 600 for bayesian-divider.",
     )
     seed: int = Field(
         default=0,

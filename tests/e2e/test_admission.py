@@ -289,7 +289,6 @@ def test_a_minimal_plan_shows_its_defaults(cluster: Cluster, namespace: str) -> 
     spec = stored(cluster, namespace, "minimal")["spec"]
     assert spec["planner"] == {
         "strategy": "exact",
-        "timeLimitSeconds": 10,
         "seed": 0,
         "gapPartsPerMillion": 1000,
     }

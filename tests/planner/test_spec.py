@@ -158,7 +158,6 @@ def test_defaults_are_those_that_are_documented() -> None:
     dumped = load_resource(MINIMAL).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert dumped["planner"] == {
         "strategy": "exact",
-        "timeLimitSeconds": 10,
         "seed": 0,
         "gapPartsPerMillion": 1000,
     }
