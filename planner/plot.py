@@ -121,7 +121,7 @@ def headline(plan: Plan) -> str:
 def subline(plan: Plan) -> str:
     """Proof and price."""
     proof = plan.certificate
-    end = "" if proof.complete else f" (search ended early: {safe(proof.reason)})"
+    end = "" if proof.complete else f" (not final: {safe(proof.reason)})"
     return (
         f"within {proof.gap:.3%} of the best possible{end}, ${plan.cost_per_hour:,.2f} per hour, "
         f"{len(plan.islands):,} islands"

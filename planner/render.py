@@ -62,7 +62,7 @@ def _header(out: Console, plan: Plan, document: Document) -> None:
     if plan.objective is Objective.HEADROOM:
         facts.insert(0, ("headroom", f"{plan.theta:.4g} times the stated rates"))
     if not proof.complete:
-        facts.insert(2, ("not final", f"the search ended early: {safe(proof.reason)}"))
+        facts.insert(2, ("not final", safe(proof.reason)))
     facts.extend(
         (
             "unservable",

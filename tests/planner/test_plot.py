@@ -160,9 +160,7 @@ def test_headroom_and_an_early_end_are_said() -> None:
     proof = Certificate(2.5, 0.2, complete=False, reason="time limit")
     plan = replace(PLAN, objective=Objective.HEADROOM, theta=2.0, certificate=proof)
     assert plot.headline(plan) == "paper: 8.0 req/s (2 times the stated rates)"
-    assert "within 20.000% of the best possible (search ended early: time limit)" in plot.subline(
-        plan
-    )
+    assert "within 20.000% of the best possible (not final: time limit)" in plot.subline(plan)
 
 
 def test_says_so_where_matplotlib_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
