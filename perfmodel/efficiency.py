@@ -53,14 +53,11 @@ def efficiency(accelerator: Accelerator, dtype: str, engine: str = ANY) -> Effic
     Raises:
         UnknownName: no row speaks of the data type.
     """
-    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["efficiencies"]
     found: dict[str, float] = {}
-    for place in (accelerator.name, accelerator.family, ANY):
-        for who in dict.fromkeys((engine, ANY)):
-            for row in rows:
-                if (row["accelerator"], row["dtype"], row["engine"]) == (place, dtype, who):
-                    found = row | found
+    for row in efficiency_rows(accelerator, dtype, engine):
+        found = row | found
     if not found:
+        rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["efficiencies"]
         known = ", ".join(sorted({row["dtype"] for row in rows}))
         raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {known}")
     return Efficiency(**{field.name: float(found[field.name]) for field in fields(Efficiency)})
@@ -69,10 +66,27 @@ def efficiency(accelerator: Accelerator, dtype: str, engine: str = ANY) -> Effic
 @cache
 def overheads(engine: str = ANY) -> Overheads:
     """Fixed costs of ``engine``, and what every engine is assumed to cost elsewhere."""
-    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["overheads"]
     found: dict[str, Any] = {}
-    for who in dict.fromkeys((engine, ANY)):
-        for row in rows:
-            if row["engine"] == who:
-                found = row | found
+    for row in overhead_rows(engine):
+        found = row | found
     return Overheads(**{field.name: float(found[field.name]) for field in fields(Overheads)})
+
+
+def efficiency_rows(
+    accelerator: Accelerator, dtype: str, engine: str = ANY
+) -> list[dict[str, Any]]:
+    """Rows of the catalogue that speak of a key, the one that decides first."""
+    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["efficiencies"]
+    return [
+        row
+        for place in (accelerator.name, accelerator.family, ANY)
+        for who in dict.fromkeys((engine, ANY))
+        for row in rows
+        if (row["accelerator"], row["dtype"], row["engine"]) == (place, dtype, who)
+    ]
+
+
+def overhead_rows(engine: str = ANY) -> list[dict[str, Any]]:
+    """Rows that speak of an engine, the one that decides first."""
+    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["overheads"]
+    return [row for who in dict.fromkeys((engine, ANY)) for row in rows if row["engine"] == who]

@@ -1,4 +1,4 @@
-"""The command line: ``archipelago plan``, ``verify``, ``workload``, ``templates``, ``catalogue``.
+"""The command line: what ``archipelago --help`` lists.
 
 This module only declares commands; each body imports its part of ``commands/`` when it runs, so
 that ``--help`` answers without numpy, pydantic or the solver. Errors are one line each on the
@@ -28,6 +28,11 @@ Exit codes:
   0  done
   1  the answer is no: infeasible, or a check failed
   2  the question cannot be answered: bad input, bad usage, or a failing solver"""
+DIFF_CODES = """\b
+Exit codes:
+  0  the plans are the same
+  1  the answer is no: they differ
+  2  the question cannot be answered: bad input or bad usage"""
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -137,6 +142,65 @@ def verify(path: str, form: str) -> int:
     from archipelago.planner.commands import verify as command
 
     return command.run(path, form)
+
+
+@cli.command(epilog=DIFF_CODES, short_help="What changes from one plan to another.")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@output("table", "json", "yaml")
+def diff(old: str, new: str, form: str) -> int:
+    """Compare two plan files that `archipelago plan -o json` or `-o yaml` wrote.
+
+    Says what was asked differently, figures, GPUs and islands before and after, and the share of
+    requests that move: those that another kind of island prefills or decodes. The kind counts
+    (model, pool, phase, size, parallelism, batch), not the name of the group.
+    """
+    from archipelago.planner.commands import diff as command
+
+    return command.run(old, new, form)
+
+
+@cli.command(epilog=EXIT_CODES, short_help="Why this plan: what binds and what would help.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="ServingPlan, which is planned first, or a plan file; - reads standard input.",
+)
+@output("table", "json", "yaml")
+@quiet
+def explain(path: str, form: str, quiet: bool) -> int:
+    """Say what binds, what one step more or less gives, what was rejected, and the sources.
+
+    Each difference is found by solving the changed problem and has an interval that holds the true
+    one. One step is the smallest island that a pool can take, one node, or the price of the
+    cheapest island.
+    """
+    from archipelago.planner.commands import explain as command
+
+    return command.run(path, form, quiet)
+
+
+@cli.command(epilog=EXIT_CODES, short_help="A plan file as a picture, or as text.")
+@click.argument("path", metavar="PLAN")
+@click.option(
+    "-o",
+    "--output",
+    "picture",
+    metavar="FILE",
+    help="Draw into FILE.png or FILE.svg; without it the same data is printed as text.",
+)
+def graph(path: str, picture: str | None) -> int:
+    """Show what stands where and which input lengths go to whom.
+
+    PLAN is what `archipelago plan -o json` or `-o yaml` wrote; - reads standard input. Letters name
+    the groups, in the picture and in the text.
+    """
+    from archipelago.planner.commands import graph as command
+
+    return command.run(path, picture)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")

@@ -39,20 +39,22 @@ KEY_LINES = 40
 """Groups that the key lists; the table on the terminal has all."""
 
 
-def require(path: str) -> None:
+def require(path: str, option: str = "--plot") -> None:
     """Find out before a long computation whether a plot can be drawn.
+
+    ``option`` is what the user gave the path with, for the message.
 
     Raises:
         InputError: the file's ending is unknown, its folder is missing, or matplotlib is.
     """
     file = Path(path)
     if file.suffix.lower() not in FORMATS:
-        raise InputError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
+        raise InputError(f"{option} {path}: the name must end in {' or '.join(FORMATS)}")
     if not file.absolute().parent.is_dir():
-        raise InputError(f"--plot {path}: its folder does not exist; create it first")
+        raise InputError(f"{option} {path}: its folder does not exist; create it first")
     if find_spec("matplotlib") is None:
         raise InputError(
-            "--plot: drawing needs matplotlib; install it with: pip install 'archipelago[plot]'"
+            f"{option}: drawing needs matplotlib; install it with: pip install 'archipelago[plot]'"
         )
 
 

@@ -6,7 +6,7 @@ is not, and it is reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -125,6 +125,21 @@ def solve(
     bound = info.mip_dual_bound if asked.integer else info.objective_function_value
     values = np.array(highs.getSolution().col_value)
     return Solution(status, info.objective_function_value, bound, values, info.mip_node_count)
+
+
+def reduced_costs(program: Program, asked: Question, effort: Effort) -> FloatArray:
+    """What one unit of each column costs in the linear relaxation, shape (columns,).
+
+    They rank what is worth a solve of its own; they are no prices of the integer program.
+
+    Raises:
+        SolverError: the relaxation has no solution.
+    """
+    highs = _load(program, replace(asked, integer=False), effort)
+    highs.run()
+    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise SolverError("the linear relaxation of the program has no solution")
+    return np.array(highs.getSolution().col_dual)
 
 
 def _load(program: Program, asked: Question, effort: Effort) -> highspy.Highs:

@@ -1,0 +1,110 @@
+"""Where each number of the performance model comes from: value, unit, source, date, and its kind.
+
+The YAML catalogues state a source per value or per row; here they are read as facts that can be
+shown. ``efficiency.py`` and ``accelerators.py`` decide which row counts, this module only asks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from archipelago.perfmodel import catalogue
+from archipelago.perfmodel.efficiency import (
+    Efficiency,
+    Overheads,
+    efficiency_rows,
+    overhead_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.architecture import ModelArchitecture
+
+
+class Kind(StrEnum):
+    """How much a number can be trusted."""
+
+    DATA_SHEET = "data sheet"  # stated by a vendor or a catalogue of hardware
+    PUBLISHED = "published"  # the model's own config.json
+    MEASURED = "measured"  # medians of measured kernels, or fitted to measured runs
+    ASSUMED = "assumed"  # nobody measured it
+    USER = "user"  # the ServingPlan says so
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One number a plan stands on. ``date`` is when the source was read, empty where unknown."""
+
+    subject: str
+    name: str
+    value: str
+    unit: str
+    kind: Kind
+    source: str
+    date: str = ""
+
+
+def accelerator_facts(accelerator: Accelerator) -> Iterator[Fact]:
+    """The data sheet of an accelerator."""
+    document = catalogue.read("accelerators.yaml")
+    for name, cell in document["accelerators"][accelerator.name].items():
+        if isinstance(cell, dict):
+            source = document["sources"][cell["source"]]
+            value, unit = str(cell["value"]), cell["unit"]
+            yield Fact(
+                accelerator.name, name, value, unit, Kind.DATA_SHEET, *_title_and_date(source)
+            )
+
+
+def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
+    """Types of a model's weights; attention, router and output head are in BF16 in every one."""
+    precision = model.precision
+    return tuple(dict.fromkeys((precision.compute, precision.expert_compute, "bf16")))
+
+
+def efficiency_facts(accelerator: Accelerator, dtype: str) -> Iterator[Fact]:
+    """What engines reach on an accelerator with weights of a type, field by field."""
+    operand = accelerator.operand(dtype)
+    rows = efficiency_rows(accelerator, operand)
+    sources = catalogue.read("efficiencies.yaml")["sources"]
+    units = {"quantise_bytes": "B"}
+    for field in fields(Efficiency):
+        row = next(row for row in rows if field.name in row)
+        kind = Kind.ASSUMED if row["source"] == "assumed" else Kind.MEASURED
+        yield Fact(
+            f"{accelerator.name} {operand}",
+            field.name,
+            str(row[field.name]),
+            units.get(field.name, "1"),
+            kind,
+            *_title_and_date(sources[row["source"]]),
+        )
+
+
+def overhead_facts() -> Iterator[Fact]:
+    """Fixed costs of an engine; those that nobody measured are marked in the data."""
+    rows = overhead_rows()
+    for field in fields(Overheads):
+        row = next(row for row in rows if field.name in row)
+        assumed = field.name in row.get("assumed", ())
+        kind = Kind.ASSUMED if assumed else Kind.MEASURED
+        unit = "1" if field.name == "expert_imbalance" else "s"
+        yield Fact("engine", field.name, str(row[field.name]), unit, kind, row["source"])
+
+
+def architecture_fact(model: ModelArchitecture) -> Fact:
+    """Where the shape of a model is published."""
+    row = catalogue.read("models.yaml")["models"][model.name]
+    value = f"{model.parameters / 1e9:.4g}"
+    unit = "billion parameters"
+    return Fact(
+        model.name, "architecture", value, unit, Kind.PUBLISHED, *_title_and_date(row["source"])
+    )
+
+
+def _title_and_date(source: dict[str, Any]) -> tuple[str, str]:
+    return source["title"], str(source["date"])

@@ -1,0 +1,104 @@
+"""The plot's data as text: what stands where, and which input lengths go to whom.
+
+The same letters name the groups as in the picture; bars are made of them, so that the text needs
+no colour. Every number of the picture stands beside its bar.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from archipelago.planner.plan import MILLION
+from archipelago.planner.plot import headline, subline
+from archipelago.planner.plotmarks import group_marks
+from archipelago.planner.problem import Phase
+from archipelago.planner.render import condensed
+from archipelago.planner.text import safe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from archipelago.planner.plan import Plan, Route
+    from archipelago.planner.plotmarks import Mark
+    from archipelago.planner.problem import PlanningProblem, Pool
+
+WIDTH = 48
+"""Characters of a full bar."""
+FREE = "."
+FILL = "#"
+
+
+def text_graph(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Lines of the graph, every text from the file escaped."""
+    marks = group_marks(plan)
+    yield headline(plan)
+    yield subline(plan)
+    yield ""
+    yield from _pools(problem.pools, plan, marks)
+    yield ""
+    yield from _key(plan, marks)
+    for model, routes in groupby(plan.routes, key=lambda route: route.model):
+        yield ""
+        yield from _lengths(model, list(routes), marks)
+
+
+def bar(parts: Iterable[tuple[str, float]], width: int = WIDTH) -> str:
+    """A bar of labelled shares of 1, each as wide as its share; what is missing is free.
+
+    Widths are rounded so that the whole bar is exact; a label longer than its part is cut.
+    """
+    text, end = "", 0.0
+    for label, share in parts:
+        end += share
+        columns = round(min(end, 1.0) * width) - len(text)
+        text += (label * columns)[:columns]
+    return text + FREE * (width - len(text))
+
+
+def _pools(pools: tuple[Pool, ...], plan: Plan, marks: dict[str, Mark]) -> Iterator[str]:
+    name_width = max(len(safe(pool.name)) for pool in pools)
+    for pool in pools:
+        groups = [group for group in plan.groups if group.pool == pool.name]
+        used = sum(group.gpus * group.islands for group in groups)
+        parts = ((marks[g.name].letter, g.gpus * g.islands / pool.count) for g in groups)
+        yield f"{safe(pool.name):<{name_width}}  {bar(parts)}  {used:,} of {pool.count:,} GPUs"
+
+
+def _key(plan: Plan, marks: dict[str, Mark]) -> Iterator[str]:
+    letters = max((len(mark.letter) for mark in marks.values()), default=1)
+    for group in plan.groups:
+        used = f"{group.utilisation:.1%} of {safe(group.binding)}"
+        yield (
+            f"{marks[group.name].letter:<{letters}}  {safe(group.name)}: {group.islands} x "
+            f"{group.gpus} GPUs {group.phase} {group.parallelism}, {sum(group.rates):,.2f} req/s, "
+            f"{used}"
+        )
+
+
+def _lengths(model: str, routes: list[Route], marks: dict[str, Mark]) -> Iterator[str]:
+    """One block of ranges per paragraph: how many requests, and who serves them."""
+    yield f"input tokens of {safe(model)}"
+    blocks = condensed(routes)
+    labels = [f"{b[0].range.min:,} - {b[-1].range.max - 1:,}" for b in blocks]
+    indent = max(map(len, labels))
+    for label, block in zip(labels, blocks, strict=True):
+        share = sum(route.share for route in block)
+        yield f"{label:>{indent}}  requests  {bar([(FILL, share)])}  {share:.1%}"
+        for phase in Phase:
+            weights = _weights(block, phase)
+            parts = [(marks[name].letter, part) for name, part in weights]
+            told = ", ".join(f"{marks[name].letter} {part:.0%}" for name, part in weights)
+            yield f"{'':{indent}}  {phase:<8}  {bar(parts)}  {told}"
+
+
+def _weights(block: list[Route], phase: Phase) -> list[tuple[str, float]]:
+    """Groups of one phase with their share of the block's requests, in the order of their names."""
+    found: defaultdict[str, float] = defaultdict(float)
+    whole = sum(route.share for route in block)
+    for route in block:
+        part = route.share / whole if whole else 1 / len(block)
+        for pair in route.pairs:
+            found[getattr(pair, phase)] += part * pair.weight / MILLION
+    return sorted(found.items())

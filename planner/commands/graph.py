@@ -1,0 +1,26 @@
+"""``archipelago graph``: a plan file as a picture, or the same data as text."""
+
+from __future__ import annotations
+
+import sys
+
+from archipelago.planner.bars import text_graph
+from archipelago.planner.commands.diff import read_plan
+
+DONE = 0
+
+
+def run(path: str, picture: str | None) -> int:
+    """Draw the plan into a file, or print it."""
+    if picture is not None:
+        from archipelago.planner.plot import require  # noqa: PLC0415  # an optional extra
+
+        require(picture, "-o")  # before the work, not after it
+    stored = read_plan(path)
+    if picture is None:
+        sys.stdout.writelines(f"{line}\n" for line in text_graph(stored.problem, stored.plan))
+    else:
+        from archipelago.planner.plot import draw  # noqa: PLC0415
+
+        draw(stored.problem, stored.plan, picture)
+    return DONE

@@ -1,0 +1,312 @@
+"""What changes from one plan to another: islands, GPUs, money, promises, and who moves.
+
+Groups are compared by their template (model, pool, phase, size, parallelism, batch), never by
+their name: names count up and say nothing about what stands there. A request moves when the
+template that prefills or decodes it changes; the share is the smallest that the two routings allow,
+which is the total variation distance between their weights, range by range.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from archipelago.perfmodel.lengths import Range
+from archipelago.planner.canonical import THETA_UNIT
+from archipelago.planner.plan import MILLION
+from archipelago.planner.problem import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from archipelago.perfmodel.parallelism import Parallelism
+    from archipelago.planner.canonical import Document
+    from archipelago.planner.plan import Group, Plan, Route
+    from archipelago.planner.problem import ModelDemand
+    from archipelago.planner.stored import Stored
+
+SUM_ROUNDING = 1e-12
+"""Rounding of a sum of shares: less than this of the requests is nobody."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number before and after; None where that plan has no such number."""
+
+    name: str
+    unit: str
+    old: float | None
+    new: float | None
+
+    @property
+    def change(self) -> float | None:
+        """New minus old, None where one of them is missing."""
+        return None if self.old is None or self.new is None else self.new - self.old
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """What makes two islands the same kind; ``max_batch`` [sequences] is 1 for prefill."""
+
+    model: str
+    pool: str
+    phase: Phase
+    gpus: int
+    parallelism: Parallelism
+    max_batch: int
+
+    def __str__(self) -> str:
+        batch = f"/b{self.max_batch}" if self.phase is Phase.DECODE else ""
+        return f"{self.model}/{self.pool}/x{self.gpus}/{self.phase}/{self.parallelism}{batch}"
+
+
+@dataclass(frozen=True)
+class IslandChange:
+    """Islands of one kind before and after.
+
+    ``relocated``: islands that both plans have, but on other nodes.
+    """
+
+    kind: Kind
+    old: int
+    new: int
+    relocated: int
+
+    @property
+    def word(self) -> str:
+        """``added``, ``removed``, ``changed``, ``relocated`` or ``same``."""
+        if self.old == 0:
+            return "added"
+        if self.new == 0:
+            return "removed"
+        if self.old != self.new:
+            return "changed"
+        return "relocated" if self.relocated else "same"
+
+
+@dataclass(frozen=True)
+class PoolChange:
+    """GPUs of one pool, those there are and those in islands; 0 where a plan lacks the pool."""
+
+    pool: str
+    count: tuple[int, int]  # old, new
+    used: tuple[int, int]
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything changed."""
+        return self.count[0] != self.count[1] or self.used[0] != self.used[1]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Shares of one model's requests whose template changes; ``either`` counts each once."""
+
+    model: str
+    prefill: float
+    decode: float
+    either: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One field of the problem that differs; None where it is absent."""
+
+    path: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """Everything compared, also what stayed the same.
+
+    ``total``: the moved share of all requests, models weighted as in the new plan; it counts models
+    that both plans serve.
+    """
+
+    asked: tuple[Asked, ...]
+    figures: tuple[Figure, ...]
+    pools: tuple[PoolChange, ...]
+    islands: tuple[IslandChange, ...]
+    moved: tuple[Moved, ...]
+    total: Moved
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing of all this differs."""
+        return not (
+            self.asked
+            or any(figure.old != figure.new for figure in self.figures)
+            or any(pool.differs for pool in self.pools)
+            or any(change.word != "same" for change in self.islands)
+            or self.total.either > SUM_ROUNDING
+        )
+
+
+def compare(old: Stored, new: Stored) -> PlanDiff:
+    """From the old plan to the new one."""
+    moved = tuple(_moved(old, new))
+    return PlanDiff(
+        tuple(_asked(old.document["problem"], new.document["problem"], "")),
+        tuple(_figures(old, new)),
+        tuple(_pools(old, new)),
+        tuple(_islands(old.plan, new.plan)),
+        moved,
+        _total(moved, new),
+    )
+
+
+def _figures(old: Stored, new: Stored) -> Iterator[Figure]:
+    if old.plan.objective is new.plan.objective:
+        unit = THETA_UNIT[new.plan.objective]
+        yield Figure("theta", unit, old.plan.theta, new.plan.theta)
+    else:  # a headroom and a throughput have no difference
+        before, after = THETA_UNIT[old.plan.objective], THETA_UNIT[new.plan.objective]
+        yield Figure("theta", before, old.plan.theta, None)
+        yield Figure("theta", after, None, new.plan.theta)
+    yield Figure("throughput", "req/s", old.plan.throughput, new.plan.throughput)
+    yield Figure("bound", "req/s", _bound(old.plan), _bound(new.plan))
+    cost = (float(side.plan.cost_per_hour) for side in (old, new))
+    yield Figure("cost", "$/h", *cost)
+    for model in sorted({g.model for g in (*old.plan.groups, *new.plan.groups)}):
+        yield Figure(f"tpot of {model}", "ms", _tpot(old.plan, model), _tpot(new.plan, model))
+    lost = [{item.model: item.share for item in side.plan.unservable} for side in (old, new)]
+    for model in sorted({*lost[0], *lost[1]}):
+        shares = (side.get(model, 0.0) for side in lost)
+        yield Figure(f"unservable of {model}", "1", *shares)
+
+
+def _bound(plan: Plan) -> float:
+    """The proven bound as throughput [req/s]."""
+    return plan.certificate.bound * (plan.throughput / plan.theta if plan.theta else 1.0)
+
+
+def _tpot(plan: Plan, model: str) -> float | None:
+    """The slowest decode group's evaluated time per output token [ms]."""
+    times = [g.step_time for g in plan.groups if g.model == model and g.phase is Phase.DECODE]
+    return max(times) * 1e3 if times else None
+
+
+def _pools(old: Stored, new: Stored) -> Iterator[PoolChange]:
+    counts = [{pool.name: pool.count for pool in side.problem.pools} for side in (old, new)]
+    used = [Counter[str](), Counter[str]()]
+    for side, plan in zip(used, (old.plan, new.plan), strict=True):
+        for group in plan.groups:
+            side[group.pool] += group.gpus * group.islands
+    for name in sorted({*counts[0], *counts[1]}):
+        count = (counts[0].get(name, 0), counts[1].get(name, 0))
+        yield PoolChange(name, count, (used[0][name], used[1][name]))
+
+
+def kind_of(group: Group) -> Kind:
+    """The kind of a group's islands."""
+    return Kind(
+        group.model, group.pool, group.phase, group.gpus, group.parallelism, group.max_batch
+    )
+
+
+def _islands(old: Plan, new: Plan) -> Iterator[IslandChange]:
+    before, after = _stock(old), _stock(new)
+    for kind in sorted({*before, *after}):
+        one, two = before.get(kind, Counter()), after.get(kind, Counter())
+        stay = (one & two).total()
+        both = min(one.total(), two.total())
+        yield IslandChange(kind, one.total(), two.total(), both - stay)
+
+
+def _stock(plan: Plan) -> dict[Kind, Counter[tuple[str, ...]]]:
+    """For every kind how many islands stand on which nodes."""
+    kinds = {group.name: kind_of(group) for group in plan.groups}
+    found: dict[Kind, Counter[tuple[str, ...]]] = {}
+    for island in plan.islands:
+        found.setdefault(kinds[island.group], Counter())[island.nodes] += 1
+    return found
+
+
+def _moved(old: Stored, new: Stored) -> Iterator[Moved]:
+    known = {model.name for model in old.problem.models}
+    for model in sorted(new.problem.models, key=lambda m: m.name):
+        if model.name in known:
+            yield _moved_of(model, old.plan, new.plan)
+
+
+def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> Moved:
+    """Cells that neither plan cuts, each weighed by the workload that the new plan was made for."""
+    routes = [
+        [r for r in plan.routes if r.model == model.name and r.range.max > r.range.min]
+        for plan in (old, new)
+    ]
+    edges = sorted({edge for side in routes for r in side for edge in (r.range.min, r.range.max)})
+    cells = tuple(Range(low, high) for low, high in pairwise(edges))
+    if not cells:
+        return Moved(model.name, 0.0, 0.0, 0.0)
+    share = model.lengths.moments(cells).probability
+    kinds = [{g.name: str(kind_of(g)) for g in plan.groups} for plan in (old, new)]
+    sums = [0.0, 0.0, 0.0]
+    for cell, part in zip(cells, share, strict=True):
+        before, after = (_weights(cell, routes[i], kinds[i]) for i in (0, 1))
+        for i, view in enumerate((0, 1, None)):
+            sums[i] += float(part) * _distance(_side(before, view), _side(after, view))
+    return Moved(model.name, *sums)
+
+
+def _weights(cell: Range, routes: list[Route], kinds: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Requests per million of a cell by (prefill kind, decode kind); empty without a route."""
+    found: Counter[tuple[str, str]] = Counter()
+    for route in routes:
+        if route.range.min <= cell.min and cell.max <= route.range.max:
+            for pair in route.pairs:
+                found[kinds[pair.prefill], kinds[pair.decode]] += pair.weight
+    return dict(found)
+
+
+def _side(weights: dict[tuple[str, str], int], view: int | None) -> Counter[Hashable]:
+    """The weights as one phase sees them, or as pairs."""
+    found: Counter[Hashable] = Counter()
+    for pair, weight in weights.items():
+        found[pair if view is None else pair[view]] += weight
+    return found
+
+
+def _distance(one: Counter[Hashable], other: Counter[Hashable]) -> float:
+    """Smallest share that has to move; a cell that only one of the two routes moves whole."""
+    stay = (one & other).total()
+    return (max(one.total(), other.total()) - stay) / MILLION
+
+
+def _total(moved: tuple[Moved, ...], new: Stored) -> Moved:
+    weight = {model.name: new.problem.weight(model) for model in new.problem.models}
+    whole = sum(weight[item.model] for item in moved) or 1.0
+    sums = (
+        sum(getattr(item, side) * weight[item.model] for item in moved) / whole
+        for side in ("prefill", "decode", "either")
+    )
+    return Moved("all", *sums)
+
+
+def _asked(old: Any, new: Any, path: str) -> Iterator[Asked]:  # noqa: ANN401  # any JSON value
+    """Fields that differ; lists of named things are compared by name."""
+    one, two = _by_name(old), _by_name(new)
+    if one is None or two is None:
+        if old != new:
+            yield Asked(path, old, new)
+        return
+    named = isinstance(old, list)
+    for key in sorted({*one, *two}):
+        place = f"{path}[{key}]" if named else f"{path}.{key}".lstrip(".")
+        if key in one and key in two:
+            yield from _asked(one[key], two[key], place)
+        else:
+            yield Asked(place, one.get(key), two.get(key))
+
+
+def _by_name(value: Any) -> Document | None:  # noqa: ANN401
+    """A mapping as it is, a list of named things by their names, None for anything else."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list) and all(isinstance(v, dict) and "name" in v for v in value):
+        return {str(item["name"]): item for item in value}
+    return None
