@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane import ControlPlane
+from tests.controlplane import Cluster
 
 REPO = Path(__file__).parents[1]
 BASE = REPO / "deploy" / "base"
@@ -73,10 +73,10 @@ def test_every_copied_path_exists_and_is_sent_to_the_engine() -> None:
     assert [path for path in copied if not (REPO / path).exists()] == []
 
 
-def kustomize(controlplane: ControlPlane, folder: Path) -> list[dict[str, Any]]:
+def kustomize(cluster: Cluster, folder: Path) -> list[dict[str, Any]]:
     """The objects that kubectl's own kustomize makes of a folder."""
     built = subprocess.run(
-        [controlplane.kubectl_binary, "kustomize", folder],
+        [cluster.kubectl_binary, "kustomize", folder],
         check=True,
         capture_output=True,
         text=True,
@@ -85,9 +85,9 @@ def kustomize(controlplane: ControlPlane, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def base(controlplane: ControlPlane) -> list[dict[str, Any]]:
+def base(cluster: Cluster) -> list[dict[str, Any]]:
     """The objects of deploy/base."""
-    return kustomize(controlplane, BASE)
+    return kustomize(cluster, BASE)
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -142,16 +142,17 @@ def test_the_pod_is_restricted(base: list[dict[str, Any]]) -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert "runAsUser" not in pod["securityContext"]  # any uid will do
+    assert "runAsGroup" not in pod["securityContext"]  # containerd refuses a group without a user
     assert container["volumeMounts"] == [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
     assert pod["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}]
 
 
 @pytest.mark.cluster
 def test_the_namespaced_overlay_gives_rights_in_one_namespace_only(
-    controlplane: ControlPlane,
+    cluster: Cluster,
 ) -> None:
     """What it may see and what it looks at are written once."""
-    objects = kustomize(controlplane, BASE.parent / "overlays" / "namespaced")
+    objects = kustomize(cluster, BASE.parent / "overlays" / "namespaced")
     assert of_kind(objects, "ClusterRoleBinding") == []
     (binding,) = of_kind(objects, "RoleBinding")
     (deployment,) = of_kind(objects, "Deployment")
@@ -162,23 +163,22 @@ def test_the_namespaced_overlay_gives_rights_in_one_namespace_only(
 
 
 @pytest.mark.cluster
-def test_the_api_server_accepts_the_base(
-    controlplane: ControlPlane, base: list[dict[str, Any]]
-) -> None:
+def test_the_api_server_accepts_the_base(cluster: Cluster, base: list[dict[str, Any]]) -> None:
     """Server-side dry run with strict validation: no unknown field, nothing invalid."""
     (namespace,) = of_kind(base, "Namespace")
-    controlplane.kubectl(
+    cluster.kubectl(
         "apply", "--server-side", "-f", "-", input=yaml.safe_dump(namespace)
     )  # what lies in it cannot be tried before it exists
-    done = controlplane.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", BASE
+    done = cluster.kubectl(
+        *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", BASE),
+        "--force-conflicts",  # with what others changed, where a cluster is reused
     )
     assert len(done.stdout.splitlines()) == len(base)
 
 
 @pytest.mark.cluster
 def test_the_pod_passes_the_restricted_standard(
-    controlplane: ControlPlane, base: list[dict[str, Any]]
+    cluster: Cluster, base: list[dict[str, Any]]
 ) -> None:
     """The API server's own admission refuses the pod's like where it is looser."""
     (deployment,) = of_kind(base, "Deployment")
@@ -188,11 +188,11 @@ def test_the_pod_passes_the_restricted_standard(
         "metadata": {"name": "probe"},
         "spec": deployment["spec"]["template"]["spec"] | {"serviceAccountName": "default"},
     }
-    with controlplane.namespace("restricted") as name:
+    with cluster.namespace("restricted") as name:
         label = "pod-security.kubernetes.io/enforce=restricted"
-        controlplane.kubectl("label", "namespace", name, label)
+        cluster.kubectl("label", "namespace", name, label)
         dry_run = ("apply", "--dry-run=server", f"--namespace={name}", "-f", "-")
-        controlplane.kubectl(*dry_run, input=yaml.safe_dump(pod))
+        cluster.kubectl(*dry_run, input=yaml.safe_dump(pod))
         loose = pod | {"spec": pod["spec"] | {"securityContext": {}}}
-        refused = controlplane.kubectl(*dry_run, input=yaml.safe_dump(loose), check=False)
+        refused = cluster.kubectl(*dry_run, input=yaml.safe_dump(loose), check=False)
         assert "runAsNonRoot" in refused.stderr

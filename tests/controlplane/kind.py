@@ -1,7 +1,12 @@
-"""A kind cluster in place of our own control plane, where Docker is present."""
+"""A kind cluster in place of our own control plane, where Docker is present.
+
+``KIND_NODE_IMAGE`` and ``KIND_CONFIG`` in the environment are what a new cluster is made from: a
+node image that is there already where no registry can be reached, and a file for ``--config``.
+"""
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -22,7 +27,11 @@ def kind_cluster(directory: Path) -> Iterator[Cluster]:
     kubeconfig = directory / "kind.kubeconfig"
     created = NAME not in _kind("get", "clusters").split()
     if created:
-        _kind("create", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}", "--wait=120s")
+        _kind(
+            *("create", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}", "--wait=120s"),
+            *_given("image", "KIND_NODE_IMAGE"),
+            *_given("config", "KIND_CONFIG"),
+        )
     else:
         _kind("export", "kubeconfig", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
     try:
@@ -53,6 +62,11 @@ def _cluster(kubeconfig: Path, directory: Path) -> Cluster:
         kubectl_binary=Path(kubectl),
         directory=directory,
     )
+
+
+def _given(option: str, variable: str) -> list[str]:
+    value = os.environ.get(variable)
+    return [f"--{option}={value}"] if value else []
 
 
 def _kind(*arguments: str) -> str:

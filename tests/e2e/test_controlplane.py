@@ -248,7 +248,8 @@ def test_up_never_overwrites_a_kubeconfig_of_others(tmp_path: Path) -> None:
 
 
 def test_a_session_without_programs_fails_at_once_and_names_the_command(tmp_path: Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "KUBEBUILDER_ASSETS": ""}
+    absent = {"XDG_CACHE_HOME": str(tmp_path), "KUBEBUILDER_ASSETS": "", "KIND": ""}
+    environment = {**os.environ, **absent}
     this = "test_a_namespace_and_its_contents_are_deleted"
     started = time.monotonic()
     session = subprocess.run(
@@ -280,13 +281,18 @@ def test_a_kind_cluster_is_deleted_only_where_it_was_made(
     stand_in.write_text(KIND.format(log=log, existing=existing, kubeconfig=controlplane.kubeconfig))
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("KIND_NODE_IMAGE", "node:1")
+    monkeypatch.setenv("KIND_CONFIG", "")
 
     with kind_cluster(tmp_path) as cluster, cluster.namespace() as name:
         cluster.kubectl("create", "serviceaccount", "someone", f"-n={name}")
         account = cluster.service_account_kubeconfig(name, "someone")
         assert "someone" in cluster.kubectl("auth", "whoami", kubeconfig=account).stdout
 
-    assert [line.split()[0] for line in log.read_text().splitlines()] == commands
+    lines = log.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == commands
+    created = [line for line in lines if line.startswith("create")]
+    assert all("--image=node:1" in line and "--config" not in line for line in created)
 
 
 def get(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
