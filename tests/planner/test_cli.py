@@ -32,6 +32,7 @@ COMMANDS = (
     ("diff",),
     ("explain",),
     ("graph",),
+    ("inventory",),
     ("templates",),
     ("workload",),
     ("workload", "from-trace"),
