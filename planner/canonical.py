@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 import yaml
@@ -36,6 +37,8 @@ def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
     """The same value with floats cut to ``DIGITS`` significant digits and -0.0 as 0.0."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") + 0.0
+    if isinstance(value, StrEnum):
+        return str(value)  # YAML writes plain strings only
     if isinstance(value, dict):
         return {key: canonical(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

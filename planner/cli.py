@@ -33,6 +33,11 @@ Exit codes:
   0  the plans are the same
   1  the answer is no: they differ
   2  the question cannot be answered: bad input or bad usage"""
+NODES_CODES = """\b
+Exit codes:
+  0  every GPU node is counted, or is left out for its state
+  1  the answer is no: some GPUs are of a type that the catalogue does not have
+  2  the question cannot be answered: no GPU node can be used, bad input or bad usage"""
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -110,6 +115,14 @@ def cli() -> None:
     metavar="SECONDS",
     help="Longest time to plan [s], instead of the file's.",
 )
+@click.option(
+    "--what-if",
+    "changes",
+    multiple=True,
+    metavar="CHANGE",
+    help="Plan with a change and print the difference to the plan without it: pool=h20:+64, "
+    "price=h20:1.5, budget=+100, rate=llama:x2, slo=llama:tpot=40. Repeatable.",
+)
 @quiet
 def plan(
     *,
@@ -118,6 +131,7 @@ def plan(
     plot: str | None,
     strategy: str | None,
     time_limit: int | None,
+    changes: tuple[str, ...],
     quiet: bool,
 ) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
@@ -127,7 +141,8 @@ def plan(
     """
     from archipelago.planner.commands import plan as command
 
-    return command.run(path, form, command.Overrides(strategy, time_limit), plot, quiet)
+    run = command.what_if if changes else command.run
+    return run(path, form, command.Overrides(strategy, time_limit, changes), plot, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Check a plan file independently.")
@@ -216,6 +231,39 @@ def templates(path: str, form: str, quiet: bool) -> int:
     from archipelago.planner.commands import templates as command
 
     return command.run(path, form, quiet)
+
+
+@cli.command(epilog=NODES_CODES, short_help="From a node list to pools or a ServingPlan.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="Nodes as `kubectl get nodes -o json` lists them; - reads standard input.",
+)
+@output("yaml", "json")
+@click.option("--model", metavar="NAME", help="Write a whole ServingPlan for this architecture.")
+@click.option(
+    "--workload",
+    "workload_path",
+    metavar="FILE",
+    help="Its workload, as `archipelago workload from-trace` writes it.",
+)
+def inventory(path: str, form: str, model: str | None, workload_path: str | None) -> int:
+    """Turn a list of nodes into the `pools` of a ServingPlan, or into a whole one.
+
+    \b
+    kubectl get nodes -o json | archipelago inventory -f -
+    kubectl get nodes -o json | archipelago inventory -f - --model Llama-3.1-8B --workload w.yaml \\
+      | archipelago plan -f -
+
+    Every GPU node is either counted or named on standard error with the reason it was left out.
+    GPUs that other pods use are counted too, and prices are not known: add pricePerGPUHour.
+    """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
+    from archipelago.planner.commands import inventory as command
+
+    return command.run(path, form, model, workload_path)
 
 
 @cli.group(epilog=EXIT_CODES)

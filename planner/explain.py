@@ -44,8 +44,8 @@ ROUNDING = 1e-9
 """Share of theta below which a difference is the solver's rounding."""
 REJECTED = 3
 """Rejected templates per phase that are tried by force."""
-PART = "-part"
-"""What the name of a pool gets that stands for a node of which only a part is there."""
+PART = " (part)"
+"""Ends the name of a pool that stands for part of a node; no pool of a ServingPlan is named so."""
 
 
 class Outcome(StrEnum):
@@ -252,7 +252,7 @@ def _pool_limits(pool: Pool, plan: Plan, catalogue: Catalogue) -> Iterator[Limit
     for size in sizes:
         used = sum(g.gpus // size * g.islands for g in groups if g.gpus >= size)
         room = capacity(pool, size)
-        unit = f"islands of {size} GPUs"
+        unit = f"islands of {size} GPU" + ("" if size == 1 else "s")
         rows.append(Limit("packing", pool.name, used, room, unit, binds=used + 1 > room))
     gpus = sum(g.gpus * g.islands for g in groups)
     yield Limit("gpus", pool.name, gpus, pool.count, "GPUs", bool(rows) and rows[0].binds)

@@ -179,16 +179,14 @@ def _rejected(out: Console, found: Explanation) -> None:
 
 
 def _facts(out: Console, found: Explanation) -> None:
-    table = grid("NUMBER", "OF", ">VALUE", "UNIT", "KIND", "DATE", "~SOURCE")
+    """One paragraph per source, with every number that it gives."""
+    by_source: dict[tuple[str, str, str], list[str]] = {}
     for fact in found.facts:
-        table.add_row(
-            safe(fact.name),
-            safe(fact.subject),
-            safe(fact.value),
-            fact.unit,
-            str(fact.kind),
-            fact.date,
-            safe(fact.source),
-        )
-    out.print()
-    out.print(table)
+        unit = "" if fact.unit == "1" else f" {fact.unit}"
+        text = f"{fact.name} of {fact.subject} {fact.value}{unit}"
+        by_source.setdefault((str(fact.kind), fact.source, fact.date), []).append(text)
+    out.print("\nnumbers and their sources", style="bold")
+    for (kind, source, date), texts in by_source.items():
+        read = f", {date}" if date else ""
+        out.print(f"  {kind}: {safe(source)}{read}", soft_wrap=True)
+        out.print(f"    {safe(', '.join(texts))}", soft_wrap=True, style="dim")

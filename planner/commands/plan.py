@@ -6,18 +6,25 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from archipelago.planner.canonical import API_VERSION
 from archipelago.planner.checker import run_checks
+from archipelago.planner.commands.diff import diff_document, show_diff
 from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.diff import compare
 from archipelago.planner.document import infeasible_document, plan_document
 from archipelago.planner.errors import CheckError
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.render import show_infeasible, show_plan
 from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.stored import Stored
 from archipelago.planner.strategies import strategy
 from archipelago.planner.terminal import console, progress
+from archipelago.planner.text import safe
+from archipelago.planner.whatif import changed
 
 if TYPE_CHECKING:
     from archipelago.planner.canonical import Document
+    from archipelago.planner.diff import PlanDiff
     from archipelago.planner.plan import Plan
     from archipelago.planner.problem import PlanningProblem
     from archipelago.planner.spec import ServingPlanResource
@@ -32,6 +39,7 @@ class Overrides:
 
     strategy: str | None = None
     time_limit: int | None = None
+    changes: tuple[str, ...] = ()  # of --what-if; ``what_if`` applies them, ``apply`` does not
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """The resource as if its file had said so."""
@@ -46,24 +54,90 @@ class Overrides:
 
 def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
     """Plan, check, draw and print; 0 for a plan, 1 where there is none."""
+    _require(plot)  # before the work, not after it
+    answer = _answer(overrides.apply(load_resource(read_text(path))), quiet)
+    _draw(answer, plot)
+    if form == "table":
+        _show(answer)
+    else:
+        write_document(answer.document, form)
+    return INFEASIBLE if answer.plan is None else DONE
+
+
+def what_if(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
+    """Plan the changed problem, and compare with the unchanged one where both have a plan."""
+    _require(plot)
+    resource = overrides.apply(load_resource(read_text(path)))
+    new = _answer(changed(resource, overrides.changes), quiet)
+    old = _answer(resource, quiet)
+    _draw(new, plot)
+    difference = None
+    if old.plan is not None and new.plan is not None:
+        difference = compare(*(Stored(a.document, a.plan, a.problem) for a in (old, new) if a.plan))
+    if form == "table":
+        _show(new)
+        _show_change(overrides.changes, old, difference)
+    else:
+        write_document(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "WhatIf",
+                "changes": [*overrides.changes],
+                "plan": new.document,
+                "unchanged": old.document,
+                "diff": None if difference is None else diff_document(difference),
+            },
+            form,
+        )
+    return INFEASIBLE if new.plan is None else DONE
+
+
+def _show_change(changes: tuple[str, ...], old: _Answer, difference: PlanDiff | None) -> None:
+    out = console()
+    out.print(f"\nwhat {' and '.join(map(safe, changes))} changes", style="bold")
+    if difference is not None:
+        show_diff(out, difference)
+    elif old.plan is None:
+        out.print("without the change there is no plan:")
+        show_infeasible(out, old.document)
+    else:
+        rate = f"{old.plan.throughput:,.2f} req/s"
+        out.print(f"without the change there is a plan of {rate}; with it there is none")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """The document of an answer, and the plan where there is one."""
+
+    problem: PlanningProblem
+    document: Document
+    plan: Plan | None
+
+
+def _require(plot: str | None) -> None:
     if plot is not None:
         from archipelago.planner.plot import require  # noqa: PLC0415  # an optional extra
 
-        require(plot)  # before the work, not after it
-    resource = overrides.apply(load_resource(read_text(path)))
-    problem = to_problem(resource.metadata.name, resource.spec)
-    document, plan = _solve(resource, problem, quiet)
-    if plan is not None and plot is not None:
+        require(plot)
+
+
+def _draw(answer: _Answer, plot: str | None) -> None:
+    if answer.plan is not None and plot is not None:
         from archipelago.planner.plot import draw  # noqa: PLC0415
 
-        draw(problem, plan, plot)
-    if form != "table":
-        write_document(document, form)
-    elif plan is not None:
-        show_plan(console(), problem, plan, document)
+        draw(answer.problem, answer.plan, plot)
+
+
+def _show(answer: _Answer) -> None:
+    if answer.plan is None:
+        show_infeasible(console(), answer.document)
     else:
-        show_infeasible(console(), document)
-    return INFEASIBLE if plan is None else DONE
+        show_plan(console(), answer.problem, answer.plan, answer.document)
+
+
+def _answer(resource: ServingPlanResource, quiet: bool) -> _Answer:
+    problem = to_problem(resource.metadata.name, resource.spec)
+    return _Answer(problem, *_solve(resource, problem, quiet))
 
 
 def _solve(

@@ -31,6 +31,7 @@ COMMANDS = (
     ("diff",),
     ("explain",),
     ("graph",),
+    ("inventory",),
     ("templates",),
     ("workload",),
     ("workload", "from-trace"),

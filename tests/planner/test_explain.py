@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import yaml
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.parallelism import Parallelism
@@ -160,7 +161,7 @@ def test_nodes_go_where_they_complete_most_and_leave_where_they_break_least(
 def test_part_of_a_node_is_a_small_node_of_its_own(delta: int, whole: int, part: int) -> None:
     changed = _with_gpus(PlanningProblem("p", (), (NODES,)), NODES, delta)
     assert changed is not None
-    assert [(p.name, p.count) for p in changed.pools] == [("p", whole), ("p-part", part)]
+    assert [(p.name, p.count) for p in changed.pools] == [("p", whole), ("p (part)", part)]
     assert changed.pools[1].island_sizes == tuple(s for s in (1, 2, 4) if s <= part)
 
 
@@ -187,6 +188,19 @@ def test_every_number_has_a_source(run: Runner) -> None:
         result_of = item["result"]
         if result_of["outcome"] == "solved":
             assert result_of["low"] <= result_of["change"] <= result_of["high"]
+
+
+def test_text_and_yaml_say_the_same_as_json(run: Runner) -> None:
+    """Every step's best figure and every source stands in the text."""
+    file = EXAMPLES / "02-minimal.yaml"
+    text = run("explain", "-f", file, "-q").out
+    document = json.loads(run("explain", "-f", file, "-q", "-o", "json").out)
+    assert yaml.safe_load(run("explain", "-f", file, "-q", "-o", "yaml").out) == document
+    for fact in document["facts"]:
+        assert f"{fact['name']} of {fact['subject']} {fact['value']}" in text
+        assert fact["source"] in text
+    for step in document["steps"]:
+        assert f"{step['result']['theta']:,.6g}" in text
 
 
 def test_a_plan_file_is_explained_like_its_serving_plan(run: Runner, tmp_path: Path) -> None:

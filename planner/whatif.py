@@ -1,0 +1,178 @@
+"""``--what-if``: a ServingPlan with one thing changed, as if its file had said so.
+
+    pool=h20:+64   pool=h20:x2   pool=h20:128     GPUs of a pool
+    price=h20:1.5                                 $ per GPU and hour
+    budget=+100    budget=600    budget=none      $ per hour for everything
+    rate=llama:x2                                 requests per second of a model
+    slo=llama:tpot=40   slo=llama:ttft=none       latency targets [ms]
+
+A number sets, ``+`` and ``-`` add and take away, ``x`` multiplies. The changed spec passes the same
+rules as a file does.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+from archipelago.planner.errors import InputError
+from archipelago.planner.spec import ServingPlanResource, load_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS = ("pool", "price", "budget", "rate", "slo")
+NEW_DOMAIN = "what-if"
+"""Network domain of nodes that are added to a pool with domains: nobody said where they stand."""
+NONE = "none"
+
+
+def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingPlanResource:
+    """The resource with every change applied, in the order given.
+
+    Raises:
+        InputError: a change cannot be understood; the message says what could.
+        SpecError: the changed spec breaks a rule.
+    """
+    body: dict[str, Any] = resource.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for text in changes:
+        _apply(body["spec"], text)
+    return load_resource(body)
+
+
+def _apply(spec: dict[str, Any], text: str) -> None:
+    kind, _, rest = text.partition("=")
+    apply: dict[str, Callable[[dict[str, Any], str, str], None]] = {
+        "pool": _pool,
+        "price": _price,
+        "budget": _budget,
+        "rate": _rate,
+        "slo": _slo,
+    }
+    if kind not in apply or not rest:
+        raise _refuse(text, f"write KIND=...; kinds: {', '.join(KINDS)}")
+    apply[kind](spec, rest, text)
+
+
+def _refuse(text: str, remedy: str) -> InputError:
+    return InputError(f"--what-if {text}: {remedy}")
+
+
+def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
+    pool, value = _named(spec["pools"], "pool", rest, text)
+    count = _number(Decimal(pool["count"]), value, text)
+    if count != int(count) or count < 0:
+        raise _refuse(text, f"{count} GPUs are no whole number of GPUs")
+    if count == 0:
+        spec["pools"].remove(pool)
+        return
+    if pool.get("domains"):
+        pool["domains"] = _domains(pool, int(count), text)
+    pool["count"] = int(count)
+    if pool.get("islandSizes"):
+        pool["islandSizes"] = [size for size in pool["islandSizes"] if size <= count]
+
+
+def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]]:
+    """New nodes form a domain of their own; missing ones leave the last domains first."""
+    nodes, rest = divmod(count - pool["count"], pool["gpusPerNode"])
+    if rest:
+        raise _refuse(text, f"pool {pool['name']} has nodes of {pool['gpusPerNode']} GPUs")
+    domains = sorted(pool["domains"], key=lambda domain: str(domain["name"]))
+    if nodes > 0:
+        return [*domains, {"name": _free_name(domains), "nodes": nodes}]
+    while nodes < 0:
+        taken = min(-nodes, domains[-1]["nodes"])
+        nodes += taken
+        domains[-1] = {**domains[-1], "nodes": domains[-1]["nodes"] - taken}
+        if not domains[-1]["nodes"]:
+            domains.pop()
+    return domains
+
+
+def _free_name(domains: list[dict[str, Any]]) -> str:
+    taken = {domain["name"] for domain in domains}
+    count = 2
+    name = NEW_DOMAIN
+    while name in taken:
+        name, count = f"{NEW_DOMAIN}-{count}", count + 1
+    return name
+
+
+def _price(spec: dict[str, Any], rest: str, text: str) -> None:
+    pool, value = _named(spec["pools"], "pool", rest, text)
+    old = Decimal(pool.get("pricePerGPUHour", "0"))
+    pool["pricePerGPUHour"] = _text(_number(old, value, text))
+
+
+def _budget(spec: dict[str, Any], rest: str, text: str) -> None:
+    if rest == NONE:
+        spec.pop("budgetPerHour", None)
+        return
+    old = spec.get("budgetPerHour")
+    if old is None and rest[0] in "+-x":
+        raise _refuse(text, "the plan has no budgetPerHour to change; write budget=AMOUNT")
+    spec["budgetPerHour"] = _text(_number(Decimal(old or "0"), rest, text))
+
+
+def _rate(spec: dict[str, Any], rest: str, text: str) -> None:
+    model, value = _named(spec["models"], "model", rest, text)
+    old = model.get("requestsPerSecond")
+    if old is None:
+        raise _refuse(text, f"model {model['name']} states no requestsPerSecond to change")
+    model["requestsPerSecond"] = _text(_number(Decimal(old), value, text))
+
+
+def _slo(spec: dict[str, Any], rest: str, text: str) -> None:
+    model, target = _named(spec["models"], "model", rest, text)
+    which, _, value = target.partition("=")
+    if which not in ("ttft", "tpot") or not value:
+        raise _refuse(text, "write slo=MODEL:ttft=MS or slo=MODEL:tpot=MS")
+    field = f"{which}Milliseconds"
+    slo = model.setdefault("slo", {})
+    if value == NONE:
+        slo.pop(field, None)
+        return
+    if field not in slo and value[0] in "+-x":
+        raise _refuse(text, f"model {model['name']} has no {which} target to change")
+    milliseconds = _number(Decimal(slo.get(field, 0)), value, text)
+    if milliseconds != int(milliseconds):
+        raise _refuse(text, "targets are whole milliseconds")
+    slo[field] = int(milliseconds)
+
+
+def _named(
+    things: list[dict[str, Any]], kind: str, rest: str, text: str
+) -> tuple[dict[str, Any], str]:
+    """The pool or model, by its name or by an accelerator that only one pool has."""
+    name, _, value = rest.partition(":")
+    if not value:
+        raise _refuse(text, f"write NAME:VALUE with the name of a {kind}")
+    found = [thing for thing in things if thing["name"] == name]
+    if not found:
+        wanted = name.casefold()
+        found = [t for t in things if str(t.get("accelerator", "")).casefold() == wanted]
+    if len(found) != 1:
+        known = ", ".join(sorted(str(thing["name"]) for thing in things))
+        raise _refuse(text, f"{name!r} is not the name of one {kind}; there are: {known}")
+    return found[0], value
+
+
+def _number(old: Decimal, value: str, text: str) -> Decimal:
+    sign, digits = (value[0], value[1:]) if value[0] in "+-x" else ("", value)
+    try:
+        number = Decimal(digits)
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or number < 0:
+        raise _refuse(text, f"{value!r} is no number; write 64, +64, -64 or x2")
+    new = {"": number, "+": old + number, "-": old - number, "x": old * number}[sign]
+    if new < 0:
+        raise _refuse(text, f"{old} {value} is below 0")
+    return new
+
+
+def _text(number: Decimal) -> str:
+    """A decimal without exponent or trailing zeros, as the spec writes money."""
+    written = f"{number:f}"
+    return written.rstrip("0").rstrip(".") if "." in written else written

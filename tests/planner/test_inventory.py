@@ -1,0 +1,234 @@
+"""From a node list to pools: nothing is guessed, and nothing is dropped without a word."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.planner import inventory
+from archipelago.planner.errors import InputError, PlanFileError
+from archipelago.planner.inventory import LeftOut, Why, read_nodes
+from archipelago.planner.spec import load_resource, to_problem
+from tests.planner.test_cli import Runner, process
+
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+CLIQUE, ZONE = "nvidia.com/gpu.clique", "topology.kubernetes.io/zone"
+
+
+def node(
+    name: str,
+    labels: dict[str, str] | None = None,
+    gpus: int | None = 8,
+    *,
+    ready: str = "True",
+    cordoned: bool = False,
+    allocatable: dict[str, str] | None = None,
+    capacity: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """A node as the API server sends it, cut to what counts."""
+    stock = {} if gpus is None else {"nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"unschedulable": True} if cordoned else {},
+        "status": {
+            "capacity": {"cpu": "96", "memory": "1056270380Ki", **stock, **(capacity or {})},
+            "allocatable": {"cpu": "95", **stock, **(capacity or {}), **(allocatable or {})},
+            "conditions": [
+                {"type": "MemoryPressure", "status": "False"},
+                {"type": "Ready", "status": ready},
+            ],
+        },
+    }
+
+
+def nodes(*items: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def test_nodes_of_one_accelerator_are_one_pool() -> None:
+    found = read_nodes(nodes(node("n1", H100), node("n2", H100), node("cpu", gpus=None)))
+    assert found.pools == ({"name": "h100", "accelerator": "H100", "count": 16, "gpusPerNode": 8},)
+    assert (found.left_out, found.partly, found.without_gpus) == ((), (), 1)
+
+
+def test_nodes_of_two_sizes_are_two_pools() -> None:
+    found = read_nodes(nodes(node("n1", H100), node("n2", H100, 4)))
+    assert [(p["name"], p["count"], p["gpusPerNode"]) for p in found.pools] == [
+        ("h100-x4", 4, 4),
+        ("h100-x8", 8, 8),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (H100, "H100"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}, "A100-40GB"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}, "A100-PCIe-80GB"),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"},
+            "RTX-PRO-6000",
+        ),
+        ({"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, "MI300X"),
+        ({"cloud.google.com/gke-accelerator": "nvidia-h200-141gb"}, "H200"),
+        ({"karpenter.k8s.aws/instance-gpu-name": "l40s"}, "L40S"),
+        (
+            {
+                "karpenter.k8s.aws/instance-gpu-name": "a100",
+                "karpenter.k8s.aws/instance-gpu-memory": "40960",
+            },
+            "A100-40GB",
+        ),
+    ],
+)
+def test_products_are_found_by_the_labels_of_their_vendors(
+    labels: dict[str, str], expected: str
+) -> None:
+    (pool,) = read_nodes(nodes(node("n", labels))).pools
+    assert pool["accelerator"] == expected
+
+
+def test_every_product_of_the_table_is_in_the_catalogue() -> None:
+    table = inventory._products()
+    names = {
+        *table["products"],
+        *(s["accelerator"] for v in table["sized"].values() for s in v["sizes"]),
+    }
+    assert [name for name in sorted(names) if accelerator(name).name != name] == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "why", "detail"),
+    [
+        (node("n", H100, cordoned=True), Why.CORDONED, ""),
+        (node("n", H100, ready="Unknown"), Why.NOT_READY, ""),
+        (
+            node("n", H100, None, capacity={"nvidia.com/mig-1g.10gb": "7"}),
+            Why.SLICED,
+            "nvidia.com/mig-1g.10gb",
+        ),
+        (
+            node("n", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}),
+            Why.SLICED,
+            "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
+        ),
+        (
+            node("n", {"nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}),
+            Why.SHARED,
+            "NVIDIA-L4-SHARED",
+        ),
+        (
+            node("n", {**H100, "nvidia.com/gpu.sharing-strategy": "time-slicing"}),
+            Why.SHARED,
+            "time-slicing",
+        ),
+        (
+            node("n", {"nvidia.com/gpu.product": "NVIDIA-H100-NVL"}),
+            Why.UNKNOWN,
+            "nvidia.com/gpu.product=NVIDIA-H100-NVL",
+        ),
+        (
+            node("n", {"karpenter.k8s.aws/instance-gpu-name": "a100"}),  # 40 or 80 GB?
+            Why.UNKNOWN,
+            "karpenter.k8s.aws/instance-gpu-name=a100",
+        ),
+        (node("n"), Why.NO_PRODUCT, ""),
+        (node("n", gpus=None, capacity={"habana.ai/gaudi": "8"}), Why.NO_PRODUCT, ""),
+        (node("n", H100, None), Why.NO_GPUS, ""),  # its device plugin does not run
+        (node("n", H100, allocatable={"nvidia.com/gpu": "0"}), Why.NO_GPUS, ""),
+    ],
+)
+def test_what_cannot_be_used_is_left_out_with_the_reason(
+    bad: dict[str, Any], why: Why, detail: str
+) -> None:
+    found = read_nodes(nodes(bad))
+    assert found.left_out == (LeftOut("n", why, detail),)
+    assert found.pools == ()
+
+
+def test_a_node_with_broken_gpus_counts_what_is_left_and_says_so() -> None:
+    found = read_nodes(nodes(node("n", H100, allocatable={"nvidia.com/gpu": "7"})))
+    assert (found.pools[0]["count"], found.pools[0]["gpusPerNode"]) == (7, 7)
+    assert found.partly == ("n: 7 of 8 GPUs are allocatable",)
+
+
+def test_domains_are_the_cliques_else_the_zones() -> None:
+    """A clique is an NVLink domain, closer than a zone; one domain alone says nothing."""
+    a, b = {**H100, ZONE: "eu-1a"}, {**H100, ZONE: "eu-1b"}
+    by_zone = read_nodes(nodes(node("n1", a), node("n2", b), node("n3", b))).pools[0]
+    assert by_zone["domains"] == [{"name": "eu-1a", "nodes": 1}, {"name": "eu-1b", "nodes": 2}]
+    cliques = [{**a, CLIQUE: f"7B9F-11.{i}"} for i in (0, 1)]
+    by_clique = read_nodes(nodes(*(node(f"n{i}", c) for i, c in enumerate(cliques)))).pools[0]
+    assert [d["name"] for d in by_clique["domains"]] == ["7b9f-11-0", "7b9f-11-1"]
+    assert "domains" not in read_nodes(nodes(node("n1", a), node("n2", a))).pools[0]
+    assert "domains" not in read_nodes(nodes(node("n1", a), node("n2", H100))).pools[0]
+
+
+def test_domains_that_would_have_one_name_get_two() -> None:
+    labels = [{**H100, CLIQUE: text} for text in ("rack.1", "rack-1", "r" * 80)]
+    pool = read_nodes(nodes(*(node(f"n{i}", c) for i, c in enumerate(labels)))).pools[0]
+    names = [domain["name"] for domain in pool["domains"]]
+    assert len({*names}) == 3
+    assert max(map(len, names)) <= 63
+
+
+def test_what_is_no_node_list_is_refused() -> None:
+    with pytest.raises(PlanFileError, match="items: missing"):
+        read_nodes({"kind": "Node"})
+    with pytest.raises(InputError, match="'Pod' is no Node"):
+        read_nodes(nodes({"kind": "Pod", "metadata": {"name": "p"}, "status": {}}))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
+    return Runner(monkeypatch, capsys)
+
+
+def listed(tmp_path: Path, *items: dict[str, Any]) -> Path:
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(nodes(*items)))
+    return path
+
+
+def test_pools_on_standard_output_and_the_rest_on_the_error_stream(
+    run: Runner, tmp_path: Path
+) -> None:
+    path = listed(tmp_path, node("n1", H100), node("n2", H100, cordoned=True))
+    result = run("inventory", "-f", path)
+    assert result.status == 0
+    assert yaml.safe_load(result.out) == {
+        "pools": [{"name": "h100", "accelerator": "H100", "count": 8, "gpusPerNode": 8}]
+    }
+    assert "left out n2: cordoned\n" in result.err
+    assert "8 GPUs in 1 pools; 1 nodes with GPUs left out; 0 nodes have none\n" in result.err
+
+
+def test_an_unknown_product_is_named_and_exits_1(run: Runner, tmp_path: Path) -> None:
+    odd = {"nvidia.com/gpu.product": "NVIDIA-X1\x1b[2J"}
+    result = run("inventory", "-f", listed(tmp_path, node("n1", H100), node("n2", odd)))
+    assert result.status == 1
+    assert "left out n2: unknown product (nvidia.com/gpu.product=NVIDIA-X1\\x1b[2J)" in result.err
+    assert yaml.safe_load(result.out)["pools"][0]["count"] == 8
+
+
+def test_no_pool_at_all_exits_2(run: Runner, tmp_path: Path) -> None:
+    result = run("inventory", "-f", listed(tmp_path, node("cpu", gpus=None)))
+    assert (result.status, result.out) == (2, "")
+    assert "no node has GPUs that can be used" in result.err
+
+
+def test_from_nodes_to_a_plan_in_one_pipe(tmp_path: Path) -> None:
+    path = listed(tmp_path, node("n1", H100), node("n2", H100))
+    made = process("inventory", "-f", "-", "--model", "llama-3.1-8b", stdin=path.read_text())
+    assert made.returncode == 0
+    assert "lengths are assumed" in made.stderr
+    resource = load_resource(made.stdout)
+    assert to_problem("p", resource.spec).pools[0].count == 16
+    planned = process("plan", "-f", "-", "-q", stdin=made.stdout)
+    assert planned.returncode == 0
+    assert "16 of 16" in planned.stdout
