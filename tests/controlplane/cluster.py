@@ -4,7 +4,7 @@ import base64
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from tests.controlplane.errors import ControlPlaneError
+from tests.controlplane.waiting import eventually
 
 # In every kubeconfig we write, so that we never overwrite one that is not ours.
 CONTEXT = "archipelago-controlplane"
@@ -63,6 +64,18 @@ class Cluster:
             raise ControlPlaneError(f"kubectl {words} failed: {done.stderr or done.stdout}")
         return done
 
+    def install(self, manifests: Sequence[Path]) -> None:
+        """Apply files or folders; the kinds they define are known everywhere on return."""
+        for path in manifests:
+            self.kubectl("apply", "--server-side", "-f", path)
+        if not manifests:
+            return
+        crds = self.kubectl("get", "crd", "-o", "name").stdout.split()
+        for crd in crds:
+            self.kubectl("wait", "--for=condition=Established", crd, "--timeout=30s")
+        # Discovery follows a moment later, and kubectl keeps what it saw before; this asks anew.
+        eventually(lambda: {crd.split("/")[1] for crd in crds} <= self._resources(), within=30)
+
     @contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
         """A new namespace with its default service account; its deletion begins at the end."""
@@ -76,6 +89,9 @@ class Cluster:
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--request-timeout=20s")
+
+    def _resources(self) -> set[str]:
+        return set(self.kubectl("api-resources", "-o", "name").stdout.split())
 
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
         """A kubeconfig file that acts as an existing service account, by a token asked for it."""

@@ -40,8 +40,7 @@ def cluster(
         pytest.fail("there is one kind cluster: run KIND=1 without -n", pytrace=False)
     try:
         with kind_cluster(tmp_path_factory.mktemp("kind")) as kind:
-            for manifest in _crds():
-                kind.kubectl("apply", "--server-side", "-f", manifest)
+            kind.install(_crds())
             yield kind
     except ControlPlaneError as error:
         pytest.fail(str(error), pytrace=False)

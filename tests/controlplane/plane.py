@@ -164,7 +164,7 @@ class ControlPlane(Cluster):
                 path, url=self.url, ca=self.ca, token=tokens[user], namespace="default"
             )
         self._wait_until(self._is_ready, "kube-apiserver")
-        self._apply(manifests)
+        self.install(manifests)
         self._start_controller_manager()
         self._wait_until(self._has_default_account, "kube-controller-manager")
 
@@ -227,14 +227,6 @@ class ControlPlane(Cluster):
             "--leader-elect=false",  # there is one, and the lease costs seconds
             "--secure-port=0",
         )
-
-    def _apply(self, manifests: Sequence[Path]) -> None:
-        for path in manifests:
-            self.kubectl("apply", "--server-side", "-f", path)
-        if manifests:
-            crds = self.kubectl("get", "crd", "-o", "name").stdout.split()
-            for crd in crds:
-                self.kubectl("wait", "--for=condition=Established", crd, "--timeout=30s")
 
     def _wait_until(self, condition: Callable[[], bool], component: str) -> None:
         """Return once a condition holds; fail early with the log where a process has ended."""
