@@ -6,7 +6,6 @@ min(5 n_p, 10 n_d) req/s: 2 GPUs 5, 3 GPUs 10, 4 GPUs 10, 5 GPUs 15.
 """
 
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -233,5 +232,4 @@ def test_a_thesis_example_takes_at_most_fifteen_seconds(
     seconds = time.perf_counter() - started
     record_property("seconds", seconds)
     assert result.status == 0
-    assert re.search(r"\d s: (solving|re-solving)", result.err)
     assert seconds <= 15
