@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from archipelago.planner.problem import DEFAULT_CLASS
+
 if TYPE_CHECKING:
     from decimal import Decimal
 
@@ -20,23 +22,43 @@ MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
+class Part:
+    """The GPUs that one pool gives to an island: one or more pipeline stages.
+
+    ``layers``: of the model, which these stages hold; 0 where the island is of one pool alone and
+    holds all of them.
+    """
+
+    pool: str
+    gpus: int
+    layers: int = 0
+
+
+@dataclass(frozen=True)
 class Island:
-    """GPUs of one pool that together hold one copy (or ``dp`` copies) of one model."""
+    """GPUs that together hold one copy (or ``dp`` copies) of one model.
+
+    ``nodes``: those of the first part come first. Empty where the pools do not say how many GPUs
+    a node has.
+    """
 
     name: str
     group: str
-    nodes: tuple[str, ...] = ()  # empty where the pool does not say how many GPUs a node has
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Group:
     """Islands of equal template: interchangeable, equal weight inside the group.
 
+    ``pool``: where the GPUs come from; for islands of several pools their names joined by ``+``,
+    and ``parts`` says how many of which. ``domain_class``: where in the network the islands stand.
     ``rates``: requests per second that the whole group serves of each of its model's ranges at
-    the plan's theta, shape (ranges,). ``max_batch``: sequences a decode island runs at most
+    the plan's theta, shape (ranges,). ``max_batch``: sequences an island decodes at once at most
     (1 for prefill). ``utilisation``: the largest used share of its capacity rows, and
-    ``binding`` that row's name. ``step_time`` [s], ``sequences`` and ``kv_tokens``: the evaluated
-    fixed point of one decode island at theta (0 for prefill).
+    ``binding`` that row's name. ``step_time`` [s] (time per output token; on a mixed island with
+    the prompts in between), ``sequences`` and ``kv_tokens``: the evaluated fixed point of one
+    decode or mixed island at theta (0 for prefill).
     """
 
     name: str
@@ -54,11 +76,25 @@ class Group:
     sequences: float = 0.0
     kv_tokens: float = 0.0
     kv_capacity: int = 0
+    domain_class: str = DEFAULT_CLASS
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def sections(self) -> tuple[Part, ...]:
+        """The parts of one island, also where it is of one pool alone."""
+        return self.parts or (Part(self.pool, self.gpus),)
+
+    def gpus_of(self, pool: str) -> int:
+        """GPUs that one island takes from a pool."""
+        return sum(part.gpus for part in self.sections if part.pool == pool)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Requests of one route: prefilled in one group, decoded in another."""
+    """Requests of one route: prefilled in one group, decoded in another.
+
+    A mixed group stands on both sides: such a request stays on the island where it started.
+    """
 
     prefill: str
     decode: str
@@ -94,10 +130,11 @@ class Unservable:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The proof of a plan: bound and gap are on theta, in the rate model.
+    """The proof of a plan: bound and gap are on the objective, in the rate model.
 
-    ``bound`` is proven by the solver: no plan over the same templates has a larger theta.
-    ``gap`` = (bound - theta) / bound. ``complete`` is False when a limit ended the search, and
+    ``bound`` is proven by the solver: no plan over the same templates has a larger theta, or,
+    under the cost objective, a smaller cost [$/h] at the headroom asked for.
+    ``gap`` = (bound - theta) / bound, or (cost - bound) / cost. ``complete`` is False when a limit ended the search, and
     ``reason`` says which.
     """
 
@@ -108,8 +145,28 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class Changes:
+    """What a plan asks of the cluster that runs now, by island name (of the running plan).
+
+    ``kept`` stay where they are. ``moved``: islands of an unchanged kind that must go to other
+    nodes because the new ones would not fit otherwise. ``moved_gpus``: GPUs of the islands that
+    start anew or move [GPUs].
+    """
+
+    kept: tuple[str, ...]
+    started: tuple[str, ...]
+    stopped: tuple[str, ...]
+    moved: tuple[str, ...]
+    moved_gpus: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Templates with counts, rates per range, routes, and the certificate."""
+    """Templates with counts, rates per range, routes, and the certificate.
+
+    ``rented``: GPUs beyond those that exist, by pool. ``changes``: None where no running plan was
+    given.
+    """
 
     name: str
     strategy: str
@@ -124,6 +181,12 @@ class Plan:
     routes: tuple[Route, ...]
     unservable: tuple[Unservable, ...]
     exclusions: tuple[Exclusion, ...]
+    rented: tuple[tuple[str, int], ...] = ()
+    changes: Changes | None = None
+
+    def used(self, pool: str) -> int:
+        """GPUs of a pool that islands stand on."""
+        return sum(group.gpus_of(pool) * group.islands for group in self.groups)
 
     def members(self) -> dict[str, list[str]]:
         """Names of the islands of every group."""
