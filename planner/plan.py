@@ -134,8 +134,8 @@ class Certificate:
 
     ``bound`` is proven by the solver: no plan over the same templates has a larger theta, or,
     under the cost objective, a smaller cost [$/h] at the headroom asked for.
-    ``gap`` = (bound - theta) / bound, or (cost - bound) / cost. ``complete`` is False when a limit ended the search, and
-    ``reason`` says which.
+    ``gap`` = (bound - theta) / bound, or (cost - bound) / cost. ``complete`` is False when a limit
+    ended the search, and ``reason`` says which.
     """
 
     bound: float
