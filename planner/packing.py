@@ -1,23 +1,31 @@
 """Which island sizes a pool can take, and how many islands of a size fit on its nodes.
 
 Sizes of a pool form a divisibility chain (1, 2, 4, 8 GPUs, then 1, 2, 4 ... whole nodes). For a
-chain the packing rows ``sum over s_c >= s of (s_c / s) n_c <= C(s)`` are exact: any counts that
-satisfy them can be placed, and ``assignment.py`` does place them.
+chain the packing rows ``sum over s_c >= s of (s_c / s) n_c <= C(s)``, one per size and domain
+class, are exact: any counts that satisfy them can be placed, and ``assignment.py`` does place them.
 """
 
-from archipelago.planner.problem import Domain, Pool
+from archipelago.planner.problem import DEFAULT_CLASS, RENTED, Domain, Pool
 
 LARGEST_ISLAND = 128
 """GPUs; the widest expert-parallel decode unit in use is DeepSeek's 144 on 18 nodes [GPUs]."""
 
 
 def domains_of(pool: Pool) -> tuple[Domain, ...]:
-    """Domains of a pool with nodes; one domain named after the pool where none is stated."""
-    if pool.domains:
-        return pool.domains
+    """Domains of a pool with nodes, those that may be rented last.
+
+    One domain named after the pool where none is stated; none where GPUs come one by one.
+    """
     if pool.gpus_per_node is None:
         return ()
-    return (Domain(pool.name, pool.count // pool.gpus_per_node),)
+    stated = pool.domains or (Domain(pool.name, pool.count // pool.gpus_per_node),)
+    more = (pool.available - pool.count) // pool.gpus_per_node
+    return (*stated, Domain(RENTED, more, stated[0].domain_class)) if more else stated
+
+
+def classes_of(pool: Pool) -> tuple[str, ...]:
+    """Domain classes of a pool in alphabetical order."""
+    return tuple(sorted({d.domain_class for d in pool.domains} or {DEFAULT_CLASS}))
 
 
 def island_sizes(pool: Pool) -> tuple[int, ...]:
@@ -37,17 +45,35 @@ def _powers_of_two(limit: int) -> list[int]:
     return [1 << bit for bit in range(limit.bit_length()) if 1 << bit <= limit]
 
 
-def capacity(pool: Pool, size: int) -> int:
-    """C(s): islands of ``size`` GPUs that the empty pool holds.
+def capacity(pool: Pool, size: int, domain_class: str | None = None) -> int:
+    """C(s): islands of ``size`` GPUs that the empty pool holds, or the part of it in one class.
 
     Up to a node that is the sum over nodes of floor(GPUs / s); above, the sum over domains of
     floor(nodes / nodes in s), because an island stays inside one domain.
     """
-    if pool.gpus_per_node is None:
-        return pool.count // size
-    if size <= pool.gpus_per_node:
-        return pool.count // pool.gpus_per_node * (pool.gpus_per_node // size)
-    if size % pool.gpus_per_node:
+    node = pool.gpus_per_node
+    if node is None:
+        return pool.available // size if domain_class in (None, DEFAULT_CLASS) else 0
+    domains = [d for d in domains_of(pool) if domain_class in (None, d.domain_class)]
+    if size <= node:
+        return sum(d.nodes for d in domains) * (node // size)
+    if size % node:
         return 0
-    nodes = size // pool.gpus_per_node
-    return sum(domain.nodes // nodes for domain in domains_of(pool))
+    return sum(d.nodes // (size // node) for d in domains)
+
+
+def nodes_of(pool: Pool, domain_class: str | None = None) -> dict[str, tuple[str, ...]]:
+    """Names of the nodes by domain, in the order in which they are filled.
+
+    ``<pool>-<domain>-<i>`` (``<pool>-<i>`` where the pool states no domains), i from 0: racks of
+    two pools may share a name, nodes may not.
+    """
+    return {
+        d.name: tuple(f"{_prefix(pool, d)}-{i}" for i in range(d.nodes))
+        for d in domains_of(pool)
+        if domain_class in (None, d.domain_class)
+    }
+
+
+def _prefix(pool: Pool, domain: Domain) -> str:
+    return f"{pool.name}-{domain.name}" if pool.domains or domain.name == RENTED else pool.name

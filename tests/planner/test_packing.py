@@ -1,5 +1,7 @@
 """Island sizes, packing rows and the assignment of nodes."""
 
+from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise, product
 
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.planner.assignment import assign_nodes
-from archipelago.planner.packing import capacity, island_sizes
-from archipelago.planner.problem import Domain, Pool
+from archipelago.planner.packing import capacity, classes_of, island_sizes
+from archipelago.planner.problem import Billing, Domain, Pool
 
 
 def pool(
@@ -108,7 +110,7 @@ def test_what_the_rows_accept_is_assigned_to_real_nodes(
     if not rows_hold(p, counts):
         return
     islands = {f"i{s}-{k}": s for s, n in counts.items() for k in range(n)}
-    placed = assign_nodes(p, islands)
+    placed = assign_nodes(p, islands).nodes
     used: dict[str, int] = {}
     for island, nodes in placed.items():
         assert len({node.rsplit("-", 1)[0] for node in nodes}) == 1, "one domain"
@@ -119,8 +121,81 @@ def test_what_the_rows_accept_is_assigned_to_real_nodes(
     assert all(gpus <= 8 for gpus in used.values())
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    domains=st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+    before=st.lists(st.sampled_from([1, 2, 4, 8, 16]), max_size=12),
+    after=st.lists(st.sampled_from([1, 2, 4, 8, 16]), max_size=8),
+    leaving=st.lists(st.integers(0, 11), max_size=8),
+)
+def test_islands_that_run_stay_and_only_smaller_ones_give_way(
+    domains: tuple[int, ...], before: list[int], after: list[int], leaving: list[int]
+) -> None:
+    """Islands start, some end and leave holes, others come: what the rows accept is placed.
+
+    Nobody moves unless somebody larger comes: no kept island is moved for a smaller or equal one.
+    """
+    p = pool(8 * sum(domains), 8, domains)
+    old = {f"old-{i}": size for i, size in enumerate(before) if size in island_sizes(p)}
+    if not rows_hold(p, dict(Counter(old.values()))):
+        return
+    ran = assign_nodes(p, old).nodes
+    kept = {name: ran[name] for i, name in enumerate(old) if i not in leaving}
+    new = {f"new-{i}": size for i, size in enumerate(after) if size in island_sizes(p)}
+    sizes = {**new, **{name: old[name] for name in kept}}
+    if not rows_hold(p, dict(Counter(sizes.values()))):
+        return
+    answer = assign_nodes(p, sizes, kept=kept)
+    used: Counter[str] = Counter()
+    for island, nodes in answer.nodes.items():
+        assert len({node.rsplit("-", 1)[0] for node in nodes}) == 1
+        used.update(dict.fromkeys(nodes, min(sizes[island], 8)))
+    assert max(used.values(), default=0) <= 8
+    for name, nodes in kept.items():
+        assert name in answer.moved or answer.nodes[name] == nodes
+    largest = max(new.values(), default=0)
+    assert all(sizes[name] < largest for name in answer.moved)
+
+
+def test_a_kept_island_gives_way_only_where_nothing_else_fits() -> None:
+    """Two nodes of 8, a on one and b on the other, 4 GPUs each.
+
+    An island of 8 needs one node empty, so one of the two moves. Beside islands of 4 nobody does.
+    """
+    p = pool(16, 8)
+    kept = {"a": ("p-0",), "b": ("p-1",)}
+    answer = assign_nodes(p, {"a": 4, "b": 4, "c": 8}, kept=kept)
+    assert len(answer.moved) == 1
+    assert answer.nodes["a"] == answer.nodes["b"] != answer.nodes["c"]
+    assert assign_nodes(p, {"a": 4, "b": 4, "c": 4, "d": 4}, kept=kept).moved == ()
+
+
+def test_where_nodes_are_paid_for_as_a_whole_islands_move_together() -> None:
+    """Two islands of 4 GPUs on a node each would pay for two nodes where one suffices."""
+    p = replace(pool(16, 8), billing=Billing.PER_NODE)
+    answer = assign_nodes(p, {"a": 4, "b": 4}, kept={"a": ("p-0",), "b": ("p-1",)})
+    assert answer.nodes["a"] == answer.nodes["b"]
+    assert len(answer.moved) == 1
+
+
+def test_rented_nodes_are_filled_last_and_have_a_domain_of_their_own() -> None:
+    """One node of 8 exists, two may be rented: 24 GPUs in all, and one island of 16."""
+    p = replace(pool(8, 8), max_count=24)
+    assert capacity(p, 8) == 3
+    assert capacity(p, 16) == 1
+    assert assign_nodes(p, {"a": 8, "b": 8}).nodes == {"a": ("p-0",), "b": ("p-rented-0",)}
+
+
+def test_a_domain_class_has_its_own_nodes() -> None:
+    domains = (Domain("a", 2, "east"), Domain("b", 1, "west"))
+    p = replace(pool(24, 8), domains=domains)
+    assert classes_of(p) == ("east", "west")
+    assert [capacity(p, 8, c) for c in classes_of(p)] == [2, 1]
+    assert assign_nodes(p, {"i": 8}, "west").nodes == {"i": ("p-b-0",)}
+
+
 def test_islands_of_a_pool_without_nodes_get_none() -> None:
-    assert assign_nodes(pool(4, None), {"a": 2, "b": 2}) == {"a": (), "b": ()}
+    assert assign_nodes(pool(4, None), {"a": 2, "b": 2}).nodes == {"a": (), "b": ()}
 
 
 def test_rows_of_every_small_pool_match_the_search_exhaustively() -> None:
