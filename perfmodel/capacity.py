@@ -2,22 +2,23 @@
 
 An island serves the rates lambda_j [req/s] of the ranges j when ``A lambda <= 1`` for each of its
 rows. Prefill has one row. Decode has up to three, from an affine bound on its step time and
-Little's law (docs/performance-model.md derives them). ``fixed_point`` then evaluates an island with
-the true step time.
+Little's law (docs/performance-model.md derives them); a mixed island has both, with the prompts'
+share of the time taken off the decode steps. Handing caches over costs a row of the network.
+``operating.fixed_point`` then evaluates an island with the true step time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.perfmodel.lengths import RangeMoments, midpoints
 from archipelago.perfmodel.majorant import AffineStep, affine_majorant
+from archipelago.perfmodel.operating import DecodePoint, batch_caps, fixed_point
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from archipelago.perfmodel.lengths import LengthDistribution, Range
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
@@ -30,16 +31,11 @@ __all__ = [
     "batch_caps",
     "decode_rows",
     "fixed_point",
+    "mixed_rows",
+    "network_row",
     "prefill_row",
     "prefill_utilisation",
 ]
-
-_DISTINCT = 1.1
-"""Operating points closer than this factor are one."""
-
-_UNIT = np.linspace(0.0, 1.0, 33)
-_ZOOMS = 7
-"""Each zoom narrows an interval to a 32nd: seven of them to below 1e-9 of what it was."""
 
 
 def prefill_row(
@@ -54,17 +50,43 @@ def prefill_row(
     because the time is convex in the length. A range without requests takes its midpoint.
     ``utilisation`` 0 gives infinite rows: the island can serve nothing.
     """
-    if utilisation <= 0:
-        return np.full(len(ranges), np.inf)
-    seconds = lengths.expectation(model.prefill_occupancy(lengths.length), ranges)
+    return _shared(_expected(model.prefill_occupancy, lengths, ranges), utilisation)
+
+
+def network_row(
+    model: PerformanceModel,
+    lengths: LengthDistribution,
+    ranges: Sequence[Range],
+    bytes_per_second: float,
+) -> FloatArray:
+    """A_j = E[bytes of cache of a prompt | range j] / bandwidth [s], shape (ranges,).
+
+    Every request's cache leaves its prefill island and enters its decode island once, so the row
+    is the same for both; ``bytes_per_second`` is what the island's adapters move in one direction.
+    A range without requests takes its midpoint. Bandwidth 0 gives infinite rows.
+    """
+    return _shared(_expected(model.kv_bytes, lengths, ranges), bytes_per_second)
+
+
+def _expected(
+    cost: Callable[[FloatArray], FloatArray], lengths: LengthDistribution, ranges: Sequence[Range]
+) -> FloatArray:
+    """E[cost(l) | range], at the midpoint of a range that has no requests."""
+    mean = lengths.expectation(cost(lengths.length), ranges)
     unused = lengths.moments(ranges).probability <= 0
-    if unused.any():
-        seconds = np.where(unused, model.prefill_occupancy(midpoints(ranges)), seconds)
-    return seconds / utilisation
+    return np.where(unused, cost(midpoints(ranges)), mean) if unused.any() else mean
+
+
+def _shared(cost: FloatArray, limit: float) -> FloatArray:
+    """A row: cost per request over what there is of it; infinite where there is none."""
+    return cost / limit if limit > 0 else np.full_like(cost, np.inf)
 
 
 def prefill_utilisation(
-    model: PerformanceModel, lengths: LengthDistribution, ttft: float | None
+    model: PerformanceModel,
+    lengths: LengthDistribution,
+    ttft: float | None,
+    blocked: float = 0.0,
 ) -> float:
     """Largest utilisation at which the mean time to first token is at most ``ttft`` [s].
 
@@ -72,12 +94,19 @@ def prefill_utilisation(
     rho / (1 - rho) * E[S^2] / (2 E[S]) (Pollaczek-Khinchine). With w = ttft - E[S] and
     c = E[S^2] / (2 E[S]) that gives rho = w / (w + c). 1 without a target; 0 where even an idle
     island is too slow on average.
+
+    On a mixed island prompts go first, but the step under way when one arrives is not broken off,
+    and when no prompt waits the next step begins. Such a queue is an M/G/1 queue whose server
+    leaves for a time V whenever it finds nobody waiting; the wait is that of the plain queue plus
+    the mean residual E[V^2] / (2 E[V]) of an absence (Fuhrmann and Cooper, Operations Research
+    33(5), 1985). Steps are no longer than ``blocked`` [s], so V <= blocked and the residual is at
+    most blocked / 2, whatever their distribution: w = ttft - E[S] - blocked / 2.
     """
     if ttft is None:
         return 1.0
     service = model.prefill_time(lengths.length)
     mean = float(lengths.probability @ service)
-    slack = ttft - mean
+    slack = ttft - mean - blocked / 2
     if slack <= 0:
         return 0.0
     residual = float(lengths.probability @ service**2) / (2 * mean)
@@ -94,105 +123,41 @@ def decode_rows(
     sequences sum_j lambda_j o_j tau <= B_cap. Each is linear in lambda once tau is put in.
     A row that not even an idle island keeps is infinite.
     """
-    busy = moments.output * (step.beta + step.kappa * moments.context)
+    return _token_rows(step, moments, np.zeros_like(moments.output), tpot)
+
+
+def mixed_rows(
+    step: AffineStep,
+    moments: RangeMoments,
+    prefill: FloatArray,
+    tpot: float | None,
+    utilisation: float = 1.0,
+) -> tuple[tuple[str, ...], FloatArray]:
+    """Names and rows of an island that serves requests whole, shape (rows, ranges).
+
+    ``time``: the share u = sum_j lambda_j E[T_prefill | j] that prompts take stays within
+    ``utilisation``. Steps have the rest, so tau = step / (1 - u) <= a / (1 - u - S), and the
+    decode rows hold with u + S in place of S.
+
+    Args:
+        step: Affine bound on the step without prompts in between.
+        moments: Outputs and contexts of the ranges.
+        prefill: E[T_prefill | j] [island-seconds], shape (ranges,): ``prefill_row`` as it is.
+        tpot: Target mean time per output token, prompts in between included [s]; None without.
+        utilisation: rho, largest share of time for prompts (``prefill_utilisation``).
+    """
+    names, rows = _token_rows(step, moments, prefill, tpot)
+    return ("time", *names), np.vstack([_shared(prefill, utilisation), rows])
+
+
+def _token_rows(
+    step: AffineStep, moments: RangeMoments, beside: FloatArray, tpot: float | None
+) -> tuple[tuple[str, ...], FloatArray]:
+    """``tpot``, ``memory`` and ``batch``, a request taking ``beside`` island-seconds from steps."""
+    busy = beside + moments.output * (step.beta + step.kappa * moments.context)
     tokens = moments.output * moments.context * step.a
     memory = tokens / step.kv_capacity + busy if step.kv_capacity else np.full_like(busy, np.inf)
     batch = moments.output * step.a / step.batch_cap + busy
     if tpot is None:
         return ("memory", "batch"), np.stack([memory, batch])
-    spare = 1 - step.a / tpot
-    pace = busy / spare if spare > 0 else np.full_like(busy, np.inf)
-    return ("tpot", "memory", "batch"), np.stack([pace, memory, batch])
-
-
-def batch_caps(
-    model: PerformanceModel, moments: RangeMoments, tpot: float | None
-) -> tuple[int, ...]:
-    """Operating points worth a template: largest batches at a short, mean and long context.
-
-    At a context k an island holds at most min(max_sequences, kv_capacity / k) sequences, and no
-    more than keep the step within ``tpot`` [s]. The contexts are the mean over decoded tokens and
-    those that a tenth of the tokens stay below and above. Ascending, of near-equals the
-    largest; empty where not even one sequence keeps the target.
-    """
-    context = _contexts(moments)
-    most = np.minimum(model.max_sequences(), model.kv_capacity() / context)
-    if tpot is not None:
-        most = _within(model, context, most, tpot)
-    caps: list[int] = []
-    for cap in sorted({int(m) for m in most if m >= 1}, reverse=True):
-        if not caps or cap * _DISTINCT < caps[-1]:
-            caps.append(cap)
-    return tuple(reversed(caps))
-
-
-def _contexts(moments: RangeMoments) -> FloatArray:
-    """Mean context of the decoded tokens, and the contexts at a tenth from either end."""
-    tokens = moments.probability * moments.output
-    order = np.argsort(moments.context, kind="stable")
-    cumulative = np.cumsum(tokens[order]) / tokens.sum()
-    tails = moments.context[order][np.searchsorted(cumulative, [0.1, 0.9]).clip(max=len(order) - 1)]
-    mean = float(tokens @ moments.context) / float(tokens.sum())
-    return np.asarray(np.maximum(1.0, np.append(tails, mean)))
-
-
-def _within(
-    model: PerformanceModel, context: FloatArray, most: FloatArray, tpot: float
-) -> FloatArray:
-    """Largest batch up to ``most`` whose step takes at most ``tpot``, per context; 0 if none."""
-    low, high = np.zeros_like(most), most
-    for _ in range(_ZOOMS):
-        grid = low[:, None] + (high - low)[:, None] * _UNIT
-        holds = model.decode_step_time(grid, grid * context[:, None]) <= tpot
-        reached = holds.sum(axis=1)  # the step time grows with the batch
-        rows = np.arange(len(most))
-        low = np.where(reached > 0, grid[rows, np.maximum(reached - 1, 0)], 0.0)
-        high = np.where(reached > 0, grid[rows, np.minimum(reached, _UNIT.size - 1)], 0.0)
-    return low
-
-
-@dataclass(frozen=True)
-class DecodePoint:
-    """What a decode island settles at: mean batch, cached tokens and step time [s].
-
-    All three are infinite where it does not settle within its batch limit and memory.
-    """
-
-    sequences: float
-    kv_tokens: float
-    step_time: float
-
-    @property
-    def saturated(self) -> bool:
-        """Whether requests arrive faster than the island can finish them."""
-        return not np.isfinite(self.step_time)
-
-
-SATURATED = DecodePoint(np.inf, np.inf, np.inf)
-
-
-def fixed_point(model: PerformanceModel, rates: FloatArray, moments: RangeMoments) -> DecodePoint:
-    """Where an island settles at ``rates`` [req/s], shape (ranges,), by its true step time.
-
-    Little's law: B = s tau and K = c tau with s = sum lambda_j o_j and c = sum lambda_j o_j k_j, so
-    tau solves x = step(s x, c x). The smallest such x that a scan of the possible step times finds
-    is narrowed down to nine digits, rounded up. (A scan cannot miss a solution on the safe side: a
-    larger one is a longer step.)
-    """
-    tokens = rates * moments.output
-    pace, filling = float(tokens.sum()), float(tokens @ moments.context)
-    idle = float(model.decode_step_time(np.array(0.0), np.array(0.0)))
-    if pace <= 0:
-        return DecodePoint(0.0, 0.0, idle)
-    longest = min(model.max_sequences() / pace, model.kv_capacity() / max(filling, 1e-300))
-    if longest < idle:
-        return SATURATED
-    low, high = idle, longest
-    for _ in range(_ZOOMS):
-        grid = low * (high / low) ** _UNIT
-        settles = model.decode_step_time(pace * grid, filling * grid) <= grid
-        if not settles.any():
-            return SATURATED
-        first = int(settles.argmax())
-        low, high = float(grid[max(first - 1, 0)]), float(grid[first])
-    return DecodePoint(pace * high, filling * high, high)
+    return ("tpot", "memory", "batch"), np.stack([_shared(busy, 1 - step.a / tpot), memory, batch])
