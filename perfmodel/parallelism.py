@@ -72,7 +72,8 @@ def candidates(
         accelerator: The GPU type.
         gpus: GPUs of the island.
         gpus_per_node: None where the GPUs come one by one.
-        phase: ``prefill`` or ``decode``.
+        phase: ``prefill``, ``decode`` or ``mixed``; a mixed island does both, so what is good for
+            either is tried.
     """
     local = accelerator.local_gpus(gpus_per_node)
     widths = [t for t in _tensor_widths(architecture, gpus) if t <= local]
@@ -111,6 +112,6 @@ def _sparse(widths: list[int], gpus: int, experts: int, phase: str) -> Iterator[
     if widths[0] == gpus:
         yield Parallelism(tp=gpus)
     if gpus > 1 and gpus <= experts:
-        middle = [t for t in widths if t not in (1, widths[0])][:1] if phase == "prefill" else []
+        middle = [t for t in widths if t not in (1, widths[0])][:1] if phase != "decode" else []
         for tp in {widths[0], *middle, 1}:
             yield Parallelism(tp=tp, dp=gpus // tp, ep=gpus)

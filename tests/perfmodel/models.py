@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.lengths import RangeMoments
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.roofline import Roofline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from archipelago.perfmodel.model import PerformanceModel
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
 FAMILIES: dict[str, Callable[..., PerformanceModel]] = {"roofline": Roofline}
 """Every performance model that the conformance suite must accept; later ones join here."""
@@ -41,3 +45,34 @@ def island(family: str, name: str, max_sequences: int = 1024) -> PerformanceMode
     return FAMILIES[family](
         accelerator(card), architecture(model, precision), parallelism, 8, max_sequences
     )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A model whose times are simple enough for paper: prefill 1 ms per token, an affine step."""
+
+    a: float = 0.010
+    beta: float = 0.0001
+    kappa: float = 1e-7
+    name: str = "line"
+    max_length: int = 100_000
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        return 0.001 * np.asarray(length)
+
+    prefill_occupancy = prefill_time
+    kv_bytes = prefill_time
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        return np.asarray(self.a + self.beta * sequences + self.kappa * kv_tokens)
+
+    def kv_capacity(self) -> int:
+        return 200_000
+
+    def max_sequences(self) -> int:
+        return 512
+
+
+def moments(output: float, context: float) -> RangeMoments:
+    """One range that all requests lie in."""
+    return RangeMoments(np.array([1.0]), np.array([output]), np.array([context]))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,12 +15,9 @@ from archipelago.perfmodel.capacity import (
     prefill_row,
     prefill_utilisation,
 )
-from archipelago.perfmodel.lengths import Range, RangeMoments, from_samples, log_normal
+from archipelago.perfmodel.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import FAMILIES, ISLANDS, island
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
+from tests.perfmodel.models import FAMILIES, ISLANDS, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
@@ -31,36 +25,6 @@ MOMENTS = LENGTHS.moments(RANGES)
 
 cases = st.tuples(st.sampled_from(sorted(FAMILIES)), st.sampled_from(sorted(ISLANDS)))
 shares = st.floats(0, 1)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A model whose times are simple enough for paper: prefill 1 ms per token, an affine step."""
-
-    a: float = 0.010
-    beta: float = 0.0001
-    kappa: float = 1e-7
-    name: str = "line"
-    max_length: int = 100_000
-
-    def prefill_time(self, length: FloatArray) -> FloatArray:
-        return 0.001 * np.asarray(length)
-
-    prefill_occupancy = prefill_time
-    kv_bytes = prefill_time
-
-    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        return np.asarray(self.a + self.beta * sequences + self.kappa * kv_tokens)
-
-    def kv_capacity(self) -> int:
-        return 200_000
-
-    def max_sequences(self) -> int:
-        return 512
-
-
-def moments(output: float, context: float) -> RangeMoments:
-    return RangeMoments(np.array([1.0]), np.array([output]), np.array([context]))
 
 
 def test_a_prefill_row_is_the_mean_time_over_the_utilisation() -> None:

@@ -42,8 +42,15 @@ def test_a_rack_scale_domain_may_slice_across_nodes() -> None:
     assert Parallelism(tp=16) in found
 
 
+def test_a_mixed_island_may_split_as_prefill_or_as_decode() -> None:
+    for name, gpus in (("DeepSeek-V3", 32), ("Llama-3.1-70B", 8), ("Mixtral-8x7B", 4)):
+        model, h100 = architecture(name), accelerator("H100")
+        split = {p: candidates(model, h100, gpus, 8, p) for p in ("prefill", "decode", "mixed")}
+        assert split["mixed"] == tuple(sorted({*split["prefill"], *split["decode"]}))
+
+
 @pytest.mark.parametrize("gpus", [1, 2, 3, 6, 8, 24, 72, 128])
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
 def test_every_candidate_is_an_island_of_that_size_and_there_are_few(gpus: int, phase: str) -> None:
     for model in architectures():
         for name in ("H200", "GB200", "L40S"):
