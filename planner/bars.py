@@ -11,9 +11,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from archipelago.planner.plan import MILLION
-from archipelago.planner.plot import headline, subline
+from archipelago.planner.plot import headline, subline, used_of
 from archipelago.planner.plotmarks import group_marks
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import STAGES
 from archipelago.planner.render import condensed
 from archipelago.planner.text import safe
 
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from archipelago.planner.plan import Plan, Route
     from archipelago.planner.plotmarks import Mark
-    from archipelago.planner.problem import PlanningProblem, Pool
+    from archipelago.planner.problem import Phase, PlanningProblem, Pool
 
 WIDTH = 48
 """Characters of a full bar."""
 FREE = "."
+RENTABLE = "-"
+"""GPUs that are not there but could be rented."""
 FILL = "#"
 
 
@@ -60,19 +62,27 @@ def bar(parts: Iterable[tuple[str, float]], width: int = WIDTH) -> str:
 def _pools(pools: tuple[Pool, ...], plan: Plan, marks: dict[str, Mark]) -> Iterator[str]:
     name_width = max(len(safe(pool.name)) for pool in pools)
     for pool in pools:
-        groups = [group for group in plan.groups if group.pool == pool.name]
-        used = sum(group.gpus * group.islands for group in groups)
-        parts = ((marks[g.name].letter, g.gpus * g.islands / pool.count) for g in groups)
-        yield f"{safe(pool.name):<{name_width}}  {bar(parts)}  {used:,} of {pool.count:,} GPUs"
+        used = _bar_of(pool, plan, marks)
+        yield f"{safe(pool.name):<{name_width}}  {used}  {used_of(pool, plan)}"
+
+
+def _bar_of(pool: Pool, plan: Plan, marks: dict[str, Mark]) -> str:
+    """Every GPU that exists or can be rented: in islands, free, or not rented."""
+    used = [(marks[g.name].letter, g.gpus_of(pool.name) * g.islands) for g in plan.groups]
+    if pool.available > pool.count:
+        used.append((FREE, max(pool.count - plan.used(pool.name), 0)))
+        used.append((RENTABLE, pool.available - max(pool.count, plan.used(pool.name))))
+    return bar((label, gpus / pool.available) for label, gpus in used)
 
 
 def _key(plan: Plan, marks: dict[str, Mark]) -> Iterator[str]:
     letters = max((len(mark.letter) for mark in marks.values()), default=1)
     for group in plan.groups:
         used = f"{group.utilisation:.1%} of {safe(group.binding)}"
+        gpus = "+".join(str(part.gpus) for part in group.sections)
         yield (
             f"{marks[group.name].letter:<{letters}}  {safe(group.name)}: {group.islands} x "
-            f"{group.gpus} GPUs {group.phase} {group.parallelism}, {sum(group.rates):,.2f} req/s, "
+            f"{gpus} GPUs {group.phase} {group.parallelism}, {sum(group.rates):,.2f} req/s, "
             f"{used}"
         )
 
@@ -86,19 +96,19 @@ def _lengths(model: str, routes: list[Route], marks: dict[str, Mark]) -> Iterato
     for label, block in zip(labels, blocks, strict=True):
         share = sum(route.share for route in block)
         yield f"{label:>{indent}}  requests  {bar([(FILL, share)])}  {share:.1%}"
-        for phase in Phase:
-            weights = _weights(block, phase)
+        for stage in STAGES:
+            weights = _weights(block, stage)
             parts = [(marks[name].letter, part) for name, part in weights]
             told = ", ".join(f"{marks[name].letter} {part:.0%}" for name, part in weights)
-            yield f"{'':{indent}}  {phase:<8}  {bar(parts)}  {told}"
+            yield f"{'':{indent}}  {stage:<8}  {bar(parts)}  {told}"
 
 
-def _weights(block: list[Route], phase: Phase) -> list[tuple[str, float]]:
-    """Groups of one phase with their share of the block's requests, in the order of their names."""
+def _weights(block: list[Route], stage: Phase) -> list[tuple[str, float]]:
+    """Groups of one stage with their share of the block's requests, in the order of their names."""
     found: defaultdict[str, float] = defaultdict(float)
     whole = sum(route.share for route in block)
     for route in block:
         part = route.share / whole if whole else 1 / len(block)
         for pair in route.pairs:
-            found[getattr(pair, phase)] += part * pair.weight / MILLION
+            found[getattr(pair, stage)] += part * pair.weight / MILLION
     return sorted(found.items())

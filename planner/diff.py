@@ -1,7 +1,7 @@
 """What changes from one plan to another: islands, GPUs, money, promises, and who moves.
 
-Groups are compared by their template (model, pool, phase, size, parallelism, batch), never by
-their name: names count up and say nothing about what stands there. A request moves when the
+Groups are compared by their template (model, pools, class, phase, size, parallelism, batch), never
+by their name: names count up and say nothing about what stands there. A request moves when the
 template that prefills or decodes it changes; the share is the smallest that the two routings allow,
 which is the total variation distance between their weights, range by range.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from archipelago.perfmodel.lengths import Range
 from archipelago.planner.canonical import THETA_UNIT
 from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import DEFAULT_CLASS, Objective, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -48,7 +48,10 @@ class Figure:
 
 @dataclass(frozen=True, order=True)
 class Kind:
-    """What makes two islands the same kind; ``max_batch`` [sequences] is 1 for prefill."""
+    """What makes two islands the same kind; ``max_batch`` [sequences] is 1 for prefill.
+
+    ``parts``: (pool, GPUs, layers) of islands of several pools.
+    """
 
     model: str
     pool: str
@@ -56,10 +59,20 @@ class Kind:
     gpus: int
     parallelism: Parallelism
     max_batch: int
+    domain_class: str = DEFAULT_CLASS
+    parts: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def size(self) -> str:
+        """GPUs of one island, part by part."""
+        return "+".join(str(gpus) for _, gpus, _ in self.parts) or str(self.gpus)
 
     def __str__(self) -> str:
-        batch = f"/b{self.max_batch}" if self.phase is Phase.DECODE else ""
-        return f"{self.model}/{self.pool}/x{self.gpus}/{self.phase}/{self.parallelism}{batch}"
+        batch = f"/b{self.max_batch}" if Phase.DECODE in self.phase.stages else ""
+        where = (
+            self.pool if self.domain_class == DEFAULT_CLASS else f"{self.pool}@{self.domain_class}"
+        )
+        return f"{self.model}/{where}/x{self.size}/{self.phase}/{self.parallelism}{batch}"
 
 
 @dataclass(frozen=True)
@@ -160,17 +173,14 @@ def compare(old: Stored, new: Stored) -> PlanDiff:
 
 
 def _figures(old: Stored, new: Stored) -> Iterator[Figure]:
-    if old.plan.objective is new.plan.objective:
-        unit = THETA_UNIT[new.plan.objective]
-        yield Figure("theta", unit, old.plan.theta, new.plan.theta)
-    else:  # a headroom and a throughput have no difference
-        before, after = THETA_UNIT[old.plan.objective], THETA_UNIT[new.plan.objective]
-        yield Figure("theta", before, old.plan.theta, None)
-        yield Figure("theta", after, None, new.plan.theta)
+    units = THETA_UNIT[old.plan.objective], THETA_UNIT[new.plan.objective]
+    yield from _in_units("theta", units, (old.plan.theta, new.plan.theta))
     yield Figure("throughput", "req/s", old.plan.throughput, new.plan.throughput)
-    yield Figure("bound", "req/s", _bound(old.plan), _bound(new.plan))
+    (one, old_unit), (two, new_unit) = _bound(old.plan), _bound(new.plan)
+    yield from _in_units("bound", (old_unit, new_unit), (one, two))
     cost = (float(side.plan.cost_per_hour) for side in (old, new))
     yield Figure("cost", "$/h", *cost)
+    yield from _rented(old.plan, new.plan)
     for model in sorted({g.model for g in (*old.plan.groups, *new.plan.groups)}):
         yield Figure(f"tpot of {model}", "ms", _tpot(old.plan, model), _tpot(new.plan, model))
     lost = [{item.model: item.share for item in side.plan.unservable} for side in (old, new)]
@@ -179,32 +189,53 @@ def _figures(old: Stored, new: Stored) -> Iterator[Figure]:
         yield Figure(f"unservable of {model}", "1", *shares)
 
 
-def _bound(plan: Plan) -> float:
-    """The proven bound as throughput [req/s]."""
-    return plan.certificate.bound * (plan.throughput / plan.theta if plan.theta else 1.0)
+def _in_units(name: str, units: tuple[str, str], values: tuple[float, float]) -> Iterator[Figure]:
+    """One figure; two where the units differ, as a headroom and a throughput have no difference."""
+    if units[0] == units[1]:
+        yield Figure(name, units[0], *values)
+    else:
+        yield Figure(name, units[0], values[0], None)
+        yield Figure(name, units[1], None, values[1])
+
+
+def _bound(plan: Plan) -> tuple[float, str]:
+    """What was proven, with its unit: the most requests per second, or the least cost."""
+    if plan.objective is Objective.COST:
+        return plan.certificate.bound, "$/h"
+    return plan.certificate.bound * (plan.throughput / plan.theta if plan.theta else 1.0), "req/s"
+
+
+def _rented(old: Plan, new: Plan) -> Iterator[Figure]:
+    """GPUs beyond those that exist, of the pools where a plan has any."""
+    before, after = dict(old.rented), dict(new.rented)
+    for pool in sorted({*before, *after}):
+        yield Figure(f"rented of {pool}", "GPUs", before.get(pool, 0), after.get(pool, 0))
 
 
 def _tpot(plan: Plan, model: str) -> float | None:
-    """The slowest decode group's evaluated time per output token [ms]."""
-    times = [g.step_time for g in plan.groups if g.model == model and g.phase is Phase.DECODE]
-    return max(times) * 1e3 if times else None
+    """The slowest evaluated time per output token of any group that decodes [ms]."""
+    decoding = (g for g in plan.groups if g.model == model and Phase.DECODE in g.phase.stages)
+    return max((g.step_time * 1e3 for g in decoding), default=None)
 
 
 def _pools(old: Stored, new: Stored) -> Iterator[PoolChange]:
     counts = [{pool.name: pool.count for pool in side.problem.pools} for side in (old, new)]
-    used = [Counter[str](), Counter[str]()]
-    for side, plan in zip(used, (old.plan, new.plan), strict=True):
-        for group in plan.groups:
-            side[group.pool] += group.gpus * group.islands
     for name in sorted({*counts[0], *counts[1]}):
         count = (counts[0].get(name, 0), counts[1].get(name, 0))
-        yield PoolChange(name, count, (used[0][name], used[1][name]))
+        yield PoolChange(name, count, (old.plan.used(name), new.plan.used(name)))
 
 
 def kind_of(group: Group) -> Kind:
     """The kind of a group's islands."""
     return Kind(
-        group.model, group.pool, group.phase, group.gpus, group.parallelism, group.max_batch
+        group.model,
+        group.pool,
+        group.phase,
+        group.gpus,
+        group.parallelism,
+        group.max_batch,
+        group.domain_class,
+        tuple((part.pool, part.gpus, part.layers) for part in group.parts),
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.problem import PlanningProblem, Pool
 
 FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": "archipelago"}}
 """File endings that can be drawn, and metadata that would differ from run to run."""
@@ -115,7 +115,7 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
 def headline(plan: Plan) -> str:
     """Name and what the plan reaches."""
     reach = f"{plan.throughput:,.1f} req/s"
-    if plan.objective is Objective.HEADROOM:
+    if plan.objective is not Objective.THROUGHPUT:
         reach += f" ({plan.theta:.3g} times the stated rates)"
     return f"{safe(plan.name)}: {reach}"
 
@@ -124,7 +124,17 @@ def subline(plan: Plan) -> str:
     """Proof and price."""
     proof = plan.certificate
     end = "" if proof.complete else f" (not final: {safe(proof.reason)})"
+    best = "least possible cost" if plan.objective is Objective.COST else "best possible"
     return (
-        f"within {proof.gap:.3%} of the best possible{end}, ${plan.cost_per_hour:,.2f} per hour, "
+        f"within {proof.gap:.3%} of the {best}{end}, ${plan.cost_per_hour:,.2f} per hour, "
         f"{len(plan.islands):,} islands"
     )
+
+
+def used_of(pool: Pool, plan: Plan) -> str:
+    """``12 of 16 GPUs``, and how many may be rented and are."""
+    text = f"{plan.used(pool.name):,} of {pool.count:,} GPUs"
+    if pool.available == pool.count:
+        return text
+    rented = dict(plan.rented).get(pool.name, 0)
+    return f"{text}, {rented:,} of {pool.available - pool.count:,} rented"

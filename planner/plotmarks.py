@@ -10,8 +10,13 @@ from archipelago.planner.problem import Phase
 if TYPE_CHECKING:
     from archipelago.planner.plan import Group, Plan
 
-BASE = {Phase.PREFILL: (0.0, 0.447, 0.698), Phase.DECODE: (0.835, 0.369, 0.0)}
-"""Blue and vermilion of Okabe and Ito: told apart with every common colour blindness."""
+BASE = {
+    Phase.PREFILL: (0.0, 0.447, 0.698),
+    Phase.DECODE: (0.835, 0.369, 0.0),
+    Phase.MIXED: (0.0, 0.62, 0.451),
+}
+"""Blue, vermilion and bluish green of Okabe and Ito: told apart with every common colour
+blindness."""
 LIGHTEST = 0.62
 """How far towards white the shades of one phase's groups go."""
 BRIGHT = 0.45

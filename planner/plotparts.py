@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from archipelago.planner.plan import MILLION
 from archipelago.planner.plotmarks import BASE
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import DEFAULT_CLASS, STAGES, Phase
 from archipelago.planner.text import safe
 
 if TYPE_CHECKING:
@@ -34,24 +34,30 @@ UNUSED: dict[str, Any] = {
     "hatch": "////",
     "linewidth": 0.5,
 }
+RENTABLE: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.75", "linewidth": 0.5}
 SIDES = {Phase.PREFILL: "prefilled by", Phase.DECODE: "decoded by"}
 
 
 def pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]) -> None:
     """Every pool as a bar of its GPUs, cut into islands."""
-    most = max(pool.count for pool in problem.pools)
+    most = max(pool.available for pool in problem.pools)
     separate = len(plan.islands) <= SEPARATE
     ax.set_xlim(0, most)
     ax.set_ylim(len(problem.pools) - 0.4, -0.6)
     for row, pool in enumerate(problem.pools):
         start = 0.0
         for group in plan.groups:
-            if group.pool == pool.name:
-                _run(ax, (start, row), group, marks[group.name], separate)
-                start += group.gpus * group.islands
+            if gpus := group.gpus_of(pool.name):
+                _run(ax, (start, row), (group.islands, gpus), marks[group.name], separate)
+                start += gpus * group.islands
         if start < pool.count:
             ax.add_patch(Rectangle((start, row - BAR / 2), pool.count - start, BAR, **UNUSED))
             _inside(ax, (start, row), pool.count - start, ["not used"], ("0.3", "0.93"))
+        start = max(start, pool.count)
+        if start < pool.available:
+            rest = pool.available - start
+            ax.add_patch(Rectangle((start, row - BAR / 2), rest, BAR, **RENTABLE))
+            _inside(ax, (start, row), rest, ["not rented"], ("0.3", "white"))
     ax.set_yticks(
         range(len(problem.pools)),
         [f"{safe(pool.name)}\n{pool.accelerator.name}" for pool in problem.pools],
@@ -63,19 +69,22 @@ def pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]
     ax.set_title(f"One box for each {box}, as wide as its GPUs", loc="left", fontsize=10)
 
 
-def _run(ax: Axes, at: tuple[float, float], group: Group, mark: Mark, separate: bool) -> None:
-    """The islands of one group, side by side from ``at``."""
-    (start, row), whole = at, group.gpus * group.islands
-    boxes, width = (group.islands, group.gpus) if separate else (1, whole)
+def _run(
+    ax: Axes, at: tuple[float, float], islands: tuple[int, int], mark: Mark, separate: bool
+) -> None:
+    """Islands of one group, side by side from ``at``; ``islands``: how many, of how many GPUs."""
+    (start, row), (count, gpus) = at, islands
+    whole = count * gpus
+    boxes, width = islands if separate else (1, whole)
     style: dict[str, Any] = {"facecolor": mark.colour, "edgecolor": "white", "linewidth": 0.8}
     for i in range(boxes):
         ax.add_patch(Rectangle((start + i * width, row - BAR / 2), width, BAR, **style))
-    short = f"{mark.letter}  {group.islands} x {group.gpus}"
-    _inside(ax, at, whole, [f"{short} {_gpus(group)}", short, mark.letter], (mark.ink, mark.colour))
+    short = f"{mark.letter}  {count} x {gpus}"
+    _inside(ax, at, whole, [f"{short} {_gpus(gpus)}", short, mark.letter], (mark.ink, mark.colour))
 
 
-def _gpus(group: Group) -> str:
-    return "GPU" if group.gpus == 1 else "GPUs"
+def _gpus(count: int) -> str:
+    return "GPU" if count == 1 else "GPUs"
 
 
 def _inside(
@@ -112,8 +121,8 @@ def key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) 
         cells = (
             "",
             str(group.phase),
-            _shorter(f"{group.pool}, {group.model}"),
-            f"{group.islands} x {group.gpus} {_gpus(group)}",
+            _shorter(f"{_place(group)}, {group.model}"),
+            f"{group.islands} x {group.gpus} {_gpus(group.gpus)}",
             str(group.parallelism),
             f"{sum(group.rates):,.1f}",
             f"{group.utilisation:.0%} {safe(group.binding)}",
@@ -123,6 +132,12 @@ def key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) 
         ax.text(
             0.05, lines - 0.5, f"... and {len(plan.groups) - len(shown)} more groups", fontsize=8
         )
+
+
+def _place(group: Group) -> str:
+    """Pool or pools, and the domain class where it is not the only one."""
+    known = group.domain_class == DEFAULT_CLASS
+    return group.pool if known else f"{group.pool} in {group.domain_class}"
 
 
 COLUMNS = (0.0, 0.045, 0.13, 0.37, 0.52, 0.785, 0.81)
@@ -158,8 +173,8 @@ def lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark]) ->
     density.set_ylabel("requests", rotation=0, ha="right", va="center")
     density.spines["left"].set_visible(False)
     density.set_title(f"{safe(model)}: who serves which input length", loc="left", fontsize=10)
-    for ax, phase in zip(sides, Phase, strict=True):
-        _stack(ax, routes, edges, phase, marks)
+    for ax, stage in zip(sides, STAGES, strict=True):
+        _stack(ax, routes, edges, stage, marks)
     for ax in axes:
         ax.set_xscale("log")
         ax.set_xlim(edges[0], edges[-1])
@@ -179,17 +194,17 @@ def _edges(routes: list[Route]) -> FloatArray:
 
 
 def _stack(
-    ax: Axes, routes: list[Route], edges: FloatArray, phase: Phase, marks: dict[str, Mark]
+    ax: Axes, routes: list[Route], edges: FloatArray, stage: Phase, marks: dict[str, Mark]
 ) -> None:
     """Share of each range's requests by group, stacked to one."""
-    names = [n for n in marks if any(getattr(p, phase) == n for r in routes for p in r.pairs)]
+    names = [n for n in marks if any(getattr(p, stage) == n for r in routes for p in r.pairs)]
     base = np.zeros(len(routes))
     narrow = np.diff(np.log(edges)) < NARROW * np.log(edges[-1] / edges[0])
     borders = np.where(narrow, 0.0, 0.3)
     for name in names:
         part = np.array(
             [
-                sum(p.weight for p in route.pairs if getattr(p, phase) == name) / MILLION
+                sum(p.weight for p in route.pairs if getattr(p, stage) == name) / MILLION
                 for route in routes
             ]
         )
@@ -202,7 +217,7 @@ def _stack(
         base += part
     ax.set_ylim(0, 1)
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    ax.set_ylabel(SIDES[phase], color=BASE[phase])
+    ax.set_ylabel(SIDES[stage], color=BASE[stage])
 
 
 NARROW = 0.01

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import Objective, Phase
+from archipelago.planner.problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase
 from archipelago.planner.terminal import grid
 from archipelago.planner.text import safe
 
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Group, Plan, Route
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.plan import Changes, Group, Plan, Route
+    from archipelago.planner.problem import PlanningProblem, Pool
 
 RARE = 0.01
 """Share of a model's requests below which routes are shown together with their neighbours."""
+NAMES = 12
+"""Islands that a change names; the plan file has all."""
 
 
 def phrase(count: int, noun: str) -> str:
@@ -31,10 +33,12 @@ def phrase(count: int, noun: str) -> str:
 
 def show_plan(out: Console, problem: PlanningProblem, plan: Plan, document: Document) -> None:
     """Print a plan from the most to the least important."""
-    _header(out, plan, document)
+    _header(out, problem, plan, document)
     _pools(out, problem, plan)
     _groups(out, plan)
     _routes(out, plan)
+    if plan.changes is not None:
+        _changes(out, plan.changes)
     _left_out(out, plan)
 
 
@@ -49,20 +53,16 @@ def show_infeasible(out: Console, document: Document) -> None:
     _reasons(out, [(item["template"], item["reason"]) for item in document["exclusions"]])
 
 
-def _header(out: Console, plan: Plan, document: Document) -> None:
-    proof = plan.certificate
-    facts = [
-        ("throughput", f"{plan.throughput:,.2f} req/s"),
-        ("proof", f"at most {document['bound']:,.2f} req/s is possible, gap {proof.gap:.3%}"),
-        ("cost", _cost(plan)),
+def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Document) -> None:
+    facts = _reached(problem, plan, document)
+    if not plan.certificate.complete:
+        facts.insert(2, ("not final", safe(plan.certificate.reason)))
+    facts += [
+        *([("rented", _rented(plan))] if plan.rented else []),
         ("islands", _island_counts(plan)),
         ("found by", f"{plan.strategy} in {document['planSeconds']:.2f} s"),
         ("times from", plan.performance_model),
     ]
-    if plan.objective is Objective.HEADROOM:
-        facts.insert(0, ("headroom", f"{plan.theta:.4g} times the stated rates"))
-    if not proof.complete:
-        facts.insert(2, ("not final", safe(proof.reason)))
     facts.extend(
         (
             "unservable",
@@ -75,6 +75,29 @@ def _header(out: Console, plan: Plan, document: Document) -> None:
         out.print(f"  {name:<12}{text}", soft_wrap=True)
 
 
+def _reached(problem: PlanningProblem, plan: Plan, document: Document) -> list[tuple[str, str]]:
+    """What the plan reaches, how good that is proven to be, and what it costs."""
+    throughput = ("throughput", f"{plan.throughput:,.2f} req/s")
+    headroom = ("headroom", f"{plan.theta:.4g} times the stated rates")
+    gap = f"gap {plan.certificate.gap:.3%}"
+    if plan.objective is Objective.COST:
+        asked = f"{problem.min_headroom or 1:.4g} times the stated rates"
+        least = f"${plan.certificate.bound:,.2f} per hour"
+        return [
+            ("least cost", f"${plan.cost_per_hour:,.2f} per hour for {asked}"),
+            ("proof", f"at least {least} is needed, {gap}"),
+            headroom,
+            throughput,
+        ]
+    proof = ("proof", f"at most {document['bound']:,.2f} req/s is possible, {gap}")
+    first = [headroom] if plan.objective is Objective.HEADROOM else []
+    return [*first, throughput, proof, ("cost", _cost(plan))]
+
+
+def _rented(plan: Plan) -> str:
+    return ", ".join(f"{phrase(gpus, 'GPU')} of {safe(pool)}" for pool, gpus in plan.rented)
+
+
 def _cost(plan: Plan) -> str:
     return f"${plan.cost_per_hour:,.2f} per hour" if plan.cost_per_hour else "no prices stated"
 
@@ -83,52 +106,84 @@ def _island_counts(plan: Plan) -> str:
     counts = Counter[Phase]()
     for group in plan.groups:
         counts[group.phase] += group.islands
-    return ", ".join(f"{counts[phase]} {phase}" for phase in Phase)
+    return ", ".join(f"{counts[phase]} {phase}" for phase in Phase if counts[phase])
 
 
 def _pools(out: Console, problem: PlanningProblem, plan: Plan) -> None:
     table = grid("POOL", "ACCELERATOR", ">GPUS USED", ">$/H", "~ISLANDS")
     for pool in problem.pools:
-        groups = [group for group in plan.groups if group.pool == pool.name]
-        used = sum(group.gpus * group.islands for group in groups)
         table.add_row(
             safe(pool.name),
             pool.accelerator.name,
-            f"{used:,} of {pool.count:,}",
-            f"{pool.price_per_gpu_hour * used:,.2f}",
-            _stock(groups),
+            f"{plan.used(pool.name):,} of {_offered(pool)}",
+            f"{pool.price_per_gpu_hour * _paid(pool, plan):,.2f}",
+            _stock(pool.name, plan.groups),
         )
     out.print()
     out.print(table)
 
 
-def _stock(groups: list[Group]) -> str:
-    """Islands of one pool in words: ``6 prefill of 8 GPUs, 1 decode of 16 GPUs``."""
-    counts = Counter[tuple[Phase, int]]()
+def _offered(pool: Pool) -> str:
+    """GPUs that exist, and those that can be rented beside them."""
+    more = pool.available - pool.count
+    return f"{pool.count:,}" + (f" + {more:,}" if more else "")
+
+
+def _paid(pool: Pool, plan: Plan) -> int:
+    """GPUs of the pool that are paid for: those of islands, or of every node with an island."""
+    if pool.billing is Billing.PER_GPU or pool.gpus_per_node is None:
+        return plan.used(pool.name)
+    groups = {group.name: group for group in plan.groups}
+    nodes: set[str] = set()
+    for island in plan.islands:
+        nodes.update(_nodes_of(pool.name, groups[island.group], island.nodes))
+    return len(nodes) * pool.gpus_per_node
+
+
+def _nodes_of(pool: str, group: Group, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """An island's nodes in one pool: every part of several stands on one node, in their order."""
+    if not group.parts:
+        return nodes if group.pool == pool else ()
+    at = [part.pool for part in group.parts]
+    return tuple(node for of, node in zip(at, nodes, strict=False) if of == pool)
+
+
+def _stock(pool: str, groups: Iterable[Group]) -> str:
+    """Islands of one pool in words: ``6 prefill of 8 GPUs, 1 decode of 4 GPUs with 8 of h20``."""
+    counts = Counter[tuple[int, int, str]]()
+    order = list(Phase)
     for group in groups:
-        counts[group.phase, group.gpus] += group.islands
-    order = sorted(counts, key=lambda key: (list(Phase).index(key[0]), key[1]))
-    parts = (f"{counts[key]} {key[0]} of {phrase(key[1], 'GPU')}" for key in order)
+        if mine := group.gpus_of(pool):
+            others = (f"{p.gpus} of {safe(p.pool)}" for p in group.parts if p.pool != pool)
+            counts[order.index(group.phase), mine, " and ".join(others)] += group.islands
+    parts = (
+        f"{counts[key]} {order[key[0]]} of {phrase(key[1], 'GPU')}"
+        + f" with {key[2]}" * bool(key[2])
+        for key in sorted(counts)
+    )
     return ", ".join(parts) or "none"
 
 
 def _groups(out: Console, plan: Plan) -> None:
     several = len({group.model for group in plan.groups}) > 1
+    classes = {group.domain_class for group in plan.groups} != {DEFAULT_CLASS}
     heads = ["PHASE", ">ISLANDS", ">GPUS", "PARALLELISM", ">BATCH", ">REQ/S", ">USED", "BINDS"]
-    table = grid("~GROUP", *(["MODEL"] if several else []), *heads, ">TPOT MS")
+    optional = [name for name, shown in (("MODEL", several), ("CLASS", classes)) if shown]
+    table = grid("~GROUP", *optional, *heads, ">TPOT MS")
     for group in plan.groups:
+        facts = {"MODEL": group.model, "CLASS": group.domain_class}
         name = short_name(group.name, group.model, group.phase)
-        table.add_row(name, *([safe(group.model)] if several else []), *_group_cells(group))
+        table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group))
     out.print()
     out.print(table)
 
 
 def _group_cells(group: Group) -> list[str]:
-    decode = group.phase is Phase.DECODE
+    decode = Phase.DECODE in group.phase.stages
     return [
         str(group.phase),
         str(group.islands),
-        str(group.gpus),
+        "+".join(str(part.gpus) for part in group.sections),
         str(group.parallelism),
         str(group.max_batch) if decode else "-",
         f"{sum(group.rates):,.2f}",
@@ -151,7 +206,7 @@ def _routes(out: Console, plan: Plan) -> None:
             table.add_row(
                 f"{block[0].range.min:,} - {block[-1].range.max - 1:,}",
                 f"{sum(route.share for route in block):.1%}",
-                *(_shares(block, phase, model) for phase in Phase),
+                *(_shares(block, stage, model) for stage in STAGES),
             )
         out.print()
         out.print(f"routes of {safe(model)}", style="bold")
@@ -179,22 +234,44 @@ def _without_rare(blocks: list[list[Route]]) -> list[list[Route]]:
 
 
 def _used(route: Route) -> tuple[frozenset[str], ...]:
-    return tuple(frozenset(getattr(pair, phase) for pair in route.pairs) for phase in Phase)
+    return tuple(frozenset(getattr(pair, stage) for pair in route.pairs) for stage in STAGES)
 
 
-def _shares(block: list[Route], phase: Phase, model: str) -> str:
+def _shares(block: list[Route], stage: Phase, model: str) -> str:
     """Groups of one side with their share of the block's requests, largest first."""
     weights: defaultdict[str, float] = defaultdict(float)
     whole = sum(route.share for route in block)
     for route in block:
         part = route.share / whole if whole else 1 / len(block)
         for pair in route.pairs:
-            weights[getattr(pair, phase)] += part * pair.weight / MILLION
+            weights[getattr(pair, stage)] += part * pair.weight / MILLION
     order = sorted(weights, key=lambda name: (-weights[name], name))
-    names = {name: short_name(name, model, phase) for name in order}
+    names = {name: short_name(name, model, stage) for name in order}
     if len(order) == 1:
         return names[order[0]]
     return ", ".join(f"{names[name]} {weights[name]:.0%}" for name in order)
+
+
+def _changes(out: Console, changes: Changes) -> None:
+    """What has to be done to the islands that run now."""
+    out.print("\nagainst the running plan", style="bold")
+    kinds = {
+        "kept": changes.kept,
+        "moved": changes.moved,
+        "started": changes.started,
+        "stopped": changes.stopped,
+    }
+    for word, names in kinds.items():
+        told = "" if word == "kept" or not names else f": {_some(names)}"
+        out.print(f"  {word:<9}{phrase(len(names), 'island')}{told}", soft_wrap=True)
+    gpus = phrase(changes.moved_gpus, "GPU")
+    out.print(f"  {'restart':<9}{gpus} of the islands that start or move", soft_wrap=True)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(safe(name) for name in names[:NAMES])
+    more = len(names) - NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _left_out(out: Console, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from archipelago.planner.canonical import canonical
 from archipelago.planner.commands.files import parse_document, read_text, write_document
 from archipelago.planner.diff import PlanDiff, compare
 from archipelago.planner.errors import PlanFileError
+from archipelago.planner.problem import DEFAULT_CLASS
 from archipelago.planner.render import phrase
 from archipelago.planner.stored import Stored, read_stored
 from archipelago.planner.terminal import console, grid
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.planner.canonical import Document
-    from archipelago.planner.diff import Figure
+    from archipelago.planner.diff import Figure, Kind
 
 SAME, DIFFER = 0, 1
 SHOWN = 20
@@ -72,6 +73,7 @@ def diff_document(found: PlanDiff) -> Document:
                     "gpus": item.kind.gpus,
                     "parallelism": asdict(item.kind.parallelism),
                     "maxBatch": item.kind.max_batch,
+                    **_where(item.kind),
                     "old": item.old,
                     "new": item.new,
                     "relocated": item.relocated,
@@ -87,6 +89,17 @@ def diff_document(found: PlanDiff) -> Document:
         }
     )
     return document
+
+
+def _where(kind: Kind) -> Document:
+    """What only some islands have: a class of their own, parts of several pools."""
+    found: Document = {}
+    if kind.domain_class != DEFAULT_CLASS:
+        found["domainClass"] = kind.domain_class
+    if kind.parts:
+        keys = ("pool", "gpus", "layers")
+        found["parts"] = [dict(zip(keys, part, strict=True)) for part in kind.parts]
+    return found
 
 
 def _pair(old: int, new: int) -> dict[str, int]:
@@ -161,16 +174,18 @@ def _islands(out: Console, found: PlanDiff) -> None:
     if not rows:
         out.print("islands: the same, on the same nodes")
         return
-    heads = ("MODEL", "POOL", "PHASE", ">GPUS", "PARALLELISM", ">BATCH", ">OLD", ">NEW")
-    table = grid("ISLANDS", *heads, ">OTHER NODES")
+    classes = any(item.kind.domain_class != DEFAULT_CLASS for item in rows)
+    heads = ("PHASE", ">GPUS", "PARALLELISM", ">BATCH", ">OLD", ">NEW")
+    table = grid("ISLANDS", "MODEL", "POOL", *["CLASS"] * classes, *heads, ">OTHER NODES")
     for item in rows:
         kind = item.kind
         table.add_row(
             item.word,
             safe(kind.model),
             safe(kind.pool),
+            *[safe(kind.domain_class)] * classes,
             str(kind.phase),
-            str(kind.gpus),
+            kind.size,
             str(kind.parallelism),
             str(kind.max_batch) if kind.max_batch > 1 else "-",
             str(item.old),
