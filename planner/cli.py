@@ -123,6 +123,12 @@ def cli() -> None:
     help="Plan with a change and print the difference to the plan without it: pool=h20:+64, "
     "price=h20:1.5, budget=+100, rate=llama:x2, slo=llama:tpot=40. Repeatable.",
 )
+@click.option(
+    "--running",
+    metavar="PLAN",
+    help="Plan file that runs now: islands are kept where they are as far as that loses nothing, "
+    "and the answer says what changes.",
+)
 @quiet
 def plan(
     *,
@@ -132,6 +138,7 @@ def plan(
     strategy: str | None,
     time_limit: int | None,
     changes: tuple[str, ...],
+    running: str | None,
     quiet: bool,
 ) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
@@ -142,7 +149,8 @@ def plan(
     from archipelago.planner.commands import plan as command
 
     run = command.what_if if changes else command.run
-    return run(path, form, command.Overrides(strategy, time_limit, changes), plot, quiet)
+    overrides = command.Overrides(strategy, time_limit, changes, running)
+    return run(path, form, overrides, plot, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Check a plan file independently.")

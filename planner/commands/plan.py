@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import API_VERSION
 from archipelago.planner.checker import run_checks
-from archipelago.planner.commands.diff import diff_document, show_diff
+from archipelago.planner.commands.diff import diff_document, read_plan, show_diff
 from archipelago.planner.commands.files import read_text, write_document
 from archipelago.planner.diff import compare
 from archipelago.planner.document import infeasible_document, plan_document
 from archipelago.planner.errors import CheckError
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.render import show_infeasible, show_plan
+from archipelago.planner.running import running_of
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.stored import Stored
 from archipelago.planner.strategies import strategy
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from archipelago.planner.canonical import Document
     from archipelago.planner.diff import PlanDiff
     from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.problem import PlanningProblem, Running
     from archipelago.planner.spec import ServingPlanResource
     from archipelago.planner.strategy import Progress
 
@@ -40,6 +41,7 @@ class Overrides:
     strategy: str | None = None
     time_limit: int | None = None
     changes: tuple[str, ...] = ()  # of --what-if; ``what_if`` applies them, ``apply`` does not
+    running: str | None = None  # the plan file that runs now
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """The resource as if its file had said so."""
@@ -51,11 +53,20 @@ class Overrides:
         spec = resource.spec.model_copy(update={"planner": planner})
         return resource.model_copy(update={"spec": spec})
 
+    def islands(self) -> tuple[Running, ...]:
+        """What runs now.
+
+        Raises:
+            PlanFileError: the file is no plan.
+        """
+        return () if self.running is None else running_of(read_plan(self.running).plan)
+
 
 def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
     """Plan, check, draw and print; 0 for a plan, 1 where there is none."""
     _require(plot)  # before the work, not after it
-    answer = _answer(overrides.apply(load_resource(read_text(path))), quiet)
+    running = overrides.islands()
+    answer = _answer(overrides.apply(load_resource(read_text(path))), running, quiet)
     _draw(answer, plot)
     if form == "table":
         _show(answer)
@@ -67,9 +78,10 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
 def what_if(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
     """Plan the changed problem, and compare with the unchanged one where both have a plan."""
     _require(plot)
+    running = overrides.islands()
     resource = overrides.apply(load_resource(read_text(path)))
-    new = _answer(changed(resource, overrides.changes), quiet)
-    old = _answer(resource, quiet)
+    new = _answer(changed(resource, overrides.changes), running, quiet)
+    old = _answer(resource, running, quiet)
     _draw(new, plot)
     difference = None
     if old.plan is not None and new.plan is not None:
@@ -135,8 +147,8 @@ def _show(answer: _Answer) -> None:
         show_plan(console(), answer.problem, answer.plan, answer.document)
 
 
-def _answer(resource: ServingPlanResource, quiet: bool) -> _Answer:
-    problem = to_problem(resource.metadata.name, resource.spec)
+def _answer(resource: ServingPlanResource, running: tuple[Running, ...], quiet: bool) -> _Answer:
+    problem = replace(to_problem(resource.metadata.name, resource.spec), running=running)
     return _Answer(problem, *_solve(resource, problem, quiet))
 
 
