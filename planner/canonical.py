@@ -22,7 +22,7 @@ Document: TypeAlias = dict[str, Any]
 API_VERSION = "archipelago.dev/v1alpha1"
 PLAN = "Plan"
 INFEASIBLE = "Infeasible"
-THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1"}
+THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1", Objective.COST: "1"}
 DIGITS = 9
 """Significant digits of every float: far below any tolerance, far above rounding noise."""
 OUTSIDE = ("planSeconds", "hash")

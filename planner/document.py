@@ -21,9 +21,10 @@ from archipelago.planner.canonical import (
     content_hash,
 )
 from archipelago.planner.planfile import parse_plan
+from archipelago.planner.problem import DEFAULT_CLASS, Objective
 
 if TYPE_CHECKING:
-    from archipelago.planner.plan import Group, Infeasible, Island, Plan, Planned, Route
+    from archipelago.planner.plan import Changes, Group, Infeasible, Island, Plan, Planned, Route
     from archipelago.planner.spec import ServingPlanResource
 
 __all__ = [
@@ -35,16 +36,36 @@ __all__ = [
     "plan_document",
 ]
 
+UNSAID: dict[str, Document] = {
+    "spec": {"objective": "Maximise", "network": {"links": []}, "pipelines": []},
+    "model": {"serving": "Disaggregated", "maxUtilisation": "1"},
+    "pool": {"billing": "PerGPU"},
+    "domain": {"class": DEFAULT_CLASS},
+}
+"""Values that say nothing: left out, so that a document that needs none of these fields, and its
+hash, are those of the time before they existed."""
+
 
 def normalised_spec(resource: ServingPlanResource) -> Document:
     """The spec as plain JSON; named lists are sorted because their order carries no meaning."""
-    spec: Document = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for name in ("models", "pools"):
-        spec[name] = sorted(spec[name], key=_name)
+    whole = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    spec = _said("spec", whole)
+    spec["models"] = sorted((_said("model", model) for model in spec["models"]), key=_name)
+    spec["pools"] = sorted((_said("pool", pool) for pool in spec["pools"]), key=_name)
     for pool in spec["pools"]:
         if pool.get("domains"):
-            pool["domains"] = sorted(pool["domains"], key=_name)
+            pool["domains"] = sorted((_said("domain", d) for d in pool["domains"]), key=_name)
+    if "network" in spec:
+        links = [{**link, "classes": sorted(link["classes"])} for link in spec["network"]["links"]]
+        spec["network"] = {**spec["network"], "links": sorted(links, key=_name)}
+    if "pipelines" in spec:
+        spec["pipelines"] = sorted(spec["pipelines"], key=_name)
     return spec
+
+
+def _said(kind: str, item: Document) -> Document:
+    unsaid = UNSAID[kind]
+    return {key: value for key, value in item.items() if key not in unsaid or value != unsaid[key]}
 
 
 def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
@@ -60,6 +81,7 @@ def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
         "performanceModel": plan.performance_model,
         **_certificate(plan),
         "costPerHour": str(plan.cost_per_hour),
+        **({"changes": _changes(plan.changes)} if plan.changes else {}),
         "pools": [_pool(pool, plan) for pool in spec["pools"]],
         "groups": [_group(group, members[group.name]) for group in plan.groups],
         "islands": [_island(island, groups[island.group]) for island in plan.islands],
@@ -98,29 +120,49 @@ def _sealed(content: Document, seconds: float) -> Document:
 
 
 def _certificate(plan: Plan) -> Document:
-    """``bound`` speaks in the unit of ``throughput``, ``thetaBound`` in that of ``theta``."""
+    """Theta, what it was proved against, and how far the two are apart."""
     proof = plan.certificate
-    per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-    return {
+    theta: Document = {
         "objective": str(plan.objective),
         "theta": plan.theta,
         "thetaUnit": THETA_UNIT[plan.objective],
-        "thetaBound": proof.bound,
+    }
+    if plan.objective is Objective.COST:
+        proved: Document = {"throughput": plan.throughput, "costBound": proof.bound}
+    else:
+        proved = _bounds(plan)
+    ended = {"gap": proof.gap, "complete": proof.complete, "reason": proof.reason}
+    return {**theta, **proved, **ended}
+
+
+def _bounds(plan: Plan) -> Document:
+    """``bound`` speaks in the unit of ``throughput``, ``thetaBound`` in that of ``theta``."""
+    per_theta = plan.throughput / plan.theta if plan.theta else 1.0
+    return {
+        "thetaBound": plan.certificate.bound,
         "throughput": plan.throughput,
-        "bound": proof.bound * per_theta,
-        "gap": proof.gap,
-        "complete": proof.complete,
-        "reason": proof.reason,
+        "bound": plan.certificate.bound * per_theta,
+    }
+
+
+def _changes(changes: Changes) -> Document:
+    return {
+        "kept": list(changes.kept),
+        "started": list(changes.started),
+        "stopped": list(changes.stopped),
+        "moved": list(changes.moved),
+        "movedGpus": changes.moved_gpus,
     }
 
 
 def _pool(pool: Document, plan: Plan) -> Document:
-    used = sum(g.gpus * g.islands for g in plan.groups if g.pool == pool["name"])
+    rented = dict(plan.rented).get(pool["name"], 0)
     return {
         "name": pool["name"],
         "accelerator": pool["accelerator"],
         "count": pool["count"],
-        "used": used,
+        **({"rented": rented} if rented else {}),
+        "used": plan.used(pool["name"]),
         "pricePerGPUHour": str(pool.get("pricePerGPUHour", "0")),
     }
 
@@ -130,8 +172,10 @@ def _group(group: Group, members: list[str]) -> Document:
         "name": group.name,
         "model": group.model,
         "pool": group.pool,
+        **({"domainClass": group.domain_class} if group.domain_class != DEFAULT_CLASS else {}),
         "phase": str(group.phase),
         "gpus": group.gpus,
+        **({"parts": [asdict(part) for part in group.parts]} if group.parts else {}),
         "parallelism": asdict(group.parallelism),
         "maxBatch": group.max_batch,
         "islands": group.islands,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.lengths import Range
 from archipelago.perfmodel.parallelism import Parallelism
@@ -9,16 +11,21 @@ from archipelago.planner.canonical import API_VERSION, PLAN, Document
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import (
     Certificate,
+    Changes,
     Exclusion,
     Group,
     Island,
     Pair,
+    Part,
     Plan,
     Route,
     Unservable,
 )
-from archipelago.planner.problem import Objective, Phase
+from archipelago.planner.problem import DEFAULT_CLASS, Objective, Phase
 from archipelago.planner.reader import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def parse_plan(document: Document) -> Plan:
@@ -33,33 +40,56 @@ def parse_plan(document: Document) -> Plan:
         raise kind.refuse(f"{PLAN!r}; give the output of `archipelago plan -o json`")
     if version.value != API_VERSION:
         raise version.refuse(f"{API_VERSION!r}, the version that this program reads")
+    objective = node.field("objective").one_of(Objective)
     return Plan(
         name=node.field("name").text(),
         strategy=node.field("strategy").text(),
         performance_model=node.field("performanceModel").text(),
-        objective=node.field("objective").one_of(Objective),
+        objective=objective,
         theta=node.field("theta").number(),
         throughput=node.field("throughput").number(),
-        certificate=_read_certificate(node),
+        certificate=_read_certificate(node, objective),
         cost_per_hour=node.field("costPerHour").decimal(),
         groups=tuple(_read_group(item) for item in node.field("groups").items()),
         islands=tuple(_read_island(item) for item in node.field("islands").items()),
         routes=tuple(_read_route(item) for item in node.field("routes").items()),
         unservable=tuple(_read_unservable(item) for item in node.field("unservable").items()),
         exclusions=tuple(_read_exclusion(item) for item in node.field("exclusions").items()),
+        rented=tuple(_read_rented(node.field("pools"))),
+        changes=_read_changes(node.optional("changes")),
     )
 
 
-def _read_certificate(node: Node) -> Certificate:
+def _read_certificate(node: Node, objective: Objective) -> Certificate:
+    """The bound is on what was optimised: the cost, or theta."""
+    bound = "costBound" if objective is Objective.COST else "thetaBound"
     return Certificate(
-        bound=node.field("thetaBound").number(),
+        bound=node.field(bound).number(),
         gap=node.field("gap").number(least=-1.0),
         complete=node.field("complete").truth(),
         reason=node.field("reason").text(),
     )
 
 
+def _read_rented(pools: Node) -> Iterator[tuple[str, int]]:
+    for pool in pools.items():
+        rented = pool.optional("rented")
+        if rented is not None:
+            yield pool.field("name").text(), rented.integer(1)
+
+
+def _read_changes(node: Node | None) -> Changes | None:
+    if node is None:
+        return None
+    names = {
+        key: tuple(item.text() for item in node.field(key).items())
+        for key in ("kept", "started", "stopped", "moved")
+    }
+    return Changes(**names, moved_gpus=node.field("movedGpus").integer())
+
+
 def _read_group(node: Node) -> Group:
+    placed, parts = node.optional("domainClass"), node.optional("parts")
     return Group(
         name=node.field("name").text(),
         model=node.field("model").text(),
@@ -76,6 +106,14 @@ def _read_group(node: Node) -> Group:
         sequences=node.field("sequences").number(),
         kv_tokens=node.field("kvTokens").number(),
         kv_capacity=node.field("kvCapacity").integer(),
+        domain_class=placed.text() if placed else DEFAULT_CLASS,
+        parts=tuple(_read_part(item) for item in parts.items()) if parts else (),
+    )
+
+
+def _read_part(node: Node) -> Part:
+    return Part(
+        node.field("pool").text(), node.field("gpus").integer(1), node.field("layers").integer(1)
     )
 
 

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.canonical import API_VERSION, Document, canonical, canonical_bytes
+from archipelago.planner.problem import DEFAULT_CLASS
 from archipelago.planner.tablecheck import validate_content, validate_table
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
             for name in sorted({route.model for route in plan.routes})
         ],
         "groups": [_group(group, members[group.name]) for group in plan.groups],
-        "islands": _islands(plan),
+        "islands": _islands(spec, plan),
     }
     exact: Document = canonical(content)
     return exact
@@ -111,16 +112,18 @@ def _group(group: Group, members: list[str]) -> Document:
         "name": group.name,
         "model": group.model,
         "phase": str(group.phase),
+        **({"domainClass": group.domain_class} if group.domain_class != DEFAULT_CLASS else {}),
         "members": members,
     }
 
 
-def _islands(plan: Plan) -> list[Document]:
+def _islands(spec: ServingPlanSpec, plan: Plan) -> list[Document]:
     groups = {group.name: group for group in plan.groups}
-    return [_island(island, groups[island.group]) for island in plan.islands]
+    node_gpus = {pool.name: pool.gpus_per_node for pool in spec.pools}
+    return [_island(island, groups[island.group], node_gpus) for island in plan.islands]
 
 
-def _island(island: Island, group: Group) -> Document:
+def _island(island: Island, group: Group, node_gpus: dict[str, int | None]) -> Document:
     return {
         "name": island.name,
         "pool": group.pool,
@@ -129,4 +132,16 @@ def _island(island: Island, group: Group) -> Document:
         "parallelism": asdict(group.parallelism),
         "maxBatch": group.max_batch,
         "nodes": list(island.nodes),
+        **({"parts": _parts(island, group, node_gpus)} if group.parts else {}),
     }
+
+
+def _parts(island: Island, group: Group, node_gpus: dict[str, int | None]) -> list[Document]:
+    """What to start where: the stages of each pool, with their layers and their node."""
+    left, parts = list(island.nodes), []
+    for part in group.parts:
+        size = node_gpus.get(part.pool)
+        count = -(-part.gpus // size) if size else 0
+        parts.append({**asdict(part), "nodes": left[:count]})
+        left = left[count:]
+    return parts

@@ -16,7 +16,7 @@ from archipelago.planner.canonical import API_VERSION
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import MILLION
 from archipelago.planner.planfile import read_parallelism
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import STAGES, Phase
 from archipelago.planner.reader import Node
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ LENGTH_UNITS = ("tokens",)
 UNKNOWN_LENGTHS = ("Longest", "Shortest", "MostFrequent")
 FIRST_LENGTH = 1
 """The first range starts at 0 or 1: a prompt has at least one token."""
+PARTS = (2, 4)
+"""Pools that one island may have GPUs of, where it has several."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def _content(content: Node) -> Iterator[str]:
     yield from _repeated(content.field("models"))
     tables = _Tables(_groups(content.field("groups")), _islands(content.field("islands")))
     yield from _memberships(tables)
+    for island in content.field("islands").items():
+        yield from _parts(island)
     models = list(content.field("models").items())
     if not models:
         yield "content.models: empty; a table serves at least one model"
@@ -114,14 +118,18 @@ def _repeated(list_node: Node) -> Iterator[str]:
 
 
 def _groups(node: Node) -> dict[str, _Group]:
-    return {
-        item.field("name").text(): _Group(
-            item.field("model").text(),
-            item.field("phase").one_of(Phase),
-            tuple(member.text() for member in item.field("members").items()),
-        )
-        for item in node.items()
-    }
+    return {item.field("name").text(): _read_group(item) for item in node.items()}
+
+
+def _read_group(item: Node) -> _Group:
+    placed = _given(item, "domainClass")
+    if placed is not None and not placed.text():
+        raise placed.refuse("the name of a class; leave the field out for the default")
+    return _Group(
+        item.field("model").text(),
+        item.field("phase").one_of(Phase),
+        tuple(member.text() for member in item.field("members").items()),
+    )
 
 
 def _islands(node: Node) -> dict[str, _Island]:
@@ -136,6 +144,37 @@ def _read_island(item: Node) -> _Island:
     for node in item.field("nodes").items():
         node.text()
     return _Island(item.field("phase").one_of(Phase))
+
+
+def _parts(island: Node) -> Iterator[str]:
+    """The stages of an island of several pools add up to the island."""
+    listed = _given(island, "parts")
+    if listed is None:
+        return
+    place, parts = f"content.islands[name={island.field('name').text()}]", list(listed.items())
+    least, most = PARTS
+    if not least <= len(parts) <= most:
+        yield f"{place}.parts: {len(parts)}; an island has {least} to {most} parts, or no field"
+    gpus = [part.field("gpus").integer(1) for part in parts]
+    for part in parts:
+        part.field("layers").integer(1)
+    if sum(gpus) != island.field("gpus").integer(1):
+        yield f"{place}.parts: {sum(gpus)} GPUs in all, the island has {island.field('gpus').value}"
+    split = read_parallelism(island.field("parallelism"))
+    if any(count % split.tp for count in gpus) or sum(gpus) != split.gpus:
+        counts = " and ".join(map(str, gpus))
+        yield f"{place}.parts: {counts} GPUs are not the stages of {split}"
+    pools = "+".join(part.field("pool").text() for part in parts)
+    if pools != island.field("pool").text():
+        yield f"{place}.parts: of {pools}, the island is of {island.field('pool').text()}"
+    nodes = [node.text() for part in parts for node in part.field("nodes").items()]
+    if nodes != [node.text() for node in island.field("nodes").items()]:
+        yield f"{place}.parts: their nodes are not those of the island, in the same order"
+
+
+def _given(node: Node, name: str) -> Node | None:
+    """A field that may be absent, but not null."""
+    return node.field(name) if name in node.mapping() else None
 
 
 def _memberships(tables: _Tables) -> Iterator[str]:
@@ -189,19 +228,25 @@ def _route(route: Node, model: str, tables: _Tables) -> Iterator[str]:
     total = sum(pair.field("weight").integer(1) for pair in pairs)
     if total != MILLION:
         yield f"{route.path}.pairs: weights sum to {total}, not {MILLION}"
-    seen = Counter(tuple(pair.field(p).text() for p in Phase) for pair in pairs)
+    seen = Counter(tuple(pair.field(stage).text() for stage in STAGES) for pair in pairs)
     for pair, times in seen.items():
         if times > 1:
             yield f"{route.path}.pairs: {' -> '.join(pair)} stands {times} times"
-        for phase, group in zip(Phase, pair, strict=True):
-            yield from _end(f"{route.path}.pairs", model, phase, group, tables)
+        for stage, group in zip(STAGES, pair, strict=True):
+            yield from _end(f"{route.path}.pairs", model, stage, group, tables)
+        mixed = [g for g in pair if g in tables.groups and tables.groups[g].phase is Phase.MIXED]
+        if mixed and len(set(pair)) > 1:
+            yield (
+                f"{route.path}.pairs: {' -> '.join(pair)}: {mixed[0]!r} is mixed; requests stay on "
+                "the island where they started, so it stands on both sides"
+            )
 
 
-def _end(place: str, model: str, phase: Phase, name: str, tables: _Tables) -> Iterator[str]:
+def _end(place: str, model: str, stage: Phase, name: str, tables: _Tables) -> Iterator[str]:
     group = tables.groups.get(name)
     if group is None:
-        yield f"{place}.{phase}: {name!r} is not a group of this table"
+        yield f"{place}.{stage}: {name!r} is not a group of this table"
     elif group.model != model:
-        yield f"{place}.{phase}: group {name!r} serves model {group.model!r}, not {model!r}"
-    elif group.phase is not phase:
-        yield f"{place}.{phase}: group {name!r} serves {group.phase}, not {phase}"
+        yield f"{place}.{stage}: group {name!r} serves model {group.model!r}, not {model!r}"
+    elif stage not in group.phase.stages:
+        yield f"{place}.{stage}: group {name!r} serves {group.phase}, not {stage}"

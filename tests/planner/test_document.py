@@ -25,12 +25,24 @@ from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import (
     Infeasible,
     InfeasibleReason,
+    Plan,
     Planned,
     Relaxation,
     Unservable,
 )
 from archipelago.planner.problem import Objective
 from tests.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
+from tests.planner.handmade_kinds import CHANGED, CLASSES, COST, MIXED, PIPELINE, RENTED
+
+KINDS = {
+    "mixed": MIXED,
+    "classes": CLASSES,
+    "pipeline": PIPELINE,
+    "rented": RENTED,
+    "cost": COST,
+    "changed": CHANGED,
+}
+"""Plans with fields that not every plan has."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +111,49 @@ def test_reads_back_what_it_wrote(write: Callable[[dict[str, Any]], str]) -> Non
     assert read.islands == plan.islands
     assert read.cost_per_hour == Decimal(24)
     assert math.isclose(read.groups[2].step_time, TAU_MAIN, rel_tol=1e-8)
+
+
+@pytest.mark.parametrize("plan", KINDS.values(), ids=KINDS.keys())
+def test_reads_back_every_kind_of_plan(plan: Plan) -> None:
+    found = plan_document(resource(), Planned(plan, 0.0))
+    read = parse_plan(load_document(to_json(found)))
+    assert canonical_bytes(plan_document(resource(), Planned(read, 0.0))) == canonical_bytes(found)
+    assert [(g.phase, g.domain_class, g.parts) for g in read.groups] == [
+        (g.phase, g.domain_class, g.parts) for g in plan.groups
+    ]
+    assert (read.rented, read.changes) == (plan.rented, plan.changes)
+    assert read.certificate.bound == plan.certificate.bound
+
+
+def test_says_where_islands_stand_only_where_it_is_not_plain() -> None:
+    east, west = (plan_document(resource(), Planned(CLASSES, 0.0))["groups"][i] for i in (0, 2))
+    assert (east["domainClass"], west["domainClass"]) == ("east", "west")
+    joined = plan_document(resource(), Planned(PIPELINE, 0.0))
+    assert joined["groups"][1]["pool"] == "a+b"
+    assert joined["groups"][1]["parts"] == [
+        {"pool": "a", "gpus": 4, "layers": 24},
+        {"pool": "b", "gpus": 2, "layers": 8},
+    ]
+    assert [pool["used"] for pool in joined["pools"]] == [16, 4]  # 4 + 4 + 8 and 2 + 2
+    assert not {"domainClass", "parts"} & {key for g in document()["groups"] for key in g}
+
+
+def test_says_what_must_be_rented_and_what_changes() -> None:
+    rented = plan_document(resource(), Planned(RENTED, 0.0))["pools"]
+    assert [pool.get("rented") for pool in rented] == [8, None]
+    assert plan_document(resource(), Planned(CHANGED, 0.0))["changes"] == {
+        "kept": ["old-0", "old-3"], "started": ["long-prefill-0", "main-decode-0"],
+        "stopped": ["old-2"], "moved": ["old-1"], "movedGpus": 14,
+    }  # fmt: skip
+    assert "changes" not in document()
+
+
+def test_cheapest_plan_has_a_bound_on_its_cost_and_none_on_theta() -> None:
+    found = plan_document(resource(), Planned(COST, 0.0))
+    assert (found["objective"], found["theta"], found["thetaUnit"]) == ("cost", 1.0, "1")
+    assert (found["costPerHour"], found["costBound"]) == ("24", 23.99)
+    assert found["gap"] == 0.000416666667  # 0.01 / 24
+    assert not {"bound", "thetaBound"} & set(found)
 
 
 def test_content_does_not_depend_on_seconds_or_on_the_order_of_named_lists() -> None:
@@ -200,7 +255,7 @@ def test_every_field_is_documented() -> None:
     )
     plan = replace(PLAN, unservable=(Unservable("m", 0.0005, 200),))
     written = [
-        plan_document(resource(), Planned(plan, 0.0)),
+        *(plan_document(resource(), Planned(p, 0.0)) for p in (plan, *KINDS.values())),
         infeasible_document(resource(), answer),
     ]
     missing = {key for item in written for key in _keys(item) if f"`{key}`" not in page}

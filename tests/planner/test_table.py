@@ -16,6 +16,7 @@ from archipelago.planner import table
 from archipelago.planner.plan import MILLION, Island, Pair, Plan, Route
 from archipelago.planner.problem import Phase
 from tests.planner.handmade import PLAN, resource
+from tests.planner.handmade_kinds import CLASSES, MIXED, PIPELINE
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 1, 31, 12, 0, 0, 999, tzinfo=UTC)
@@ -177,8 +178,8 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "name 'short-prefill-0' stands 2 times",
     ),
     "an unknown phase": (
-        lambda t: t["content"]["islands"][0].update(phase="mixed"),
-        "'mixed' is not one of",
+        lambda t: t["content"]["islands"][0].update(phase="both"),
+        "'both' is not one of prefill, decode, mixed",
     ),
     "an unknown unit": (
         lambda t: t["content"].update(lengthUnit="words"),
@@ -213,6 +214,118 @@ def test_finds_what_is_wrong(damage: Callable[[dict[str, Any]], object], expecte
     assert expected in "\n".join(table.validate_table(broken))
 
 
+def of(plan: Plan) -> dict[str, Any]:
+    return table.routing_table(WHO, table.routing_content(resource().spec, plan))
+
+
+def test_mixed_group_stands_on_both_sides_and_serves_both_stages() -> None:
+    found = of(MIXED)
+    assert _pairs(found) == [
+        {"prefill": "short-mixed", "decode": "short-mixed", "weight": 1_000_000}
+    ]
+    assert found["content"]["groups"][0]["phase"] == "mixed"
+    assert found["content"]["islands"][0]["phase"] == "mixed"
+
+
+def test_class_is_said_where_it_is_not_the_default() -> None:
+    classes = {
+        group["name"]: group.get("domainClass") for group in of(CLASSES)["content"]["groups"]
+    }
+    assert classes == {
+        "short-prefill": "east", "long-prefill": None, "main-decode": "west", "spare-decode": None,
+    }  # fmt: skip
+
+
+def test_island_of_several_pools_says_what_starts_where() -> None:
+    """Four GPUs on the one node of rack-0 hold 24 layers in two stages; ``b`` has no nodes."""
+    island = of(PIPELINE)["content"]["islands"][1]
+    assert (island["pool"], island["gpus"], island["nodes"]) == ("a+b", 6, ["a-rack-0-0"])
+    assert island["parallelism"] == {"tp": 2, "pp": 3, "dp": 1, "ep": 1}
+    assert island["parts"] == [
+        {"pool": "a", "gpus": 4, "layers": 24, "nodes": ["a-rack-0-0"]},
+        {"pool": "b", "gpus": 2, "layers": 8, "nodes": []},
+    ]
+    assert all("parts" not in other for other in content()["islands"])
+
+
+@pytest.mark.parametrize("plan", [MIXED, CLASSES, PIPELINE], ids=["mixed", "classes", "pipeline"])
+def test_every_kind_of_island_passes_both_checks(plan: Plan) -> None:
+    assert table.validate_table(of(plan)) == []
+    assert by_schema(of(plan)) == []
+
+
+def _parts(t: dict[str, Any]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = t["content"]["islands"][1]["parts"]
+    return parts
+
+
+BROKEN_KINDS: dict[str, tuple[Plan, Callable[[dict[str, Any]], object], str]] = {
+    "a mixed group that only prefills": (
+        MIXED,
+        lambda t: _pairs(t)[0].update(decode="main-decode"),
+        "'short-mixed' is mixed; requests stay on the island where they started",
+    ),
+    "a mixed group that only decodes": (
+        MIXED,
+        lambda t: _pairs(t)[0].update(prefill="long-prefill"),
+        "long-prefill -> short-mixed: 'short-mixed' is mixed",
+    ),
+    "a decode group on both sides": (
+        MIXED,
+        lambda t: _pairs(t)[0].update(prefill="main-decode", decode="main-decode"),
+        ".prefill: group 'main-decode' serves decode, not prefill",
+    ),
+    "a class without a name": (
+        CLASSES,
+        lambda t: t["content"]["groups"][0].update(domainClass=""),
+        "'' is not the name of a class",
+    ),
+    "a part alone": (
+        PIPELINE,
+        lambda t: t["content"]["islands"][1].update(
+            parts=_parts(t)[:1], pool="a", gpus=4, parallelism={"tp": 2, "pp": 2, "dp": 1, "ep": 1}
+        ),
+        "parts: 1; an island has 2 to 4 parts",
+    ),
+    "parts of other GPUs": (
+        PIPELINE,
+        lambda t: _parts(t)[0].update(gpus=2),
+        "islands[name=long-prefill-0].parts: 4 GPUs in all, the island has 6",
+    ),
+    "a stage across two parts": (
+        PIPELINE,
+        lambda t: (_parts(t)[0].update(gpus=5), _parts(t)[1].update(gpus=1)),
+        "5 and 1 GPUs are not the stages of tp2-pp3",
+    ),
+    "parts in another order": (
+        PIPELINE,
+        lambda t: _parts(t).reverse(),
+        "parts: of b+a, the island is of a+b",
+    ),
+    "nodes of no part": (
+        PIPELINE,
+        lambda t: _parts(t)[0].update(nodes=[]),
+        "their nodes are not those of the island",
+    ),
+    "a part without layers": (
+        PIPELINE,
+        lambda t: _parts(t)[0].update(layers=0),
+        "parts[0].layers: 0 is not a whole number >= 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("plan", "damage", "expected"), BROKEN_KINDS.values(), ids=BROKEN_KINDS.keys()
+)
+def test_finds_what_is_wrong_with_a_kind_of_island(
+    plan: Plan, damage: Callable[[dict[str, Any]], object], expected: str
+) -> None:
+    broken = copy.deepcopy(of(plan))
+    damage(broken)
+    assert expected in "\n".join(table.validate_table(broken))
+
+
 JUNK: tuple[object, ...] = (None, 7, "x", [], {})
 
 
@@ -222,9 +335,10 @@ def test_junk_is_a_finding_and_no_crash(junk: object) -> None:
     assert by_schema(junk) != []
 
 
-def test_whatever_the_schema_refuses_the_checks_refuse_too() -> None:
+@pytest.mark.parametrize("plan", [PLAN, CLASSES, PIPELINE], ids=["base", "classes", "pipeline"])
+def test_whatever_the_schema_refuses_the_checks_refuse_too(plan: Plan) -> None:
     """Drop every field and retype every value in turn: the hand-written checks miss nothing."""
-    good, missed = whole(), []
+    good, missed = of(plan), []
     for path in _paths(good):
         for value in JUNK:
             broken = copy.deepcopy(good)
@@ -296,3 +410,15 @@ def test_reference_reader_in_the_page_follows_the_weights() -> None:
     assert choose(found, "m", 50, "user-1") == choose(found, "m", 60, "user-1")
     assert choose(found, "m", None, "user-1") == ("long-prefill-0", "main-decode-0")
     assert choose(found, "m", 200, "user-1") is None
+
+
+def test_reference_reader_keeps_a_request_on_its_mixed_island() -> None:
+    """Two mixed islands share the requests; prefill and decode of each are on the same one."""
+    page = (ROOT / "docs" / "routing-table.md").read_text()
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)  # noqa: S102  # our own page
+    twice = replace(MIXED, islands=(Island("short-mixed-1", "short-mixed"), *MIXED.islands))
+    found = of(twice)["content"]
+    picks = [names["choose"](found, "m", 50, f"user-{i}") for i in range(1000)]
+    assert {prefill == decode for prefill, decode in picks} == {True}
+    assert {prefill for prefill, _ in picks} == {"short-mixed-0", "short-mixed-1"}
