@@ -1,17 +1,18 @@
 """ServingPlan: from a file or the API server to a PlanningProblem.
 
-``schema`` and ``workload`` define the resource, ``rules`` what must hold between its fields,
+``schema`` defines the resource with its parts in ``models``, ``workload``, ``pools`` and
+``network``; ``rules`` says what a rule between fields is, ``between`` has those between the parts;
 ``load`` reads it, ``explain`` says what is wrong, ``resolve`` turns it into a problem.
 """
 
 from archipelago.planner.spec.load import load_resource
+from archipelago.planner.spec.models import Model
+from archipelago.planner.spec.network import Link, Network, Pipeline
+from archipelago.planner.spec.pools import Domain, Pool
 from archipelago.planner.spec.resolve import to_problem
 from archipelago.planner.spec.schema import (
     API_VERSION,
     KIND,
-    Domain,
-    Model,
-    Pool,
     ServingPlanResource,
     ServingPlanSpec,
 )
@@ -22,7 +23,10 @@ __all__ = [
     "KIND",
     "Bin",
     "Domain",
+    "Link",
     "Model",
+    "Network",
+    "Pipeline",
     "Pool",
     "ServingPlanResource",
     "ServingPlanSpec",

@@ -110,6 +110,9 @@ def _repeated_names(resource: ServingPlanResource) -> Iterator[tuple[Location, s
     named["spec", "pools"] = [pool.name for pool in spec.pools]
     for index, pool in enumerate(spec.pools):
         named["spec", "pools", index, "domains"] = [domain.name for domain in pool.domains]
+    if spec.network is not None:
+        named["spec", "network", "links"] = [link.name for link in spec.network.links]
+    named["spec", "pipelines"] = [pipeline.name for pipeline in spec.pipelines]
     for place, names in named.items():
         for index, name in enumerate(names):
             if name in names[:index]:

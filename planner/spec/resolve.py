@@ -22,9 +22,13 @@ from archipelago.perfmodel.lengths import (
 )
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import (
+    STAGES,
     TIME_LIMITS,
+    Billing,
     Domain,
+    Link,
     ModelDemand,
+    Phase,
     PlanningProblem,
     Pool,
     SolverSettings,
@@ -35,9 +39,16 @@ from archipelago.planner.spec.types import exact, number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from archipelago.planner.spec import schema, workload
+    from archipelago.planner.spec import models, network, pools, schema, workload
 
 MILLION = 1_000_000
+BYTES_PER_GIGABIT = 1e9 / 8
+PHASES = {
+    "Disaggregated": STAGES,
+    "Collocated": (Phase.MIXED,),
+    "Either": tuple(Phase),
+}
+"""``serving`` of a model -> what its islands may be."""
 
 
 def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
@@ -48,23 +59,23 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             path and the names that are known.
     """
     problems: list[tuple[str, str]] = []
-    models, pools = [], []
+    demands, inventory = [], []
     for index, model in enumerate(spec.models):
         at = f"spec.models[{index}]"
         with _noting(problems, f"{at}.architecture", f"{at}.workload"):
-            models.append(_model(model))
+            demands.append(_model(model))
     for index, pool in enumerate(spec.pools):
         at = f"spec.pools[{index}].accelerator"
         with _noting(problems, at, at):
-            pools.append(_pool(pool))
+            inventory.append(_pool(pool))
     if problems:
         raise SpecError(problems)
     return PlanningProblem(
         name=name,
-        models=tuple(sorted(models, key=lambda m: m.name)),
-        pools=tuple(sorted(pools, key=lambda p: p.name)),
+        models=tuple(sorted(demands, key=lambda m: m.name)),
+        pools=tuple(sorted(inventory, key=lambda p: p.name)),
         budget_per_hour=None if spec.budget_per_hour is None else exact(spec.budget_per_hour),
-        min_headroom=_optional(spec.min_headroom),
+        min_headroom=_least_headroom(spec),
         max_unservable=number(spec.max_unservable),
         solver=SolverSettings(
             strategy=spec.planner.strategy,
@@ -72,7 +83,28 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             gap=spec.planner.gap_parts_per_million / MILLION,
             seed=spec.planner.seed,
         ),
+        minimise_cost=spec.objective == "MinimiseCost",
+        links=_links(spec),
+        pipelines=tuple(sorted(pipeline.pools for pipeline in spec.pipelines)),
     )
+
+
+def _least_headroom(spec: schema.ServingPlanSpec) -> float | None:
+    """The least cost of serving nothing is nothing, so that the stated rates are the default."""
+    if spec.min_headroom is None and spec.objective == "MinimiseCost":
+        return 1.0
+    return _optional(spec.min_headroom)
+
+
+def _links(spec: schema.ServingPlanSpec) -> tuple[Link, ...]:
+    stated = () if spec.network is None else spec.network.links
+    found = (_link(link) for link in stated)
+    return tuple(sorted(found, key=lambda link: link.classes))
+
+
+def _link(link: network.Link) -> Link:
+    one, other = sorted(link.classes)
+    return Link((one, other), number(link.gigabits_per_second) * BYTES_PER_GIGABIT)
 
 
 @contextmanager
@@ -86,7 +118,7 @@ def _noting(problems: list[tuple[str, str]], named: str, computed: str) -> Itera
         problems.append((computed, str(error)))
 
 
-def _model(model: schema.Model) -> ModelDemand:
+def _model(model: models.Model) -> ModelDemand:
     found = architecture(model.architecture, model.precision)
     lengths = _lengths(model.workload)
     return ModelDemand(
@@ -100,19 +132,34 @@ def _model(model: schema.Model) -> ModelDemand:
             ttft=_seconds(model.slo.ttft_milliseconds), tpot=_seconds(model.slo.tpot_milliseconds)
         ),
         max_sequences=model.max_sequences,
+        phases=PHASES[model.serving],
+        max_utilisation=number(model.max_utilisation),
     )
 
 
-def _pool(pool: schema.Pool) -> Pool:
+def _pool(pool: pools.Pool) -> Pool:
     return Pool(
         name=pool.name,
         accelerator=accelerator(pool.accelerator),
         count=pool.count,
         price_per_gpu_hour=exact(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,
-        domains=tuple(Domain(d.name, d.nodes) for d in sorted(pool.domains, key=lambda d: d.name)),
+        domains=tuple(
+            Domain(d.name, d.nodes, d.domain_class)
+            for d in sorted(pool.domains, key=lambda d: d.name)
+        ),
         island_sizes=pool.island_sizes,
+        max_count=pool.max_count,
+        billing=Billing(pool.billing),
+        nic_per_gpu=_nic_per_gpu(pool),
     )
+
+
+def _nic_per_gpu(pool: pools.Pool) -> float | None:
+    """Bytes per second, GPU and direction; the spec states gigabits of a whole node."""
+    if pool.nic_gigabits_per_second is None:
+        return None
+    return number(pool.nic_gigabits_per_second) * BYTES_PER_GIGABIT / (pool.gpus_per_node or 1)
 
 
 def _lengths(given: workload.Workload) -> LengthDistribution:

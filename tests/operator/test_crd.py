@@ -97,6 +97,8 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.models": ["name"],
         "spec.pools": ["name"],
         "spec.pools[].domains": ["name"],
+        "spec.network.links": ["name"],
+        "spec.pipelines": ["name"],
         "status.conditions": ["type"],
     }
     lists = [schema for schema in ALL.values() if schema["type"] == "array"]

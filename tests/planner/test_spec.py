@@ -84,7 +84,7 @@ def test_every_pattern_in_use_has_words_that_say_what_it_asks_for() -> None:
 
 
 def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
-    text = MINIMAL.replace("count: 8", "count: 0").replace('"200"', "200.50")
+    text = MINIMAL.replace("count: 8", "count: -1").replace('"200"', "200.50")
     meaning = "Mean output length [tokens], a decimal string."
     assert problems_of(text) == [
         (
@@ -93,7 +93,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
         ),
         (
             "spec.pools[0].count",
-            "at least 1. GPUs that exist in the pool and may be used [GPUs]. (line 13)",
+            "at least 0. GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount. "
+            "(line 13)",
         ),
     ]
 
@@ -101,7 +102,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
 def test_an_unknown_field_unlike_any_other_lists_those_that_exist() -> None:
     [(path, remedy)] = problems_of(MINIMAL.replace("count: 8", "count: 8, xyz: 1"))
     assert path == "spec.pools[0].xyz"
-    assert "known here are name, accelerator, count, gpusPerNode, pricePerGPUHour" in remedy
+    assert "known here are name, accelerator, count, maxCount, gpusPerNode" in remedy
 
 
 def test_control_characters_of_a_file_are_escaped_in_messages() -> None:

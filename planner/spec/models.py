@@ -1,0 +1,112 @@
+"""A language model in the spec: what is asked of it, and what its islands may do."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from archipelago.planner.spec.rules import Rule, SpecObject
+from archipelago.planner.spec.types import CatalogueName, DecimalText, Label, number
+from archipelago.planner.spec.workload import Workload
+
+
+class Targets(SpecObject):
+    """Latency targets; an absent one is not a constraint."""
+
+    ttft_milliseconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=3_600_000,
+        description="Time to first token that the plan must keep [ms]. Absent: no such target.",
+    )
+    tpot_milliseconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=60_000,
+        description="Time per output token that the plan must keep [ms]. Absent: no such target.",
+    )
+
+
+class Model(SpecObject):
+    """One language model and what is asked of it."""
+
+    name: Label = Field(
+        description="Name of the model in this plan, its routes and its islands; a DNS label of "
+        "at most 63 characters.",
+    )
+    architecture: CatalogueName = Field(
+        description="Architecture in the catalogue of models, for example DeepSeek-V3 "
+        "or Llama-3.1-8B. It cannot be changed: another architecture is another model.",
+    )
+    precision: Literal["bf16", "fp8", "fp4"] | None = Field(
+        default=None,
+        description="Number format of the weights. Absent: the format that the catalogue states "
+        "for the architecture.",
+    )
+    requests_per_second: DecimalText | None = Field(
+        default=None,
+        description="Request rate to serve [requests/s], a decimal string. With a rate on every "
+        "model the plan maximises headroom, the multiple of these rates that it sustains.",
+    )
+    weight: int = Field(
+        default=1,
+        ge=1,
+        le=1_000_000,
+        description="Share of the throughput relative to the other models, where no rates are "
+        "given; without unit.",
+    )
+    max_sequences: int = Field(
+        default=1024,
+        ge=1,
+        le=65_536,
+        description="Largest batch that the engine runs on one copy of the model [sequences]; vLLM "
+        "calls it max_num_seqs. An island of several data-parallel copies runs as many times more.",
+    )
+    serving: Literal["Disaggregated", "Collocated", "Either"] = Field(
+        default="Disaggregated",
+        description="What islands of the model may do. Disaggregated: prefill on some islands, "
+        "decode on others. Collocated: each island does both. Either: whatever serves most.",
+    )
+    max_utilisation: DecimalText = Field(
+        default="1",
+        description="Largest share of each limit of an island (time, memory, batch, network) that "
+        "a plan may use, a decimal string above 0 and up to 1; below 1 keeps spare capacity on "
+        "every island.",
+    )
+    workload: Workload = Field(
+        description="Lengths of the model's requests [tokens] and the ranges they are planned in.",
+    )
+    slo: Targets = Field(
+        default=Targets(),
+        description="Latency targets of the model [ms]; islands that cannot keep them are not "
+        "built.",
+    )
+    rules = (
+        Rule(
+            "self.architecture == oldSelf.architecture",
+            "the architecture of a model cannot be changed: remove this model and add one with "
+            "another name",
+            None,
+            ".architecture",
+            "FieldValueForbidden",
+        ),
+        Rule(
+            "!has(self.requestsPerSecond) || double(self.requestsPerSecond) > 0.0",
+            "requestsPerSecond must be larger than 0; remove a model that gets no requests",
+            lambda m: m.requests_per_second is None or number(m.requests_per_second) > 0,
+            ".requestsPerSecond",
+        ),
+        Rule(
+            "!has(self.requestsPerSecond) || self.weight == 1",
+            "weight has no effect beside requestsPerSecond, which already says how the throughput "
+            "splits: remove one of the two",
+            lambda m: m.requests_per_second is None or m.weight == 1,
+            ".weight",
+        ),
+        Rule(
+            "double(self.maxUtilisation) > 0.0 && double(self.maxUtilisation) <= 1.0",
+            "maxUtilisation is a share above 0 and up to 1, not a percentage: "
+            '"0.8" leaves a fifth of every island spare',
+            lambda m: 0 < number(m.max_utilisation) <= 1,
+            ".maxUtilisation",
+        ),
+    )
