@@ -50,7 +50,8 @@ def evaluate(template: Template, demand: ModelDemand, rates: FloatArray) -> Eval
 
 def _point(template: Template, demand: ModelDemand, rates: FloatArray) -> DecodePoint:
     moments = demand.lengths.moments(demand.ranges)
-    return fixed_point(template.performance, rates, moments)
+    busy = 0.0 if template.prompt is None else float(template.prompt @ rates)
+    return fixed_point(template.performance, rates, moments, busy)
 
 
 def _holds(template: Template, demand: ModelDemand, rates: FloatArray) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.plan import Infeasible, InfeasibleReason, Plan, Unservable
-from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem
+from archipelago.planner.plan import Infeasible, InfeasibleReason, Unservable
+from archipelago.planner.problem import STAGES, ModelDemand, Phase, PlanningProblem
 from archipelago.planner.program import served_ranges
 from archipelago.planner.relax import OutOfTime, relaxations
 
@@ -23,7 +23,7 @@ def unservable(problem: PlanningProblem, catalogue: Catalogue) -> tuple[Unservab
     """Per model the share of requests that no template can hold, where it is not zero."""
     found = []
     for model in sorted(problem.models, key=lambda m: m.name):
-        served = served_ranges(catalogue.templates, model.name, len(model.ranges))
+        served = served_ranges(catalogue.templates, model.name, len(model.ranges), problem.links)
         probability = model.lengths.moments(model.ranges).probability
         share = max(0.0, 1.0 - float(probability[served].sum()))
         if not served.all() or share > 1e-12:  # noqa: PLR2004  # rounding of a sum of shares
@@ -58,11 +58,15 @@ def no_room(problem: PlanningProblem, catalogue: Catalogue, out_of_time: OutOfTi
 
 
 def too_little(
-    problem: PlanningProblem, catalogue: Catalogue, plan: Plan, out_of_time: OutOfTime
+    problem: PlanningProblem,
+    catalogue: Catalogue,
+    theta: float,
+    bound: float,
+    out_of_time: OutOfTime,
 ) -> Infeasible:
     """The answer where the best plan has less headroom than asked."""
     text = (
-        f"the best plan reaches headroom {plan.theta:.4g} (at most {plan.certificate.bound:.4g}), "
+        f"the best plan reaches headroom {theta:.4g} (at most {bound:.4g}), "
         f"less than minHeadroom {problem.min_headroom:g}"
     )
     return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text, out_of_time)
@@ -84,12 +88,10 @@ def _what_is_missing(
     model: ModelDemand, catalogue: Catalogue, worst: Unservable, allowed: float
 ) -> tuple[str, InfeasibleReason]:
     mine = [t for t in catalogue.templates if t.model == model.name]
-    for phase in Phase:
-        if not any(t.phase is phase for t in mine):
-            text = (
-                f"no island can serve {phase} of {model.name}; {_nearest(catalogue, model, phase)}"
-            )
-            return text, InfeasibleReason.NO_TEMPLATE
+    for stage in STAGES:
+        if not any(stage in t.phase.stages for t in mine):
+            text = f"no island can serve {stage} of {model.name}"
+            return f"{text}; {_nearest(catalogue, model, stage)}", InfeasibleReason.NO_TEMPLATE
     text = (
         f"{worst.share:.3%} of the requests of {model.name} (inputs from {worst.above} tokens) "
         f"fit no island, more than maxUnservable {allowed:.3%}"
@@ -97,8 +99,10 @@ def _what_is_missing(
     return text, InfeasibleReason.UNSERVABLE
 
 
-def _nearest(catalogue: Catalogue, model: ModelDemand, phase: Phase) -> str:
-    nearest = catalogue.nearest.get((model.name, phase))
+def _nearest(catalogue: Catalogue, model: ModelDemand, stage: Phase) -> str:
+    able = [phase for phase in model.phases if stage in phase.stages]
+    found = (catalogue.nearest.get((model.name, phase)) for phase in able)
+    nearest = next((exclusion for exclusion in found if exclusion is not None), None)
     if nearest is None:
         return "no pool has an island size for it"
     return f"the nearest is {nearest.template}: {nearest.reason}"

@@ -7,13 +7,14 @@ latency targets and to the fastest that do, so that a router need not refuse wha
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.perfmodel.lengths import Range
 from archipelago.planner.plan import MILLION, Pair, Route
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import STAGES, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,45 +22,84 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import ModelDemand
-    from archipelago.planner.templates import Template
+    from archipelago.planner.problem import Link, ModelDemand
+    from archipelago.planner.template import Template
 
 GRID = 256
 """Lengths tried at once while the longest is searched."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Host:
+    """One group as the host of a stage of a long request."""
+
+    name: str
+    template: Template
+    reach: int  # longest input that it serves in this stage [tokens]
+
+
 def overflow_route(
-    demand: ModelDemand, groups: Sequence[tuple[str, Template]]
+    demand: ModelDemand, groups: Sequence[tuple[str, Template]], links: Sequence[Link] = ()
 ) -> tuple[Route, ...]:
     """The route from the last planned range to the longest input that the groups can serve.
 
     Args:
         demand: the model; its last range must be served.
         groups: names and templates of the model's groups.
+        links: between the domain classes that the groups stand in.
 
     Returns:
         One route of share 0, none where nothing longer can be held.
     """
     start = demand.ranges[-1].max
-    reach = {name: longest_input(template, demand) for name, template in groups}
-    sides = [[(name, t) for name, t in groups if t.phase is phase] for phase in Phase]
-    end = min(max(reach[name] for name, _ in side) for side in sides) + 1
+    ways = _ways(demand, groups, links)
+    end = max((min(host.reach for host in way) for way in ways), default=0) + 1
     if end <= start:
         return ()
-    able = [[(name, t) for name, t in side if reach[name] + 1 >= end] for side in sides]
+    longest = np.array([end - 1.0])
+
+    def seconds(way: tuple[_Host, ...]) -> tuple[float, ...]:
+        return tuple(
+            float(_seconds(host.template, demand, longest, stage)[0])
+            for host, stage in zip(way, STAGES, strict=True)
+        )
+
+    able = [way for way in ways if min(host.reach for host in way) + 1 >= end]
+    prefill, decode = min(able, key=seconds)
+    pair = Pair(prefill.name, decode.name, MILLION)
+    return (Route(demand.name, Range(start, end), 0.0, (pair,)),)
+
+
+def _ways(
+    demand: ModelDemand, groups: Sequence[tuple[str, Template]], links: Sequence[Link]
+) -> list[tuple[_Host, ...]]:
+    """(prefill, decode) hosts between which a request may move, in the order of the groups."""
+    linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
     prefill, decode = (
-        min(side, key=lambda item: float(_seconds(item[1], demand, np.array([end - 1.0]))[0]))[0]
-        for side in able
+        [
+            _Host(name, template, longest_input(template, demand, stage))
+            for name, template in groups
+            if stage in template.phase.stages
+        ]
+        for stage in STAGES
     )
-    return (Route(demand.name, Range(start, end), 0.0, (Pair(prefill, decode, MILLION),)),)
+    return [(p, d) for p in prefill for d in decode if _meet(p, d, linked)]
 
 
-def longest_input(template: Template, demand: ModelDemand) -> int:
-    """Longest input that one idle island holds within the model's targets [tokens]."""
+def _meet(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
+    """Whether a request prefilled in one group may be decoded in the other."""
+    if Phase.MIXED in (prefill.template.phase, decode.template.phase):
+        return prefill.name == decode.name
+    way = prefill.template.domain_class, decode.template.domain_class
+    return way[0] == way[1] or way in linked
+
+
+def longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int:
+    """Longest input that one idle island holds in a stage within the model's targets [tokens]."""
     low, high = 0, template.performance.max_length
     while high - low > 1:
         lengths = np.unique(np.linspace(low, high, GRID).astype(np.int64))
-        fits = _fits(template, demand, lengths)
+        fits = _fits(template, demand, lengths, stage)
         count = int(fits.sum())  # what fits comes first: memory and times grow with the length
         low = int(lengths[count - 1]) if count else 0
         if count in {0, len(lengths)}:
@@ -68,14 +108,17 @@ def longest_input(template: Template, demand: ModelDemand) -> int:
     return low
 
 
-def _fits(template: Template, demand: ModelDemand, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _fits(
+    template: Template, demand: ModelDemand, lengths: NDArray[np.int64], stage: Phase
+) -> NDArray[np.bool_]:
     performance = template.performance
     inputs = lengths.astype(np.float64)
-    fits = _held(template, demand, inputs) <= performance.kv_capacity() / template.parallelism.dp
+    held = _held(demand, inputs, stage)
+    fits = np.asarray(held <= performance.kv_capacity() / template.parallelism.dp)
     fits &= inputs + _output(demand) <= performance.max_length
     targets = demand.targets
-    limit = targets.ttft if template.phase is Phase.PREFILL else targets.tpot
-    return fits if limit is None else fits & (_seconds(template, demand, inputs) <= limit)
+    limit = targets.ttft if stage is Phase.PREFILL else targets.tpot
+    return fits if limit is None else fits & (_seconds(template, demand, inputs, stage) <= limit)
 
 
 def _output(demand: ModelDemand) -> float:
@@ -83,15 +126,17 @@ def _output(demand: ModelDemand) -> float:
     return float(demand.lengths.moments(demand.ranges).output[-1])
 
 
-def _held(template: Template, demand: ModelDemand, inputs: FloatArray) -> FloatArray:
+def _held(demand: ModelDemand, inputs: FloatArray, stage: Phase) -> FloatArray:
     """KV tokens that one copy keeps of a request."""
-    return inputs + (_output(demand) if template.phase is Phase.DECODE else 1.0)
+    return inputs + (_output(demand) if stage is Phase.DECODE else 1.0)
 
 
-def _seconds(template: Template, demand: ModelDemand, inputs: FloatArray) -> FloatArray:
+def _seconds(
+    template: Template, demand: ModelDemand, inputs: FloatArray, stage: Phase
+) -> FloatArray:
     """TTFT, or TPOT with one such request on every copy, of an otherwise idle island [s]."""
     performance, copies = template.performance, float(template.parallelism.dp)
-    if template.phase is Phase.PREFILL:
+    if stage is Phase.PREFILL:
         return performance.prefill_time(inputs)
-    held = _held(template, demand, inputs)
+    held = _held(demand, inputs, stage)
     return performance.decode_step_time(np.full_like(held, copies), copies * held)

@@ -228,10 +228,14 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan and how long it took; the seconds are not part of the plan's content."""
+    """A plan, how long it took, and the branch-and-bound nodes of the solve that proved it.
+
+    Neither seconds nor nodes are part of the plan's content.
+    """
 
     plan: Plan
     seconds: float
+    nodes: int = 0
 
 
 PlanningOutcome: TypeAlias = Planned | Infeasible

@@ -1,137 +1,86 @@
 """The exact program: islands of equal template are counted, not named.
 
     maximise theta
-      sum over c of the phase serving (m, j)  y_cj = theta              every m, phase, j
+      sum over c serving stage p of (m, j)  y_cj = theta                every m, stage p, j
       sum_j A^c_rj p_mj w_m y_cj <= n_c                                 every template c and row r
-      sum over c of size >= s in pool k  (s_c / s) n_c <= C_k(s)        every pool and size
+      sum over c of size >= s in pool k  (s_c / s) n_c <= C_k(s)        every pool, class and size
       sum_c price_c n_c <= budget
-      sum over c of the phase serving (m, j)  n_c >= 1                  every m, phase, j
+      sum over c serving stage p of (m, j)  n_c >= 1                    every m, stage p, j
       n_c integer >= 0, y_cj >= 0, theta >= 0
 
 ``y_cj = lambda_cj / (p_mj w_m)`` is the part of theta that template c serves of range j: all
 columns then have the size of theta whatever the probabilities. y and theta are in units of
-``scale`` req/s, so that the solver sees numbers near 1. The cover rows are implied for ranges with
-a probability and give ranges of probability 0 their route.
+``scale`` req/s, so that the solver sees numbers near 1. A mixed template serves both stages of the
+same requests, so its y stands in both rows. The cover rows are implied for ranges with a
+probability and give ranges of probability 0 their route.
+
+Three more kinds of columns stand behind y where a problem needs them: KV flows between domain
+classes, nodes that are paid for as a whole, and GPUs of islands that would have to start anew.
+``rows.py`` writes the rows; docs/planning.md explains each with its unit.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
-from archipelago.planner.packing import capacity, island_sizes
-from archipelago.planner.problem import Phase, PlanningProblem
+from archipelago.perfmodel.capacity import network_row
+from archipelago.planner.columns import (
+    THETA,
+    Demand,
+    Flow,
+    Kind,
+    KindColumn,
+    NodeColumn,
+    Program,
+    kind_of,
+)
+from archipelago.planner.packing import capacity, classes_of, nodes_of
+from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem
+from archipelago.planner.rows import all_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.problem import Link, Running
     from archipelago.planner.templates import Template
 
-THETA = 0
-"""Column of theta; the template counts follow, then the rates."""
+__all__ = ["THETA", "Demand", "Program", "build_program", "kind_of", "served_ranges"]
 
 
-@dataclass(frozen=True, eq=False)
-class Demand:
-    """What one model asks: weight w_m and probabilities p_mj of its servable ranges."""
-
-    model: str
-    weight: float
-    probability: FloatArray  # (ranges,)
-    served: NDArray[np.bool_]  # (ranges,) some template of each phase can serve it
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """Rows ``lower <= matrix x <= upper`` over x = (theta, n_c ..., y_cj ...).
-
-    ``pair_template`` and ``pair_range``, shape (pairs,): what each y column stands for.
-    ``count_upper``, shape (templates,): islands of one template that fit an empty pool.
-    """
-
-    templates: tuple[Template, ...]
-    demands: tuple[Demand, ...]
-    matrix: sparse.csr_array
-    lower: FloatArray
-    upper: FloatArray
-    count_upper: FloatArray
-    pair_template: NDArray[np.int64]
-    pair_range: NDArray[np.int64]
-    scale: float
-    cover: int = 0  # cover rows, which come last
-
-    @property
-    def columns(self) -> int:
-        """Number of variables."""
-        return 1 + len(self.templates) + len(self.pair_template)
-
-    @cached_property
-    def demand_of(self) -> NDArray[np.int64]:
-        """Index of each template's demand, shape (templates,)."""
-        index = {demand.model: i for i, demand in enumerate(self.demands)}
-        return np.array([index[t.model] for t in self.templates], dtype=np.int64)
-
-    def without_cover(self) -> Program:
-        """The same program for fixed, possibly fractional, counts: cover is decided then."""
-        keep = len(self.lower) - self.cover
-        return replace(
-            self, matrix=self.matrix[:keep], lower=self.lower[:keep], upper=self.upper[:keep]
-        )
-
-    def pair_rate(self) -> FloatArray:
-        """Requests per second that one unit of each y column stands for, shape (pairs,)."""
-        unit = np.concatenate([d.probability * d.weight for d in self.demands])
-        start = np.cumsum([0, *[len(d.probability) for d in self.demands]])
-        return self.scale * unit[start[self.demand_of[self.pair_template]] + self.pair_range]
+def class_routes(
+    templates: Sequence[Template], model: str, links: Sequence[Link] = ()
+) -> tuple[tuple[str, str], ...]:
+    """Pairs of classes (prefill, decode) of a model's templates between which KV may move."""
+    linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
+    stand: dict[Phase, set[str]] = {stage: set() for stage in STAGES}
+    for template in templates:
+        if template.model == model and template.phase is not Phase.MIXED:
+            stand[template.phase].add(template.domain_class)
+    pairs = ((p, d) for p in stand[Phase.PREFILL] for d in stand[Phase.DECODE])
+    return tuple(sorted(pair for pair in pairs if pair[0] == pair[1] or pair in linked))
 
 
-class _Rows:
-    """Collects sparse rows as triplets."""
-
-    def __init__(self) -> None:
-        self._row: list[NDArray[np.int64]] = []
-        self._column: list[NDArray[np.int64]] = []
-        self._value: list[FloatArray] = []
-        self.lower: list[FloatArray] = []
-        self.upper: list[FloatArray] = []
-        self.count = 0
-
-    def add(
-        self,
-        row: NDArray[np.int64],
-        column: NDArray[np.int64],
-        value: FloatArray,
-        bounds: tuple[FloatArray, FloatArray],
-    ) -> None:
-        """Append len(bounds[0]) rows; ``row`` counts from 0 within this block."""
-        self._row.append(row + self.count)
-        self._column.append(column)
-        self._value.append(value)
-        self.lower.append(bounds[0])
-        self.upper.append(bounds[1])
-        self.count += len(bounds[0])
-
-    def matrix(self, columns: int) -> sparse.csr_array:
-        """All rows as one sparse matrix; zeros are dropped, the solver's cost is its entries."""
-        entries = (np.concatenate(self._row), np.concatenate(self._column))
-        matrix = sparse.csr_array(
-            (np.concatenate(self._value), entries), shape=(self.count, columns)
-        )
-        matrix.eliminate_zeros()
-        return matrix
-
-
-def served_ranges(templates: tuple[Template, ...], model: str, ranges: int) -> NDArray[np.bool_]:
-    """Ranges that some template of each phase can serve, shape (ranges,)."""
-    served = np.ones(ranges, dtype=bool)
-    for phase in Phase:
-        able = [t.servable for t in templates if t.model == model and t.phase is phase]
-        served &= np.any(able, axis=0) if able else False
+def served_ranges(
+    templates: Sequence[Template], model: str, ranges: int, links: Sequence[Link] = ()
+) -> NDArray[np.bool_]:
+    """Ranges that templates of every stage can serve, KV transfer included, shape (ranges,)."""
+    mine = [t for t in templates if t.model == model]
+    served = np.zeros(ranges, dtype=bool)
+    for template in mine:
+        if template.phase is Phase.MIXED:
+            served |= template.servable
+    for pair in class_routes(mine, model, links):
+        able = np.ones(ranges, dtype=bool)
+        for stage, domain_class in zip(STAGES, pair, strict=True):
+            side = [t.servable for t in mine if t.phase is stage and t.domain_class == domain_class]
+            able &= np.any(side, axis=0)
+        served |= able
     return served
 
 
@@ -154,40 +103,89 @@ def build_program(problem: PlanningProblem, templates: tuple[Template, ...]) -> 
         pair_template,
         pair_range,
         _scale(templates, demands, index, upper),
+        flows=tuple(_flows(demands)),
+        nodes=tuple(_nodes(problem, templates)),
+        kinds=_kinds(problem, templates),
     )
-    rows = _Rows()
-    _demand_rows(rows, program)
-    _capacity_rows(rows, program)
-    _packing_rows(rows, problem, templates)
-    _budget_row(rows, problem, templates)
-    before = rows.count
-    _cover_rows(rows, program)
-    return replace(
-        program,
-        matrix=rows.matrix(program.columns),
-        lower=np.concatenate(rows.lower),
-        upper=np.concatenate(rows.upper),
-        cover=rows.count - before,
-    )
+    return all_rows(program, problem)
 
 
 def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[Demand, ...]:
     models = sorted(problem.models, key=lambda m: m.name)
     weights = np.array([problem.weight(m) for m in models])
-    return tuple(
-        Demand(
-            model.name,
-            float(weight),
-            model.lengths.moments(model.ranges).probability,
-            served_ranges(templates, model.name, len(model.ranges)),
+    found = []
+    for model, weight in zip(models, weights, strict=True):
+        mine = [t for t in templates if t.model == model.name]
+        routes = class_routes(mine, model.name, problem.links)
+        apart = len({t.domain_class for t in mine if t.phase is not Phase.MIXED}) > 1
+        moved = [network_row(t.performance, model.lengths, model.ranges, 1.0) for t in mine[:1]]
+        found.append(
+            Demand(
+                model.name,
+                float(weight),
+                model.lengths.moments(model.ranges).probability,
+                served_ranges(mine, model.name, len(model.ranges), problem.links),
+                apart,
+                routes if apart else (),
+                moved[0] if apart else np.zeros(0),
+            )
         )
-        for model, weight in zip(models, weights, strict=True)
-    )
+    return tuple(found)
+
+
+def _flows(demands: tuple[Demand, ...]) -> Iterator[Flow]:
+    for d, demand in enumerate(demands):
+        for pair in demand.routes:
+            for j in np.flatnonzero(demand.served):
+                yield Flow(d, int(j), pair)
+
+
+def _nodes(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[NodeColumn]:
+    """Nodes that cost something as a whole, of pools and classes that some template uses."""
+    used = {(part.pool, t.domain_class) for t in templates for part in t.sections}
+    for pool in sorted(problem.pools, key=lambda p: p.name):
+        if pool.billing is not Billing.PER_NODE or pool.gpus_per_node is None:
+            continue
+        for domain_class in classes_of(pool):
+            if (pool.name, domain_class) in used:
+                count = sum(len(nodes) for nodes in nodes_of(pool, domain_class).values())
+                price = float(pool.price_per_gpu_hour) * pool.gpus_per_node
+                yield NodeColumn(pool.name, domain_class, count, pool.gpus_per_node, price)
+
+
+def _kinds(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[KindColumn, ...]:
+    """The kinds that run now and that the new plan may have."""
+    running = [running_kind(problem, island) for island in problem.running]
+    wanted = {kind_of(t): t.gpus for t in templates}
+    counts = {kind: running.count(kind) for kind in wanted if kind in set(running)}
+    return tuple(KindColumn(kind, counts[kind], wanted[kind]) for kind in counts)
+
+
+def running_kind(problem: PlanningProblem, island: Running) -> Kind | None:
+    """The kind of an island that runs; None where its nodes are not in one class of its pools."""
+    pools = {pool.name: pool for pool in problem.pools}
+    if any(name not in pools for name, _ in island.parts):
+        return None
+    classes: set[str] = set()
+    for name, _ in island.parts:
+        found = classes_of(pools[name])
+        if len(found) > 1:
+            found = tuple(
+                c
+                for c in found
+                if any(set(island.nodes) & set(n) for n in nodes_of(pools[name], c).values())
+            )
+        classes.update(found)
+    if len(classes) != 1:
+        return None
+    return island.model, classes.pop(), island.parts, island.phase, island.parallelism
 
 
 def _largest_count(problem: PlanningProblem, template: Template) -> int:
-    pool = next(p for p in problem.pools if p.name == template.pool)
-    return capacity(pool, template.gpus)
+    pools = {pool.name: pool for pool in problem.pools}
+    return min(
+        capacity(pools[part.pool], part.gpus, template.domain_class) for part in template.sections
+    )
 
 
 def _scale(
@@ -204,84 +202,3 @@ def _scale(
         load = float((template.rows @ mix).max())
         best = max(best, count / load if load > 0 else 0.0)
     return float(2.0 ** np.round(np.log2(best))) if best > 0 else 1.0
-
-
-def _demand_rows(rows: _Rows, program: Program) -> None:
-    """Sum over c of y_cj - theta = 0 for every model, phase and served range."""
-    offset = 1 + len(program.templates)
-    for phase in Phase:
-        for d, demand in enumerate(program.demands):
-            ranges = np.flatnonzero(demand.served)
-            position = np.full(len(demand.served), -1)
-            position[ranges] = np.arange(len(ranges))
-            of_phase = np.array([t.phase is phase for t in program.templates])
-            chosen = np.flatnonzero(
-                of_phase[program.pair_template] & (program.demand_of[program.pair_template] == d)
-            )
-            row = np.concatenate([position[program.pair_range[chosen]], np.arange(len(ranges))])
-            column = np.concatenate([offset + chosen, np.full(len(ranges), THETA)])
-            value = np.concatenate([np.ones(len(chosen)), -np.ones(len(ranges))])
-            zeros = np.zeros(len(ranges))
-            rows.add(row, column, value, (zeros, zeros))
-
-
-def _capacity_rows(rows: _Rows, program: Program) -> None:
-    """Islands suffice: sum_j A_rj rate_j y_cj - n_c <= 0 for every template and row."""
-    offset = 1 + len(program.templates)
-    rate = program.pair_rate()
-    start = np.searchsorted(program.pair_template, np.arange(len(program.templates) + 1))
-    for c, template in enumerate(program.templates):
-        pairs = np.arange(start[c], start[c + 1])
-        count = len(template.rows)
-        share = template.rows[:, program.pair_range[pairs]] * rate[pairs]
-        row = np.concatenate([np.repeat(np.arange(count), len(pairs)), np.arange(count)])
-        column = np.concatenate([np.tile(offset + pairs, count), np.full(count, 1 + c)])
-        value = np.concatenate([share.ravel(), -np.ones(count)])
-        rows.add(row, column, value, (np.full(count, -np.inf), np.zeros(count)))
-
-
-def _packing_rows(rows: _Rows, problem: PlanningProblem, templates: tuple[Template, ...]) -> None:
-    for pool in sorted(problem.pools, key=lambda p: p.name):
-        mine = [(c, t.gpus) for c, t in enumerate(templates) if t.pool == pool.name]
-        for size in island_sizes(pool):
-            parts = [(c, gpus / size) for c, gpus in mine if gpus >= size]
-            if parts:
-                _single_row(rows, parts, upper=capacity(pool, size))
-
-
-def _budget_row(rows: _Rows, problem: PlanningProblem, templates: tuple[Template, ...]) -> None:
-    if problem.budget_per_hour is not None:
-        price = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
-        parts = [(c, price[t.pool] * t.gpus) for c, t in enumerate(templates)]
-        _single_row(rows, parts, upper=float(problem.budget_per_hour))
-
-
-def _cover_rows(rows: _Rows, program: Program) -> None:
-    """Some island of each phase serves every served range, one row for equal sets."""
-    seen = set()
-    for phase in Phase:
-        for demand in program.demands:
-            mine = [
-                c
-                for c, t in enumerate(program.templates)
-                if t.model == demand.model and t.phase is phase
-            ]
-            able = np.array([program.templates[c].servable for c in mine])
-            for j in np.flatnonzero(demand.served):
-                group = tuple(c for c, ok in zip(mine, able[:, j], strict=True) if ok)
-                if group not in seen:
-                    seen.add(group)
-                    _single_row(rows, [(c, 1.0) for c in group], lower=1.0)
-
-
-def _single_row(
-    rows: _Rows,
-    parts: list[tuple[int, float]],
-    *,
-    lower: float = -np.inf,
-    upper: float = np.inf,
-) -> None:
-    column = np.array([1 + c for c, _ in parts], dtype=np.int64)
-    value = np.array([v for _, v in parts], dtype=np.float64)
-    bounds = (np.array([lower]), np.array([float(upper)]))
-    rows.add(np.zeros(len(parts), dtype=np.int64), column, value, bounds)

@@ -74,7 +74,7 @@ def _program(problem: PlanningProblem) -> Program | None:
     """The program, None where some model cannot be served enough of."""
     catalogue = build_catalogue(problem)
     for model in problem.models:
-        served = served_ranges(catalogue.templates, model.name, len(model.ranges))
+        served = served_ranges(catalogue.templates, model.name, len(model.ranges), problem.links)
         probability = model.lengths.moments(model.ranges).probability
         if 1.0 - float(probability[served].sum()) > problem.max_unservable:
             return None
@@ -149,7 +149,9 @@ def _gpus(problem: PlanningProblem, pool: Pool, out_of_time: OutOfTime) -> Relax
     step = pool.gpus_per_node or 1
 
     def change(count: int) -> PlanningProblem:
-        grown = replace(pool, count=count, domains=_grown_domains(pool, count))
+        rentable = None if pool.max_count is None else pool.max_count + count - pool.count
+        domains = _grown_domains(pool, count)
+        grown = replace(pool, count=count, domains=domains, max_count=rentable)
         pools = tuple(grown if p.name == pool.name else p for p in problem.pools)
         return replace(problem, pools=pools)
 
@@ -174,7 +176,7 @@ def _grown_domains(pool: Pool, count: int) -> tuple[Domain, ...]:
 def _budget(problem: PlanningProblem) -> Relaxation | None:
     if problem.budget_per_hour is None:
         return None
-    found = _optimum(replace(problem, budget_per_hour=None), partial(_price, problem))
+    found = _optimum(replace(problem, budget_per_hour=None), lambda program: program.price)
     if found is None:
         return None
     cost = Decimal(math.ceil(found.objective * 100 - ROUNDING)) / 100
@@ -182,14 +184,6 @@ def _budget(problem: PlanningProblem) -> Relaxation | None:
         return None
     text = f"a budget of ${cost}/h instead of ${problem.budget_per_hour}/h"
     return Relaxation("budget", float(cost), "$/h", _names(problem), text)
-
-
-def _price(problem: PlanningProblem, program: Program) -> FloatArray:
-    """Dollars per hour of the islands counted [$/h], shape (columns,)."""
-    price = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
-    cost = np.zeros(program.columns)
-    cost[1 : 1 + len(program.templates)] = [price[t.pool] * t.gpus for t in program.templates]
-    return cost
 
 
 def _rate(problem: PlanningProblem) -> Relaxation | None:

@@ -93,10 +93,7 @@ class Question:
 
 def question(program: Program, cost: FloatArray) -> Question:
     """The program's own column bounds under the given costs."""
-    lower = np.zeros(program.columns)
-    upper = np.full(program.columns, np.inf)
-    upper[1 : 1 + len(program.templates)] = program.count_upper
-    return Question(cost, lower, upper)
+    return Question(cost, np.zeros(program.columns), program.largest.copy())
 
 
 def solve(
@@ -169,8 +166,6 @@ def _lp(program: Program, asked: Question) -> highspy.HighsLp:
     lp.a_matrix_.index_ = program.matrix.indices
     lp.a_matrix_.value_ = program.matrix.data
     if asked.integer:
-        kinds = [highspy.HighsVarType.kContinuous] * program.columns
-        count = len(program.templates)
-        kinds[1 : 1 + count] = [highspy.HighsVarType.kInteger] * count
-        lp.integrality_ = kinds
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[int(whole)] for whole in program.integer]
     return lp

@@ -1,6 +1,7 @@
 """The default strategy: one mixed-integer program over counted templates, with its certificate.
 
-    templates -> largest theta (gap / 2) -> fewest islands at (1 - 0.4 gap) of it
+    templates -> largest theta, or least cost at minHeadroom (gap / 2)
+              -> within 0.4 gap of it the plan that changes least, then has the fewest islands
               -> rates, integer routes, every island evaluated -> plan
 
 The two losses and the rounding together stay below the gap that is published.
@@ -9,23 +10,37 @@ The two losses and the rounding together stay below the gap that is published.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.planner.assemble import Layout, assemble
+from archipelago.planner.errors import SolverError
 from archipelago.planner.feasibility import blocked, no_room, too_little, unservable
-from archipelago.planner.plan import Planned, PlanningOutcome
+from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
+from archipelago.planner.problem import Objective
 from archipelago.planner.program import THETA, Program, build_program
-from archipelago.planner.solve import Effort, Solution, SolveStatus, question, solve
+from archipelago.planner.solve import (
+    NODE_LIMIT,
+    Effort,
+    Question,
+    Solution,
+    SolveStatus,
+    question,
+    solve,
+)
 from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.templates import build_catalogue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
+    from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.templates import Catalogue
 
 MIP_SHARE = 0.5
 """Part of the published gap that the first solve may leave."""
@@ -36,6 +51,14 @@ TIDY_GAP = 0.03
 TIDY_NODES = 20
 """More nodes found no fewer islands on the frozen instances; and a limit in nodes is reached at
 the same place on every machine."""
+KEEP_NODES = 200
+"""Nodes where islands run: a restart costs minutes of service, a solve milliseconds."""
+ROUNDING = 1e-4
+"""Part of minHeadroom on top of it that covers integer weights, where the cost is minimised."""
+MOVED = 100.0
+"""Weight of a GPU that starts anew against one island more: disruption first, tidiness second."""
+FREE = 1000.0
+"""Weight of one more minHeadroom against one island more, under the cost objective."""
 
 
 @dataclass(frozen=True)
@@ -61,51 +84,118 @@ class ExactStrategy:
             return answer
         program = build_program(problem, catalogue.templates)
         progress("solving", 0.0)
-        first = largest_theta(program, problem, left())
+        first = best(program, problem, left())
         if first is None:
-            return no_room(problem, catalogue, out_of_time)
-        progress("choosing the fewest islands", 0.0)
-        counts = fewest_islands(program, problem, first, left())
-        layout = Layout(counts, self.name, *_certificate(program, first))
+            return nothing(program, problem, catalogue, left)
+        progress("choosing the plan that changes least", 0.0)
+        counts = tidiest(program, problem, first, left())
+        layout = Layout(counts, self.name, *_certificate(program, problem, first))
         plan = assemble(problem, catalogue, program, layout, missing)
         if problem.min_headroom is not None and plan.theta < problem.min_headroom:
-            return too_little(problem, catalogue, plan, out_of_time)
-        return Planned(plan, time.perf_counter() - started)
+            return too_little(problem, catalogue, plan.theta, _bound(plan), out_of_time)
+        return Planned(plan, time.perf_counter() - started, first.nodes)
 
 
-def largest_theta(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
-    """The first solve; None where no layout serves every range."""
+def best(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
+    """The first solve; None where no layout serves every range (at the headroom asked for)."""
+    asked = objective(program, problem)
+    effort = Effort(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
+    return solve(program, asked, effort)
+
+
+def nothing(
+    program: Program,
+    problem: PlanningProblem,
+    catalogue: Catalogue,
+    left: Callable[[], float],
+) -> Infeasible:
+    """Why no layout will do: not one of each stage fits, or none reaches minHeadroom."""
+    most = None
+    if problem.objective is Objective.COST:
+        most = best(program, replace(problem, minimise_cost=False), left())
+    if most is None:
+        return no_room(problem, catalogue, lambda: left() <= 0)
+    theta, bound = (value * program.scale for value in (most.values[THETA], -most.bound))
+    return too_little(problem, catalogue, float(theta), bound, lambda: left() <= 0)
+
+
+def objective(program: Program, problem: PlanningProblem, margin: float = 0.0) -> Question:
+    """Largest theta, or least cost at minHeadroom and a margin."""
+    if problem.objective is Objective.COST:
+        asked = question(program, program.price)
+        asked.lower[THETA] = floor(program, problem) * (1 + margin)
+        return asked
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    effort = Effort(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
-    return solve(program, question(program, cost), effort)
+    return question(program, cost)
 
 
-def fewest_islands(
+def floor(program: Program, problem: PlanningProblem) -> float:
+    """MinHeadroom in the units of the program's theta."""
+    return (problem.min_headroom or 0.0) / program.scale
+
+
+def tidiest(
     program: Program, problem: PlanningProblem, first: Solution, seconds: float
 ) -> NDArray[np.int64]:
-    """The second solve: theta stays, islands and then cost shrink."""
-    count = len(program.templates)
+    """The second solve: as good as the first, with the least change and the fewest islands."""
+    nodes = KEEP_NODES if problem.running else TIDY_NODES
+    effort = Effort(TIDY_GAP, max(seconds, 0.1), problem.solver.seed, nodes)
+    if problem.objective is Objective.COST:
+        second = _tidiest_of_cheapest(program, problem, first, effort)
+    else:
+        asked = question(program, _tidy_cost(program, problem))
+        asked.lower[THETA] = first.values[THETA] * (1 - problem.solver.gap * TIDY_SHARE)
+        second = solve(program, asked, effort, start=first.values)
+    counts = (second or first).values[1 : program.first_pair]
+    return np.rint(counts).astype(np.int64)
+
+
+def _tidiest_of_cheapest(
+    program: Program, problem: PlanningProblem, first: Solution, effort: Effort
+) -> Solution | None:
+    """Among plans that cost (almost) no more, one that integer weights cannot push below the floor.
+
+    Where the rounding margin does not fit beside the cost, the cheapest plan that has it.
+    """
+    limit = first.objective * (1 + problem.solver.gap * TIDY_SHARE)
     asked = question(program, _tidy_cost(program, problem))
-    floor = first.values[THETA] * (1 - problem.solver.gap * TIDY_SHARE)
-    asked.lower[THETA] = floor
-    effort = Effort(TIDY_GAP, max(seconds, 0.1), problem.solver.seed, TIDY_NODES)
-    second = solve(program, asked, effort, start=first.values)
-    best = first if second is None else second
-    return np.rint(best.values[1 : 1 + count]).astype(np.int64)
+    asked.lower[THETA] = floor(program, problem) * (1 + ROUNDING)
+    try:
+        found = solve(program.at_most(program.price, limit), asked, effort)
+    except SolverError:  # none within so few nodes
+        found = None
+    if found is None:
+        wide = replace(effort, gap=problem.solver.gap * MIP_SHARE, nodes=NODE_LIMIT)
+        found = solve(program, objective(program, problem, ROUNDING), wide)
+    return found
 
 
-def _tidy_cost(program: Program, problem: PlanningProblem) -> NDArray[np.float64]:
-    """One per island; the whole inventory's price weighs less than one island."""
-    price = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
-    everything = sum(price[pool.name] * pool.count for pool in problem.pools) or 1.0
+def _tidy_cost(program: Program, problem: PlanningProblem) -> FloatArray:
+    """One per island and more per GPU that starts anew; all prices weigh less than one island.
+
+    Where the cost is minimised and nothing runs, headroom that costs nothing is worth more than
+    few islands.
+    """
     cost = np.zeros(program.columns)
-    cost[1 : 1 + len(program.templates)] = [
-        1.0 + price[t.pool] * t.gpus / everything for t in program.templates
-    ]
+    cost[1 : program.first_pair] = 1.0
+    everything = sum(float(p.price_per_gpu_hour) * p.available for p in problem.pools) or 1.0
+    cost += program.price / everything
+    if problem.running:
+        cost += MOVED * program.disruption
+    elif problem.objective is Objective.COST:
+        cost[THETA] = -FREE / floor(program, problem)
     return cost
 
 
-def _certificate(program: Program, first: Solution) -> tuple[float, bool, str]:
+def _certificate(
+    program: Program, problem: PlanningProblem, first: Solution
+) -> tuple[float, bool, str]:
     complete = first.status is SolveStatus.OPTIMAL
-    return -first.bound * program.scale, complete, "" if complete else str(first.status)
+    bound = first.bound if problem.objective is Objective.COST else -first.bound * program.scale
+    return bound, complete, "" if complete else str(first.status)
+
+
+def _bound(plan: Plan) -> float:
+    """The most headroom that is possible, as far as the certificate says."""
+    return plan.theta if plan.objective is Objective.COST else plan.certificate.bound

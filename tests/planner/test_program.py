@@ -11,14 +11,14 @@ from scipy.optimize import linprog
 from archipelago.planner.packing import capacity
 from archipelago.planner.problem import Phase, PlanningProblem
 from archipelago.planner.program import THETA, build_program
-from archipelago.planner.strategies.exact import largest_theta
+from archipelago.planner.strategies.exact import best as first_solve
 from archipelago.planner.templates import Template
 from tests.planner.small import demand, problem, template
 
 
 def best(p: PlanningProblem, templates: list[Template]) -> float:
     program = build_program(p, tuple(templates))
-    found = largest_theta(program, p, 10.0)
+    found = first_solve(program, p, 10.0)
     return 0.0 if found is None else float(found.values[THETA]) * program.scale
 
 
