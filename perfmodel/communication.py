@@ -72,6 +72,13 @@ class Network:
             bandwidth = row["remote_share"] * self.accelerator.scale_out_bandwidth
         return _line(row["latency"], size, bandwidth)
 
+    def send_out(self, size: FloatArray, receiver: Network) -> FloatArray:
+        """Seconds to hand ``size`` bytes to a GPU of another section: the slower NIC counts."""
+        row = _links()["send"]
+        ends = (self.accelerator, receiver.accelerator)
+        bandwidth = row["remote_share"] * min(end.scale_out_bandwidth for end in ends)
+        return _line(row["latency"], size, bandwidth)
+
 
 def expert_copies(
     gpus: int,

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BLOCK_TOKENS = 16
 """Tokens of a cache block; a copy's capacity is a whole number of blocks (vLLM's default)."""
 
+UNBOUNDED_TOKENS = 1 << 50
+"""More tokens than any island caches: what a stage without a growing cache could hold."""
+
 
 @dataclass(frozen=True)
 class MemoryPolicy:
@@ -50,11 +53,21 @@ def weights_per_gpu(model: ModelArchitecture, parallelism: Parallelism) -> float
     """
     layers = -(-model.layers // parallelism.pp)
     sparse = min(layers, model.sparse_layers)
-    dense = layers - sparse
-    ends = model.embedding_parameters * BF16_BYTES / parallelism.tp
-    if parallelism.pp > 1 and not model.tied_embeddings:
-        ends /= 2
-    total = ends + layers * attention_bytes(model, parallelism.tp)
+    ends = 2 if parallelism.pp == 1 else 1
+    return stage_weights(model, parallelism, layers - sparse, sparse, ends)
+
+
+def stage_weights(
+    model: ModelArchitecture, parallelism: Parallelism, dense: int, sparse: int, ends: int
+) -> float:
+    """Bytes of weights on one GPU of a stage with so many dense and sparse layers.
+
+    ``ends``: how many ends of the model the stage is, 0 to 2. The embedding is at the first and
+    the output head at the last; where they are one matrix, either end needs it whole.
+    """
+    both = model.embedding_parameters * BF16_BYTES / parallelism.tp
+    total = both if model.tied_embeddings and ends else both * ends / 2
+    total += (dense + sparse) * attention_bytes(model, parallelism.tp)
     total += dense * model.dense_ffn_parameters * model.precision.linear / parallelism.tp
     if model.experts is not None:
         total += sparse * sparse_ffn_bytes(model, model.experts, parallelism)
@@ -120,9 +133,22 @@ def kv_tokens_per_copy(
     Windowed layers are charged once per sequence for a full window. At DistServe's figures this
     is its ``max_num_tokens`` (see the tests).
     """
-    per_layer = kv_elements_per_gpu(model, parallelism.tp) * model.precision.kv
     full = -(-(model.layers - model.windowed_layers) // parallelism.pp)
     windowed = -(-model.windowed_layers // parallelism.pp)
+    tp = parallelism.tp
+    return stage_kv_tokens(model, tp, free, sequences, full=full, windowed=windowed)
+
+
+def stage_kv_tokens(
+    model: ModelArchitecture, tp: int, free: float, sequences: int, *, full: int, windowed: int
+) -> int:
+    """Tokens of context whose cache of ``full`` and ``windowed`` layers fits into ``free`` bytes.
+
+    A stage of windowed layers alone holds any context once their windows have room.
+    """
+    per_layer = kv_elements_per_gpu(model, tp) * model.precision.kv
     free -= windowed * model.window * per_layer * sequences
+    if not full:
+        return UNBOUNDED_TOKENS if free >= 0 else 0
     blocks = int(max(0.0, free) // (per_layer * full * BLOCK_TOKENS))
     return blocks * BLOCK_TOKENS

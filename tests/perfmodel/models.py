@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.lengths import RangeMoments
 from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline
 
 if TYPE_CHECKING:
@@ -37,10 +39,35 @@ ISLANDS = {
     "deepseek/GB200/ep64": ("GB200", "DeepSeek-R1", "fp8", Parallelism(tp=2, dp=32, ep=64)),
 }
 
+PIPELINES = {
+    "llama-8b/L40S-H100": ("Llama-3.1-8B", "bf16", 1, (("L40S", 1, 9), ("H100", 1, 23))),
+    "llama-70b/A100-H100/tp4": (
+        "Llama-3.1-70B",
+        "bf16",
+        4,
+        (("A100-80GB", 8, 40), ("H100", 4, 40)),
+    ),
+    "gpt-oss/L40S-H100/tp2": ("gpt-oss-120b", "fp4", 2, (("L40S", 4, 15), ("H100", 2, 21))),
+    "deepseek/H20-H800-H200/tp8": (
+        "DeepSeek-V3",
+        "fp8",
+        8,
+        (("H20", 8, 19), ("H800", 8, 15), ("H200", 8, 27)),
+    ),
+}
+"""Islands of several pools: model, precision, tp, and (accelerator, GPUs, layers) per section."""
+
+CASES = (*product(FAMILIES, ISLANDS), *(("pipeline", name) for name in PIPELINES))
+"""Every island that keeps the promises of ``PerformanceModel``, as arguments of ``island``."""
+
 
 @cache
 def island(family: str, name: str, max_sequences: int = 1024) -> PerformanceModel:
-    """One of ``ISLANDS`` in one of ``FAMILIES``."""
+    """One of ``ISLANDS`` in one of ``FAMILIES``, or one of ``PIPELINES``."""
+    if family == "pipeline":
+        model, precision, tp, parts = PIPELINES[name]
+        sections = [Section(accelerator(card), gpus, layers, 8) for card, gpus, layers in parts]
+        return Pipeline(sections, architecture(model, precision), tp, max_sequences)
     card, model, precision, parallelism = ISLANDS[name]
     return FAMILIES[family](
         accelerator(card), architecture(model, precision), parallelism, 8, max_sequences

@@ -17,13 +17,13 @@ from archipelago.perfmodel.capacity import (
 )
 from archipelago.perfmodel.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import FAMILIES, ISLANDS, Line, island, moments
+from tests.perfmodel.models import CASES, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
 MOMENTS = LENGTHS.moments(RANGES)
 
-cases = st.tuples(st.sampled_from(sorted(FAMILIES)), st.sampled_from(sorted(ISLANDS)))
+cases = st.sampled_from(CASES)
 shares = st.floats(0, 1)
 
 
@@ -108,9 +108,9 @@ def test_the_bound_is_never_below_the_step(
     assert float(step.seconds(*at)) >= float(model.decode_step_time(*at))
 
 
-@pytest.mark.parametrize("name", sorted(ISLANDS))
-def test_the_bound_is_tight_at_the_operating_point(name: str) -> None:
-    model = island("roofline", name)
+@pytest.mark.parametrize("case", CASES)
+def test_the_bound_is_tight_at_the_operating_point(case: tuple[str, str]) -> None:
+    model = island(*case)
     for cap in batch_caps(model, MOMENTS, None):
         context = min(1200.0, model.kv_capacity() / cap)
         step = affine_majorant(model, cap, context)
@@ -165,9 +165,9 @@ def test_rates_that_keep_the_rows_keep_the_limits(
         )
 
 
-@pytest.mark.parametrize("name", sorted(ISLANDS))
-def test_operating_points_are_few_ascending_and_within_limits(name: str) -> None:
-    model = island("roofline", name)
+@pytest.mark.parametrize("case", CASES)
+def test_operating_points_are_few_ascending_and_within_limits(case: tuple[str, str]) -> None:
+    model = island(*case)
     for tpot in (None, 0.03, 0.05):
         caps = batch_caps(model, MOMENTS, tpot)
         assert len(caps) <= 3

@@ -20,14 +20,14 @@ from archipelago.perfmodel.capacity import (
 )
 from archipelago.perfmodel.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import FAMILIES, ISLANDS, Line, island, moments
+from tests.perfmodel.models import CASES, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
 MOMENTS = LENGTHS.moments(RANGES)
 MEAN_CONTEXT = 1200.0
 
-cases = st.tuples(st.sampled_from(sorted(FAMILIES)), st.sampled_from(sorted(ISLANDS)))
+cases = st.sampled_from(CASES)
 shares = st.floats(0, 1)
 mixes = st.lists(shares, min_size=8, max_size=8).filter(lambda mix: sum(mix) > 1e-3)
 
@@ -185,9 +185,11 @@ def test_busier_islands_take_longer_per_token(
     assert points[0].sequences <= points[1].sequences * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(ISLANDS))
-def test_mixed_operating_points_are_few_and_no_larger_than_those_of_decode(name: str) -> None:
-    model = island("roofline", name)
+@pytest.mark.parametrize("case", CASES)
+def test_mixed_operating_points_are_few_and_no_larger_than_those_of_decode(
+    case: tuple[str, str],
+) -> None:
+    model = island(*case)
     prefill = prefill_row(model, LENGTHS, RANGES)
     for tpot in (None, 0.03, 0.1):
         alone = batch_caps(model, MOMENTS, tpot)
