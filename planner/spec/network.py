@@ -43,7 +43,7 @@ class Link(SpecObject):
 class Network(SpecObject):
     """What carries KV caches between classes of domains."""
 
-    links: Annotated[Named[Link], Field(max_length=64)] = Field(
+    links: Annotated[Named[Link], Field(max_length=32)] = Field(
         default=(),
         description="Links between classes of domains [Gbit/s]. Two classes without one exchange "
         "no KV caches: a request is prefilled and decoded in the same class.",

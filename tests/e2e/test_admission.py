@@ -212,16 +212,21 @@ def _places(thing: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401  # plain J
 
 
 def test_the_largest_plan_is_within_the_budget_of_the_rules_and_of_kubectl(
-    cluster: Cluster, shared: str
+    cluster: Cluster, namespace: str
 ) -> None:
-    """Every list and text at its longest: rules cost time, and apply keeps a copy in 256 KiB."""
+    """Every list and text at its longest: rules cost time, apply keeps a copy in 256 KiB.
+
+    What is stored, with that copy and the owners of every field, is below etcd's 1.5 MiB.
+    """
     text = json.dumps(largest())
     assert len(text) < 262_144
     load_resource(text)
     started = time.monotonic()
-    accepted, said = apply(cluster, shared, text, "--dry-run=server")
+    accepted, said = apply(cluster, namespace, text)
     assert accepted, said
     assert time.monotonic() - started < 10
+    show = ["get", "splan", "l" * 253, f"-n={namespace}", "--show-managed-fields", "-o=json"]
+    assert len(json.dumps(json.loads(cluster.kubectl(*show).stdout))) < 1_000_000
 
 
 def largest() -> dict[str, Any]:
@@ -233,10 +238,31 @@ def largest() -> dict[str, Any]:
         "spec": {
             "models": [_model(index) for index in range(16)],
             "pools": [_pool(index) for index in range(64)],
+            "network": {"links": [_link(index) for index in range(32)]},
+            "pipelines": [_pipeline(index) for index in range(16)],
+            "objective": "MinimiseCost",
             "budgetPerHour": "999999999.999999",
             "minHeadroom": "999999999.999999",
         },
     }
+
+
+def _link(index: int) -> dict[str, Any]:
+    """From one class of the last pool to another, which a search finds last."""
+    return {
+        "name": f"l{index:062d}",
+        "classes": [_class(511), _class(510 - index)],
+        "gigabitsPerSecond": "999999999.999999",
+    }
+
+
+def _pipeline(index: int) -> dict[str, Any]:
+    pools = [f"p{pool:062d}" for pool in (63 - index, 62 - index, 61 - index, 60 - index)]
+    return {"name": f"l{index:062d}", "pools": pools}
+
+
+def _class(index: int) -> str:
+    return f"c{index:062d}"
 
 
 def _model(index: int) -> dict[str, Any]:
@@ -247,6 +273,8 @@ def _model(index: int) -> dict[str, Any]:
         "precision": "bf16",
         "requestsPerSecond": "999999999.999999",
         "maxSequences": 65_536,
+        "serving": "Disaggregated",
+        "maxUtilisation": "0.123456",
         "workload": {
             "histogram": {
                 "bins": [
@@ -275,7 +303,12 @@ def _pool(index: int) -> dict[str, Any]:
         "count": 524_288,  # 8 domains of 4,096 nodes of 16 GPUs; 64 pools of 8 domains: 512
         "gpusPerNode": 16,
         "pricePerGPUHour": "999999999.999999",
-        "domains": [{"name": f"d{domain:062d}", "nodes": 4096} for domain in range(8)],
+        "billing": "PerNode",
+        "nicGigabitsPerSecond": "999999999.999999",
+        "domains": [
+            {"name": f"d{domain:062d}", "nodes": 4096, "class": _class(8 * index + domain)}
+            for domain in range(8)
+        ],
         "islandSizes": sizes,
     }
 

@@ -11,7 +11,7 @@ import yaml
 
 from archipelago.perfmodel.traces import read_trace
 from archipelago.planner.errors import SpecError
-from archipelago.planner.problem import Domain, Objective
+from archipelago.planner.problem import STAGES, Billing, Domain, Link, Objective, Phase
 from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import REMEDIES
@@ -86,6 +86,7 @@ def test_every_pattern_in_use_has_words_that_say_what_it_asks_for() -> None:
 def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
     text = MINIMAL.replace("count: 8", "count: -1").replace('"200"', "200.50")
     meaning = "Mean output length [tokens], a decimal string."
+    gpus = "GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount."
     assert problems_of(text) == [
         (
             "spec.models[0].workload.outputTokens.mean",
@@ -93,8 +94,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
         ),
         (
             "spec.pools[0].count",
-            "at least 0. GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount. "
-            "(line 13)",
+            f"at least 0. {gpus} (line 13)",
         ),
     ]
 
@@ -184,7 +184,7 @@ def test_every_field_reaches_the_planning_problem() -> None:
     read = load_resource(GOOD["every-field"])
     problem = to_problem(read.metadata.name, read.spec)
     first, second = problem.models
-    [pool] = problem.pools
+    pool, small = problem.pools
     assert (first.name, first.rate, first.max_sequences) == ("a", 12.5, 512)
     assert (first.targets.ttft, first.targets.tpot) == (2.0, 0.05)
     assert (second.targets.ttft, second.targets.tpot) == (None, None)
@@ -192,11 +192,20 @@ def test_every_field_reaches_the_planning_problem() -> None:
     assert (len(second.ranges), second.ranges[-1].max) == (8, 16384)
     assert (pool.accelerator.name, pool.count, pool.gpus_per_node) == ("H200", 64, 8)
     assert pool.price_per_gpu_hour == Decimal("4.00")
-    assert pool.domains == (Domain("rack-a", 4), Domain("rack-b", 4))
+    assert pool.domains == (Domain("rack-a", 4, "east"), Domain("rack-b", 4, "east"))
     assert pool.island_sizes == (4, 8, 16)
+    assert (pool.max_count, pool.available, pool.billing) == (96, 96, Billing.PER_NODE)
+    assert pool.nic_per_gpu == 50e9  # 3200 Gbit/s of 8 GPUs: 400 Gbit/s each
+    assert (small.max_count, small.available, small.billing) == (None, 8, Billing.PER_GPU)
+    assert small.nic_per_gpu is None
+    assert small.domains == (Domain("rack-b", 1, "east"), Domain("rack-c", 1, "west"))
+    assert problem.links == (Link(("east", "west"), 12.5e9),)  # 100 Gbit/s
+    assert problem.pipelines == (("l40s", "h200"),)  # the order of the parts is kept
+    assert (first.phases, second.phases) == (tuple(Phase), STAGES)
+    assert (first.max_utilisation, second.max_utilisation) == (0.9, 1.0)
     assert (problem.budget_per_hour, problem.min_headroom) == (Decimal(512), 1.0)
     assert problem.max_unservable == 0.002
-    assert problem.objective is Objective.HEADROOM
+    assert problem.objective is Objective.COST
     solver = problem.solver
     assert (solver.strategy, solver.time_limit, solver.seed, solver.gap) == ("exact", 30, 7, 5e-4)
 
@@ -218,11 +227,13 @@ def test_the_order_in_a_file_has_no_meaning() -> None:
     turned = json.loads(json.dumps(body))
     turned["spec"]["models"].reverse()
     turned["spec"]["pools"].reverse()
-    turned["spec"]["pools"][1]["domains"].reverse()
+    turned["spec"]["pools"][2]["domains"].reverse()
+    turned["spec"]["network"]["links"][0]["classes"].reverse()
     one, other = (to_problem("x", load_resource(b).spec) for b in (body, turned))
     assert [model.name for model in one.models] == [model.name for model in other.models]
     assert one.pools == other.pools
-    assert [pool.name for pool in one.pools] == ["another", "h200"]
+    assert one.links == other.links
+    assert [pool.name for pool in one.pools] == ["another", "h200", "l40s"]
 
 
 def test_names_that_no_catalogue_has_are_all_named_with_their_path_and_what_is_known() -> None:
@@ -247,6 +258,69 @@ def test_ranges_end_where_the_model_ends() -> None:
     """Llama-3.1-8B reads 131,072 tokens; a longer workload is cut there, and reported."""
     spec = load_resource(MINIMAL.replace("max: 8192", "max: 200000")).spec
     assert to_problem("x", spec).models[0].ranges[-1].max == 131_072
+
+
+def test_links_and_pipelines_have_their_order_by_content() -> None:
+    """Their names are for people; a problem has none of them."""
+    body = yaml.safe_load(GOOD["every-field"])
+    spec = body["spec"]
+    spec["pools"].append({**spec["pools"][0], "name": "gh", "domains": [], "maxCount": 64})
+    spec["network"]["links"] += [
+        {"name": "a", "classes": ["west", "default"], "gigabitsPerSecond": "8"},
+        {"name": "b", "classes": ["east", "default"], "gigabitsPerSecond": "16"},
+    ]
+    spec["pipelines"] = [
+        {"name": "a", "pools": ["l40s", "h200"]},
+        {"name": "b", "pools": ["h200x", "h200"]},
+    ]
+    spec["pools"].append({**spec["pools"][0], "name": "h200x"})
+    problem = to_problem("x", load_resource(body).spec)
+    assert problem.links == (
+        Link(("default", "east"), 2e9),
+        Link(("default", "west"), 1e9),
+        Link(("east", "west"), 12.5e9),
+    )
+    assert problem.pipelines == (("h200x", "h200"), ("l40s", "h200"))
+
+
+@pytest.mark.parametrize(
+    ("said", "headroom"),
+    [
+        ("", None),
+        ('minHeadroom: "1.5"', 1.5),
+        ("objective: MinimiseCost", 1.0),
+        ('objective: MinimiseCost\n  minHeadroom: "1.5"', 1.5),
+    ],
+)
+def test_the_least_cost_is_that_of_the_stated_rates(said: str, headroom: float | None) -> None:
+    """Without a least headroom the cheapest plan would be none."""
+    text = MINIMAL.replace("    workload", '    requestsPerSecond: "3"\n    workload')
+    text = text.replace("count: 8", 'count: 8, pricePerGPUHour: "3"') + f"  {said}\n"
+    problem = to_problem("x", load_resource(text).spec)
+    assert problem.min_headroom == headroom
+    assert problem.minimise_cost == ("MinimiseCost" in said)
+
+
+def test_a_network_adapter_without_nodes_is_that_of_one_gpu() -> None:
+    text = MINIMAL.replace("count: 8", 'count: 8, nicGigabitsPerSecond: "40"')
+    assert to_problem("x", load_resource(text).spec).pools[0].nic_per_gpu == 5e9
+
+
+def test_a_pool_may_hold_nothing_but_what_can_be_rented() -> None:
+    text = MINIMAL.replace("count: 8", "count: 0, maxCount: 16, gpusPerNode: 8")
+    pool = to_problem("x", load_resource(text).spec).pools[0]
+    assert (pool.count, pool.available) == (0, 16)
+
+
+def test_pools_of_a_pipeline_that_never_meet_are_named() -> None:
+    """Islands stay inside one class; the API server has no budget to compare all domains."""
+    body = yaml.safe_load(GOOD["every-field"])
+    body["spec"]["pools"][1]["domains"] = [{"name": "rack-c", "nodes": 2, "class": "west"}]
+    with pytest.raises(SpecError) as caught:
+        to_problem("x", load_resource(body).spec)
+    [(path, remedy)] = caught.value.problems
+    assert path == "spec.pipelines[0].pools"
+    assert remedy.startswith("l40s (west) and h200 (east) have no class in common")
 
 
 # Examples
