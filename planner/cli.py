@@ -33,6 +33,11 @@ Exit codes:
   0  the plans are the same
   1  the answer is no: they differ
   2  the question cannot be answered: bad input or bad usage"""
+SIMULATE_CODES = """\b
+Exit codes:
+  0  every mean latency keeps its target
+  1  the answer is no: a mean is above its target by more than 5 %
+  2  the question cannot be answered: bad input or bad usage"""
 NODES_CODES = """\b
 Exit codes:
   0  every GPU node is counted, or is left out for its state
@@ -224,6 +229,51 @@ def graph(path: str, picture: str | None) -> int:
     from archipelago.planner.commands import graph as command
 
     return command.run(path, picture)
+
+
+@cli.command(epilog=SIMULATE_CODES, short_help="A plan file at work, request by request.")
+@click.argument("path", metavar="PLAN")
+@output("table", "json", "yaml")
+@click.option("--trace", metavar="FILE", help="Arrivals and lengths of a trace, not drawn ones.")
+@click.option("--model", metavar="NAME", help="Whose requests the trace holds.")
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 10),
+    metavar="SHARE",
+    help="Requests per second as a share of what the plan sustains. Default: the stated rates, or "
+    "0.9 where none are stated; of a trace its own times.",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(100, 1_000_000),
+    default=10_000,
+    show_default=True,
+    help="Requests that are measured.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
+@quiet
+def simulate(
+    *,
+    path: str,
+    form: str,
+    trace: str | None,
+    model: str | None,
+    load: float | None,
+    requests: int,
+    seed: int,
+    quiet: bool,
+) -> int:
+    """Send requests through a plan by its routes, and say what users would see.
+
+    Arrivals are random (Poisson) and lengths those of the plan's workload, or both come from a
+    trace. "Expected" is the mean by the planner's formulas. What islands take is the performance
+    model's, as in the plan. The same seed gives the same answer.
+    """
+    from archipelago.planner.commands import simulate as command
+    from archipelago.planner.simulate import Scenario
+
+    scenario = Scenario(requests, load, seed, model)
+    return command.run(path, form, scenario, trace, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")

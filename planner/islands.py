@@ -1,0 +1,247 @@
+"""One island at work, request by request: a prefill queue, and a batch that steps token by token.
+
+Arrays describe requests in the order of their arrival [s, tokens]. Nothing here is random: who
+arrives when, with which lengths, is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+
+KV_POINTS = 129
+"""Points of cached tokens at which a batch's step is evaluated; in between it is interpolated, and
+since steps are convex in the cache that errs on the slow side."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time in which averages are taken [s]: after warming up, before running empty."""
+
+    start: float
+    end: float
+
+    def overlap(self, start: float, end: float) -> float:
+        """How much of an interval lies inside [s]."""
+        return max(0.0, min(end, self.end) - max(start, self.start))
+
+    @property
+    def length(self) -> float:
+        """[s]."""
+        return self.end - self.start
+
+
+class StepTable:
+    """``decode_step_time`` of one kind of island: exact in the batch, interpolated in the cache.
+
+    A row is made when its batch is first seen; islands of a group share the table.
+    """
+
+    def __init__(self, model: PerformanceModel) -> None:
+        self._model = model
+        self._capacity = float(max(model.kv_capacity(), 1))
+        self._cache = np.linspace(0.0, self._capacity, KV_POINTS)
+        self._rows: dict[int, list[float]] = {}
+
+    def __call__(self, sequences: int, kv_tokens: float) -> float:
+        """Seconds of one step [s]."""
+        row = self._rows.get(sequences)
+        if row is None:
+            batch = np.full(KV_POINTS, float(sequences))
+            row = self._model.decode_step_time(batch, self._cache).tolist()
+            self._rows[sequences] = row
+        place = min(kv_tokens / self._capacity, 1.0) * (KV_POINTS - 1)
+        below = min(int(place), KV_POINTS - 2)
+        return row[below] + (place - below) * (row[below + 1] - row[below])
+
+
+def prefill_queue(
+    arrivals: FloatArray, seconds: FloatArray, occupied: FloatArray, copies: int = 1
+) -> FloatArray:
+    """When each prompt's first token is there [s], first come first served.
+
+    Args:
+        arrivals: Ascending [s].
+        seconds: From start to first token [s].
+        occupied: How long each prompt keeps its copy from the next one [s]; less than ``seconds``
+            where pipeline stages overlap.
+        copies: Data-parallel copies; a prompt goes to the first that is free.
+    """
+    free = [0.0] * copies
+    heapify(free)
+    first = np.empty_like(arrivals)
+    for i, (arrival, own, taken) in enumerate(
+        zip(arrivals.tolist(), seconds.tolist(), occupied.tolist(), strict=True)
+    ):
+        start = max(arrival, free[0])
+        heapreplace(free, start + taken)
+        first[i] = start + own
+    return first
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """What prompts of a mixed island take, as in ``prefill_queue`` [s], shape (requests,)."""
+
+    seconds: FloatArray
+    occupied: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Batched:
+    """What came of the requests of one island.
+
+    ``first``, ``joined``, ``last``: first token on a mixed island (elsewhere the arrival), when the
+    request joined the batch, last token [s]. ``sequences`` and ``kv_tokens``: means over the whole
+    window, idle or not; ``step_time``: mean of its steps [s]; ``prompts``: share of it spent on
+    prompts. ``preempted``: how often memory ran out and the youngest request had to wait again.
+    """
+
+    first: FloatArray
+    joined: FloatArray
+    last: FloatArray
+    sequences: float
+    kv_tokens: float
+    step_time: float
+    prompts: float
+    preempted: int
+
+
+@dataclass(eq=False)
+class BatchedIsland:
+    """An island that decodes: one step after the other for all sequences that are in.
+
+    Requests are admitted first come first served between two steps, while the batch is below
+    ``max_batch`` and the cache below ``kv_capacity``; where growing caches overflow it, the
+    youngest request waits again with its cache kept (a swap that costs nothing). On a mixed island
+    prompts go first: all that wait are computed before the next step. Copies (``dp``) count
+    together and are evenly filled, as the performance model assumes.
+    """
+
+    arrivals: FloatArray
+    inputs: FloatArray
+    outputs: FloatArray
+    step: StepTable
+    max_batch: int
+    kv_capacity: float
+    window: Window
+    prompts: Prompts | None = None
+    _now: float = 0.0
+    _steps: int = 0
+    _cached: float = 0.0
+    _next: int = 0
+    _waiting: deque[int] = field(default_factory=deque)
+    _young: list[int] = field(default_factory=list)
+    _due: list[tuple[int, int]] = field(default_factory=list)
+
+    def run(self) -> Batched:
+        """Serve all requests until the island is empty."""
+        count = len(self.arrivals)
+        self._arrival = self.arrivals.tolist()
+        self._left = [int(o) for o in self.outputs.tolist()]
+        self._whole = (self.inputs + self.outputs).tolist()
+        self._ends = [-1] * count
+        self._first, self._last = self.arrivals.copy(), self.arrivals.copy()
+        self._joined = np.full(count, np.nan)
+        self._area = [0.0, 0.0, 0.0, 0.0, 0.0]  # sequences s, tokens s, steps, s in steps, prompts
+        self._inside = self._preempted = 0
+        while self._next < count or self._waiting or self._inside:
+            if not self._waiting and not self._inside:  # asleep until somebody comes
+                self._now = max(self._now, self._arrival[self._next])
+            self._arrive()
+            self._admit()
+            if self._inside:
+                self._step_once()
+        length = self.window.length or 1.0
+        sequences, tokens, steps, seconds, prompts = self._area
+        return Batched(
+            self._first,
+            self._joined,
+            self._last,
+            sequences / length,
+            tokens / length,
+            seconds / steps if steps else 0.0,
+            prompts / length,
+            self._preempted,
+        )
+
+    def _arrive(self) -> None:
+        """Everybody who is there by now waits."""
+        while self._next < len(self._arrival) and self._arrival[self._next] <= self._now:
+            self._waiting.append(self._next)
+            self._next += 1
+
+    def _admit(self) -> None:
+        while self._waiting and self._inside < self.max_batch:
+            request = self._waiting[0]
+            context = self._whole[request] - self._left[request]
+            if self._inside and self._cached + context > self.kv_capacity:
+                return
+            self._waiting.popleft()
+            self._compute(request)
+            if np.isnan(self._joined[request]):
+                self._joined[request] = self._now
+            if not self._left[request]:
+                self._last[request] = self._now
+                continue
+            self._inside += 1
+            self._cached += context
+            self._ends[request] = self._steps + self._left[request]
+            heappush(self._due, (self._ends[request], request))
+            self._young.append(request)
+
+    def _compute(self, request: int) -> None:
+        """On a mixed island the prompt, during which nobody gets a token."""
+        if self.prompts is None or self._first[request] > self._arrival[request]:
+            return  # no prompt here, or one that was computed before its request was put back
+        started, taken = self._now, float(self.prompts.occupied[request])
+        self._first[request] = started + float(self.prompts.seconds[request])
+        self._now = started + taken
+        self._spend(started)
+        self._area[4] += self.window.overlap(started, self._now)
+        self._arrive()
+
+    def _step_once(self) -> None:
+        started = self._now
+        seconds = self.step(self._inside, self._cached)
+        self._now = started + seconds
+        self._steps += 1
+        self._spend(started)
+        if self.window.start <= started < self.window.end:
+            self._area[2] += 1
+            self._area[3] += seconds
+        self._cached += self._inside
+        while self._due and self._due[0][0] <= self._steps:
+            end, request = heappop(self._due)
+            if self._ends[request] == end:
+                self._leave(request, 0)
+                self._last[request] = self._now
+        while self._cached > self.kv_capacity and self._inside > 1:
+            self._put_back()
+
+    def _spend(self, started: float) -> None:
+        """Count the time since ``started`` with the batch as it was in it."""
+        seconds = self.window.overlap(started, self._now)
+        self._area[0] += self._inside * seconds
+        self._area[1] += self._cached * seconds
+
+    def _put_back(self) -> None:
+        while self._ends[self._young[-1]] < 0:
+            self._young.pop()  # left long ago
+        request = self._young.pop()
+        self._leave(request, self._ends[request] - self._steps)
+        self._waiting.appendleft(request)
+        self._preempted += 1
+
+    def _leave(self, request: int, left: int) -> None:
+        self._left[request] = left
+        self._ends[request] = -1
+        self._inside -= 1
+        self._cached -= self._whole[request] - left
