@@ -58,9 +58,10 @@ class SummaryStatus(StatusObject):
     strategy: str | None = Field(
         default=None, max_length=63, description="Planning strategy that found the plan."
     )
-    objective: Literal["throughput", "headroom"] | None = Field(
+    objective: Literal["throughput", "headroom", "cost"] | None = Field(
         default=None,
-        description="What was maximised: throughput [requests/s] or headroom [multiple].",
+        description="What was optimised: throughput [requests/s], headroom [multiple] or cost "
+        "[$/h].",
     )
     throughput: Figure | None = Field(
         default=None,
@@ -71,10 +72,12 @@ class SummaryStatus(StatusObject):
     )
     bound: Figure | None = Field(
         default=None,
-        description="Proven upper bound of the objective, in its unit (requests/s or multiple).",
+        description="Proven bound of the objective, in its unit: no plan has more throughput "
+        "[requests/s] or headroom [multiple], or less cost [$/h].",
     )
     gap: Figure | None = Field(
-        default=None, description="Proven distance to the best possible plan, a share of the bound."
+        default=None,
+        description="Proven distance to the best possible plan, a share of the bound or cost.",
     )
     cost_per_hour: Figure | None = Field(
         default=None, description="Price of the islands in use for one hour [$/h]."
@@ -83,6 +86,10 @@ class SummaryStatus(StatusObject):
         default=None, description="Number of islands in the plan [islands]."
     )
     gpus: Count | None = Field(default=None, description="GPUs of all islands together [GPUs].")
+    rented_gpus: Count | None = Field(
+        default=None,
+        description="GPUs that are to be rented, beside those that exist [GPUs]; absent for none.",
+    )
     slo: Literal["Met", "Missed", "None"] | None = Field(
         default=None,
         description="Whether the evaluated plan keeps every latency target; None: there is no "

@@ -28,11 +28,12 @@ PREFIX: Final = "archipelago"
 # Figures of the status summary that are shown per plan: field -> metric, help.
 PLAN_FIGURES: Final = {
     "throughput": ("plan_throughput_requests_per_second", "Requests that the plan sustains"),
-    "bound": ("plan_bound", "Proven upper bound of the objective, in its unit"),
+    "bound": ("plan_bound", "Proven bound of the objective, in its unit"),
     "gap": ("plan_gap_ratio", "Proven distance to the best possible plan"),
     "costPerHour": ("plan_cost_dollars_per_hour", "Price of the islands"),
     "islands": ("plan_islands", "Islands in the plan"),
     "gpus": ("plan_gpus", "GPUs of all islands"),
+    "rentedGpus": ("plan_rented_gpus", "GPUs to be rented beside those that exist"),
     "tableSequence": ("plan_table_sequence", "Sequence of the stored routing table"),
 }
 _PLAN: Final = ("namespace", "plan")

@@ -117,8 +117,9 @@ def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
     from archipelago.planner.problem import Objective  # noqa: PLC0415
 
     per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-    headroom = plan.objective is Objective.HEADROOM
+    headroom = plan.objective is not Objective.THROUGHPUT
     bound = plan.certificate.bound * (1.0 if headroom else per_theta)
+    rented = sum(gpus for _, gpus in plan.rented)
     steps = [group.step_time for group in plan.groups if group.step_time > 0]
     return {
         "strategy": plan.strategy,
@@ -130,6 +131,7 @@ def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
         "costPerHour": f"{plan.cost_per_hour:f}",
         "islands": len(plan.islands),
         "gpus": sum(group.gpus * group.islands for group in plan.groups),
+        **({"rentedGpus": rented} if rented else {}),
         "slo": "Met" if any(_has_target(model) for model in spec.models) else "None",
         **({"tpotMilliseconds": round(1000 * max(steps))} if steps else {}),
     }
@@ -151,11 +153,14 @@ def _has_target(model: Any) -> bool:  # noqa: ANN401  # a model of the spec
 
 def _describe(plan: Plan) -> str:
     unit = "req/s" if plan.objective.value == "throughput" else "times the stated rates"
+    least = plan.objective.value == "cost"
+    price = f" for ${plan.cost_per_hour}/h" if least else ""
+    best = "above the least possible cost" if least else "below the best possible"
     proof = plan.certificate
     limit = "" if proof.complete else f" (stopped early: {proof.reason})"
     return (
-        f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}, "
-        f"at most {100 * gap(plan):.4f} % below the best possible{limit}"
+        f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}{price}, "
+        f"at most {100 * gap(plan):.4f} % {best}{limit}"
     )
 
 
