@@ -54,5 +54,15 @@ def template(
     able = np.ones(matrix.shape[1], dtype=bool) if servable is None else np.array(servable)
     names = tuple(f"row{i}" for i in range(len(rows)))
     return Template(
-        model, pool, phase, gpus, Parallelism(tp=gpus), 64, names, matrix, able, Affine()
+        model,
+        pool,
+        phase,
+        gpus,
+        Parallelism(tp=gpus),
+        64,
+        names,
+        matrix,
+        able,
+        Affine(),
+        price=float(gpus),
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from archipelago.planner.packing import capacity
-from archipelago.planner.problem import Phase, PlanningProblem
+from archipelago.planner.problem import STAGES, Phase, PlanningProblem
 from archipelago.planner.program import THETA, build_program
 from archipelago.planner.strategies.exact import best as first_solve
 from archipelago.planner.templates import Template
@@ -53,7 +53,7 @@ def rates_lp(p: PlanningProblem, templates: list[Template], counts: tuple[int, .
             right.append(counts[c])
     for model in p.models:
         shares = model.lengths.moments(model.ranges).probability
-        for phase in Phase:
+        for phase in STAGES:
             for j in range(ranges):
                 line = np.zeros(size)
                 line[0] = -shares[j] * p.weight(model)
@@ -129,7 +129,7 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
         budget_per_hour=budget,
     )
     cards = []
-    for phase in (Phase.PREFILL, Phase.DECODE, draw(st.sampled_from(list(Phase)))):
+    for phase in (*STAGES, draw(st.sampled_from(STAGES))):
         count = 1 if phase is Phase.PREFILL else 2
         rows = [[draw(TIMES), draw(TIMES)] for _ in range(count)]
         cards.append(
@@ -144,7 +144,7 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
 @given(case=instances())
 def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) -> None:
     p, cards = case
-    if {t.phase for t in cards} != set(Phase):
+    if {t.phase for t in cards} != set(STAGES):
         return
     expected = by_brute_force(p, cards)
     if p.models[0].lengths.probability[0] == 0 and expected == 0:
@@ -158,7 +158,7 @@ def test_more_gpus_and_more_budget_never_give_less(
     case: tuple[PlanningProblem, list[Template]], more: int
 ) -> None:
     p, cards = case
-    if {t.phase for t in cards} != set(Phase):
+    if {t.phase for t in cards} != set(STAGES):
         return
     counts = {pool.name: pool.count + more for pool in p.pools}
     budget = None if p.budget_per_hour is None else p.budget_per_hour + more
