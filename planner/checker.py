@@ -1,18 +1,21 @@
 """The independent checker: is this plan what it claims to be?
 
 It shares no code with the planner that builds plans. From the problem and the performance model's
-times it recomputes inventory, budget, packing, utilisation, every decode island's steady state and
-the arithmetic of the certificate. It cannot prove the bound again; the solver did that.
+times it recomputes inventory, budget, packing, caches in flight, utilisation, the steady state of
+every island that decodes, and the arithmetic of the certificate. It cannot prove the bound again;
+the solver did that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from archipelago.planner.checks import (
     certificate,
+    changes,
     inventory,
+    network,
     overflow,
     packing,
     promise,
@@ -29,7 +32,7 @@ from archipelago.planner.spec import load_resource, to_problem
 if TYPE_CHECKING:
     from archipelago.planner.canonical import Document
     from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.problem import PlanningProblem, Running
     from archipelago.planner.spec import ServingPlanSpec
 
 SUBJECTS = (
@@ -37,9 +40,11 @@ SUBJECTS = (
     ("inventory and budget", inventory.check),
     ("packing onto nodes", packing.check),
     ("routes and weights", routing.check),
+    ("caches in flight", network.check),
     ("promise against evaluation", promise.check),
     ("routes beyond the workload", overflow.check),
     ("certificate", certificate.check),
+    ("changes of what runs", changes.check),
 )
 """In the order in which a reader wants to know."""
 
@@ -52,13 +57,18 @@ class Checked:
     findings: tuple[str, ...]
 
 
-def check_plan(spec: ServingPlanSpec, plan: Plan) -> list[str]:
+def check_plan(spec: ServingPlanSpec, plan: Plan, running: tuple[Running, ...] = ()) -> list[str]:
     """Everything wrong with a plan for a spec: place, value and limit each. Empty means good.
+
+    Args:
+        spec: What was asked for.
+        plan: The answer.
+        running: The islands that ran when it was given.
 
     Raises:
         SpecError: the spec itself cannot be resolved.
     """
-    problem = to_problem(plan.name, spec)
+    problem = replace(to_problem(plan.name, spec), running=running)
     return [finding for item in run_checks(problem, plan) for finding in item.findings]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import THETA_UNIT, content_hash
 from archipelago.planner.checks.facts import TOLERANCE
+from archipelago.planner.problem import Objective
 from archipelago.planner.reader import Node
 
 if TYPE_CHECKING:
@@ -22,17 +23,27 @@ def check(document: Document, plan: Plan) -> Iterator[str]:
     yield from _islands(document, groups)
     yield from _members(document, plan)
     yield from _pools(document, plan)
+    yield from _figures(document, plan)
+    found = content_hash(document)
+    if document.get("hash") != found:
+        yield f"hash: {document.get('hash')} stated, the content has {found}"
+
+
+def _figures(document: Document, plan: Plan) -> Iterator[str]:
+    """The unit of theta, and the bound as throughput where theta has one."""
     unit = THETA_UNIT[plan.objective]
     if document.get("thetaUnit") != unit:
         yield f"thetaUnit: {document.get('thetaUnit')!r} stated, {plan.objective} has {unit!r}"
+    if plan.objective is Objective.COST:
+        for field in ("bound", "thetaBound"):
+            if field in document:
+                yield f"{field}: stated, although the plan is proved by its cost; see costBound"
+        return
     per_theta = plan.throughput / plan.theta if plan.theta else 1.0
     bound = plan.certificate.bound * per_theta
     stated = document.get("bound")
     if not isinstance(stated, (int, float)) or not math.isclose(stated, bound, rel_tol=TOLERANCE):
         yield f"bound: {stated} req/s stated, thetaBound gives {bound:.9g}"
-    found = content_hash(document)
-    if document.get("hash") != found:
-        yield f"hash: {document.get('hash')} stated, the content has {found}"
 
 
 def _islands(document: Document, groups: dict[str, Group]) -> Iterator[str]:
@@ -70,7 +81,7 @@ def _pools(document: Document, plan: Plan) -> Iterator[str]:
         if name not in spec or name not in stated:
             yield f"pools[{name}]: not in both the plan and the problem"
             continue
-        used = sum(g.gpus * g.islands for g in plan.groups if g.pool == name)
+        used = sum(_taken(group, name) * group.islands for group in plan.groups)
         for field, value in (
             ("accelerator", spec[name]["accelerator"]),
             ("count", spec[name]["count"]),
@@ -79,3 +90,10 @@ def _pools(document: Document, plan: Plan) -> Iterator[str]:
         ):
             if stated[name].get(field) != value:
                 yield f"pools[{name}].{field}: {stated[name].get(field)!r} stated, it is {value!r}"
+
+
+def _taken(group: Group, pool: str) -> int:
+    """GPUs that one island of a group takes from a pool."""
+    if not group.parts:
+        return group.gpus if group.pool == pool else 0
+    return sum(part.gpus for part in group.parts if part.pool == pool)

@@ -6,32 +6,43 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.checks.lengths import atoms_by_range
+from archipelago.planner.checks.parts import wrong_parts
 from archipelago.planner.plan import MILLION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from archipelago.perfmodel.model import PerformanceModel
     from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.plan import Group, Island, Plan
+    from archipelago.planner.plan import Group, Island, Part, Plan
     from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
 
 TOLERANCE = 1e-6
 """Relative slack of every comparison of rates and times: a thousand times the document's digits."""
 
 
-Build: TypeAlias = "Callable[[Pool, ModelDemand, Parallelism], PerformanceModel]"
+Placed: TypeAlias = "Sequence[tuple[Pool, Part]]"
+"""The pools of an island, each with what it gives."""
+Build: TypeAlias = "Callable[[Placed, ModelDemand, Parallelism], PerformanceModel]"
 """How the model of times of an island is made."""
 
 
-def roofline(pool: Pool, model: ModelDemand, parallelism: Parallelism) -> PerformanceModel:
+def roofline(placed: Placed, model: ModelDemand, parallelism: Parallelism) -> PerformanceModel:
     """The model of times that plans are made with.
 
     Raises:
         PerfModelError: such an island cannot exist, e.g. the weights do not fit.
     """
+    if len(placed) > 1:
+        sections = [
+            Section(pool.accelerator, part.gpus, part.layers, pool.gpus_per_node)
+            for pool, part in placed
+        ]
+        return Pipeline(sections, model.architecture, parallelism.tp, model.max_sequences)
+    pool = placed[0][0]
     return Roofline(
         pool.accelerator,
         model.architecture,
@@ -39,6 +50,16 @@ def roofline(pool: Pool, model: ModelDemand, parallelism: Parallelism) -> Perfor
         gpus_per_node=pool.gpus_per_node,
         max_sequences=model.max_sequences,
     )
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where an island stands in one pool: its GPUs there and their nodes."""
+
+    island: Island
+    group: Group
+    gpus: int
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,22 +87,57 @@ class Facts:
 
     @cached_property
     def known_groups(self) -> list[Group]:
-        """Groups whose model and pool the problem has; ``structure`` reports the others."""
-        return [g for g in self.plan.groups if g.model in self.models and g.pool in self.pools]
+        """Groups whose model and pools the problem has and whose parts add up.
+
+        ``structure`` reports the others.
+        """
+        return [
+            group
+            for group in self.plan.groups
+            if group.model in self.models
+            and all(part.pool in self.pools for part in group.sections)
+            and not any(wrong_parts(group, self.models[group.model].architecture.layers))
+        ]
 
     @cached_property
-    def islands_by_pool(self) -> dict[str, list[tuple[Island, Group]]]:
-        """Islands with their group, by pool; an island of an unknown group is left out."""
-        found: dict[str, list[tuple[Island, Group]]] = {name: [] for name in self.pools}
+    def stands(self) -> dict[str, list[Stand]]:
+        """Where islands stand, by pool; islands of unknown groups and pools are left out."""
+        found: dict[str, list[Stand]] = {name: [] for name in self.pools}
         for island in self.plan.islands:
             group = self.groups.get(island.group)
-            if group is not None and group.pool in found:
-                found[group.pool].append((island, group))
+            for part, nodes in self._split(island, group) if group is not None else ():
+                if group is not None and part.pool in found:
+                    found[part.pool].append(Stand(island, group, part.gpus, nodes))
         return found
 
+    def _split(self, island: Island, group: Group) -> list[tuple[Part, tuple[str, ...]]]:
+        """Nodes of every part in turn; the last one has what is left."""
+        left, found = island.nodes, []
+        for part in group.sections[:-1]:
+            count = self.nodes_needed(part)
+            found.append((part, left[:count]))
+            left = left[count:]
+        return [*found, (group.sections[-1], left)]
+
+    def nodes_needed(self, part: Part) -> int:
+        """Nodes that the GPUs of a part take; 0 where its pool does not count in nodes."""
+        pool = self.pools.get(part.pool)
+        size = pool.gpus_per_node if pool else None
+        return -(-part.gpus // size) if size else 0
+
+    @cached_property
+    def links(self) -> dict[frozenset[str], float]:
+        """What each link between two classes carries in either direction [B/s]."""
+        return {frozenset(link.classes): link.bytes_per_second for link in self.problem.links}
+
+    def linked(self, one: str, other: str) -> bool:
+        """Whether a cache can go from one class to the other."""
+        return one == other or frozenset((one, other)) in self.links
+
     def performance(self, group: Group) -> PerformanceModel:
-        """The model of times of one island of a group; raises what ``build`` raises."""
-        return self.build(self.pools[group.pool], self.models[group.model], group.parallelism)
+        """The model of times of one island of a known group; raises what ``build`` raises."""
+        placed = [(self.pools[part.pool], part) for part in group.sections]
+        return self.build(placed, self.models[group.model], group.parallelism)
 
     def island_rates(self, group: Group) -> list[float]:
         """Requests per second of one island, per range, from theta and the integer weights.

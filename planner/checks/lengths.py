@@ -50,12 +50,12 @@ def _atoms(model: ModelDemand) -> list[Atom]:
     return [Atom(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
-def mean_seconds(model: ModelDemand, seconds: Callable[[FloatArray], FloatArray]) -> list[float]:
-    """E[seconds(l) | range j]; a range without requests counts at its middle."""
+def mean_by_range(model: ModelDemand, cost: Callable[[FloatArray], FloatArray]) -> list[float]:
+    """E[cost(l) | range j] (seconds, bytes); a range without requests counts at its middle."""
     found = []
     for atoms in _with_stand_ins(model):
         lengths = np.array([atom.length for atom in atoms])
-        times = [float(value) for value in np.broadcast_to(seconds(lengths), lengths.shape)]
+        times = [float(value) for value in np.broadcast_to(cost(lengths), lengths.shape)]
         total = sum(atom.probability for atom in atoms)
         found.append(
             sum(atom.probability * t for atom, t in zip(atoms, times, strict=True)) / total

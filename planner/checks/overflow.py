@@ -45,16 +45,17 @@ def _holds(facts: Facts, route: Route, model: ModelDemand, group: Group) -> Iter
     if longest + output > performance.max_length:
         yield f"{place}: longer than the model's {performance.max_length} tokens with its output"
     copies = float(group.parallelism.dp)
-    held = longest + (output if group.phase is Phase.DECODE else 1.0)
+    held = longest + (1.0 if group.phase is Phase.PREFILL else output)
     if held > performance.kv_capacity() / copies * (1 + TOLERANCE):
         yield f"{place}: {held:.0f} tokens do not fit into the KV memory of one copy"
-    if group.phase is Phase.PREFILL:
-        limit, alone = model.targets.ttft, performance.prefill_time(np.array([longest]))
-    else:
-        limit = model.targets.tpot
-        alone = performance.decode_step_time(np.array([copies]), np.array([copies * held]))
-    if limit is not None and float(alone[0]) > limit * (1 + TOLERANCE):
-        yield (
-            f"{place}: one request alone takes {float(alone[0]) * 1e3:.1f} ms, the target is "
-            f"{limit * 1e3:.0f} ms"
-        )
+    for stage in group.phase.stages:
+        if stage is Phase.PREFILL:
+            limit, alone = model.targets.ttft, performance.prefill_time(np.array([longest]))
+        else:
+            limit = model.targets.tpot
+            alone = performance.decode_step_time(np.array([copies]), np.array([copies * held]))
+        if limit is not None and float(alone[0]) > limit * (1 + TOLERANCE):
+            yield (
+                f"{place}: one request alone takes {float(alone[0]) * 1e3:.1f} ms, the target is "
+                f"{limit * 1e3:.0f} ms"
+            )

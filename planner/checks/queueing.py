@@ -1,4 +1,4 @@
-"""How busy a prefill island may be so that prompts do not wait too long for their first token."""
+"""How busy with prompts an island may be so that none waits too long for its first token."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from archipelago.planner.problem import ModelDemand
 
 
-def utilisation_cap(model: ModelDemand, performance: PerformanceModel) -> float:
+def utilisation_cap(model: ModelDemand, performance: PerformanceModel, step: float = 0.0) -> float:
     """The busy share rho at which the mean time to first token reaches the target; 1 without one.
 
     An M/G/1 queue over the model's whole mix waits W = rho / (1 - rho) * E[S^2] / (2 E[S]) on
-    average (Pollaczek-Khinchine), and the target is met while W + E[S] <= T.
+    average (Pollaczek-Khinchine), and the target is met while W + E[S] <= T. On a mixed island a
+    prompt also waits for the rest of the token step that is under way, half of ``step`` [s] on
+    average.
     """
     target = model.targets.ttft
     if target is None:
@@ -25,7 +27,8 @@ def utilisation_cap(model: ModelDemand, performance: PerformanceModel) -> float:
     mix = [float(p) for p in lengths.probability]
     mean = sum(p * t for p, t in zip(mix, times, strict=True))
     square = sum(p * t * t for p, t in zip(mix, times, strict=True))
-    if mean >= target:
+    spare = target - mean - step / 2
+    if spare <= 0:
         return 0.0
-    odds = (target - mean) * 2 * mean / square  # rho / (1 - rho)
+    odds = spare * 2 * mean / square  # rho / (1 - rho)
     return odds / (1 + odds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.checks.facts import TOLERANCE
 from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import STAGES, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,7 @@ def _route(facts: Facts, route: Route) -> Iterator[str]:
         if pair.weight < 1:
             yield f"{place}.pairs: weight {pair.weight} of {pair.prefill} -> {pair.decode}"
         yield from _ends(facts, place, route.model, pair)
+        yield from _handover(facts, place, pair)
     model = facts.models.get(route.model)
     if model is None:
         return
@@ -97,11 +98,30 @@ def _route(facts: Facts, route: Route) -> Iterator[str]:
 
 
 def _ends(facts: Facts, place: str, model: str, pair: Pair) -> Iterator[str]:
-    for phase, name in ((Phase.PREFILL, pair.prefill), (Phase.DECODE, pair.decode)):
+    for stage, name in zip(STAGES, (pair.prefill, pair.decode), strict=True):
         group = facts.groups.get(name)
         if group is None:
-            yield f"{place}.pairs: {phase} group {name!r} does not exist"
+            yield f"{place}.pairs: {stage} group {name!r} does not exist"
         elif group.model != model:
-            yield f"{place}.pairs: {phase} group {name!r} serves model {group.model!r}"
-        elif group.phase is not phase:
-            yield f"{place}.pairs: group {name!r} serves {group.phase}, not {phase}"
+            yield f"{place}.pairs: {stage} group {name!r} serves model {group.model!r}"
+        elif stage not in group.phase.stages:
+            yield f"{place}.pairs: group {name!r} serves {group.phase}, not {stage}"
+
+
+def _handover(facts: Facts, place: str, pair: Pair) -> Iterator[str]:
+    """A request leaves no mixed island, and a cache goes only where a link leads."""
+    prefill, decode = facts.groups.get(pair.prefill), facts.groups.get(pair.decode)
+    if prefill is None or decode is None or prefill is decode:
+        return
+    for group in (prefill, decode):
+        if group.phase is Phase.MIXED:
+            yield (
+                f"{place}.pairs: {pair.prefill} -> {pair.decode}: {group.name} is mixed, its "
+                "requests stay where they start"
+            )
+    ends = (prefill.domain_class, decode.domain_class)
+    if not facts.linked(*ends):
+        yield (
+            f"{place}.pairs: {pair.prefill} -> {pair.decode}: no link between the classes "
+            f"{ends[0]} and {ends[1]}"
+        )

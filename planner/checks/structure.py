@@ -6,7 +6,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from archipelago.planner.problem import Phase
+from archipelago.planner.checks.nodes import classes
+from archipelago.planner.checks.parts import wrong_parts
+from archipelago.planner.problem import STAGES, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +32,9 @@ def check(facts: Facts) -> Iterator[str]:
     for group in plan.groups:
         yield from _group(facts, group, members[group.name])
     for model in facts.models:
-        for phase in Phase:
-            if not any(g.model == model and g.phase is phase for g in plan.groups):
-                yield f"models[{model}]: no island serves {phase}"
+        for stage in STAGES:
+            if not any(g.model == model and stage in g.phase.stages for g in plan.groups):
+                yield f"models[{model}]: no island serves {stage}"
 
 
 def _names(kind: str, names: list[str]) -> Iterator[str]:
@@ -51,8 +53,7 @@ def _group(facts: Facts, group: Group, members: int) -> Iterator[str]:
         yield (
             f"{place}.gpus: {group.gpus} stated, {group.parallelism} uses {group.parallelism.gpus}"
         )
-    if group.pool not in facts.pools:
-        yield f"{place}.pool: {group.pool!r} is not a pool of the problem"
+    yield from _place(facts, group)
     model = facts.models.get(group.model)
     if model is None:
         yield f"{place}.model: {group.model!r} is not a model of the problem"
@@ -63,3 +64,23 @@ def _group(facts: Facts, group: Group, members: int) -> Iterator[str]:
         yield f"{place}.parallelism: ep {group.parallelism.ep} for a model without experts"
     if group.phase is Phase.PREFILL and group.max_batch != 1:
         yield f"{place}.maxBatch: {group.max_batch} stated, prefill takes one prompt at a time"
+    if group.phase not in model.phases:
+        allowed = ", ".join(model.phases)
+        yield f"{place}.phase: {group.phase}, model {model.name} is to be served by {allowed}"
+    for finding in wrong_parts(group, model.architecture.layers):
+        yield f"{place}.parts: {finding}"
+
+
+def _place(facts: Facts, group: Group) -> Iterator[str]:
+    """Pools that exist and may form an island together, and a class that each of them has."""
+    place = f"groups[{group.name}]"
+    for part in group.sections:
+        pool = facts.pools.get(part.pool)
+        if pool is None:
+            yield f"{place}.pool: {part.pool!r} is not a pool of the problem"
+        elif group.domain_class not in classes(pool):
+            yield f"{place}.domainClass: pool {pool.name} has no class {group.domain_class!r}"
+    names = tuple(part.pool for part in group.parts)
+    if names and names not in facts.problem.pipelines:
+        declared = "; ".join(", ".join(names) for names in facts.problem.pipelines) or "none"
+        yield f"{place}.parts: {', '.join(names)} are no pipeline of the problem ({declared})"

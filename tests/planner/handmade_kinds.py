@@ -84,18 +84,16 @@ MIXED = replace(
     ),
 )  # fmt: skip
 
-CLASS_POOLS = pools(
-    a={
-        "domains": (Domain("rack-0", 1, "east"), Domain("rack-1", 1, "west")),
-        "nic_per_gpu": 1e8,
-    }
-)
+CLASSES_A: dict[str, Any] = {
+    "domains": (Domain("rack-0", 1, "east"), Domain("rack-1", 1, "west")),
+    "nic_per_gpu": 1e8,
+}
 LINKS = (
     Link(("default", "east"), 5e6),
     Link(("default", "west"), 1e8),
     Link(("east", "west"), 2e7),
 )
-CLASSES_PROBLEM = replace(problem(links=LINKS), pools=CLASS_POOLS)
+CLASSES_PROBLEM = replace(problem(links=LINKS), pools=pools(a=CLASSES_A))
 CLASSES = replace(
     PLAN,
     groups=(
@@ -125,17 +123,13 @@ PIPELINE = replace(
     ),
 )  # fmt: skip
 
-RENTED_PROBLEM = replace(
-    problem(),
-    pools=pools(
-        a={
-            "count": 8,
-            "max_count": 16,
-            "domains": (Domain("rack-0", 1),),
-            "billing": Billing.PER_NODE,
-        }
-    ),
-)
+RENTED_A: dict[str, Any] = {
+    "count": 8,
+    "max_count": 16,
+    "domains": (Domain("rack-0", 1),),
+    "billing": Billing.PER_NODE,
+}
+RENTED_PROBLEM = replace(problem(), pools=pools(a=RENTED_A))
 RENTED = replace(
     PLAN,
     groups=(ONE_SHORT, LONG_PREFILL, MAIN, SPARE),

@@ -321,7 +321,7 @@ def test_range_without_requests_counts_at_its_middle() -> None:
     model = demand(shares=(1.0, 0.0))
     asked = lengths.decoding(model)
     assert (asked[1].output, asked[1].context) == (10.0, 154.5)
-    assert lengths.mean_seconds(model, Affine().prefill_occupancy) == pytest.approx([0.05, 0.1495])
+    assert lengths.mean_by_range(model, Affine().prefill_occupancy) == pytest.approx([0.05, 0.1495])
 
 
 def test_shares_no_code_with_the_builder() -> None:

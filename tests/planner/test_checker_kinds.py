@@ -1,0 +1,611 @@
+"""The checker on every kind of island and objective: good plans pass, each flaw is found."""
+
+import copy
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.pipeline import Pipeline
+from archipelago.planner.canonical import content_hash
+from archipelago.planner.checker import run_checks
+from archipelago.planner.checks import document as copies
+from archipelago.planner.checks import queueing
+from archipelago.planner.checks.facts import roofline
+from archipelago.planner.document import plan_document
+from archipelago.planner.plan import Certificate, Pair, Part, Plan, Planned
+from archipelago.planner.problem import (
+    Billing,
+    Domain,
+    Link,
+    Objective,
+    Phase,
+    PlanningProblem,
+    Targets,
+)
+from tests.planner.affine import Affine
+from tests.planner.handmade import POOLS, build, problem, resource
+from tests.planner.handmade_kinds import (
+    ALL_PHASES,
+    CHANGED,
+    CHANGED_PROBLEM,
+    CLASSES,
+    CLASSES_A,
+    CLASSES_PROBLEM,
+    COST,
+    COST_PROBLEM,
+    LINKS,
+    MIXED,
+    MIXED_PROBLEM,
+    PIPELINE,
+    PIPELINE_PROBLEM,
+    RENTED,
+    RENTED_A,
+    RENTED_PROBLEM,
+    RUNNING,
+    SPARING,
+    SPARING_PROBLEM,
+    altered,
+    pools,
+)
+from tests.planner.small import demand
+
+GOOD = {
+    "mixed": (MIXED, MIXED_PROBLEM),
+    "classes": (CLASSES, CLASSES_PROBLEM),
+    "pipeline": (PIPELINE, PIPELINE_PROBLEM),
+    "rented": (RENTED, RENTED_PROBLEM),
+    "cost": (COST, COST_PROBLEM),
+    "changed": (CHANGED, CHANGED_PROBLEM),
+    "changed, as a file": (CHANGED, problem()),
+    "sparing": (SPARING, SPARING_PROBLEM),
+}
+
+
+def findings(plan: Plan, asked: PlanningProblem, model: object = build) -> str:
+    checked = run_checks(asked, plan, model)  # type: ignore[arg-type]
+    return "\n".join(finding for item in checked for finding in item.findings)
+
+
+@pytest.mark.parametrize(("plan", "asked"), GOOD.values(), ids=GOOD.keys())
+def test_good_plans_of_every_kind_have_no_findings(plan: Plan, asked: PlanningProblem) -> None:
+    assert findings(plan, asked) == ""
+
+
+def with_route(plan: Plan, number: int, *pairs: Pair) -> Plan:
+    routes = list(plan.routes)
+    routes[number] = replace(routes[number], pairs=pairs)
+    return replace(plan, routes=tuple(routes))
+
+
+def parts(*of: tuple[str, int, int], **more: Any) -> Plan:  # noqa: ANN401
+    return altered(PIPELINE, "long-prefill", parts=tuple(Part(*part) for part in of), **more)
+
+
+def mixed_asked(**more: Any) -> PlanningProblem:  # noqa: ANN401
+    return replace(problem(), models=(demand(phases=ALL_PHASES, **more),))
+
+
+BROKEN_MIXED = {
+    "mixed where it is not asked for": (
+        MIXED,
+        problem(),
+        "groups[short-mixed].phase: mixed, model m is to be served by prefill, decode",
+    ),
+    "no decode where all is to be mixed": (
+        replace(MIXED, groups=MIXED.groups[1:2]),
+        MIXED_PROBLEM,
+        "models[m]: no island serves decode",
+    ),
+    "requests that leave their island": (
+        with_route(MIXED, 0, Pair("short-mixed", "main-decode", 1_000_000)),
+        MIXED_PROBLEM,
+        "short-mixed -> main-decode: short-mixed is mixed, its requests stay",
+    ),
+    "requests that enter a mixed island": (
+        with_route(MIXED, 1, Pair("long-prefill", "short-mixed", 1_000_000)),
+        MIXED_PROBLEM,
+        "long-prefill -> short-mixed: short-mixed is mixed",
+    ),
+    "a prefill group on both sides": (
+        with_route(MIXED, 1, Pair("long-prefill", "long-prefill", 1_000_000)),
+        MIXED_PROBLEM,
+        "group 'long-prefill' serves prefill, not decode",
+    ),
+    "a row of the network": (
+        altered(MIXED, "short-mixed", binding="network"),
+        MIXED_PROBLEM,
+        "'network' is no row of a mixed island (time, tpot, memory, batch)",
+    ),
+    # 13.1961 ms with the prompts in between, 10.4406 ms without
+    "the time per token without prompts": (
+        altered(MIXED, "short-mixed", step_time=0.01 / (1 - 0.0422)),
+        MIXED_PROBLEM,
+        "groups[short-mixed].tpotMilliseconds: 10.440593 stated, it is 13.196094",
+    ),
+    "a utilisation below the prompts' share": (
+        altered(MIXED, "short-mixed", utilisation=0.19),
+        MIXED_PROBLEM,
+        "groups[short-mixed].utilisation: 0.19 stated, 0.2 is in use",
+    ),
+    "TPOT with prompts in between": (
+        MIXED,
+        mixed_asked(targets=Targets(tpot=0.013)),
+        # at 13 ms a step of 40 * 0.013 sequences takes 10.5486 ms of the 80 % that prompts leave
+        "at theta a token, with prompts in between, would have to take at most 13.0000 ms (TPOT",
+    ),
+    "TPOT of one request alone": (
+        MIXED,
+        mixed_asked(targets=Targets(tpot=0.0111)),
+        "groups[short-mixed] [0, 100): TPOT of one sequence alone is 11.11 ms",
+    ),
+    "TTFT of one prompt alone": (
+        MIXED,
+        mixed_asked(targets=Targets(ttft=0.09)),
+        "groups[short-mixed] [0, 100): TTFT without load is 99.0 ms, the target 90 ms",
+    ),
+    # E[S] = 0.1, E[S^2] / (2 E[S]) = 0.0625 and half a step of 10.5569 ms: of T = 0.12 there are
+    # 14.7216 ms to wait, rho = 14.7216 / (14.7216 + 62.5) = 0.190641; without the step 0.242424
+    "TTFT behind a step": (
+        MIXED,
+        mixed_asked(targets=Targets(ttft=0.12)),
+        "groups[short-mixed]: each island is busy 0.200000 of the time, at most 0.190641",
+    ),
+}
+
+BROKEN_NETWORK = {
+    "a class that is not there": (
+        altered(CLASSES, "long-prefill", domain_class="east"),
+        CLASSES_PROBLEM,
+        "groups[long-prefill].domainClass: pool b has no class 'east'",
+    ),
+    "a node of another class": (
+        altered(CLASSES, "main-decode-0", nodes=("a-rack-0-0",)),
+        CLASSES_PROBLEM,
+        "islands[main-decode-0].nodes: a-rack-0-0 is in the class east, its group in west",
+    ),
+    "classes without a link": (
+        CLASSES,
+        replace(CLASSES_PROBLEM, links=LINKS[:2]),
+        "short-prefill -> main-decode: no link between the classes east and west",
+    ),
+    "a link too slow": (
+        CLASSES,
+        replace(CLASSES_PROBLEM, links=(*LINKS[:2], Link(("east", "west"), 14.9e6))),
+        "network: 15.000000 MB/s go from the class east to west, the link carries 14.900000",
+    ),
+    "adapters too slow": (
+        CLASSES,
+        replace(CLASSES_PROBLEM, pools=pools(a={**CLASSES_A, "nic_per_gpu": 9e6})),
+        # 75 MB/s into eight GPUs of 9 MB/s
+        "groups[main-decode]: caches in flight take 1.041667 of what each island's adapters carry",
+    ),
+    "a use of adapters not stated": (
+        altered(CLASSES, "main-decode", utilisation=0.0887875),
+        CLASSES_PROBLEM,
+        "groups[main-decode].utilisation: 0.0887875 stated, 0.09375 is in use",
+    ),
+    # 10 MB/s from each prefill island of four GPUs of 20 MB/s: 0.125 against 0.1 of the time
+    "adapters that bind prefill": (
+        CLASSES,
+        replace(CLASSES_PROBLEM, pools=pools(a={**CLASSES_A, "nic_per_gpu": 2e7})),
+        "groups[short-prefill].utilisation: 0.1 stated, it is 0.125",
+    ),
+}
+
+BROKEN_PARTS = {
+    "a pipeline that is not declared": (
+        PIPELINE,
+        problem(),
+        "groups[long-prefill].parts: a, b are no pipeline of the problem (none)",
+    ),
+    "pools in another order": (
+        parts(("b", 2, 8), ("a", 4, 24), pool="b+a"),
+        PIPELINE_PROBLEM,
+        "parts: b, a are no pipeline of the problem (a, b)",
+    ),
+    "a part alone": (
+        parts(("a", 4, 32), pool="a", gpus=4, parallelism=Parallelism(tp=2, pp=2)),
+        PIPELINE_PROBLEM,
+        "parts: 1 of a; an island has one part of each of its pools",
+    ),
+    "a pool twice": (
+        parts(("a", 4, 24), ("a", 2, 8), pool="a+a"),
+        PIPELINE_PROBLEM,
+        "parts: 2 of a, a; an island has one part of each of its pools",
+    ),
+    "a pool of another name": (
+        altered(PIPELINE, "long-prefill", pool="a"),
+        PIPELINE_PROBLEM,
+        "parts: of a+b, the group is of a",
+    ),
+    "other GPUs": (
+        parts(("a", 2, 24), ("b", 2, 8)),
+        PIPELINE_PROBLEM,
+        "parts: 4 GPUs, the group states 6",
+    ),
+    "half a stage": (
+        parts(("a", 5, 24), ("b", 1, 8)),
+        PIPELINE_PROBLEM,
+        "parts: 5 GPUs of a are no whole stages of 2 GPUs",
+    ),
+    "copies": (
+        altered(PIPELINE, "long-prefill", parallelism=Parallelism(tp=2, dp=3)),
+        PIPELINE_PROBLEM,
+        "parts: tp2-dp3 for a pipeline over several pools",
+    ),
+    "layers that are lost": (
+        parts(("a", 4, 23), ("b", 2, 8)),
+        PIPELINE_PROBLEM,
+        "parts: 31 layers, the model has 32",
+    ),
+    "a stage without layers": (
+        parts(("a", 4, 1), ("b", 2, 31)),
+        PIPELINE_PROBLEM,
+        "parts: 1 layers in 2 stages of a; each holds at least one",
+    ),
+    "a pool that is not there": (
+        parts(("a", 4, 24), ("c", 2, 8), pool="a+c"),
+        PIPELINE_PROBLEM,
+        "groups[long-prefill].pool: 'c' is not a pool of the problem",
+    ),
+    "a class that one pool has not": (
+        altered(PIPELINE, "long-prefill", domain_class="east"),
+        replace(
+            PIPELINE_PROBLEM,
+            pools=pools(a={"domains": (Domain("rack-0", 1, "east"), Domain("rack-1", 1))}),
+        ),
+        "groups[long-prefill].domainClass: pool b has no class 'east'",
+    ),
+    "a part without its node": (
+        altered(PIPELINE, "long-prefill-0", nodes=()),
+        PIPELINE_PROBLEM,
+        "islands[long-prefill-0].nodes: 0 named, 4 GPUs need 1",
+    ),
+    "a node too many": (
+        altered(PIPELINE, "long-prefill-0", nodes=("a-rack-0-0", "a-rack-1-0")),
+        PIPELINE_PROBLEM,
+        "islands[long-prefill-0].nodes: named, but pool b does not say how many GPUs",
+    ),
+    "a node too full": (
+        altered(PIPELINE, "long-prefill-0", nodes=("a-rack-1-0",)),
+        PIPELINE_PROBLEM,
+        "nodes[a-rack-1-0]: islands take 12 GPUs, it has 8",
+    ),
+    "more GPUs of a pool than it has": (
+        PIPELINE,
+        replace(PIPELINE_PROBLEM, pools=(POOLS[0], replace(POOLS[1], count=3))),
+        "pools[b]: islands use 4 GPUs, the pool has 3",
+    ),
+    "a size that the pool does not allow": (
+        PIPELINE,
+        replace(PIPELINE_PROBLEM, pools=(replace(POOLS[0], island_sizes=(8,)), POOLS[1])),
+        "pools[a]: no island may have 4 GPUs there",
+    ),
+    "a part across nodes": (
+        altered(
+            parts(("a", 16, 24), ("b", 2, 8), gpus=18, parallelism=Parallelism(tp=2, pp=9)),
+            "long-prefill-0",
+            nodes=("a-rack-0-0", "a-rack-0-1"),
+        ),
+        PIPELINE_PROBLEM,
+        "islands[long-prefill-0]: 16 GPUs of pool a; a part of an island of several pools stands",
+    ),
+}
+
+BROKEN_RENTS = {
+    "more than may be rented": (
+        RENTED,
+        replace(RENTED_PROBLEM, pools=pools(a={**RENTED_A, "max_count": 8})),
+        "pools[a]: islands use 12 GPUs, the pool has 8",
+    ),
+    "a rented node that is not there": (
+        altered(RENTED, "main-decode-0", nodes=("a-rented-1",)),
+        RENTED_PROBLEM,
+        "islands[main-decode-0].nodes: pool a has no node 'a-rented-1'",
+    ),
+    "rent not stated": (
+        replace(RENTED, rented=()),
+        RENTED_PROBLEM,
+        "pools[a].rented: 0 stated, the islands need 8",
+    ),
+    "rent of a pool that has enough": (
+        replace(RENTED, rented=(("a", 8), ("b", 1))),
+        RENTED_PROBLEM,
+        "pools[b].rented: 1 stated, the islands need 0",
+    ),
+    "rent of a pool that is not there": (
+        replace(RENTED, rented=(("a", 8), ("c", 1))),
+        RENTED_PROBLEM,
+        "pools[c].rented: 1 stated, the islands need 0",
+    ),
+    # GPUs of islands: 12 at $1 and 4 at $2; nodes: 2 of 8
+    "GPUs paid for instead of nodes": (
+        replace(RENTED, cost_per_hour=Decimal(20)),
+        RENTED_PROBLEM,
+        "costPerHour: 20 stated, the islands cost 24",
+    ),
+    "nodes paid for instead of GPUs": (
+        RENTED,
+        replace(RENTED_PROBLEM, pools=pools(a={**RENTED_A, "billing": Billing.PER_GPU})),
+        "costPerHour: 24 stated, the islands cost 20",
+    ),
+    "a node rented beside an empty one": (
+        RENTED,
+        replace(
+            RENTED_PROBLEM,
+            pools=pools(
+                a={**RENTED_A, "count": 16, "max_count": 24, "domains": (Domain("rack-0", 2),)}
+            ),
+        ),
+        "islands[main-decode-0].nodes: a-rented-0 would be rented, although pool a has room",
+    ),
+    "single GPUs beyond those that exist": (
+        RENTED,
+        replace(
+            RENTED_PROBLEM, pools=(RENTED_PROBLEM.pools[0], replace(POOLS[1], count=3, max_count=4))
+        ),
+        "pools[b].rented: 0 stated, the islands need 1",
+    ),
+}
+
+BROKEN_COST = {
+    "a bound above the cost": (
+        replace(COST, certificate=Certificate(24.01, -0.01 / 24, complete=True)),
+        COST_PROBLEM,
+        "costBound: 24.01 is above the cost, 24",
+    ),
+    "a gap of its own": (
+        replace(COST, certificate=Certificate(23.99, 0.0001, complete=True)),
+        COST_PROBLEM,
+        "gap: 0.0001 stated, costBound and costPerHour give 0.000416666667",
+    ),
+    "a gap too large": (
+        replace(COST, certificate=Certificate(23.0, 1 / 24, complete=True)),
+        COST_PROBLEM,
+        "gap: 0.0416666667 exceeds 0.001, although the search is complete",
+    ),
+    "an unfinished search without a reason": (
+        replace(COST, certificate=Certificate(23.0, 1 / 24, complete=False)),
+        COST_PROBLEM,
+        "reason: empty",
+    ),
+    "less than the headroom asked for": (
+        COST,
+        replace(COST_PROBLEM, min_headroom=1.1),
+        "theta: 1 is below minHeadroom, 1.1",
+    ),
+    "less than the stated rates": (
+        # theta = 1 are 9 req/s then: 8 of them are 0.888889
+        replace(COST, theta=8 / 9),
+        replace(COST_PROBLEM, min_headroom=None, models=(demand(rate=9.0),)),
+        "theta: 0.888888889 is below minHeadroom, 1",
+    ),
+    "the largest theta instead": (
+        replace(COST, objective=Objective.HEADROOM),
+        COST_PROBLEM,
+        "objective: headroom stated, the problem asks for cost",
+    ),
+}
+
+
+def changes(**more: Any) -> Plan:  # noqa: ANN401
+    assert CHANGED.changes is not None
+    return replace(CHANGED, changes=replace(CHANGED.changes, **more))
+
+
+BROKEN_CHANGES = {
+    "nothing said": (
+        replace(CHANGED, changes=None),
+        CHANGED_PROBLEM,
+        "changes: missing, although 4 islands run",
+    ),
+    "an island that is not there": (
+        changes(started=("long-prefill-0", "main-decode-0", "gone")),
+        problem(),
+        "changes: 'gone' is kept, moved or started, but is no island",
+    ),
+    "an island not accounted for": (
+        changes(started=("main-decode-0",), moved_gpus=12),
+        problem(),
+        "changes: island 'long-prefill-0' is neither kept, moved nor started",
+    ),
+    "an island twice": (
+        changes(moved=("old-1", "old-0"), moved_gpus=18),
+        problem(),
+        "changes: 'old-0' stands 2 times among kept, moved and started",
+    ),
+    "stopped and kept": (
+        changes(stopped=("old-2", "old-3")),
+        problem(),
+        "changes.stopped: 'old-3' is also kept or moved",
+    ),
+    "stopped and in the plan": (
+        changes(kept=("old-0",), stopped=("old-2", "old-3")),
+        problem(),
+        "changes.stopped: 'old-3' is an island of the plan",
+    ),
+    "other GPUs": (changes(moved_gpus=10), problem(), "movedGpus: 10 stated, islands that start"),
+    "a running island forgotten": (
+        changes(stopped=()),
+        CHANGED_PROBLEM,
+        "changes: 'old-2' runs and stands 0 times among kept, moved and stopped",
+    ),
+    "a stopped island that does not run": (
+        changes(stopped=("old-2", "old-9")),
+        CHANGED_PROBLEM,
+        "changes: 'old-9' is kept, moved or stopped, but does not run",
+    ),
+    "kept, but of another kind": (
+        CHANGED,
+        problem(running=(*RUNNING[:3], replace(RUNNING[3], phase=Phase.PREFILL))),
+        "changes[old-3]: kept, but runs as prefill of m on 2 of b as tp2 and is planned as decode",
+    ),
+    "kept, but elsewhere": (
+        CHANGED,
+        problem(running=(replace(RUNNING[0], nodes=("a-rack-1-0",)), *RUNNING[1:])),
+        "changes[old-0]: kept, but runs on a-rack-1-0 and is planned on a-rack-0-0",
+    ),
+    "moved, but of another kind": (
+        CHANGED,
+        problem(running=(RUNNING[0], replace(RUNNING[1], parts=(("a", 2),)), *RUNNING[2:])),
+        "changes[old-1]: moved, but runs as prefill of m on 2 of a as tp4, planned as prefill",
+    ),
+    "moved, but in its place": (
+        changes(kept=("old-3",), moved=("old-0", "old-1"), moved_gpus=18),
+        CHANGED_PROBLEM,
+        "changes[old-0]: moved, but stays on a-rack-0-0",
+    ),
+    "stopped and started as it is": (
+        changes(
+            kept=("old-3",),
+            stopped=("old-0", "old-2"),
+            started=("old-0", "long-prefill-0", "main-decode-0"),
+            moved_gpus=18,
+        ),
+        CHANGED_PROBLEM,
+        "changes[old-0]: stopped and started as it is; it is kept",
+    ),
+}
+
+BROKEN_SPARING = {
+    # busy 0.6 of the time
+    "prefill busier than allowed": (
+        SPARING,
+        mixed_asked(max_utilisation=0.59),
+        "groups[long-prefill]: each island is busy 0.600000 of the time, at most 0.590000",
+    ),
+    "a mixed island busier than allowed": (
+        SPARING,
+        mixed_asked(max_utilisation=0.19),
+        "groups[short-mixed]: at theta, with 0.81 of its capacity unused, prompts take all of",
+    ),
+    # four times the load: prompts take 0.8 of the time, and 160 sequences per second of time per
+    # token are 40 at 250 ms, where a step of 10 + 250 * 0.1688 = 52.2 ms in a fifth takes 261 ms
+    "a batch beyond what is allowed": (
+        altered(SPARING, "short-mixed", max_batch=40),
+        mixed_asked(max_utilisation=0.25),
+        "would have to take at most 250.0000 ms (batch of 40)",
+    ),
+    "use of the whole instead of the allowed": (
+        altered(SPARING, "short-mixed", utilisation=0.24),
+        SPARING_PROBLEM,
+        "groups[short-mixed].utilisation: 0.24 stated, 0.25 is in use",
+    ),
+    "adapters busier than allowed": (
+        CLASSES,
+        replace(CLASSES_PROBLEM, models=(demand(max_utilisation=0.09),)),
+        "0.093750 of what each island's adapters carry, at most 0.09 is allowed",
+    ),
+}
+
+BROKEN = {
+    f"{kind}: {name}": case
+    for kind, cases in (
+        ("mixed", BROKEN_MIXED),
+        ("network", BROKEN_NETWORK),
+        ("parts", BROKEN_PARTS),
+        ("rented", BROKEN_RENTS),
+        ("cost", BROKEN_COST),
+        ("changes", BROKEN_CHANGES),
+        ("sparing", BROKEN_SPARING),
+    )
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize(("plan", "asked", "expected"), BROKEN.values(), ids=BROKEN.keys())
+def test_finds_what_is_wrong(plan: Plan, asked: PlanningProblem, expected: str) -> None:
+    assert expected in findings(plan, asked)
+
+
+def test_mixed_island_that_prompts_fill_is_found() -> None:
+    """4 req/s of 0.25 s are all of the time: no token is ever made."""
+    found = findings(MIXED, MIXED_PROBLEM, lambda *_: Affine(per_token=5e-3))
+    assert "groups[short-mixed]: at theta prompts take all of the time, 1.000000" in found
+
+
+def test_waiting_behind_a_step_costs_half_of_it() -> None:
+    """E[S] = 0.1, E[S^2] = 0.0125, T = 0.16 and a step of 0.04: odds = 0.04 / 0.0625 = 0.64."""
+    asked = demand(targets=Targets(ttft=0.16))
+    assert queueing.utilisation_cap(asked, Affine(), 0.04) == pytest.approx(0.64 / 1.64)
+    assert queueing.utilisation_cap(asked, Affine(), 0.12) == 0.0
+
+
+def test_slowest_part_limits_what_an_island_hands_over() -> None:
+    """Two GPUs of ``b`` hold 8 of 32 layers: 2 * 7.4 MB/s move 59.2 MB/s of whole caches, of 60.
+
+    Four of ``a`` hold 24: 4 * 12 MB/s move 64 MB/s.
+    """
+    slow = pools(a={"nic_per_gpu": 12e6}, b={"nic_per_gpu": 7.4e6})
+    found = findings(PIPELINE, replace(PIPELINE_PROBLEM, pools=slow))
+    assert "groups[long-prefill]: caches in flight take 1.013514 of what" in found
+    fast = pools(a={"nic_per_gpu": 12e6}, b={"nic_per_gpu": 7.6e6})
+    assert "groups[long-prefill]: caches" not in findings(
+        PIPELINE, replace(PIPELINE_PROBLEM, pools=fast)
+    )
+
+
+def test_links_carry_each_direction_by_itself() -> None:
+    """Long requests go from west to east, 4 req/s of 15 MB, while 15 MB/s come back."""
+    turned = altered(CLASSES, "long-prefill", domain_class="west")
+    turned = altered(turned, "spare-decode", domain_class="east")
+    turned = with_route(turned, 1, Pair("long-prefill", "spare-decode", 1_000_000))
+    wide, narrow = (
+        findings(turned, replace(CLASSES_PROBLEM, links=(Link(("east", "west"), speed),)))
+        for speed in (60e6, 59e6)
+    )
+    assert "network:" not in wide
+    assert "network: 60.000000 MB/s go from the class west to east, the link" in narrow
+
+
+def test_pipelines_are_judged_by_the_pipeline_model() -> None:
+    model = demand()
+    group = PIPELINE.groups[1]
+    placed = list(zip(POOLS, group.parts, strict=True))
+    assert isinstance(roofline(placed, model, group.parallelism), Pipeline)
+
+
+def test_document_of_the_cheapest_plan_states_no_bound_on_theta() -> None:
+    document = plan_document(resource(), Planned(COST, 0.0))
+    assert [*copies.check(document, COST)] == []
+    for field, value in (("bound", 8.0), ("thetaBound", 1.0)):
+        broken = {**document, field: value}
+        broken["hash"] = content_hash(broken)
+        assert [*copies.check(broken, COST)] == [
+            f"{field}: stated, although the plan is proved by its cost; see costBound"
+        ]
+
+
+def test_document_counts_the_parts_of_islands() -> None:
+    broken = copy.deepcopy(plan_document(resource(), Planned(PIPELINE, 0.0)))
+    broken["pools"][1]["used"] = 2
+    broken["hash"] = content_hash(broken)
+    assert [*copies.check(broken, PIPELINE)] == ["pools[b].used: 2 stated, it is 4"]
+
+
+@given(
+    prompts=st.floats(0.001, 0.7),
+    beta=st.floats(0.0, 2e-3),
+    kappa=st.floats(0.0, 2e-6),
+)
+def test_stated_steady_state_of_a_mixed_island_reproduces_itself(
+    prompts: float, beta: float, kappa: float
+) -> None:
+    """Tau = a / (1 - u - S) in closed form for an affine step; any other figure is found.
+
+    u = 4 req/s of 50 tokens; S = 40 beta + 2200 kappa.
+    """
+    model = Affine(per_token=prompts / 200, beta=beta, kappa=kappa)
+    tau = model.a / (1 - prompts - 40 * beta - 2200 * kappa)
+    point = {"step_time": tau, "sequences": 40 * tau, "kv_tokens": 2200 * tau}
+    island = f"groups[{MIXED.groups[0].name}]."
+    good = altered(MIXED, "short-mixed", utilisation=1.0, **point)
+    mine = [f for f in findings(good, MIXED_PROBLEM, lambda *_: model).split("\n") if island in f]
+    assert mine == []
+    wrong = altered(good, "short-mixed", step_time=tau * 1.00001)
+    assert f"{island}tpotMilliseconds" in findings(wrong, MIXED_PROBLEM, lambda *_: model)
