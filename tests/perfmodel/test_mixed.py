@@ -91,6 +91,57 @@ def test_the_wait_behind_steps_is_that_of_a_queue_with_vacations() -> None:
     assert prefill_utilisation(Line(), lengths, target, blocked=0.2) == pytest.approx(0.4)
 
 
+def simulated(line: Line, rate: float, prompt: float, output: int, length: int) -> list[float]:
+    """Mean TPOT and TTFT of 3,000 requests on one mixed island that puts prompts first."""
+    random = np.random.default_rng(1)
+    arrivals = np.cumsum(random.exponential(1 / rate, 3000)).tolist()
+    now, waited, paces = 0.0, 0.0, []
+    running: list[tuple[int, float]] = []  # tokens left, time of the first token
+    waiting = list(reversed(arrivals))
+    while waiting or running:
+        if waiting and (waiting[-1] <= now or not running):
+            arrival = waiting.pop()
+            now = max(now, arrival) + prompt
+            waited += now - arrival
+            running.append((output, now))
+            continue
+        cached = sum(length + output - left for left, _ in running)
+        now += float(line.decode_step_time(np.array(len(running)), np.array(cached)))
+        paces += [(now - born) / output for left, born in running if left == 1]
+        running = [(left - 1, born) for left, born in running if left > 1]
+    return [float(np.mean(paces)), waited / len(arrivals)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "prompt", "output", "length", "slower"),
+    [
+        (4.0, 0.05, 100, 1000, 0.04),  # u = 0.2
+        (15.0, 0.02, 100, 500, 0.04),  # u = 0.3
+        (4.0, 0.10, 100, 1000, 0.10),  # u = 0.4
+        (10.0, 0.05, 100, 1000, 0.11),  # u = 0.5
+        (1.0, 0.50, 200, 2000, 0.27),  # u = 0.5 of half-second prompts, five sequences at a time
+    ],
+)
+def test_how_far_the_mean_of_a_simulated_island_is_from_the_fixed_point(
+    rate: float, prompt: float, output: int, length: int, slower: float
+) -> None:
+    # The fixed point is a fluid limit, and optimistic: a request also waits for the prompts queued
+    # behind its own, and its tokens are rather made in large batches. ``slower`` is stated in
+    # docs/performance-model.md.
+    line = Line()
+    busy = rate * prompt
+    tpot, ttft = simulated(line, rate, prompt, output, length)
+    at = moments(output, length + output / 2)
+    point = fixed_point(line, np.array([rate]), at, busy)
+    assert tpot / point.step_time == pytest.approx(1 + slower, abs=0.015)
+    # The queue of prompts is close: wait u / (1 - u) S / 2 and half a step.
+    step = point.step_time * (1 - busy)
+    mean = prompt + busy / (1 - busy) * prompt / 2 + step / 2
+    assert ttft == pytest.approx(mean, rel=0.02)
+    lengths = from_samples([round(1000 * prompt)], [output])  # ``Line`` takes 1 ms per token
+    assert prefill_utilisation(line, lengths, mean, step) == pytest.approx(busy)
+
+
 def test_prompts_leave_less_time_for_the_batch() -> None:
     # Decode alone: 0.02 = 0.01 + B (1e-4 + 1e-4) gives 50. With 40 ms of prompt per 200 tokens
     # every sequence brings 0.2 ms more: 0.01 = B 4e-4 gives 25.
