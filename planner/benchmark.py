@@ -9,6 +9,7 @@ import numpy as np
 
 from archipelago.perfmodel import capacity
 from archipelago.perfmodel.errors import DoesNotFit
+from archipelago.perfmodel.pipeline import Pipeline, Section, balanced_layers
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase
@@ -64,8 +65,6 @@ def _performance(shape: Shape) -> tuple[PerformanceModel, tuple[int, ...]]:
             max_sequences=demand.max_sequences,
         )
         return alone, ()
-    from archipelago.perfmodel.pipeline import Pipeline, Section, balanced_layers
-
     stages = [Section(p.accelerator, gpus, 0, p.gpus_per_node) for p, gpus in shape.sections]
     tp = shape.parallelism.tp
     layers = balanced_layers(demand.architecture, stages, tp, str(shape.phase))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -24,6 +24,7 @@ from archipelago.planner.templates import build_catalogue
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.problem import Domain, ModelDemand, PlanningProblem, Pool
+    from archipelago.planner.templates import Bench
 
 MILLISECOND = 1e-3
 PRECISION = 0.01
@@ -36,6 +37,15 @@ MOST_GPUS = 16 * LARGEST_ISLAND
 
 Change: TypeAlias = Callable[[int], "PlanningProblem"]
 OutOfTime: TypeAlias = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The problem to relax, when to stop, and benchmarks that all tries share."""
+
+    problem: PlanningProblem
+    out_of_time: OutOfTime
+    bench: Bench = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,23 +66,21 @@ def relaxations(problem: PlanningProblem, out_of_time: OutOfTime) -> tuple[Relax
 
     Kinds that are not begun when the time runs out are left out.
     """
+    search = _Search(problem, out_of_time)
     kinds: list[Callable[[], Relaxation | None]] = [
-        lambda: _rate(problem),
-        lambda: _budget(problem),
-        lambda: _latency(problem, "ttft", out_of_time),
-        lambda: _latency(problem, "tpot", out_of_time),
-        *(
-            partial(_gpus, problem, pool, out_of_time)
-            for pool in sorted(problem.pools, key=lambda p: p.name)
-        ),
+        lambda: _rate(search),
+        lambda: _budget(search),
+        lambda: _latency(search, "ttft"),
+        lambda: _latency(search, "tpot"),
+        *(partial(_gpus, search, pool) for pool in sorted(problem.pools, key=lambda p: p.name)),
     ]
     offers = [None if out_of_time() else kind() for kind in kinds]
     return tuple(offer for offer in offers if offer is not None)
 
 
-def _program(problem: PlanningProblem) -> Program | None:
+def _program(problem: PlanningProblem, bench: Bench) -> Program | None:
     """The program, None where some model cannot be served enough of."""
-    catalogue = build_catalogue(problem)
+    catalogue = build_catalogue(problem, known=bench)
     for model in problem.models:
         served = served_ranges(catalogue.templates, model.name, len(model.ranges), problem.links)
         probability = model.lengths.moments(model.ranges).probability
@@ -81,9 +89,11 @@ def _program(problem: PlanningProblem) -> Program | None:
     return build_program(problem, catalogue.templates)
 
 
-def _optimum(problem: PlanningProblem, cost: Callable[[Program], FloatArray]) -> Solution | None:
+def _optimum(
+    problem: PlanningProblem, bench: Bench, cost: Callable[[Program], FloatArray]
+) -> Solution | None:
     """Least cost at the headroom asked for; None where that is infeasible."""
-    program = _program(problem)
+    program = _program(problem, bench)
     if program is None:
         return None
     asked = question(program, cost(program))
@@ -91,30 +101,39 @@ def _optimum(problem: PlanningProblem, cost: Callable[[Program], FloatArray]) ->
     return solve(program, asked, EFFORT)
 
 
-def _feasible(problem: PlanningProblem) -> bool:
-    return _optimum(problem, lambda program: np.zeros(program.columns)) is not None
+def _feasible(problem: PlanningProblem, bench: Bench) -> bool:
+    return _optimum(problem, bench, lambda program: np.zeros(program.columns)) is not None
 
 
 def _smallest(
-    change: Change, start: int, most: int, out_of_time: OutOfTime, step: int = 1
+    search: _Search, change: Change, start: int, most: int, step: int = 1
 ) -> _Found | None:
-    """Smallest value in start, start + step ... that is feasible, None if ``most`` is not."""
-    if start > most or not _feasible(change(most)):
+    """Smallest value in start, start + step ... that is feasible, None if ``most`` is not.
+
+    None too where the time runs out before anything but ``most`` is known to be feasible: that is
+    no small change.
+    """
+
+    def feasible(value: int) -> bool:
+        return _feasible(change(value), search.bench)
+
+    if start > most or not feasible(most):
         return None
     low, high = start - step, start
-    while high < most and not _feasible(change(high)):
-        if out_of_time():
-            return _Found(most, smallest=False)
+    while high < most and not feasible(high):
+        if search.out_of_time():
+            return None
         low, high = high, min(most, high + 2 * (high - low))
     while high - low > max(step, int(PRECISION * high) if step == 1 else step):
-        if out_of_time():
+        if search.out_of_time():
             return _Found(high, smallest=False)
         middle = low + (high - low) // (2 * step) * step
-        low, high = (low, middle) if _feasible(change(middle)) else (middle, high)
+        low, high = (low, middle) if feasible(middle) else (middle, high)
     return _Found(high, smallest=True)
 
 
-def _latency(problem: PlanningProblem, kind: str, out_of_time: OutOfTime) -> Relaxation | None:
+def _latency(search: _Search, kind: str) -> Relaxation | None:
+    problem = search.problem
     stated = [m for m in problem.models if getattr(m.targets, kind) is not None]
     if not stated:
         return None
@@ -129,7 +148,7 @@ def _latency(problem: PlanningProblem, kind: str, out_of_time: OutOfTime) -> Rel
             ),
         )
 
-    found = _smallest(change, now + 1, now * 1024, out_of_time)
+    found = _smallest(search, change, now + 1, now * 1024)
     if found is None:
         return None
     text = f"{kind.upper()} {found.hedge}{found.value} ms instead of {now} ms"
@@ -145,7 +164,8 @@ def _at_least(model: ModelDemand, kind: str, seconds: float) -> ModelDemand:
     return replace(model, targets=replace(model.targets, **{kind: seconds}))
 
 
-def _gpus(problem: PlanningProblem, pool: Pool, out_of_time: OutOfTime) -> Relaxation | None:
+def _gpus(search: _Search, pool: Pool) -> Relaxation | None:
+    problem = search.problem
     step = pool.gpus_per_node or 1
 
     def change(count: int) -> PlanningProblem:
@@ -156,7 +176,7 @@ def _gpus(problem: PlanningProblem, pool: Pool, out_of_time: OutOfTime) -> Relax
         return replace(problem, pools=pools)
 
     most = pool.count + MOST_GPUS // step * step
-    found = _smallest(change, pool.count + step, most, out_of_time, step)
+    found = _smallest(search, change, pool.count + step, most, step)
     if found is None:
         return None
     more = found.value - pool.count
@@ -173,10 +193,12 @@ def _grown_domains(pool: Pool, count: int) -> tuple[Domain, ...]:
     return (replace(pool.domains[0], nodes=pool.domains[0].nodes + more), *pool.domains[1:])
 
 
-def _budget(problem: PlanningProblem) -> Relaxation | None:
+def _budget(search: _Search) -> Relaxation | None:
+    problem = search.problem
     if problem.budget_per_hour is None:
         return None
-    found = _optimum(replace(problem, budget_per_hour=None), lambda program: program.price)
+    unlimited = replace(problem, budget_per_hour=None)
+    found = _optimum(unlimited, search.bench, lambda program: program.price)
     if found is None:
         return None
     cost = Decimal(math.ceil(found.objective * 100 - ROUNDING)) / 100
@@ -186,9 +208,10 @@ def _budget(problem: PlanningProblem) -> Relaxation | None:
     return Relaxation("budget", float(cost), "$/h", _names(problem), text)
 
 
-def _rate(problem: PlanningProblem) -> Relaxation | None:
+def _rate(search: _Search) -> Relaxation | None:
     """The share of the stated rates that the best plan sustains at the headroom asked for."""
-    program = None if problem.min_headroom is None else _program(problem)
+    problem = search.problem
+    program = None if problem.min_headroom is None else _program(problem, search.bench)
     if program is None or problem.min_headroom is None:
         return None
     cost = np.zeros(program.columns)

@@ -50,12 +50,16 @@ class Shape:
 
     @property
     def silicon(self) -> Hashable:
-        """What the benchmark depends on; pools of equal GPUs and adapters share it."""
+        """What the benchmark depends on beside lengths and ranges.
+
+        Pools of equal GPUs and adapters share it.
+        """
         parts = tuple(
             (pool.accelerator.name, pool.gpus_per_node, pool.nic_per_gpu, gpus)
             for pool, gpus in self.sections
         )
-        return self.demand.name, parts, self.phase, self.parallelism
+        demand = self.demand.name, self.demand.targets, self.demand.max_utilisation
+        return demand, parts, self.phase, self.parallelism
 
     def __str__(self) -> str:
         size = "+".join(str(gpus) for _, gpus in self.sections)

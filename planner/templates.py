@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.planner.benchmark import Unusable, benchmark
 from archipelago.planner.columns import kind_of
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from archipelago.planner.columns import Kind
     from archipelago.planner.problem import Phase, PlanningProblem
 
-__all__ = ["Catalogue", "Template", "build_catalogue"]
+__all__ = ["Bench", "Catalogue", "Template", "build_catalogue"]
+
+
+Bench: TypeAlias = "dict[Hashable, list[Template] | Unusable]"
+"""Benchmarks by what they depend on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +46,16 @@ class Catalogue:
     nearest: dict[tuple[str, Phase], Exclusion]
 
 
-def build_catalogue(problem: PlanningProblem, progress: Progress = quiet) -> Catalogue:
-    """Benchmark every shape, keep what can serve something and is not dominated."""
+def build_catalogue(
+    problem: PlanningProblem, progress: Progress = quiet, known: Bench | None = None
+) -> Catalogue:
+    """Benchmark every shape, keep what can serve something and is not dominated.
+
+    ``known``: what was benchmarked before, for problems of the same models' lengths and ranges;
+    it is added to.
+    """
     todo = list(shapes(problem))
-    known: dict[Hashable, list[Template] | Unusable] = {}
+    known = {} if known is None else known
     found: list[Template] = []
     missed: list[tuple[float, Shape, Exclusion]] = []
     for done, shape in enumerate(todo):
