@@ -126,7 +126,7 @@ def cli() -> None:
     multiple=True,
     metavar="CHANGE",
     help="Plan with a change and print the difference to the plan without it: pool=h20:+64, "
-    "price=h20:1.5, budget=+100, rate=llama:x2, slo=llama:tpot=40. Repeatable.",
+    "rent=h20:+64, price=h20:1.5, budget=+100, rate=llama:x2, slo=llama:tpot=40. Repeatable.",
 )
 @click.option(
     "--running",

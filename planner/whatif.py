@@ -1,10 +1,13 @@
 """``--what-if``: a ServingPlan with one thing changed, as if its file had said so.
 
-    pool=h20:+64   pool=h20:x2   pool=h20:128     GPUs of a pool
+    pool=h20:+64   pool=h20:x2   pool=h20:128     GPUs of a pool that exist
+    rent=h20:+64   rent=h20:none                  GPUs of a pool that can be rented
     price=h20:1.5                                 $ per GPU and hour
     budget=+100    budget=600    budget=none      $ per hour for everything
     rate=llama:x2                                 requests per second of a model
     slo=llama:tpot=40   slo=llama:ttft=none       latency targets [ms]
+    serving=llama:either                          what islands of a model may do
+    link=wan:x2                                   Gbit/s between two classes of domains
 
 A number sets, ``+`` and ``-`` add and take away, ``x`` multiplies. The changed spec passes the same
 rules as a file does.
@@ -16,15 +19,16 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.errors import InputError
+from archipelago.planner.problem import DEFAULT_CLASS
 from archipelago.planner.spec import ServingPlanResource, load_resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KINDS = ("pool", "price", "budget", "rate", "slo")
 NEW_DOMAIN = "what-if"
 """Network domain of nodes that are added to a pool with domains: nobody said where they stand."""
 NONE = "none"
+SERVING = {word.casefold(): word for word in ("Disaggregated", "Collocated", "Either")}
 
 
 def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingPlanResource:
@@ -44,13 +48,16 @@ def _apply(spec: dict[str, Any], text: str) -> None:
     kind, _, rest = text.partition("=")
     apply: dict[str, Callable[[dict[str, Any], str, str], None]] = {
         "pool": _pool,
+        "rent": _rent,
         "price": _price,
         "budget": _budget,
         "rate": _rate,
         "slo": _slo,
+        "serving": _serving,
+        "link": _link,
     }
     if kind not in apply or not rest:
-        raise _refuse(text, f"write KIND=...; kinds: {', '.join(KINDS)}")
+        raise _refuse(text, f"write KIND=...; kinds: {', '.join(apply)}")
     apply[kind](spec, rest, text)
 
 
@@ -63,14 +70,47 @@ def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
     count = _number(Decimal(pool["count"]), value, text)
     if count != int(count) or count < 0:
         raise _refuse(text, f"{count} GPUs are no whole number of GPUs")
-    if count == 0:
-        spec["pools"].remove(pool)
-        return
+    rentable = pool.get("maxCount", pool["count"]) - pool["count"]
     if pool.get("domains"):
         pool["domains"] = _domains(pool, int(count), text)
     pool["count"] = int(count)
+    _room(spec, pool, rentable)
+
+
+def _rent(spec: dict[str, Any], rest: str, text: str) -> None:
+    pool, value = _named(spec["pools"], "pool", rest, text)
+    old = Decimal(pool.get("maxCount", pool["count"]) - pool["count"])
+    new = Decimal(0) if value == NONE else _number(old, value, text)
+    if new != int(new):
+        raise _refuse(text, f"{new} GPUs are no whole number of GPUs")
+    _room(spec, pool, int(new))
+
+
+def _room(spec: dict[str, Any], pool: dict[str, Any], rentable: int) -> None:
+    """A pool with its count and so many GPUs to rent; without any it is gone."""
+    room = pool["count"] + rentable
+    pool.pop("maxCount", None)
+    if rentable:
+        pool["maxCount"] = room
     if pool.get("islandSizes"):
-        pool["islandSizes"] = [size for size in pool["islandSizes"] if size <= count]
+        pool["islandSizes"] = [size for size in pool["islandSizes"] if size <= room]
+    if not room:
+        spec["pools"].remove(pool)
+        _forget(spec, pool["name"])
+
+
+def _forget(spec: dict[str, Any], pool: str) -> None:
+    """What speaks of a pool that is gone, or of classes that no domain has any more."""
+    spec["pipelines"] = [p for p in spec.get("pipelines", ()) if pool not in p["pools"]]
+    classes = {c for p in spec["pools"] for c in _classes(p)}
+    if links := spec.get("network", {}).get("links"):
+        spec["network"]["links"] = [link for link in links if classes.issuperset(link["classes"])]
+
+
+def _classes(pool: dict[str, Any]) -> list[str]:
+    """Classes of a pool, in alphabetical order."""
+    domains = pool.get("domains", ())
+    return sorted({d.get("class", DEFAULT_CLASS) for d in domains} or {DEFAULT_CLASS})
 
 
 def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]]:
@@ -80,14 +120,24 @@ def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]
         raise _refuse(text, f"pool {pool['name']} has nodes of {pool['gpusPerNode']} GPUs")
     domains = sorted(pool["domains"], key=lambda domain: str(domain["name"]))
     if nodes > 0:
-        return [*domains, {"name": _free_name(domains), "nodes": nodes}]
-    while nodes < 0:
+        new = {"name": _free_name(domains), "nodes": nodes, "class": _one_class(pool, text)}
+        return [*domains, new]
+    while nodes < 0 and domains:
         taken = min(-nodes, domains[-1]["nodes"])
         nodes += taken
         domains[-1] = {**domains[-1], "nodes": domains[-1]["nodes"] - taken}
         if not domains[-1]["nodes"]:
             domains.pop()
     return domains
+
+
+def _one_class(pool: dict[str, Any], text: str) -> str:
+    """Class of new nodes; where there are several, nobody said which."""
+    classes = _classes(pool)
+    if len(classes) > 1:
+        named = " and ".join(classes)
+        raise _refuse(text, f"pool {pool['name']} stands in {named}: add the nodes in the file")
+    return classes[0]
 
 
 def _free_name(domains: list[dict[str, Any]]) -> str:
@@ -141,10 +191,27 @@ def _slo(spec: dict[str, Any], rest: str, text: str) -> None:
     slo[field] = int(milliseconds)
 
 
+def _serving(spec: dict[str, Any], rest: str, text: str) -> None:
+    model, value = _named(spec["models"], "model", rest, text)
+    if value.casefold() not in SERVING:
+        raise _refuse(text, f"write one of {', '.join(SERVING.values())}")
+    model["serving"] = SERVING[value.casefold()]
+
+
+def _link(spec: dict[str, Any], rest: str, text: str) -> None:
+    links = spec.get("network", {}).get("links", [])
+    link, value = _named(links, "link", rest, text)
+    if value == NONE:
+        links.remove(link)
+        return
+    old = Decimal(link["gigabitsPerSecond"])
+    link["gigabitsPerSecond"] = _text(_number(old, value, text))
+
+
 def _named(
     things: list[dict[str, Any]], kind: str, rest: str, text: str
 ) -> tuple[dict[str, Any], str]:
-    """The pool or model, by its name or by an accelerator that only one pool has."""
+    """The pool, model or link, by its name or by an accelerator that only one pool has."""
     name, _, value = rest.partition(":")
     if not value:
         raise _refuse(text, f"write NAME:VALUE with the name of a {kind}")
@@ -153,7 +220,7 @@ def _named(
         wanted = name.casefold()
         found = [t for t in things if str(t.get("accelerator", "")).casefold() == wanted]
     if len(found) != 1:
-        known = ", ".join(sorted(str(thing["name"]) for thing in things))
+        known = ", ".join(sorted(str(thing["name"]) for thing in things)) or "none"
         raise _refuse(text, f"{name!r} is not the name of one {kind}; there are: {known}")
     return found[0], value
 

@@ -46,6 +46,52 @@ def test_new_nodes_form_a_domain_and_missing_ones_leave_the_last() -> None:
     assert [(d["name"], d["nodes"]) for d in pool("a", "pool=a:-8")["domains"]] == [("rack-0", 1)]
 
 
+def test_new_nodes_stand_in_the_class_of_the_pool() -> None:
+    """Pool h100 of the example is in zone-a; h20 is in both, so nobody knows which is meant."""
+    zones = load_resource((EXAMPLES / "06-two-zones.yaml").read_text())
+    h100 = spec("pool=h100:+8", of=zones)["pools"][0]
+    assert [(d["name"], d["nodes"], d["class"]) for d in h100["domains"]] == [
+        ("rack-1", 2, "zone-a"), ("what-if", 1, "zone-a"),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="pool h20 stands in zone-a and zone-b"):
+        spec("pool=h20:+8", of=zones)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        (["pool=h100:+8"], [(16, 40)]),  # one node more exists, and 24 can be rented as before
+        (["rent=h100:+8"], [(8, 40)]),
+        (["rent=h100:8"], [(8, 16)]),
+        (["rent=h100:none"], [(8, None)]),
+        (["pool=h100:0"], [(0, 24)]),  # the pool stays, all of it to be rented
+        (["pool=h100:0", "rent=h100:0"], []),
+    ],
+)
+def test_what_exists_and_what_can_be_rented(
+    changes: list[str], left: list[tuple[int, int | None]]
+) -> None:
+    """Pool h100 of the example has 8 GPUs and can have 32."""
+    rented = load_resource((EXAMPLES / "07-least-cost.yaml").read_text())
+    found = [p for p in spec(*changes, of=rented)["pools"] if p["name"] == "h100"]
+    assert [(p["count"], p.get("maxCount")) for p in found] == left
+
+
+def test_a_pool_that_is_gone_takes_its_pipelines_and_links_along() -> None:
+    across = load_resource((EXAMPLES / "08-across-pools.yaml").read_text())
+    assert spec("pool=l40s:0", of=across)["pipelines"] == []
+    zones = load_resource((EXAMPLES / "06-two-zones.yaml").read_text())
+    assert spec("pool=h20:0", of=zones)["network"]["links"] == []  # zone-b was its
+
+
+def test_serving_and_links() -> None:
+    assert spec("serving=m:either")["models"][0]["serving"] == "Either"
+    zones = load_resource((EXAMPLES / "06-two-zones.yaml").read_text())
+    [link] = spec("link=between-zones:x2.5", of=zones)["network"]["links"]
+    assert link["gigabitsPerSecond"] == "25"
+    assert spec("link=between-zones:none", of=zones)["network"]["links"] == []
+
+
 def test_changes_are_applied_one_after_the_other() -> None:
     twice = spec("budget=+6", "budget=x2", "price=b:1.50")
     assert twice["budgetPerHour"] == "60"
@@ -67,8 +113,11 @@ def test_rates_and_targets_of_a_model() -> None:
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        ("gpus=b:4", "kinds: pool, price, budget, rate, slo"),
-        ("pool", "kinds: pool, price, budget, rate, slo"),
+        ("gpus=b:4", "kinds: pool, rent, price, budget, rate, slo, serving, link"),
+        ("pool", "kinds: pool, rent, price, budget, rate, slo, serving, link"),
+        ("rent=b:0.5", "0.5 GPUs are no whole number of GPUs"),
+        ("serving=m:both", "write one of Disaggregated, Collocated, Either"),
+        ("link=wan:x2", "'wan' is not the name of one link; there are: none"),
         ("pool=b", "write NAME:VALUE with the name of a pool"),
         ("pool=c:4", "'c' is not the name of one pool; there are: a, b"),
         ("pool=b:many", "'many' is no number; write 64, +64, -64 or x2"),

@@ -1,0 +1,126 @@
+"""The numbered examples: each is planned, proven, checked, and shows what its first lines say."""
+
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from archipelago.planner.checker import check_plan
+from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
+from archipelago.planner.problem import STAGES, Objective, Phase, PlanningProblem
+from archipelago.planner.spec import ServingPlanResource, load_resource, to_problem
+from archipelago.planner.strategies import strategy
+
+REPO = Path(__file__).parents[1]
+NUMBERED = sorted(path.stem for path in (REPO / "examples").glob("[0-9]*.yaml"))
+
+
+def read(name: str) -> ServingPlanResource:
+    return load_resource((REPO / "examples" / f"{name}.yaml").read_text())
+
+
+def problem_of(name: str) -> PlanningProblem:
+    resource = read(name)
+    return to_problem(resource.metadata.name, resource.spec)
+
+
+def solved(problem: PlanningProblem) -> PlanningOutcome:
+    return strategy("exact").plan(problem)
+
+
+@cache
+def plan_of(name: str) -> Plan:
+    outcome = solved(problem_of(name))
+    assert isinstance(outcome, Planned), outcome
+    return outcome.plan
+
+
+def test_every_number_is_there_once_and_in_the_readme_of_the_folder() -> None:
+    numbers = [int(name[:2]) for name in NUMBERED]
+    assert numbers == list(range(1, len(NUMBERED) + 1))
+    page = (REPO / "examples" / "README.md").read_text()
+    files = sorted(path.name for path in (REPO / "examples").glob("*.yaml"))
+    assert [file for file in files if f"({file})" not in page] == []
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_an_example_is_planned_with_its_proof_and_checked(name: str) -> None:
+    plan = plan_of(name)
+    assert plan.certificate.complete, plan.certificate.reason
+    assert 0 <= plan.certificate.gap <= 1e-3
+    assert check_plan(read(name).spec, plan) == []
+
+
+def phases(plan: Plan) -> set[Phase]:
+    return {group.phase for group in plan.groups}
+
+
+def test_collocated_islands_do_both_and_so_beat_four_gpus_of_one_phase_each() -> None:
+    plan = plan_of("04-collocated")
+    assert phases(plan) == {Phase.MIXED}
+    problem = problem_of("04-collocated")
+    [model] = problem.models
+    split = solved(replace(problem, models=(replace(model, phases=STAGES),)))
+    assert isinstance(split, Planned)
+    assert plan.theta > split.plan.theta
+
+
+def test_either_is_at_least_as_good_as_both() -> None:
+    """The plan may take every island that one of the others may take."""
+    problem = problem_of("05-either")
+    [model] = problem.models
+    assert phases(plan_of("05-either")) == set(Phase)
+    for allowed in (STAGES, (Phase.MIXED,)):
+        outcome = solved(replace(problem, models=(replace(model, phases=allowed),)))
+        assert isinstance(outcome, Planned)
+        assert outcome.plan.theta <= plan_of("05-either").theta * 1.001
+
+
+def test_requests_cross_the_zones_and_without_the_link_none_does() -> None:
+    """The link carries 10 Gbit/s = 1.25 GB/s; without it fewer requests are served."""
+    problem = problem_of("06-two-zones")
+    alone = solved(replace(problem, links=()))
+    assert isinstance(alone, Planned)
+    assert crossing(alone.plan) == 0
+    assert crossing(plan_of("06-two-zones")) > 0
+    assert plan_of("06-two-zones").theta > alone.plan.theta
+
+
+def crossing(plan: Plan) -> int:
+    """Pairs of a prefill and a decode group in two classes."""
+    place = {group.name: group.domain_class for group in plan.groups}
+    return sum(place[p.prefill] != place[p.decode] for r in plan.routes for p in r.pairs)
+
+
+def test_the_least_cost_pays_whole_nodes_and_rents_only_what_it_needs() -> None:
+    """Nodes: h100 8 GPUs at $3, l40s 4 GPUs at $1; cost = 24 and 4 dollars for each in use."""
+    plan = plan_of("07-least-cost")
+    assert plan.objective is Objective.COST
+    assert plan.theta >= 1.2
+    nodes = {node for island in plan.islands for node in island.nodes}
+    price = sum(Decimal(24 if node.startswith("h100") else 4) for node in nodes)
+    assert plan.cost_per_hour == price
+    rented = {
+        "h100": 8 * sum(node.startswith("h100-rented-") for node in nodes),
+        "l40s": 4 * sum(node.startswith("l40s-rented-") for node in nodes),
+    }
+    assert dict(plan.rented) == {pool: gpus for pool, gpus in rented.items() if gpus}
+
+
+def test_neither_pool_alone_holds_the_model_that_both_hold() -> None:
+    plan = plan_of("08-across-pools")
+    [group] = plan.groups
+    assert [(part.pool, part.gpus) for part in group.parts] == [("h100", 8), ("l40s", 8)]
+    assert sum(part.layers for part in group.parts) == 61  # of DeepSeek-V3
+    without = solved(replace(problem_of("08-across-pools"), pipelines=()))
+    assert isinstance(without, Infeasible)
+
+
+def test_two_models_with_rates_share_a_budget_and_one_headroom() -> None:
+    """Stated: 60 and 4 requests per second; served: 64 theta together."""
+    plan = plan_of("09-two-rates")
+    assert plan.objective is Objective.HEADROOM
+    assert plan.throughput == pytest.approx(64 * plan.theta)
+    assert plan.cost_per_hour <= 60
