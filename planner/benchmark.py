@@ -9,7 +9,7 @@ import numpy as np
 
 from archipelago.perfmodel import capacity
 from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.pipeline import Pipeline, Section, balanced_layers
+from archipelago.perfmodel.pipeline import Pipeline, Section, Typical, balanced_layers
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.planner.problem import ModelDemand
     from archipelago.planner.shapes import Shape
 
 BALANCED = 0.999999
@@ -67,12 +68,31 @@ def _performance(shape: Shape) -> tuple[PerformanceModel, tuple[int, ...]]:
         return alone, ()
     stages = [Section(p.accelerator, gpus, 0, p.gpus_per_node) for p, gpus in shape.sections]
     tp = shape.parallelism.tp
-    layers = balanced_layers(demand.architecture, stages, tp, str(shape.phase))
+    layers = balanced_layers(
+        demand.architecture,
+        stages,
+        tp,
+        str(shape.phase),
+        _typical(demand),
+        max_sequences=demand.max_sequences,
+    )
     sections = [
         Section(p.accelerator, gpus, n, p.gpus_per_node)
         for (p, gpus), n in zip(shape.sections, layers, strict=True)
     ]
     return Pipeline(sections, demand.architecture, tp, demand.max_sequences), layers
+
+
+def _typical(demand: ModelDemand) -> Typical:
+    """What the layers of a pipeline are balanced for: a mean request, room for the longest."""
+    lengths = demand.lengths
+    longest = demand.ranges[-1].max - 1 + float(demand.lengths.moments(demand.ranges).output[-1])
+    return Typical(
+        length=float(lengths.probability @ lengths.length),
+        output=float(lengths.probability @ lengths.output),
+        sequences=float(demand.max_sequences),
+        longest=longest,
+    )
 
 
 class _Bench:
@@ -115,8 +135,9 @@ class _Bench:
         holds = self._held(self.moments.output)
         servable = self._in_ttft(self._in_tpot(holds), self._prompt_share(0.0))
         tpot, prompt = self.demand.targets.tpot, self._prompt_seconds()
+        share = min(self._prompt_share(0.0), self.demand.max_utilisation)
         caps = (
-            capacity.batch_caps(self.performance, self.moments, tpot, prompt)
+            capacity.batch_caps(self.performance, self.moments, tpot, prompt, share)
             if servable.any()
             else ()
         )

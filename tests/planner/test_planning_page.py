@@ -112,10 +112,9 @@ def test_the_program_finds_and_proves_the_first_row() -> None:
     assert theta == pytest.approx(50 / 3)
     relaxed, fractions = largest(None, integer=False)
     text = " ".join(PAGE.read_text().split())
-    prefill, decode = fractions.values[1], fractions.values[2]
-    assert (
-        f"{prefill:.3f} prefill and {decode:.3f} decode islands would sustain {relaxed:.2f}" in text
-    )
+    prefill, decode, mixed = fractions.values[1:4]
+    said = f"{prefill:.3f} prefill, {decode:.3f} decode and {mixed:.3f} mixed islands would sustain"
+    assert f"{said} {relaxed:.2f} req/s" in text
 
 
 def test_the_decode_island_settles_where_the_page_says() -> None:
