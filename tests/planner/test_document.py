@@ -20,7 +20,12 @@ from archipelago.planner.canonical import (
     to_json,
     to_yaml,
 )
-from archipelago.planner.document import infeasible_document, parse_plan, plan_document
+from archipelago.planner.document import (
+    infeasible_document,
+    normalised_spec,
+    parse_plan,
+    plan_document,
+)
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import (
     Infeasible,
@@ -31,6 +36,7 @@ from archipelago.planner.plan import (
     Unservable,
 )
 from archipelago.planner.problem import Objective
+from archipelago.planner.spec import ServingPlanResource, load_resource
 from tests.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
 from tests.planner.handmade_kinds import CHANGED, CLASSES, COST, MIXED, PIPELINE, RENTED
 
@@ -165,6 +171,43 @@ def test_content_does_not_depend_on_seconds_or_on_the_order_of_named_lists() -> 
     assert [domain["name"] for domain in other["problem"]["pools"][0]["domains"]] == [
         "rack-0", "rack-1",
     ]  # fmt: skip
+
+
+def test_says_nothing_of_what_a_spec_does_not_use() -> None:
+    """The content of a plain plan, and its hash, are those of the time before these fields."""
+    spec = document()["problem"]
+    assert not {"objective", "network", "pipelines"} & set(spec)
+    assert not {"serving", "maxUtilisation"} & set(spec["models"][0])
+    assert not {"billing", "maxCount", "nicGigabitsPerSecond"} & set(spec["pools"][0])
+    assert spec["pools"][0]["domains"][0] == {"name": "rack-0", "nodes": 1}
+
+
+def test_links_and_pipelines_have_no_order() -> None:
+    """But the pools of a pipeline have: it is that of the stages."""
+    links = [
+        {"name": "l", "classes": ["west", "east"], "gigabitsPerSecond": "2"},
+        {"name": "k", "classes": ["west", "default"], "gigabitsPerSecond": "1"},
+    ]
+    turned = [{**link, "classes": link["classes"][::-1]} for link in links[::-1]]
+    lines = [{"name": "q", "pools": ["b", "a"]}, {"name": "p", "pools": ["b", "c"]}]
+    one, other = (
+        normalised_spec(_with(network={"links": found}, pipelines=order))
+        for found, order in ((links, lines), (turned, lines[::-1]))
+    )
+    assert one == other
+    assert one["network"]["links"][1]["classes"] == ["east", "west"]
+    assert [line["pools"] for line in one["pipelines"]] == [["b", "c"], ["b", "a"]]
+
+
+def _with(**spec: Any) -> ServingPlanResource:  # noqa: ANN401
+    """The resource with more of the spec, and a third pool; classes by domain of pool ``a``."""
+    given = resource().model_dump(mode="json", by_alias=True, exclude_none=True)
+    a = next(pool for pool in given["spec"]["pools"] if pool["name"] == "a")
+    for domain, stated in zip(a["domains"], ("east", "west"), strict=True):
+        domain["class"] = stated
+    third = {"name": "c", "accelerator": "L40S", "count": 4, "pricePerGPUHour": "2"}
+    given["spec"] |= {**spec, "pools": [*given["spec"]["pools"], third]}
+    return load_resource(given)
 
 
 def test_hash_is_of_the_content_alone() -> None:
