@@ -18,6 +18,7 @@ PY := $(BIN)/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 CRD := crds/archipelago.dev_servingplans.yaml
+PAGE := docs/serving-plan.md
 
 .PHONY: help
 help: ## print this help
@@ -64,8 +65,9 @@ bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
 
 .PHONY: crds
-crds: $(READY) ## write crds/ anew from the operator's schema models
+crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models
 	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
+	$(PY) -m archipelago.operator.reference > $(PAGE).new && mv $(PAGE).new $(PAGE)
 
 .PHONY: clean
 clean: ## remove the environment, build outputs and the demo's leftovers

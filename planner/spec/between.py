@@ -133,6 +133,19 @@ _DIVIDER = (
         lambda s: _other_strategy(s) or _classes(s) == {DEFAULT_CLASS},
         ".planner",
     ),
+    Rule(
+        f"{_OTHER_STRATEGY} || !self.pools.exists(p, has(p.maxCount))",
+        "strategy bayesian-divider divides the GPUs that exist: use strategy exact, or remove "
+        "maxCount from the pools",
+        lambda s: _other_strategy(s) or all(pool.max_count is None for pool in s.pools),
+        ".planner",
+    ),
+    Rule(
+        f"{_OTHER_STRATEGY} || self.pools.all(p, p.billing == 'PerGPU')",
+        "strategy bayesian-divider pays for GPUs only: use strategy exact, or billing PerGPU",
+        lambda s: _other_strategy(s) or all(pool.billing == "PerGPU" for pool in s.pools),
+        ".planner",
+    ),
 )
 
 BETWEEN = (

@@ -14,12 +14,14 @@ import yaml
 from pydantic import Field, create_model
 
 from archipelago.operator.crd import definition, to_yaml
+from archipelago.operator.reference import page
 from archipelago.operator.structural import NotStructural, structural
 from archipelago.planner.spec.rules import SpecObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PAGE = Path(__file__).parents[2] / "docs" / "serving-plan.md"
 COMMITTED = Path(__file__).parents[2] / "crds" / "archipelago.dev_servingplans.yaml"
 TWENTY = "a description of the field [unit]"
 
@@ -45,6 +47,15 @@ ALL = SPEC | STATUS
 def test_the_committed_definition_is_what_the_models_generate() -> None:
     """Run ``make crds`` after a change of the models."""
     assert COMMITTED.read_text() == to_yaml()
+
+
+def test_the_committed_page_of_fields_is_what_the_models_generate() -> None:
+    """Run ``make crds`` after a change of the models; every field has its row, once."""
+    assert PAGE.read_text() == page()
+    rows = re.findall(r"^\| `(\w+)` \|", page(), re.MULTILINE)
+    assert len(rows) == sum(len(schema.get("properties", ())) for schema in SPEC.values())
+    for rule in SPEC["spec.pools[]"][RULES]:
+        assert f"\n* {rule['message']}\n" in page()
 
 
 def test_the_module_prints_the_same_bytes_whatever_the_hash_seed() -> None:
