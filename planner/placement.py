@@ -142,7 +142,7 @@ def _rented(
     where: dict[str, dict[str, tuple[str, ...]]],
 ) -> Iterator[tuple[str, int]]:
     """GPUs that must be rented, by pool: whole nodes where those are paid for."""
-    for pool in problem.pools:
+    for pool in sorted(problem.pools, key=lambda p: p.name):
         if pool.gpus_per_node is None:
             gpus = sum(g.gpus_of(pool.name) * g.islands for g in groups) - pool.count
         else:
