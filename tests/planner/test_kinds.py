@@ -1,4 +1,4 @@
-"""Every kind of island and objective on real silicon: checked plans, and what must follow from what.
+"""Every kind of island and objective on real silicon: checked plans, and what follows from what.
 
 The models of times are those of the catalogue; the relations hold whatever they are.
 """
