@@ -27,11 +27,11 @@ HALVINGS = 100
 
 @dataclass(frozen=True)
 class Load:
-    """What the rates ask of an island.
+    """What the rates ask of an island, and what it may hold.
 
-    ``sequences`` L [1/s] and ``kv_tokens`` M [tokens/s] per second of time per token; ``prompts``:
-    u [1]. ``limits``: name, what counts against it per second of time per token, and how much there
-    may be. ``tpot``: target [s].
+    ``sequences`` L [1/s] and ``kv_tokens`` M [tokens/s]: what is running and cached per second of
+    time per token. ``prompts``: u [1]. ``batch`` [sequences], ``memory`` [tokens] and ``tpot`` [s]
+    are the limits.
     """
 
     sequences: float
@@ -53,7 +53,7 @@ class Load:
         return found
 
     def filled(self, utilisation: float) -> Load:
-        """As much more load as would leave nothing of the capacity, were this share of it used."""
+        """The load grown until the share that it may use would be the whole."""
         return Load(
             self.sequences / utilisation,
             self.kv_tokens / utilisation,

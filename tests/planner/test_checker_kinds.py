@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archipelago.perfmodel.lengths import Range
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.pipeline import Pipeline
 from archipelago.planner.canonical import content_hash
@@ -17,7 +18,7 @@ from archipelago.planner.checks import document as copies
 from archipelago.planner.checks import queueing
 from archipelago.planner.checks.facts import roofline
 from archipelago.planner.document import plan_document
-from archipelago.planner.plan import Certificate, Pair, Part, Plan, Planned
+from archipelago.planner.plan import Certificate, Pair, Part, Plan, Planned, Route
 from archipelago.planner.problem import (
     Billing,
     Domain,
@@ -534,6 +535,21 @@ def test_waiting_behind_a_step_costs_half_of_it() -> None:
     asked = demand(targets=Targets(ttft=0.16))
     assert queueing.utilisation_cap(asked, Affine(), 0.04) == pytest.approx(0.64 / 1.64)
     assert queueing.utilisation_cap(asked, Affine(), 0.12) == 0.0
+
+
+def test_mixed_island_keeps_both_targets_beyond_the_workload() -> None:
+    """A prompt of 299 tokens takes 299 ms, and its tokens 11.309 ms with 10 tokens of output."""
+    longest = Route("m", Range(200, 300), 0.0, (Pair("short-mixed", "short-mixed", 10**6),))
+    plan = replace(MIXED, routes=(*MIXED.routes, longest))
+    place = "routes[m [200, 300)] in short-mixed: one request alone takes"
+    for targets, expected in (
+        (Targets(), ""),
+        (Targets(ttft=0.299, tpot=0.0114), ""),
+        (Targets(ttft=0.298), f"{place} 299.0 ms, the target is 298 ms"),
+        (Targets(tpot=0.0113), f"{place} 11.3 ms, the target is 11 ms"),
+    ):
+        found = findings(plan, mixed_asked(targets=targets)).split("\n")
+        assert "".join(f for f in found if f.startswith("routes[")) == expected
 
 
 def test_slowest_part_limits_what_an_island_hands_over() -> None:
