@@ -1,25 +1,30 @@
 """Exact against bayesian-divider on the thesis' three inventories and both traces, in one run.
 
-    python -m benchmarks.compare [--iterations 15] [--batch 16] [--seed 0] [NAME ...]
+    python -m benchmarks.compare [--iterations 15] [--batch 16] [--seed 0] [--out FILE] [NAME ...]
 
-Needs the extra ``bayes``. Columns: theta [req/s] of both plans as published, of the thesis' own
-layout with its own routes, and as (bayes - exact) / exact [%]; seconds of the whole exact plan,
-until the exact program held a solution as good as the other's plan (reading to incumbent, templates
-included), of the whole search and until the search held its best layout. "sooner" is the whole
-search over the seconds to its best. The exit code is 1 when exact is worse anywhere.
+Needs the extra ``bayes``. theta [req/s]: both plans as published, and the thesis' own layout with
+its own routes. Seconds: the whole exact plan; until the exact program held a solution as good as
+the other's plan (reading to incumbent, templates included, median of three); the whole search; and
+until the search held its best layout. ``--out`` keeps each case as it ends, by instance; the cases
+of one run may so be started one by one. The exit code is 1 when exact is worse anywhere.
 """
 
+from __future__ import annotations
+
 import argparse
+import json
 import math
+import statistics
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.planner.assemble import Layout, assemble
 from archipelago.planner.plan import Planned
-from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.program import THETA, build_program
 from archipelago.planner.solve import Effort, question, solve
 from archipelago.planner.strategies import strategy
@@ -31,10 +36,64 @@ from archipelago.planner.strategies.bayesian_divider import (
 from archipelago.planner.templates import build_catalogue
 from benchmarks.instances import INSTANCES
 
+if TYPE_CHECKING:
+    from archipelago.planner.problem import PlanningProblem
+
+REPEATS = 3
 HEADER = (
     f"{'instance':22} {'exact':>8} {'bayes':>8} {'routes':>8} {'%':>6} | "
     f"{'exact s':>7} {'to best':>7} | {'bayes s':>7} {'to best':>7} {'layouts':>7} {'sooner':>7}"
 )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One case. Thetas in req/s, times in s; ``seed``, ``iterations``, ``batch`` of the search."""
+
+    instance: str
+    exact: float
+    bound: float
+    bayes: float
+    bayes_own_routes: float
+    exact_seconds: float
+    exact_to_best: float
+    bayes_seconds: float
+    bayes_to_best: float
+    layouts: int
+    iterations: int
+    batch: int
+    seed: int
+
+    @property
+    def difference(self) -> float:
+        """(bayes - exact) / exact, as a percentage."""
+        return 100 * (self.bayes - self.exact) / self.exact
+
+    @property
+    def sooner(self) -> float:
+        """The whole search over the seconds that exact took to be as good."""
+        return self.bayes_seconds / self.exact_to_best
+
+    def __str__(self) -> str:
+        return (
+            f"{self.instance:22} {self.exact:>8.2f} {self.bayes:>8.2f} "
+            f"{self.bayes_own_routes:>8.2f} {self.difference:>6.2f} | "
+            f"{self.exact_seconds:>7.2f} {self.exact_to_best:>7.2f} | "
+            f"{self.bayes_seconds:>7.1f} {self.bayes_to_best:>7.1f} {self.layouts:>7} "
+            f"{self.sooner:>6.0f}x"
+        )
+
+
+def read(path: Path) -> list[Comparison]:
+    """The cases that a file keeps, by name."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    return [Comparison(**kept[name]) for name in sorted(kept)]
+
+
+def keep(path: Path, case: Comparison) -> None:
+    """Add a case to a file, or put it in the place of an older one."""
+    cases = {old.instance: asdict(old) for old in read(path)} | {case.instance: asdict(case)}
+    path.write_text(json.dumps(cases, indent=1, sort_keys=True) + "\n")
 
 
 def seconds_to(problem: PlanningProblem, theta: float) -> float:
@@ -50,8 +109,8 @@ def seconds_to(problem: PlanningProblem, theta: float) -> float:
     return time.perf_counter() - started if reached else math.inf
 
 
-def compare(name: str, problem: PlanningProblem, params: SearchParams) -> bool:
-    """Print one line; whether exact is best or equal."""
+def compare(name: str, problem: PlanningProblem, params: SearchParams) -> Comparison:
+    """Plan by both strategies."""
     exact = strategy("exact").plan(problem)
     if not isinstance(exact, Planned):
         raise SystemExit(f"{name}: {exact.message}")
@@ -59,24 +118,24 @@ def compare(name: str, problem: PlanningProblem, params: SearchParams) -> bool:
     started = time.perf_counter()
     found = BayesianDivider(params).search(replace(problem, solver=settings))
     full = time.perf_counter() - started
-    best = found.best
-    layout = Layout(
-        best.counts,
-        "bayesian-divider",
-        exact.plan.certificate.bound,
-        complete=False,
-        reason="compared",
-    )
+    best, bound = found.best, exact.plan.certificate.bound
+    layout = Layout(best.counts, "bayesian-divider", bound, complete=False, reason="compared")
     plan = assemble(problem, found.catalogue, found.program, layout, exact.plan.unservable)
-    reach = seconds_to(problem, plan.theta)
-    own, other = exact.plan.theta, plan.theta
-    print(
-        f"{name:22} {own:>8.2f} {other:>8.2f} {found.chosen_by_thesis.routed:>8.2f} "
-        f"{100 * (other - own) / own:>6.2f} | {exact.seconds:>7.2f} {reach:>7.2f} | "
-        f"{full:>7.1f} {best.seconds:>7.1f} {len(found.trials):>7} {full / reach:>6.0f}x",
-        flush=True,
+    return Comparison(
+        instance=name,
+        exact=exact.plan.theta,
+        bound=bound,
+        bayes=plan.theta,
+        bayes_own_routes=found.chosen_by_thesis.routed,
+        exact_seconds=exact.seconds,
+        exact_to_best=statistics.median(seconds_to(problem, plan.theta) for _ in range(REPEATS)),
+        bayes_seconds=full,
+        bayes_to_best=best.seconds,
+        layouts=len(found.trials),
+        iterations=params.iterations,
+        batch=params.batch,
+        seed=problem.solver.seed,
     )
-    return own >= other
 
 
 def main() -> int:
@@ -86,17 +145,22 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=SearchParams().iterations)
     parser.add_argument("--batch", type=int, default=SearchParams().batch)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file that keeps each case as it ends")
     arguments = parser.parse_args()
     params = SearchParams(iterations=arguments.iterations, batch=arguments.batch)
     names = arguments.names or [i.name for i in INSTANCES if i.name.startswith("thesis-")]
     load_libraries()  # seconds are those of planning, not of importing
     print(HEADER, flush=True)
-    best = True
+    worse = False
     for instance in (i for i in INSTANCES if i.name in names):
         problem = instance.build()
         seeded = replace(problem.solver, seed=arguments.seed)
-        best &= compare(instance.name, replace(problem, solver=seeded), params)
-    return 0 if best else 1
+        case = compare(instance.name, replace(problem, solver=seeded), params)
+        print(case, flush=True)
+        if arguments.out:
+            keep(arguments.out, case)
+        worse |= case.exact < case.bayes
+    return 1 if worse else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Frozen benchmark instances: same name, same problem, for ever.
 
-Six are the examples of the thesis; the rest are fleets of ten accelerator types in equal racks,
-from a thousand to a hundred thousand GPUs, planned in 58 ranges.
+Six are the examples of the thesis; four are made here, fleets of ten accelerator types in equal
+racks from a thousand to a hundred thousand GPUs, planned in 58 ranges; the others are files of
+``benchmarks/instances``, each a ServingPlan with a sentence on who would run it. Sizes, seeds and
+time limits stand in the files. A file is never edited: what should change becomes a new one
+(``tests/test_benchmarks.py`` compares with ``SHA256SUMS``).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 
 from archipelago.perfmodel.accelerators import accelerator
@@ -22,25 +26,30 @@ from archipelago.planner.problem import (
     Targets,
 )
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+REPOSITORY = Path(__file__).parent.parent
+FILES = (
+    *sorted((REPOSITORY / "examples").glob("thesis-*.yaml")),
+    *sorted((REPOSITORY / "benchmarks" / "instances").glob("*.yaml")),
+)
 FLEET = ("A100-80GB", "B200", "GB200", "H100", "H20", "H200", "H800", "L40S", "MI300X", "MI325X")
 PRICES = ("1.6", "2.3", "2.8", "1.7", "1", "4", "2", "0.9", "1.4", "1.6")
 """$/GPU-h; round figures near public rental prices of 2025-2026, for the order only."""
 NODE = 8
+TIME_LIMIT = 30.0
+"""What every instance states as its time limit [s]; those of the thesis state none: 10."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One frozen instance and its bars."""
+    """One frozen instance."""
 
     name: str
     build: Callable[[], PlanningProblem]
-    seconds: float = 5.0  # bar on the whole plan, templates included
-    megabytes: float = 500.0  # bar on the peak resident size
 
 
-def _example(path: Path) -> PlanningProblem:
-    from archipelago.planner.spec import load_resource, to_problem  # noqa: PLC0415
+def read(path: Path) -> PlanningProblem:
+    """The problem that a ServingPlan file states."""
+    from archipelago.planner.spec import load_resource, to_problem  # noqa: PLC0415  # slow to load
 
     resource = load_resource(path.read_text())
     return to_problem(resource.metadata.name, resource.spec)
@@ -68,16 +77,13 @@ def fleet(domains: int, nodes: int) -> PlanningProblem:
         equal_probability(lengths, 58, 16384),
         targets=Targets(tpot=0.05),
     )
-    return PlanningProblem("fleet", (model,), pools, solver=SolverSettings(time_limit=30.0))
+    return PlanningProblem("fleet", (model,), pools, solver=SolverSettings(time_limit=TIME_LIMIT))
 
 
 INSTANCES = (
-    *(
-        Instance(path.stem, lambda path=path: _example(path))  # type: ignore[misc]
-        for path in sorted(EXAMPLES.glob("thesis-*.yaml"))
-    ),
-    Instance("fleet-1k", lambda: fleet(3, 4)),
-    Instance("fleet-10k", lambda: fleet(32, 4)),
-    Instance("fleet-30k", lambda: fleet(32, 12)),
-    Instance("fleet-100k", lambda: fleet(32, 40)),
+    *(Instance(path.stem, partial(read, path)) for path in FILES),
+    Instance("fleet-1k", partial(fleet, 3, 4)),
+    Instance("fleet-10k", partial(fleet, 32, 4)),
+    Instance("fleet-30k", partial(fleet, 32, 12)),
+    Instance("fleet-100k", partial(fleet, 32, 40)),
 )
