@@ -9,7 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.templates import Template
+    from archipelago.planner.template import Template
 
 SECONDS_PER_HOUR = 3600
 
@@ -26,10 +26,10 @@ class Offer:
 def offer(problem: PlanningProblem, template: Template) -> Offer:
     """Largest rate of the servable part of the mix that every capacity row allows."""
     model = next(m for m in problem.models if m.name == template.model)
-    pool = next(p for p in problem.pools if p.name == template.pool)
+    prices = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
     mix = model.lengths.moments(model.ranges).probability * template.servable
     share = float(mix.sum())
     most = float((np.nan_to_num(template.rows, posinf=0.0) @ mix).max())
     rate = share / most if most > 0 else 0.0
-    price = float(pool.price_per_gpu_hour) * template.gpus
+    price = sum(prices[part.pool] * part.gpus for part in template.sections)
     return Offer(rate, share, rate * SECONDS_PER_HOUR / price if price else None)

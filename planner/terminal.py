@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from archipelago.planner.text import safe
 
@@ -43,6 +45,14 @@ def grid(*columns: str) -> Table:
         wraps = column.startswith("~")
         table.add_column(name, justify=justify, no_wrap=not wraps, overflow="fold")
     return table
+
+
+def paragraph(out: Console, text: str, indent: int = 0, style: str = "") -> None:
+    """Print a long text: on a terminal wrapped at words and indented, elsewhere as one line."""
+    if out.is_terminal:
+        out.print(Padding(Text(text), (0, 0, 0, indent)), style=style)
+    else:
+        out.print(" " * indent + text, soft_wrap=True, style=style)
 
 
 @contextmanager

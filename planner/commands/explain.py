@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 from archipelago.planner.canonical import PLAN, THETA_UNIT, canonical
 from archipelago.planner.commands.files import parse_document, read_text, write_document
 from archipelago.planner.document import infeasible_document
-from archipelago.planner.explain import Explanation, Outcome, explain
+from archipelago.planner.explain import Explanation, explain
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.problem import Objective
 from archipelago.planner.render import show_infeasible
+from archipelago.planner.resolve import Outcome
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.stored import read_stored
 from archipelago.planner.strategies import strategy
-from archipelago.planner.terminal import console, grid, progress
+from archipelago.planner.terminal import console, grid, paragraph, progress
 from archipelago.planner.text import safe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.planner.canonical import Document
-    from archipelago.planner.explain import Resolved
+    from archipelago.planner.explain import Rejected, Step
+    from archipelago.planner.resolve import Resolved
     from archipelago.planner.strategy import Progress
 
 DONE, INFEASIBLE = 0, 1
@@ -79,14 +81,11 @@ def explanation_document(found: Explanation) -> Document:
             "kind": "Explanation",
             "name": found.name,
             "objective": str(found.objective),
-            "thetaUnit": THETA_UNIT[found.objective],
-            "planned": found.planned,
-            "theta": found.theta,
-            "thetaBound": found.bound,
+            **_reached(found),
             "limits": [asdict(item) for item in found.limits],
             "carries": [asdict(item) for item in found.carries],
-            "steps": [asdict(item) for item in found.steps],
-            "rejected": [asdict(item) for item in found.rejected],
+            "steps": [_resolved(item, found) for item in found.steps],
+            "rejected": [_resolved(item, found) for item in found.rejected],
             "excluded": [
                 {"model": model, "phase": phase, **asdict(item)}
                 for model, phase, item in found.excluded
@@ -97,26 +96,51 @@ def explanation_document(found: Explanation) -> Document:
     return document
 
 
+def _reached(found: Explanation) -> Document:
+    if found.objective is Objective.COST:
+        return {"planned": found.planned, "cost": found.value, "costBound": found.bound}
+    theta = {"thetaUnit": THETA_UNIT[found.objective], "planned": found.planned}
+    return {**theta, "theta": found.value, "thetaBound": found.bound}
+
+
+def _resolved(item: Step | Rejected, found: Explanation) -> Document:
+    """A re-solve, its objective under its own name."""
+    document = asdict(item)
+    result = document["result"]
+    name = "cost" if found.objective is Objective.COST else "theta"
+    document["result"] = {name if key == "value" else key: result[key] for key in result}
+    return document
+
+
 def show_explanation(out: Console, found: Explanation) -> None:
     """Print an explanation from the most to the least asked."""
     out.print(safe(found.name), style="bold")
-    out.print(
-        f"  {found.objective}: the plan promises {found.planned:,.6g} {_unit(found)}; the search "
-        f"found {found.theta:,.6g} and proved that {found.bound:,.6g} is the most",
-        soft_wrap=True,
-    )
+    paragraph(out, _promise(found), 2)
     _limits(out, found)
     _steps(out, found)
     _rejected(out, found)
     _facts(out, found)
 
 
+def _promise(found: Explanation) -> str:
+    """What the plan reaches, and what was proven possible."""
+    if found.objective is Objective.COST:
+        return (
+            f"cost: the plan costs ${found.planned:,.2f} per hour; the search found "
+            f"${found.value:,.2f} and proved that no less than ${found.bound:,.2f} is needed"
+        )
+    return (
+        f"{found.objective}: the plan promises {found.planned:,.6g} {_unit(found)}; the search "
+        f"found {found.value:,.6g} and proved that {found.bound:,.6g} is the most"
+    )
+
+
 def _unit(found: Explanation) -> str:
-    return "times the rates" if found.objective is Objective.HEADROOM else "req/s"
+    return "req/s" if found.objective is Objective.THROUGHPUT else "times the rates"
 
 
 def _limits(out: Console, found: Explanation) -> None:
-    table = grid("LIMIT", "OF", ">USED", ">LIMIT", "UNIT", "BINDS")
+    table = grid("LIMIT", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS")
     for item in found.limits:
         used = f"{item.used:.2%}" if item.unit == "1" else f"{item.used:,.6g}"
         most = "100%" if item.unit == "1" else f"{item.limit:,.6g}"
@@ -135,7 +159,8 @@ def _limits(out: Console, found: Explanation) -> None:
 
 
 def _steps(out: Console, found: Explanation) -> None:
-    table = grid("ONE STEP", ">AMOUNT", "UNIT", "OF", ">BEST", ">AT MOST", ">CHANGE", "SURELY IN")
+    heads = (">BEST", _bound_head(found), ">CHANGE", "SURELY IN")
+    table = grid("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads)
     for step in found.steps:
         cells = _result(step.result)
         table.add_row(step.kind, f"{step.amount:+,g}", step.unit, safe(step.subject), *cells)
@@ -143,14 +168,18 @@ def _steps(out: Console, found: Explanation) -> None:
     out.print(table)
 
 
+def _bound_head(found: Explanation) -> str:
+    return ">AT LEAST" if found.objective is Objective.COST else ">AT MOST"
+
+
 def _result(result: Resolved) -> tuple[str, str, str, str]:
     """Best, bound, change and interval; the outcome in words where there is none."""
     if result.outcome is not Outcome.SOLVED:
         return "-", "-", str(result.outcome), ""
-    figures = (result.theta, result.bound, result.change, result.low, result.high)
-    theta, bound, change, low, high = (value or 0.0 for value in figures)
+    figures = (result.value, result.bound, result.change, result.low, result.high)
+    value, bound, change, low, high = (figure or 0.0 for figure in figures)
     return (
-        f"{theta:,.6g}",
+        f"{value:,.6g}",
         f"{bound:,.6g}",
         _signed(change),
         f"{_signed(low)} .. {_signed(high)}",
@@ -162,20 +191,17 @@ def _signed(value: float) -> str:
 
 
 def _rejected(out: Console, found: Explanation) -> None:
-    table = grid("WITH ONE ISLAND OF", ">BEST", ">AT MOST", ">CHANGE", "SURELY IN")
+    table = grid("~WITH ONE ISLAND OF", ">BEST", _bound_head(found), ">CHANGE", "SURELY IN")
     for item in found.rejected:
         table.add_row(safe(item.template), *_result(item.result))
     out.print()
     out.print(table)
     for item in found.rejected:
-        out.print(f"  {safe(item.template)}: {safe(item.reason)}", soft_wrap=True, style="dim")
+        paragraph(out, f"{safe(item.template)}: {safe(item.reason)}", 2, "dim")
     for model, phase, exclusion in found.excluded:
-        out.print(
-            f"  impossible, the nearest for {phase} of {safe(model)}: {safe(exclusion.template)}: "
-            f"{safe(exclusion.reason)}",
-            soft_wrap=True,
-            style="dim",
-        )
+        what = f"impossible, the nearest for {phase} of {safe(model)}"
+        why = f"{safe(exclusion.template)}: {safe(exclusion.reason)}"
+        paragraph(out, f"{what}: {why}", 2, "dim")
 
 
 def _facts(out: Console, found: Explanation) -> None:
@@ -188,5 +214,5 @@ def _facts(out: Console, found: Explanation) -> None:
     out.print("\nnumbers and their sources", style="bold")
     for (kind, source, date), texts in by_source.items():
         read = f", {date}" if date else ""
-        out.print(f"  {kind}: {safe(source)}{read}", soft_wrap=True)
-        out.print(f"    {safe(', '.join(texts))}", soft_wrap=True, style="dim")
+        paragraph(out, f"{kind}: {safe(source)}{read}", 2)
+        paragraph(out, safe(", ".join(texts)), 4, "dim")

@@ -156,7 +156,7 @@ def test_plan_for_programs_verifies(run: Runner, plan_json: Path, tmp_path: Path
     assert document["gap"] <= 1e-3
     result = run("verify", plan_json)
     assert result.status == 0
-    assert len(re.findall(r"^ok ", result.out, re.MULTILINE)) == 8
+    assert len(re.findall(r"^ok ", result.out, re.MULTILINE)) == 10
     assert "the plan holds" in result.out
     as_yaml = tmp_path / "plan.yaml"
     as_yaml.write_text(run("plan", "-q", "-f", MINIMAL, "-o", "yaml").out)

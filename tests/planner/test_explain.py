@@ -5,7 +5,9 @@ one kind of decode island (0.1 s per request: 10 req/s), one GPU each. n_p + n_d
 min(5 n_p, 10 n_d) req/s: 2 GPUs 5, 3 GPUs 10, 4 GPUs 10, 5 GPUs 15.
 """
 
+import io
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,17 +16,22 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.provenance import Kind
+from archipelago.planner import explain as explaining
+from archipelago.planner.commands.explain import show_explanation
 from archipelago.planner.errors import InputError
-from archipelago.planner.explain import Explanation, Outcome, _with_gpus, explain
-from archipelago.planner.plan import Certificate, Exclusion, Group, Plan
-from archipelago.planner.problem import Domain, Phase, PlanningProblem, Pool
+from archipelago.planner.explain import Explanation, explain
+from archipelago.planner.plan import Certificate, Exclusion, Group, Pair, Plan, Route
+from archipelago.planner.problem import Domain, Link, Objective, Phase, PlanningProblem, Pool
+from archipelago.planner.resolve import Outcome
+from archipelago.planner.steps import steps, with_gpus
 from archipelago.planner.templates import Catalogue
 from tests.planner.handmade import PLAN
-from tests.planner.small import problem, template
+from tests.planner.small import RANGES, demand, problem, template
 from tests.planner.test_cli import Runner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -67,7 +74,7 @@ def explained(asked: PlanningProblem, chosen: Plan) -> Explanation:
 
 def changes(found: Explanation) -> dict[tuple[str, float], tuple[float | None, ...]]:
     return {
-        (s.kind, s.amount): (s.result.theta, s.result.change, s.result.low, s.result.high)
+        (s.kind, s.amount): (s.result.value, s.result.change, s.result.low, s.result.high)
         for s in found.steps
     }
 
@@ -75,7 +82,7 @@ def changes(found: Explanation) -> dict[tuple[str, float], tuple[float | None, .
 def test_one_gpu_more_and_fewer_is_what_solving_again_gives() -> None:
     """Duals would promise 2.5 to 3.3 req/s per GPU both ways; the truth is +5 and 0."""
     found = explained(problem({"a": 4}), plan(3, 1))
-    assert found.theta == pytest.approx(10)
+    assert found.value == pytest.approx(10)
     assert found.bound == pytest.approx(10)
     more, fewer = changes(found)["island", 1], changes(found)["island", -1]
     assert more == pytest.approx((15, 5, 5, 5), rel=1e-3)
@@ -92,7 +99,7 @@ def test_one_dollar_more_and_fewer() -> None:
 def test_the_step_that_leaves_nothing_says_no_plan() -> None:
     found = explained(problem({"a": 2}), plan(1, 1))
     fewer = next(step for step in found.steps if step.amount == -1)
-    assert (fewer.result.outcome, fewer.result.theta) == (Outcome.NO_PLAN, None)
+    assert (fewer.result.outcome, fewer.result.value) == (Outcome.NO_PLAN, None)
 
 
 def test_a_rejected_template_is_tried_by_force() -> None:
@@ -100,7 +107,7 @@ def test_a_rejected_template_is_tried_by_force() -> None:
     found = explained(problem({"a": 3}), plan(2, 1))
     (rejected,) = found.rejected
     assert rejected.template == "m/a/x2/prefill/tp2"
-    assert rejected.result.theta == pytest.approx(1 / 0.12, rel=1e-3)
+    assert rejected.result.value == pytest.approx(1 / 0.12, rel=1e-3)
     assert rejected.result.change == pytest.approx(1 / 0.12 - 10, rel=1e-3)
     # 1 / 0.12 req/s are 30,000 an hour for $2, 5 req/s are 18,000 for $1
     assert rejected.reason == "15,000 requests per $; chosen m/a/x1/prefill/tp1: 18,000"
@@ -138,6 +145,123 @@ def test_the_nearest_impossible_template_is_told() -> None:
     assert found.excluded == (("m", Phase.DECODE, NEAREST["m", Phase.DECODE]),)
 
 
+PRICED = replace(problem({"a": 9}, (demand(rate=10.0),), min_headroom=1.0), minimise_cost=True)
+CHEAPEST = replace(
+    plan(2, 1),
+    objective=Objective.COST,
+    theta=1.0,
+    certificate=Certificate(3.0, 0.0, complete=True),
+)
+
+
+def test_under_the_cost_objective_differences_are_dollars() -> None:
+    """10 req/s need two prefill islands and one decode island of $1: 3 $/h.
+
+    10.5 req/s need 3 and 2, 9.5 as many as 10. One GPU of the nine does not matter.
+    """
+    found = explained(PRICED, CHEAPEST)
+    assert (found.planned, found.value, found.bound) == pytest.approx((3, 3, 3))
+    assert changes(found) == {
+        ("island", 1): pytest.approx((3, 0, 0, 0), abs=1e-6),
+        ("island", -1): pytest.approx((3, 0, 0, 0), abs=1e-6),
+        ("rate", 5): pytest.approx((5, 2, 2, 2)),
+        ("rate", -5): pytest.approx((3, 0, 0, 0), abs=1e-6),
+    }
+    # an island of two GPUs carries 8.3 req/s for $2: it takes the place of one of $1
+    assert found.rejected[0].result.change == pytest.approx(1.0)
+    asked = next(item for item in found.limits if item.kind == "headroom")
+    assert (asked.used, asked.limit, asked.binds) == (1.0, 1.0, True)
+
+
+def test_under_the_cost_objective_the_last_gpu_is_needed() -> None:
+    few = replace(PRICED, pools=problem({"a": 3}).pools)
+    fewer = next(s for s in explained(few, CHEAPEST).steps if s.amount == -1)
+    assert fewer.result.outcome is Outcome.NO_PLAN
+
+
+def test_a_model_that_is_served_whole_has_one_row() -> None:
+    """An island takes 0.2 s of a short and 0.4 s of a long request: 3.33 req/s."""
+    whole = Catalogue((template("a", 1, Phase.MIXED, [[0.2, 0.4]]),), (), {})
+    group = replace(_group("m-mixed", Phase.MIXED, 2, 1.0), rates=(10 / 3, 10 / 3))
+    chosen = replace(PLAN, theta=20 / 3, groups=(group,), certificate=Certificate(7.0, 0.05, True))
+    asked = problem({"a": 2}, (demand(phases=(Phase.MIXED,)),))
+    found = explain(asked, chosen, catalogue=whole)
+    assert [(c.phase, c.binds) for c in found.carries] == [(Phase.MIXED, True)]
+    assert found.carries[0].theta == pytest.approx(20 / 3)
+
+
+def apart(bytes_per_second: float) -> Explanation:
+    """Prefill in class x, decode in class y; caches of 5 and 15 MB at 10 req/s are 100 MB/s."""
+    rows = {
+        "a": ("x", Phase.PREFILL, [[0.1, 0.3], [0.1, 0.3]]),
+        "b": ("y", Phase.DECODE, [[0.1, 0.1]]),
+    }
+    pools = tuple(
+        Pool(name, accelerator("H20"), 4, Decimal(1), 1, (Domain("r", 4, at),), (1,))
+        for name, (at, _, _) in rows.items()
+    )
+    templates = tuple(
+        replace(
+            template(name, 1, phase, row),
+            domain_class=at,
+            row_names=("time", "network")[: len(row)],
+        )
+        for name, (at, phase, row) in rows.items()
+    )
+    groups = (
+        replace(
+            _group("m-p", Phase.PREFILL, 2, 1.0), domain_class="x", rates=(5.0, 5.0), binding="time"
+        ),
+        replace(_group("m-d", Phase.DECODE, 1, 1.0), pool="b", domain_class="y"),
+    )
+    routes = tuple(Route("m", span, 0.5, (Pair("m-p", "m-d", 1_000_000),)) for span in RANGES)
+    asked = PlanningProblem("p", (demand(),), pools, links=(Link(("x", "y"), bytes_per_second),))
+    chosen = replace(plan(2, 1), groups=groups, routes=routes)
+    return explain(asked, chosen, catalogue=Catalogue(templates, (), {}))
+
+
+@pytest.mark.parametrize(("capacity", "binds"), [(1e8, True), (2e8, False)])
+def test_links_and_adapters_that_bind_are_shown(capacity: float, binds: bool) -> None:
+    found = apart(capacity)
+    links = {i.subject: (i.used, i.limit, i.binds) for i in found.limits if i.kind == "link"}
+    assert links["x to y"] == (pytest.approx(0.1), pytest.approx(capacity / 1e9), binds)
+    assert links["y to x"] == (0.0, pytest.approx(capacity / 1e9), False)
+    rows = [(i.kind, i.subject) for i in found.limits if i.unit == "1"]
+    assert rows[:2] == [("time", "m-p"), ("network", "m-p")]  # both are full
+
+
+def test_steps_name_the_class_where_a_pool_has_several() -> None:
+    both = replace(NODES, domains=(Domain("a", 3, "x"), Domain("b", 4, "y")))
+    asked = PlanningProblem("p", (), (both,))
+    wide = tuple(
+        replace(template("p", 8, Phase.PREFILL, [[1.0, 1.0]]), domain_class=at) for at in "xy"
+    )
+    found = [(s.kind, s.subject, s.amount, s.problem) for s in steps(asked, wide)]
+    assert [item[:3] for item in found] == [
+        ("node", "p in x", 8),
+        ("node", "p in x", -8),
+        ("node", "p in y", 8),
+        ("node", "p in y", -8),
+    ]
+    sizes = [tuple(d.nodes for d in p.pools[0].domains) for *_, p in found if p is not None]
+    assert sizes == [(4, 4), (2, 4), (3, 5), (3, 3)]
+
+
+@pytest.mark.parametrize(("delta", "count", "most"), [(8, 56, 72), (-8, 56, None), (-16, 48, None)])
+def test_a_pool_that_may_rent_rents_more_or_fewer(delta: int, count: int, most: int | None) -> None:
+    """56 GPUs and one node that may be rented."""
+    pool = replace(NODES, max_count=64)
+    changed = with_gpus(PlanningProblem("p", (), (pool,)), pool, delta)
+    assert changed is not None
+    assert (changed.pools[0].count, changed.pools[0].max_count) == (count, most)
+
+
+def test_pools_of_pipelines_change_by_whole_nodes() -> None:
+    asked = PlanningProblem("p", (), (NODES,), pipelines=(("p", "q"),))
+    small = template("p", 2, Phase.PREFILL, [[1.0, 1.0]])
+    assert {s.amount for s in steps(asked, (small,))} == {8, -8}
+
+
 RACKS = (Domain("a", 3), Domain("b", 4))
 NODES = Pool("p", accelerator("H20"), 56, Decimal(1), 8, RACKS)
 
@@ -150,7 +274,7 @@ def test_nodes_go_where_they_complete_most_and_leave_where_they_break_least(
     delta: int, domains: tuple[int, int]
 ) -> None:
     """With 3 and 4 nodes a fourth completes two pairs; without it the pair in 4 stays whole."""
-    changed = _with_gpus(PlanningProblem("p", (), (NODES,)), NODES, delta)
+    changed = with_gpus(PlanningProblem("p", (), (NODES,)), NODES, delta)
     assert changed is not None
     expected = tuple(n for n in domains if n)
     assert tuple(d.nodes for d in changed.pools[0].domains) == expected
@@ -158,7 +282,7 @@ def test_nodes_go_where_they_complete_most_and_leave_where_they_break_least(
 
 @pytest.mark.parametrize(("delta", "whole", "part"), [(2, 56, 2), (-2, 48, 6), (10, 64, 2)])
 def test_part_of_a_node_is_a_small_node_of_its_own(delta: int, whole: int, part: int) -> None:
-    changed = _with_gpus(PlanningProblem("p", (), (NODES,)), NODES, delta)
+    changed = with_gpus(PlanningProblem("p", (), (NODES,)), NODES, delta)
     assert changed is not None
     assert [(p.name, p.count) for p in changed.pools] == [("p", whole), ("p (part)", part)]
     assert changed.pools[1].island_sizes == tuple(s for s in (1, 2, 4) if s <= part)
@@ -202,6 +326,41 @@ def test_text_and_yaml_say_the_same_as_json(run: Runner) -> None:
         assert f"{step['result']['theta']:,.6g}" in text
 
 
+def test_equal_questions_give_equal_bytes_however_busy_the_machine_is(
+    run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits are nodes and not seconds, and results keep their order."""
+    told = []
+    for threads in (1, 4):
+        monkeypatch.setattr(explaining, "THREADS", threads)
+        told.append(run("explain", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
+    assert told[0] == told[1]
+
+
+def test_text_that_could_forge_a_line_is_escaped(run: Runner, tmp_path: Path) -> None:
+    """A plan file may name a group's row anything."""
+    document = json.loads(run("plan", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
+    document["groups"][0]["binding"] = "time\x1b[2J\nbudget"
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(document))
+    result = run("explain", "-f", path, "-q")
+    assert result.status == 0
+    assert "\x1b" not in result.out
+    assert "time\\x1b[2J\\nbudget" in result.out
+
+
+def test_on_eighty_columns_sources_wrap_at_words() -> None:
+    found = explained(problem({"a": 4}), plan(3, 1))
+    out = io.StringIO()
+    show_explanation(Console(file=out, force_terminal=True, width=80, no_color=True), found)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+    sources = lines[lines.index("numbers and their sources") :]
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    words = {word for line in sources for word in line.split()}
+    told = " ".join(f"{f.name} of {f.subject} {f.value} {f.source}" for f in found.facts)
+    assert {word.rstrip(",") for word in told.split()} <= {word.rstrip(",") for word in words}
+
+
 def test_a_plan_file_is_explained_like_its_serving_plan(run: Runner, tmp_path: Path) -> None:
     planned = run("plan", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q")
     path = tmp_path / "plan.json"
@@ -227,9 +386,10 @@ def test_an_impossible_problem_is_answered_with_what_would_help(
 def test_a_thesis_example_takes_at_most_fifteen_seconds(
     run: Runner, record_property: Callable[[str, object], None]
 ) -> None:
-    started = time.perf_counter()
+    """Of processor time, which two processors share; what else runs does not count."""
+    started = time.process_time()
     result = run("explain", "-f", EXAMPLES / "thesis-a-conversation.yaml")
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     record_property("seconds", seconds)
     assert result.status == 0
     assert seconds <= 15
