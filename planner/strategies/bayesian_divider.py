@@ -27,8 +27,9 @@ from archipelago.planner.assemble import Layout, assemble
 from archipelago.planner.errors import InputError, SolverError
 from archipelago.planner.evaluate import evaluate
 from archipelago.planner.feasibility import unservable
+from archipelago.planner.packing import classes_of
 from archipelago.planner.plan import Infeasible, Planned, PlanningOutcome
-from archipelago.planner.problem import Phase, PlanningProblem, Pool
+from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem, Pool
 from archipelago.planner.program import THETA, Program, build_program
 from archipelago.planner.solve import Effort, question, solve
 from archipelago.planner.strategies.divider import Division, islands
@@ -120,9 +121,11 @@ class BayesianDivider:
         """Search layouts and return the best as a plan, or say what stands in the way.
 
         Raises:
-            InputError: the extra ``bayes`` is not installed.
+            InputError: the extra ``bayes`` is not installed, or the problem has what the thesis'
+                planner does not know.
             SolverError: plans exist, but no layout was found that is one.
         """
+        _require_known(problem)
         _require()
         started = time.perf_counter()
         catalogue = build_catalogue(problem, progress)
@@ -198,6 +201,27 @@ def load_libraries() -> type[Outer]:
     return Outer
 
 
+def _require_known(problem: PlanningProblem) -> None:
+    """Refuse what the divider and its inner program cannot say.
+
+    Raises:
+        InputError: the problem has such a thing; the ServingPlan's own rules say where.
+    """
+    unknown = {
+        "mixed islands": any(model.phases != STAGES for model in problem.models),
+        "islands of several pools": bool(problem.pipelines),
+        "least cost": problem.minimise_cost,
+        "domain classes": len({c for pool in problem.pools for c in classes_of(pool)}) > 1,
+        "rentable GPUs": any(pool.max_count is not None for pool in problem.pools),
+        "billing by the node": any(p.billing is Billing.PER_NODE for p in problem.pools),
+    }
+    asked = [name for name, present in unknown.items() if present]
+    if asked:
+        raise InputError(
+            f"strategy bayesian-divider knows no {' and no '.join(asked)}: use strategy exact"
+        )
+
+
 def _require() -> None:
     """Find out before the work whether the extra is there.
 
@@ -264,7 +288,7 @@ class _Workshop:
     @classmethod
     def of(cls, problem: PlanningProblem, catalogue: Catalogue) -> _Workshop:
         program = build_program(problem, catalogue.templates)
-        jobs = tuple((d, phase) for d in range(len(program.demands)) for phase in Phase)
+        jobs = tuple((d, phase) for d in range(len(program.demands)) for phase in STAGES)
         best: dict[tuple[str, int], dict[int, int]] = {}
         for c, template in enumerate(program.templates):
             job = jobs.index((int(program.demand_of[c]), template.phase))
@@ -332,7 +356,7 @@ class _Workshop:
         return Fleet(
             tuple(kinds[kind] for kind in layout),
             rate,
-            tuple(list(Phase).index(phase) for _, phase in self.jobs),
+            tuple(STAGES.index(phase) for _, phase in self.jobs),
             share / share.sum(),
             np.array([price[pool] * gpus for pool, gpus in layout]),
             None if budget is None else float(budget),

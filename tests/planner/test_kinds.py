@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archipelago.planner.checker import run_checks
+from archipelago.planner.errors import InputError
 from archipelago.planner.plan import Infeasible, Plan, Planned
 from archipelago.planner.problem import (
     Billing,
@@ -25,6 +26,7 @@ from archipelago.planner.problem import (
 )
 from archipelago.planner.running import running_of
 from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.strategies import strategy
 from archipelago.planner.strategies.exact import ExactStrategy
 from tests.planner.test_strategies import small
 
@@ -117,6 +119,21 @@ def test_the_order_of_pools_models_and_links_means_nothing(case: str) -> None:
         pipelines=problem.pipelines[::-1],
     )
     assert planned(turned) == planned(problem)
+
+
+REFUSED = {
+    "either": "mixed islands",
+    "two classes with a link": "domain classes",
+    "a pipeline over both pools": "islands of several pools",
+    "rentable": "rentable GPUs",
+    "least cost by the node": "least cost and no rentable GPUs and no billing by the node",
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_the_divider_says_what_it_does_not_know(case: str) -> None:
+    with pytest.raises(InputError, match=f"knows no {REFUSED[case]}: use strategy exact"):
+        strategy("bayesian-divider").plan(CASES[case]())
 
 
 def theta(problem: PlanningProblem) -> float:
