@@ -22,7 +22,6 @@ from archipelago.perfmodel.lengths import (
 )
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import (
-    DEFAULT_CLASS,
     STAGES,
     TIME_LIMITS,
     Billing,
@@ -35,6 +34,7 @@ from archipelago.planner.problem import (
     SolverSettings,
     Targets,
 )
+from archipelago.planner.spec.offline import nodes_of_equal_name, pipelines_apart
 from archipelago.planner.spec.types import exact, number
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
         at = f"spec.pools[{index}].accelerator"
         with _noting(problems, at, at):
             inventory.append(_pool(pool))
-    problems.extend(_apart(spec))
+    problems.extend([*pipelines_apart(spec), *nodes_of_equal_name(spec)])
     if problems:
         raise SpecError(problems)
     return PlanningProblem(
@@ -96,26 +96,6 @@ def _least_headroom(spec: schema.ServingPlanSpec) -> float | None:
     if spec.min_headroom is None and spec.objective == "MinimiseCost":
         return 1.0
     return _optional(spec.min_headroom)
-
-
-def _apart(spec: schema.ServingPlanSpec) -> Iterator[tuple[str, str]]:
-    """Pipelines whose pools share no class of domains, so that no island could stand anywhere.
-
-    The API server cannot say so: comparing all domains of all pools is above its cost limit.
-    """
-    classes = {pool.name: _classes(pool) for pool in spec.pools}
-    for index, pipeline in enumerate(spec.pipelines):
-        if not set.intersection(*(classes[name] for name in pipeline.pools)):
-            each = (f"{n} ({', '.join(sorted(classes[n]))})" for n in pipeline.pools)
-            remedy = (
-                f"{' and '.join(each)} have no class in common, and an island stays inside one: "
-                "remove the pipeline, or correct the classes of the domains"
-            )
-            yield f"spec.pipelines[{index}].pools", remedy
-
-
-def _classes(pool: pools.Pool) -> set[str]:
-    return {domain.domain_class for domain in pool.domains} or {DEFAULT_CLASS}
 
 
 def _links(spec: schema.ServingPlanSpec) -> tuple[Link, ...]:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.crd import SummaryStatus
 from archipelago.operator.endpoint import Lag
 from archipelago.operator.manifests import Key
 from archipelago.operator.metrics import Metrics
@@ -116,6 +117,32 @@ async def test_a_plan_comes_back_checked_with_its_figures() -> None:
     assert summary["costPerHour"] == "0"
     assert 0 <= float(summary["gap"]) <= 0.001
     assert not any(isinstance(value, float) for value in summary.values())
+
+
+@pytest.mark.parametrize("name", ["04-collocated", "06-two-zones", "07-least-cost"])
+async def test_every_kind_of_plan_fits_its_status(name: str) -> None:
+    async with bench() as pool:
+        pool.planner.start(example(name))
+        verdict = await pool.answer()
+
+    assert isinstance(verdict, Planned), verdict
+    SummaryStatus.model_validate(verdict.summary, by_alias=True)
+
+
+async def test_the_least_cost_says_what_is_to_be_rented_and_what_nobody_can_pay_less_than() -> None:
+    async with bench() as pool:
+        pool.planner.start(example("07-least-cost"))
+        verdict = await pool.answer()
+
+    assert isinstance(verdict, Planned)
+    summary = verdict.summary
+    assert summary["objective"] == "cost"
+    assert float(summary["headroom"]) >= 1.2
+    cost, bound = float(summary["costPerHour"]), float(summary["bound"])
+    assert bound <= cost <= bound / (1 - 0.001)
+    assert summary["rentedGpus"] > 0
+    assert f"for ${summary['costPerHour']}/h" in verdict.message
+    assert "above the least possible cost" in verdict.message
 
 
 @pytest.mark.parametrize(

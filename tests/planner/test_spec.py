@@ -323,6 +323,30 @@ def test_pools_of_a_pipeline_that_never_meet_are_named() -> None:
     assert remedy.startswith("l40s (west) and h200 (east) have no class in common")
 
 
+@pytest.mark.parametrize(
+    ("others", "same"),
+    [
+        ("{name: h100-a, accelerator: H20, count: 8, gpusPerNode: 8}", True),
+        ("{name: h100-rented, accelerator: H20, count: 8, gpusPerNode: 8}", True),
+        ("{name: h100-b, accelerator: H20, count: 8, gpusPerNode: 8}", False),
+        ("{name: h100-a, accelerator: H20, count: 8}", False),  # no nodes, no names
+    ],
+)
+def test_two_nodes_never_have_one_name(others: str, same: bool) -> None:
+    """Nodes of the first pool: h100-a-0, and h100-rented-0 to be rented."""
+    first = "count: 8, gpusPerNode: 8, maxCount: 16, domains: [{name: a, nodes: 1}]"
+    text = MINIMAL.replace("count: 8", first) + f"  - {others}\n"
+    spec = load_resource(text).spec
+    if not same:
+        assert len(to_problem("x", spec).pools) == 2
+        return
+    with pytest.raises(SpecError) as caught:
+        to_problem("x", spec)
+    [(path, remedy)] = caught.value.problems
+    assert path == "spec.pools[1].name"
+    assert "-0 ... would be in pool h100 as well: rename one pool" in remedy
+
+
 # Examples
 
 
