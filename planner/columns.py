@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
+
+from archipelago.planner.kinds import kind_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.problem import Phase
-    from archipelago.planner.templates import Template
+    from archipelago.planner.kinds import Kind
+    from archipelago.planner.template import Template
 
 THETA = 0
 """Column of theta; the template counts follow, then the rates."""
-
-Kind: TypeAlias = "tuple[str, str, tuple[tuple[str, int], ...], Phase, Parallelism]"
-"""What makes two islands interchangeable: model, domain class, GPUs by pool, phase, parallelism."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +189,3 @@ class Program:
         unit = np.concatenate([d.probability * d.weight for d in self.demands])
         start = np.cumsum([0, *[len(d.probability) for d in self.demands]])
         return self.scale * unit[start[self.demand_of[self.pair_template]] + self.pair_range]
-
-
-def kind_of(template: Template) -> Kind:
-    """The kind of a template's islands; operating points of one kind need no restart."""
-    parts = tuple((part.pool, part.gpus) for part in template.sections)
-    return template.model, template.domain_class, parts, template.phase, template.parallelism

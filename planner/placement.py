@@ -8,15 +8,15 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.planner.assignment import assign_nodes
+from archipelago.planner.kinds import running_kind
 from archipelago.planner.packing import classes_of, nodes_of
 from archipelago.planner.plan import Changes, Group, Island
 from archipelago.planner.problem import RENTED, Billing
-from archipelago.planner.program import running_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from archipelago.planner.columns import Kind
+    from archipelago.planner.kinds import Kind
     from archipelago.planner.problem import PlanningProblem, Pool, Running
 
 Kept: TypeAlias = "dict[str, Running]"

@@ -31,12 +31,11 @@ from archipelago.planner.columns import (
     THETA,
     Demand,
     Flow,
-    Kind,
     KindColumn,
     NodeColumn,
     Program,
-    kind_of,
 )
+from archipelago.planner.kinds import kind_of, running_kind
 from archipelago.planner.packing import capacity, classes_of, nodes_of
 from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem
 from archipelago.planner.rows import all_rows
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import Link, Running
-    from archipelago.planner.templates import Template
+    from archipelago.planner.problem import Link
+    from archipelago.planner.template import Template
 
-__all__ = ["THETA", "Demand", "Program", "build_program", "kind_of", "served_ranges"]
+__all__ = ["THETA", "Demand", "Program", "build_program", "served_ranges"]
 
 
 def class_routes(
@@ -159,26 +158,6 @@ def _kinds(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[K
     wanted = {kind_of(t): t.gpus for t in templates}
     counts = {kind: running.count(kind) for kind in wanted if kind in set(running)}
     return tuple(KindColumn(kind, counts[kind], wanted[kind]) for kind in counts)
-
-
-def running_kind(problem: PlanningProblem, island: Running) -> Kind | None:
-    """The kind of an island that runs; None where its nodes are not in one class of its pools."""
-    pools = {pool.name: pool for pool in problem.pools}
-    if any(name not in pools for name, _ in island.parts):
-        return None
-    classes: set[str] = set()
-    for name, _ in island.parts:
-        found = classes_of(pools[name])
-        if len(found) > 1:
-            found = tuple(
-                c
-                for c in found
-                if any(set(island.nodes) & set(n) for n in nodes_of(pools[name], c).values())
-            )
-        classes.update(found)
-    if len(classes) != 1:
-        return None
-    return island.model, classes.pop(), island.parts, island.phase, island.parallelism
 
 
 def _largest_count(problem: PlanningProblem, template: Template) -> int:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
+from archipelago.planner.columns import THETA, Program
+from archipelago.planner.kinds import kind_of
 from archipelago.planner.packing import capacity, classes_of, island_sizes
 from archipelago.planner.problem import STAGES, Phase
-from archipelago.planner.columns import THETA, Program, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

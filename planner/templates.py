@@ -13,9 +13,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.planner.benchmark import Unusable, benchmark
-from archipelago.planner.columns import kind_of
+from archipelago.planner.kinds import kind_of, running_kind
 from archipelago.planner.plan import Exclusion, Part
-from archipelago.planner.program import running_kind
 from archipelago.planner.shapes import Shape, shapes
 from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.template import Template
@@ -23,7 +22,7 @@ from archipelago.planner.template import Template
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from archipelago.planner.columns import Kind
+    from archipelago.planner.kinds import Kind
     from archipelago.planner.problem import Phase, PlanningProblem
 
 __all__ = ["Bench", "Catalogue", "Template", "build_catalogue"]
