@@ -74,6 +74,22 @@ def test_the_first_example_has_its_table_in_five_seconds_and_an_edit_too(
     assert operator.metric("writes_total") == 6  # early status, table, final status; twice
 
 
+@pytest.mark.parametrize(
+    "name", ["04-collocated", "05-either", "06-two-zones", "07-least-cost", "08-across-pools"]
+)
+def test_every_kind_of_island_network_and_price_is_published(
+    plans: Plans, operator: Operator, name: str
+) -> None:
+    assert operator.is_running()
+    plans.apply("kinds", example(name))
+    plans.wait_ready("kinds")
+    assert validate_table(plans.table("kinds")) == []
+    summary = plans.plan("kinds")["status"]["summary"]
+    assert summary["objective"] in ("throughput", "headroom", "cost")
+    assert float(summary["gap"]) <= 0.001
+    assert (summary.get("rentedGpus", 0) > 0) == (name == "07-least-cost")
+
+
 def test_every_condition_is_there_within_two_seconds(plans: Plans, operator: Operator) -> None:
     """A14: a planner that takes long does not delay the first word."""
     assert operator.is_running()
