@@ -20,6 +20,7 @@ from archipelago.operator.errors import (
     Invalid,
     NotFound,
     Retryable,
+    SettingsError,
 )
 from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest
 
@@ -81,6 +82,34 @@ class ApiCluster:
         settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
 
+    @classmethod
+    async def connect_as_user(cls, context: str | None) -> tuple[ApiCluster, str]:
+        """Read a person's kubeconfig; gives the cluster and the context's namespace.
+
+        Raises:
+            SettingsError: there is no kubeconfig, or no such context in it.
+        """
+        settings = client.Configuration()
+        try:
+            await config.load_kube_config(context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
+            contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+        except (config.ConfigException, OSError) as error:
+            raise SettingsError(f"kubeconfig: {error}; set KUBECONFIG or --context") from None
+        named = next((item for item in contexts if item["name"] == context), current)
+        return cls(client.ApiClient(settings)), named["context"].get("namespace", "default")
+
+    async def read(self, path: str) -> Mapping[str, Any]:
+        """Read any object, for people who look for what is wrong; the operator never does."""
+        return await self._send("GET", path)
+
+    async def may(self, attributes: Mapping[str, str]) -> bool:
+        """Whether the user may do something, by the API server's own judgement."""
+        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        body = {**kind, "spec": {"resourceAttributes": dict(attributes)}}
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await self._send("POST", path, body=body)
+        return bool(answer["status"]["allowed"])
+
     async def close(self) -> None:
         """Close the connections."""
         await self._api.close()  # type: ignore[no-untyped-call]
@@ -109,20 +138,21 @@ class ApiCluster:
 
     async def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
         """See ``Cluster``."""
-        async for page in self._pages(_plans(namespace), {}):
+        async for page in self.pages(_plans(namespace), {}):
             yield page
 
     async def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
         """See ``Cluster``."""
         where = f"/namespaces/{namespace}" if namespace else ""
-        async for page in self._pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
+        async for page in self.pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
             yield page
 
     async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
         query = {"fieldManager": manager, "force": "true"}
         return await self._send("PATCH", path, query, manifest, APPLY)
 
-    async def _pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
+    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
+        """List anything, page by page."""
         page = await self._send("GET", path, {**query, "limit": str(PAGE)})
         yield page
         while token := page["metadata"].get("continue"):

@@ -10,6 +10,7 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from archipelago.planner.canonical import canonical
 from archipelago.planner.plan import MILLION
 from archipelago.planner.plot import headline, subline, used_of
 from archipelago.planner.plotmarks import group_marks
@@ -20,6 +21,7 @@ from archipelago.planner.text import safe
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from archipelago.planner.canonical import Document
     from archipelago.planner.plan import Plan, Route
     from archipelago.planner.plotmarks import Mark
     from archipelago.planner.problem import Phase, PlanningProblem, Pool
@@ -44,6 +46,50 @@ def text_graph(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     for model, routes in groupby(plan.routes, key=lambda route: route.model):
         yield ""
         yield from _lengths(model, list(routes), marks)
+
+
+def graph_document(problem: PlanningProblem, plan: Plan) -> Document:
+    """The same data as JSON: what every letter stands for, on which pools, for which lengths."""
+    marks = group_marks(plan)
+    document: Document = canonical(
+        {
+            "kind": "Graph",
+            "name": plan.name,
+            "pools": [_pool_document(pool, plan, marks) for pool in problem.pools],
+            "groups": [
+                {"letter": marks[group.name].letter, "name": group.name, "phase": str(group.phase)}
+                for group in plan.groups
+            ],
+            "lengths": [
+                _block_document(model, block, marks)
+                for model, routes in groupby(plan.routes, key=lambda route: route.model)
+                for block in condensed(list(routes))
+            ],
+        }
+    )
+    return document
+
+
+def _pool_document(pool: Pool, plan: Plan, marks: dict[str, Mark]) -> Document:
+    gpus = {marks[g.name].letter: g.gpus_of(pool.name) * g.islands for g in plan.groups}
+    used = {letter: count for letter, count in gpus.items() if count}
+    return {
+        "name": pool.name,
+        "count": pool.count,
+        "available": pool.available,
+        "used": plan.used(pool.name),
+        "gpus": used,
+    }
+
+
+def _block_document(model: str, block: list[Route], marks: dict[str, Mark]) -> Document:
+    sides = {
+        str(stage): {marks[name].letter: part for name, part in _weights(block, stage)}
+        for stage in STAGES
+    }
+    first, last = block[0].range, block[-1].range
+    share = sum(route.share for route in block)
+    return {"model": model, "min": first.min, "max": last.max, "share": share, **sides}
 
 
 def bar(parts: Iterable[tuple[str, float]], width: int = WIDTH) -> str:

@@ -217,8 +217,8 @@ def explain(path: str, form: str, quiet: bool) -> int:
     "-o",
     "--output",
     "picture",
-    metavar="FILE",
-    help="Draw into FILE.png or FILE.svg; without it the same data is printed as text.",
+    metavar="json|yaml|FILE",
+    help="Print the data, or draw into FILE.png or FILE.svg; without it the data is text.",
 )
 def graph(path: str, picture: str | None) -> int:
     """Show what stands where and which input lengths go to whom.
@@ -398,14 +398,19 @@ def models(form: str) -> int:
 
 
 def main() -> None:
-    """Entry point: run a command, turn errors into lines and answers into exit codes."""
+    """Entry point of ``archipelago``."""
+    run(cli, "archipelago")
+
+
+def run(group: click.Group, program: str) -> None:
+    """Run a command, turn errors into lines and answers into exit codes."""
     try:
-        status = cli.main(prog_name="archipelago", standalone_mode=False)
+        status = group.main(prog_name=program, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         status = UNUSABLE
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx else "archipelago"
+        where = error.ctx.command_path if error.ctx else program
         status = _complain(f"{error.format_message()} (see {where} --help)")
     except click.ClickException as error:
         status = _complain(error.format_message())

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from archipelago.planner.bars import text_graph
+from archipelago.planner.bars import graph_document, text_graph
 from archipelago.planner.commands.diff import read_plan
+from archipelago.planner.commands.files import write_document
 
 DONE = 0
 
 
+DATA = ("json", "yaml")
+
+
 def run(path: str, picture: str | None) -> int:
-    """Draw the plan into a file, or print it."""
+    """Draw the plan into a file, or print it as text or data."""
+    if picture in DATA:
+        stored = read_plan(path)
+        write_document(graph_document(stored.problem, stored.plan), picture)
+        return DONE
     if picture is not None:
         from archipelago.planner.plot import require  # noqa: PLC0415  # an optional extra
 

@@ -86,3 +86,14 @@ def test_names_that_could_forge_a_line_are_escaped(run: Runner, plan_file: Path)
 def test_a_pool_without_islands_is_free() -> None:
     lines = list(text_graph(problem(), replace(PLAN, groups=PLAN.groups[:1], routes=())))
     assert f"b  {'.' * 48}  0 of 4 GPUs" in lines
+
+
+def test_the_same_as_data(run: Runner, plan_file: Path) -> None:
+    result = run("graph", plan_file, "-o", "json")
+    data = json.loads(result.out)
+    assert result.status == 0
+    assert [pool["gpus"] for pool in data["pools"]] == [{"A": 8, "C": 8}, {"B": 2, "D": 2}]
+    assert data["lengths"][0] == {
+        "model": "m", "min": 0, "max": 100, "share": 0.5,
+        "prefill": {"A": 1.0}, "decode": {"C": 0.75, "D": 0.25},
+    }  # fmt: skip

@@ -1,0 +1,232 @@
+"""What the doctor says of objects as the API server gives them, good ones and broken ones."""
+
+import copy
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archipelago.operator import crd, doctor
+from archipelago.operator.conditions import Reason
+from archipelago.operator.doctor import RIGHTS, Check, Verdict
+from archipelago.operator.manifests import Identity, owner_reference, table_manifest
+from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.remedies import REMEDY
+from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.table import routing_content
+from tests.planner.handmade import PLAN, resource
+
+PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
+CONTENT = canonical_bytes(routing_content(resource().spec, PLAN)).decode()
+
+
+def established() -> dict[str, Any]:
+    conditions = [{"type": "Established", "status": "True"}]
+    return {**crd.definition(), "status": {"conditions": conditions}}
+
+
+def plan_body(
+    status: str = "True", reason: str = "Published", generation: int = 1
+) -> dict[str, Any]:
+    ready = {
+        "type": "Ready",
+        "status": status,
+        "reason": reason,
+        "message": "told",
+        "observedGeneration": 1,
+        "lastTransitionTime": "2026-07-01T11:00:00Z",
+    }
+    meta = {
+        "namespace": "ns", "name": "paper", "uid": "u-1", "resourceVersion": "7",
+        "generation": generation,
+    }  # fmt: skip
+    return {
+        "metadata": meta,
+        "spec": {},
+        "status": {
+            "observedGeneration": 1,
+            "conditions": [ready],
+            "summary": {"contentHash": digest(), "table": "paper-routing", "tableSequence": 1},
+        },
+    }
+
+
+def digest() -> str:
+    body = stored(CONTENT)
+    found = SeenTable.from_body(body).content_hash
+    assert found is not None
+    return found
+
+
+def stored(content: str) -> dict[str, Any]:
+    """The ConfigMap as the operator writes it and the server keeps it."""
+    seen = SeenPlan.from_body(
+        {"metadata": {"namespace": "ns", "name": "paper", "uid": "u-1", "resourceVersion": "7"}}
+    )
+    manifest = table_manifest(seen, None, Identity("u-1", 1, 1), content, NOW)
+    meta = {**manifest["metadata"], "uid": "c-1", "resourceVersion": "9"}
+    return {**manifest, "metadata": meta | {"ownerReferences": [owner_reference(seen)]}}
+
+
+def test_the_definition_of_this_version_is_fine() -> None:
+    assert doctor.definition(established()).verdict is Verdict.OK
+
+
+def test_a_missing_refused_old_or_other_definition_is_named() -> None:
+    refused = established()
+    refused["status"]["conditions"] = [
+        {"type": "NamesAccepted", "status": "False", "message": "splan is taken"}
+    ]
+    other = copy.deepcopy(established())
+    other["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["description"] = "older"
+    unserved = copy.deepcopy(established())
+    unserved["spec"]["versions"][0]["served"] = False
+    verdicts = [doctor.definition(body) for body in (None, refused, other, unserved)]
+    assert [check.verdict for check in verdicts] == [
+        Verdict.FAIL, Verdict.FAIL, Verdict.WARN, Verdict.FAIL,
+    ]  # fmt: skip
+    assert "splan is taken" in verdicts[1].text
+    assert all(check.remedy for check in verdicts)
+
+
+def deployed(replicas: int, ready: int, name: str = doctor.OPERATOR) -> dict[str, Any]:
+    template = {
+        "metadata": {"labels": {"app.kubernetes.io/name": name}},
+        "spec": {"containers": [{"image": "archipelago-operator:0.1.0"}]},
+    }
+    return {
+        "metadata": {"name": "archipelago-operator"},
+        "spec": {"replicas": replicas, "template": template},
+        "status": {"readyReplicas": ready},
+    }
+
+
+@pytest.mark.parametrize(
+    ("items", "verdict", "told"),
+    [
+        ([], Verdict.FAIL, "no deployment"),
+        ([deployed(1, 1, "other")], Verdict.FAIL, "no deployment"),
+        ([deployed(0, 0)], Verdict.FAIL, "scaled to 0"),
+        ([deployed(1, 0)], Verdict.FAIL, "0 of 1 ready"),
+        ([deployed(1, 1)], Verdict.OK, "archipelago-operator:0.1.0"),
+    ],
+)
+def test_the_deployment(items: list[dict[str, Any]], verdict: Verdict, told: str) -> None:
+    found = doctor.deployment(items, "system")
+    assert (found.verdict, told in found.text) == (verdict, True)
+
+
+def pod(ready: str, restarts: int = 0) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "op-1"},
+        "status": {
+            "conditions": [{"type": "Ready", "status": ready, "message": "containers not ready"}],
+            "containerStatuses": [{"restartCount": restarts}],
+        },
+    }
+
+
+def test_health_is_what_the_probes_say() -> None:
+    found = [
+        doctor.health(pods, "s") for pods in ([], [pod("False")], [pod("True")], [pod("True", 9)])
+    ]
+    assert [check.verdict for check in found] == [
+        Verdict.FAIL, Verdict.FAIL, Verdict.OK, Verdict.WARN,
+    ]  # fmt: skip
+    assert "containers not ready" in found[1].text
+
+
+def test_rights_that_are_missing_are_named_with_what_needs_them() -> None:
+    allowed = dict.fromkeys(RIGHTS, True)
+    assert doctor.rights(allowed).verdict is Verdict.OK
+    allowed[RIGHTS[-1]] = False
+    assert doctor.rights(allowed).text == "you may not list nodes (for archipelago inventory)"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "remedy"),
+    [
+        (plan_body(), Verdict.OK, ""),
+        (plan_body("False", "Infeasible"), Verdict.FAIL, REMEDY[Reason.INFEASIBLE]),
+        (plan_body(generation=2), Verdict.WARN, REMEDY[Reason.PUBLISHED]),
+        ({**plan_body(), "status": {}}, Verdict.FAIL, "see the lines about the operator"),
+    ],
+)
+def test_a_plan_is_judged_by_its_ready(body: dict[str, Any], verdict: Verdict, remedy: str) -> None:
+    found = doctor.plan(body)
+    assert (found.subject, found.verdict, found.remedy) == ("plan ns/paper", verdict, remedy)
+
+
+def test_a_valid_table_with_the_hash_of_the_status_is_fine() -> None:
+    found = doctor.table(plan_body(), stored(CONTENT))
+    assert found is not None
+    assert found.verdict is Verdict.OK
+    assert digest()[:12] in found.text
+
+
+def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
+    foreign = stored(CONTENT)
+    foreign["metadata"]["ownerReferences"] = []
+    broken, cut, other = stored(CONTENT), stored(CONTENT), stored(CONTENT)
+    table = json.loads(broken["data"]["table.json"])
+    table["content"]["models"][0]["routes"][0]["pairs"][0]["weight"] -= 1
+    broken["data"]["table.json"] = json.dumps(table)
+    cut["data"]["table.json"] = "{"
+    table = json.loads(other["data"]["table.json"])
+    table["content"]["affinityKey"] = "x-other"
+    other["data"]["table.json"] = json.dumps(table)
+    found = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
+    told = ["is not there", "somebody else", "weights", "no JSON", "the status says"]
+    for check, text in zip(found, told, strict=True):
+        assert isinstance(check, Check)
+        assert check.verdict is Verdict.FAIL
+        assert text in check.text
+
+
+def test_a_plan_that_was_never_published_has_no_table_to_judge() -> None:
+    assert doctor.table({**plan_body(), "status": {}}, None) is None
+
+
+def node(name: str, product: str) -> dict[str, Any]:
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": product}},
+        "spec": {},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": "8"},
+            "capacity": {"nvidia.com/gpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def test_accelerators_of_nodes_are_known_or_named() -> None:
+    known = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3")])
+    assert (known.verdict, known.text) == (Verdict.OK, "8 GPUs that can be used: H100")
+    strange = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3"), node("n-1", "Tesla-T4")])
+    assert strange.verdict is Verdict.WARN
+    assert "n-1 (nvidia.com/gpu.product=Tesla-T4)" in strange.text
+    assert doctor.nodes([]).verdict is Verdict.WARN
+
+
+def test_a_lease_is_judged_where_there_is_one() -> None:
+    def lease(seconds: float) -> dict[str, Any]:
+        renewed = (NOW - timedelta(seconds=seconds)).isoformat()
+        spec = {"holderIdentity": "op-1", "renewTime": renewed, "leaseDurationSeconds": 15}
+        return {"metadata": {"name": "archipelago-operator"}, "spec": spec}
+
+    assert doctor.lease([], NOW) is None
+    found = [doctor.lease([lease(age)], NOW) for age in (5, 60)]
+    assert [check.verdict for check in found if check] == [Verdict.OK, Verdict.FAIL]
+
+
+def test_remedies_are_those_of_the_page_for_every_reason() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
+    page = {name: todo for name, todo in rows if name in set(Reason)}
+    types = PAGE.read_text().partition("## Reasons")[0]
+    assert types  # conditions and reasons may share a word: the later row, the reason's, counts
+    assert {str(reason): remedy for reason, remedy in REMEDY.items()} == page

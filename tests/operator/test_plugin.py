@@ -1,0 +1,85 @@
+"""The plugin's face: help, exit codes, start; what it does in a cluster is in tests/e2e."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from archipelago.operator.plugin import splan
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ("plan", "explain", "diff", "graph", "simulate", "status", "doctor")
+PROGRAM = "import sys; from archipelago.operator.plugin import main; main()"
+
+
+def run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, *map(str, args)],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_has_the_commands_of_the_acceptance_point() -> None:
+    assert set(splan.commands) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help_is_short_and_says_the_exit_codes(command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) < 60
+    for code in "012":
+        assert f"\n    {code}  " in result.stdout
+    assert not command or "-o, --output" in result.stdout
+    assert "json" in result.stdout or not command
+
+
+def test_it_starts_in_half_a_second() -> None:
+    """Processor time of nineteen of twenty starts: what else the machine does is not counted."""
+    seconds = []
+    for _ in range(20):
+        before = os.times()
+        run("--help")
+        after = os.times()
+        spent = (after.children_user - before.children_user) + (
+            after.children_system - before.children_system
+        )
+        seconds.append(spent)
+    assert sorted(seconds)[18] < 0.5
+
+
+def test_help_needs_no_kubernetes_client() -> None:
+    code = f"{PROGRAM.replace('main()', '')}\ntry: main()\nexcept SystemExit: pass\n"
+    code += "print([m for m in ('kubernetes', 'aiohttp', 'kopf', 'numpy') if m in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code, "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_plan_needs_no_cluster() -> None:
+    result = run("plan", "-f", "examples/02-minimal.yaml", "-o", "json", "-q")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout)["kind"] == "Plan"
+
+
+@pytest.mark.parametrize("command", [("status", "x"), ("doctor",)])
+def test_without_a_cluster_it_says_so_and_exits_2(command: tuple[str, ...]) -> None:
+    result = run(*command, KUBECONFIG="/nonexistent/config")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: kubeconfig: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_bad_usage_names_the_command_as_it_was_called() -> None:
+    result = run("status")
+    assert result.returncode == 2
+    assert "(see kubectl splan status --help)" in result.stderr
