@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.overflow import overflow_route
 from archipelago.planner.placement import place
 from archipelago.planner.plan import Certificate, Group, Pair, Plan, Route, Unservable
@@ -19,6 +20,7 @@ from archipelago.planner.settle import Settled, Used, settle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.columns import Program
     from archipelago.planner.evaluate import Evaluation
     from archipelago.planner.placement import Placement
@@ -42,6 +44,7 @@ class Layout:
     bound: float
     complete: bool
     reason: str = ""
+    values: FloatArray | None = None  # (columns,) the solution with these counts, if there is one
 
 
 def assemble(
@@ -50,9 +53,11 @@ def assemble(
     program: Program,
     layout: Layout,
     missing: tuple[Unservable, ...],
+    *,
+    deadline: Deadline = ENDLESS,
 ) -> Plan:
     """The plan that a layout gives, with the theta that its evaluation supports."""
-    settled = settle(problem, program, layout.counts)
+    settled = settle(problem, program, layout.counts, layout.values, deadline)
     cheapest = problem.objective is Objective.COST
     theta = settled.theta if cheapest else min(settled.theta, layout.bound)
     names = _group_names(settled.used)

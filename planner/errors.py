@@ -5,6 +5,7 @@ ArchipelagoError
 │   ├── SpecError             a ServingPlan breaks a rule (offline; the API server says the same)
 │   └── PlanFileError         a plan file cannot be read
 ├── SolverError           the solver gave no usable answer; retry with a longer limit or report
+│   └── OutOfTimeError        the time limit ended before there was a plan; retry with a longer one
 └── CheckError            the independent checker refuses a plan: a defect of ours, never publish
 
 An infeasible problem is not an error: it is the outcome ``Infeasible``.
@@ -33,6 +34,10 @@ class PlanFileError(InputError):
 
 class SolverError(ArchipelagoError):
     """The solver ended without a solution for a reason other than infeasibility."""
+
+
+class OutOfTimeError(SolverError):
+    """The time limit ended before there was a plan; says what was under way and the remedy."""
 
 
 class CheckError(ArchipelagoError):

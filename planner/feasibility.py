@@ -13,9 +13,10 @@ import numpy as np
 from archipelago.planner.plan import Infeasible, InfeasibleReason, Unservable
 from archipelago.planner.problem import STAGES, ModelDemand, Phase, PlanningProblem
 from archipelago.planner.program import served_ranges
-from archipelago.planner.relax import OutOfTime, relaxations
+from archipelago.planner.relax import relaxations
 
 if TYPE_CHECKING:
+    from archipelago.planner.deadline import Deadline
     from archipelago.planner.templates import Catalogue
 
 
@@ -37,7 +38,7 @@ def blocked(
     problem: PlanningProblem,
     catalogue: Catalogue,
     missing: tuple[Unservable, ...],
-    out_of_time: OutOfTime,
+    deadline: Deadline,
 ) -> Infeasible | None:
     """The answer where some model cannot be served at all, or not enough of it."""
     too_much = [item for item in missing if item.share > problem.max_unservable]
@@ -46,15 +47,15 @@ def blocked(
     models = {model.name: model for model in problem.models}
     worst = max(too_much, key=lambda item: item.share)
     text, reason = _what_is_missing(models[worst.model], catalogue, worst, problem.max_unservable)
-    return _answer(problem, catalogue, reason, text, out_of_time)
+    return _answer(problem, catalogue, reason, text, deadline)
 
 
-def no_room(problem: PlanningProblem, catalogue: Catalogue, out_of_time: OutOfTime) -> Infeasible:
+def no_room(problem: PlanningProblem, catalogue: Catalogue, deadline: Deadline) -> Infeasible:
     """The answer where templates exist but no set of islands serves every model and phase."""
     budget = problem.budget_per_hour
     limit = "the pools" if budget is None else f"the pools and ${budget}/h"
     text = f"{limit} have no room for one prefill and one decode island of every model"
-    return _answer(problem, catalogue, InfeasibleReason.NO_ROOM, text, out_of_time)
+    return _answer(problem, catalogue, InfeasibleReason.NO_ROOM, text, deadline)
 
 
 def too_little(
@@ -62,14 +63,20 @@ def too_little(
     catalogue: Catalogue,
     theta: float,
     bound: float,
-    out_of_time: OutOfTime,
+    deadline: Deadline,
 ) -> Infeasible:
     """The answer where the best plan has less headroom than asked."""
     text = (
         f"the best plan reaches headroom {theta:.4g} (at most {bound:.4g}), "
         f"less than minHeadroom {problem.min_headroom:g}"
     )
-    return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text, out_of_time)
+    return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text, deadline)
+
+
+def unreached(problem: PlanningProblem, catalogue: Catalogue, deadline: Deadline) -> Infeasible:
+    """The answer where no plan has the headroom asked for; how much is possible is not known."""
+    text = f"no plan reaches minHeadroom {problem.min_headroom:g}"
+    return _answer(problem, catalogue, InfeasibleReason.HEADROOM, text, deadline)
 
 
 def _answer(
@@ -77,9 +84,9 @@ def _answer(
     catalogue: Catalogue,
     reason: InfeasibleReason,
     text: str,
-    out_of_time: OutOfTime,
+    deadline: Deadline,
 ) -> Infeasible:
-    offers = relaxations(problem, out_of_time)
+    offers = relaxations(problem, deadline)
     advice = "; it would fit with " + ", or ".join(o.text for o in offers) if offers else ""
     return Infeasible(reason, text + advice, offers, catalogue.exclusions)
 

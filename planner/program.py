@@ -35,6 +35,8 @@ from archipelago.planner.columns import (
     NodeColumn,
     Program,
 )
+from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import kind_of, running_kind
 from archipelago.planner.packing import capacity, classes_of, nodes_of
 from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem
@@ -52,6 +54,11 @@ if TYPE_CHECKING:
 __all__ = ["THETA", "Demand", "Program", "build_program", "served_ranges"]
 
 
+MOST_ENTRIES = 10_000_000
+"""Of the matrix; with its copies in the solver about 100 bytes each. The largest benchmark, 100,000
+GPUs of 10 types, has half a million."""
+
+
 def class_routes(
     templates: Sequence[Template], model: str, links: Sequence[Link] = ()
 ) -> tuple[tuple[str, str], ...]:
@@ -61,8 +68,9 @@ def class_routes(
     for template in templates:
         if template.model == model and template.phase is not Phase.MIXED:
             stand[template.phase].add(template.domain_class)
-    pairs = ((p, d) for p in stand[Phase.PREFILL] for d in stand[Phase.DECODE])
-    return tuple(sorted(pair for pair in pairs if pair[0] == pair[1] or pair in linked))
+    prefill, decode = (stand[stage] for stage in STAGES)
+    linked.update((place, place) for place in prefill)
+    return tuple(sorted((p, d) for p, d in linked if p in prefill and d in decode))
 
 
 def served_ranges(
@@ -71,27 +79,36 @@ def served_ranges(
     """Ranges that templates of every stage can serve, KV transfer included, shape (ranges,)."""
     mine = [t for t in templates if t.model == model]
     served = np.zeros(ranges, dtype=bool)
+    able: dict[tuple[Phase, str], NDArray[np.bool_]] = {}
     for template in mine:
         if template.phase is Phase.MIXED:
             served |= template.servable
-    for pair in class_routes(mine, model, links):
-        able = np.ones(ranges, dtype=bool)
-        for stage, domain_class in zip(STAGES, pair, strict=True):
-            side = [t.servable for t in mine if t.phase is stage and t.domain_class == domain_class]
-            able &= np.any(side, axis=0)
-        served |= able
+        else:
+            place = template.phase, template.domain_class
+            able[place] = able.get(place, False) | template.servable
+    for prefill, decode in class_routes(mine, model, links):
+        served |= able[Phase.PREFILL, prefill] & able[Phase.DECODE, decode]
     return served
 
 
-def build_program(problem: PlanningProblem, templates: tuple[Template, ...]) -> Program:
-    """The exact program over the given templates; ranges nobody serves are left out."""
+def build_program(
+    problem: PlanningProblem, templates: tuple[Template, ...], deadline: Deadline = ENDLESS
+) -> Program:
+    """The exact program over the given templates; ranges nobody serves are left out.
+
+    Raises:
+        OutOfTimeError: the deadline passed before all rows were written.
+        SolverError: it would have more entries than fit into memory.
+    """
     demands = _demands(problem, templates)
     index = {demand.model: i for i, demand in enumerate(demands)}
     usable = [t.servable & demands[index[t.model]].served for t in templates]
+    _check_size(templates, demands, usable)
     per_template = [np.flatnonzero(mask) for mask in usable]
     pair_template = np.repeat(np.arange(len(templates)), [len(p) for p in per_template])
     pair_range = np.concatenate(per_template) if per_template else np.zeros(0, dtype=np.int64)
-    upper = np.array([_largest_count(problem, t) for t in templates], dtype=np.float64)
+    deadline.check("building the program", f"{len(pair_range)} rates")
+    upper = np.array(list(_largest_counts(problem, templates)), dtype=np.float64)
     program = Program(
         templates,
         demands,
@@ -102,11 +119,32 @@ def build_program(problem: PlanningProblem, templates: tuple[Template, ...]) -> 
         pair_template,
         pair_range,
         _scale(templates, demands, index, upper),
-        flows=tuple(_flows(demands)),
+        flows=tuple(deadline.watch("building the program", _flows(demands), "flows")),
         nodes=tuple(_nodes(problem, templates)),
         kinds=_kinds(problem, templates),
     )
-    return all_rows(program, problem)
+    return all_rows(program, problem, deadline)
+
+
+def _check_size(
+    templates: tuple[Template, ...], demands: tuple[Demand, ...], usable: list[NDArray[np.bool_]]
+) -> None:
+    """Refuse what no memory holds before it is allocated.
+
+    Raises:
+        SolverError: names the number of entries and what makes fewer.
+    """
+    capacity_rows = sum(
+        int(mask.sum()) * (len(t.rows) + 2) for t, mask in zip(templates, usable, strict=True)
+    )
+    flow_rows = sum(3 * len(d.routes) * int(d.served.sum()) for d in demands)
+    if (entries := capacity_rows + flow_rows) > MOST_ENTRIES:
+        raise SolverError(
+            f"{len(templates)} templates make a program of {entries} entries, more than the "
+            f"{MOST_ENTRIES} that are tried: give fewer ranges or islandSizes, merge pools or "
+            "classes of domains, or set serving to what is wanted; a longer timeLimitSeconds does "
+            "not help"
+        )
 
 
 def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[Demand, ...]:
@@ -160,11 +198,16 @@ def _kinds(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[K
     return tuple(KindColumn(kind, counts[kind], wanted[kind]) for kind in counts)
 
 
-def _largest_count(problem: PlanningProblem, template: Template) -> int:
+def _largest_counts(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[int]:
+    """Islands of each template that an empty pool holds."""
     pools = {pool.name: pool for pool in problem.pools}
-    return min(
-        capacity(pools[part.pool], part.gpus, template.domain_class) for part in template.sections
-    )
+    fits: dict[tuple[str, int, str], int] = {}
+    for template in templates:
+        places = [(part.pool, part.gpus, template.domain_class) for part in template.sections]
+        for place in places:
+            if place not in fits:
+                fits[place] = capacity(pools[place[0]], *place[1:])
+        yield min(fits[place] for place in places)
 
 
 def _scale(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from archipelago.planner.errors import SolverError
 from archipelago.planner.packing import LARGEST_ISLAND
 from archipelago.planner.plan import Relaxation
 from archipelago.planner.program import THETA, Program, build_program, served_ranges
@@ -23,6 +24,7 @@ from archipelago.planner.templates import build_catalogue
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.deadline import Deadline
     from archipelago.planner.problem import Domain, ModelDemand, PlanningProblem, Pool
     from archipelago.planner.templates import Bench
 
@@ -36,7 +38,6 @@ MOST_GPUS = 16 * LARGEST_ISLAND
 """More GPUs than this in one pool are no small change."""
 
 Change: TypeAlias = Callable[[int], "PlanningProblem"]
-OutOfTime: TypeAlias = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Search:
     """The problem to relax, when to stop, and benchmarks that all tries share."""
 
     problem: PlanningProblem
-    out_of_time: OutOfTime
+    deadline: Deadline
     bench: Bench = field(default_factory=dict)
 
 
@@ -61,12 +62,12 @@ class _Found:
         return "" if self.smallest else "at most "
 
 
-def relaxations(problem: PlanningProblem, out_of_time: OutOfTime) -> tuple[Relaxation, ...]:
+def relaxations(problem: PlanningProblem, deadline: Deadline) -> tuple[Relaxation, ...]:
     """One smallest relaxation for every kind that helps, in a fixed order.
 
-    Kinds that are not begun when the time runs out are left out.
+    Kinds of which nothing is known when the time runs out are left out.
     """
-    search = _Search(problem, out_of_time)
+    search = _Search(problem, deadline)
     kinds: list[Callable[[], Relaxation | None]] = [
         lambda: _rate(search),
         lambda: _budget(search),
@@ -74,35 +75,46 @@ def relaxations(problem: PlanningProblem, out_of_time: OutOfTime) -> tuple[Relax
         lambda: _latency(search, "tpot"),
         *(partial(_gpus, search, pool) for pool in sorted(problem.pools, key=lambda p: p.name)),
     ]
-    offers = [None if out_of_time() else kind() for kind in kinds]
+    offers = (None if deadline.passed else _known(kind) for kind in kinds)
     return tuple(offer for offer in offers if offer is not None)
 
 
-def _program(problem: PlanningProblem, bench: Bench) -> Program | None:
+def _known(kind: Callable[[], Relaxation | None]) -> Relaxation | None:
+    try:
+        return kind()
+    except SolverError:  # not found out within the limits of time and nodes
+        return None
+
+
+def _program(problem: PlanningProblem, search: _Search) -> Program | None:
     """The program, None where some model cannot be served enough of."""
-    catalogue = build_catalogue(problem, known=bench)
+    catalogue = build_catalogue(problem, known=search.bench, deadline=search.deadline)
     for model in problem.models:
         served = served_ranges(catalogue.templates, model.name, len(model.ranges), problem.links)
         probability = model.lengths.moments(model.ranges).probability
         if 1.0 - float(probability[served].sum()) > problem.max_unservable:
             return None
-    return build_program(problem, catalogue.templates)
+    return build_program(problem, catalogue.templates, search.deadline)
 
 
 def _optimum(
-    problem: PlanningProblem, bench: Bench, cost: Callable[[Program], FloatArray]
+    problem: PlanningProblem, search: _Search, cost: Callable[[Program], FloatArray]
 ) -> Solution | None:
     """Least cost at the headroom asked for; None where that is infeasible."""
-    program = _program(problem, bench)
+    program = _program(problem, search)
     if program is None:
         return None
     asked = question(program, cost(program))
     asked.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
-    return solve(program, asked, EFFORT)
+    return solve(program, asked, _effort(search))
 
 
-def _feasible(problem: PlanningProblem, bench: Bench) -> bool:
-    return _optimum(problem, bench, lambda program: np.zeros(program.columns)) is not None
+def _effort(search: _Search) -> Effort:
+    return replace(EFFORT, time_limit=min(EFFORT.time_limit, search.deadline.left))
+
+
+def _feasible(problem: PlanningProblem, search: _Search) -> bool:
+    return _optimum(problem, search, lambda program: np.zeros(program.columns)) is not None
 
 
 def _smallest(
@@ -113,23 +125,29 @@ def _smallest(
     None too where the time runs out before anything but ``most`` is known to be feasible: that is
     no small change.
     """
+    sure = True
 
     def feasible(value: int) -> bool:
-        return _feasible(change(value), search.bench)
+        nonlocal sure
+        try:
+            return _feasible(change(value), search)
+        except SolverError:  # not found out within the limits of time and nodes
+            sure = False
+            return False
 
     if start > most or not feasible(most):
         return None
     low, high = start - step, start
     while high < most and not feasible(high):
-        if search.out_of_time():
+        if search.deadline.passed:
             return None
         low, high = high, min(most, high + 2 * (high - low))
     while high - low > max(step, int(PRECISION * high) if step == 1 else step):
-        if search.out_of_time():
+        if search.deadline.passed:
             return _Found(high, smallest=False)
         middle = low + (high - low) // (2 * step) * step
         low, high = (low, middle) if feasible(middle) else (middle, high)
-    return _Found(high, smallest=True)
+    return _Found(high, smallest=sure)
 
 
 def _latency(search: _Search, kind: str) -> Relaxation | None:
@@ -198,7 +216,7 @@ def _budget(search: _Search) -> Relaxation | None:
     if problem.budget_per_hour is None:
         return None
     unlimited = replace(problem, budget_per_hour=None)
-    found = _optimum(unlimited, search.bench, lambda program: program.price)
+    found = _optimum(unlimited, search, lambda program: program.price)
     if found is None:
         return None
     cost = Decimal(math.ceil(found.objective * 100 - ROUNDING)) / 100
@@ -211,12 +229,12 @@ def _budget(search: _Search) -> Relaxation | None:
 def _rate(search: _Search) -> Relaxation | None:
     """The share of the stated rates that the best plan sustains at the headroom asked for."""
     problem = search.problem
-    program = None if problem.min_headroom is None else _program(problem, search.bench)
+    program = None if problem.min_headroom is None else _program(problem, search)
     if program is None or problem.min_headroom is None:
         return None
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    best = solve(program, question(program, cost), EFFORT)
+    best = solve(program, question(program, cost), _effort(search))
     share = 0.0 if best is None else best.values[THETA] * program.scale / problem.min_headroom
     if not 0 < share < 1:
         return None

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from archipelago.planner.columns import THETA, Program
+from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.packing import capacity, classes_of, island_sizes
 from archipelago.planner.problem import STAGES, Phase
@@ -28,7 +29,8 @@ IDLE = 64.0
 class _Rows:
     """Collects sparse rows as triplets."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
         self._row: list[NDArray[np.int64]] = []
         self._column: list[NDArray[np.int64]] = []
         self._value: list[FloatArray] = []
@@ -43,7 +45,12 @@ class _Rows:
         value: FloatArray,
         bounds: tuple[FloatArray, FloatArray],
     ) -> None:
-        """Append len(bounds[0]) rows; ``row`` counts from 0 within this block."""
+        """Append len(bounds[0]) rows; ``row`` counts from 0 within this block.
+
+        Raises:
+            OutOfTimeError: the deadline passed.
+        """
+        self._deadline.check("building the program", f"{self.count} rows")
         self._row.append(row + self.count)
         self._column.append(column)
         self._value.append(value)
@@ -75,9 +82,13 @@ class _Rows:
         return matrix
 
 
-def all_rows(program: Program, problem: PlanningProblem) -> Program:
-    """The program with its rows."""
-    rows = _Rows()
+def all_rows(program: Program, problem: PlanningProblem, deadline: Deadline = ENDLESS) -> Program:
+    """The program with its rows.
+
+    Raises:
+        OutOfTimeError: the deadline passed before all were written.
+    """
+    rows = _Rows(deadline)
     _demand_rows(rows, program)
     _flow_rows(rows, program)
     _capacity_rows(rows, program)
@@ -137,15 +148,15 @@ def _flow_rows(rows: _Rows, program: Program) -> None:
     for at, flow in enumerate(program.flows, start=program.first_flow):
         for side, domain_class in enumerate(flow.classes):
             places.setdefault((flow.demand, side, domain_class), []).append(at)
+    place_of = np.array([t.domain_class for t in program.templates])
     for side, stage in enumerate(STAGES):
         in_stage = _phase(program, stage)
         for d, demand in enumerate(program.demands):
             if not demand.apart:
                 continue
             mine = np.flatnonzero(in_stage & (program.demand_of == d))
-            for domain_class in sorted({program.templates[c].domain_class for c in mine}):
-                here = np.array([t.domain_class == domain_class for t in program.templates])
-                chosen = _pairs_of(program, d, in_stage & here)
+            for domain_class in sorted(set(place_of[mine].tolist())):
+                chosen = _pairs_of(program, d, in_stage & (place_of == domain_class))
                 flows = np.array(places.get((d, side, domain_class), []), dtype=np.int64)
                 of_flow = np.array(
                     [program.flows[c - program.first_flow].range for c in flows], dtype=np.int64
@@ -190,14 +201,13 @@ def _idle_rows(rows: _Rows, program: Program) -> None:
 
 def _link_rows(rows: _Rows, program: Program, problem: PlanningProblem) -> None:
     """KV bytes per second over a link, in each direction, in units of what it carries."""
+    over: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for column, flow in enumerate(program.flows, start=program.first_flow):
+        if (load := _flow_bytes(program, flow.demand, flow.range)) > 0:
+            over.setdefault(flow.classes, []).append((column, load))
     for link in problem.links:
         for pair in (link.classes, link.classes[::-1]):
-            parts = [
-                (column, load)
-                for column, flow in enumerate(program.flows, start=program.first_flow)
-                if flow.classes == pair
-                and (load := _flow_bytes(program, flow.demand, flow.range)) > 0
-            ]
+            parts = over.get(pair, [])
             if parts:
                 scaled = [(c, load / link.bytes_per_second) for c, load in parts]
                 rows.one(scaled, upper=1.0)
@@ -211,17 +221,22 @@ def _flow_bytes(program: Program, d: int, j: int) -> float:
 
 
 def _packing_rows(rows: _Rows, program: Program, problem: PlanningProblem) -> None:
+    users = _users(program)
     for pool in sorted(problem.pools, key=lambda p: p.name):
         for domain_class in classes_of(pool):
-            _pack(rows, program, pool, domain_class)
+            _pack(rows, pool, domain_class, users.get((pool.name, domain_class), []))
 
 
-def _pack(rows: _Rows, program: Program, pool: Pool, domain_class: str) -> None:
-    mine = [
-        (c, t.gpus_of(pool.name))
-        for c, t in enumerate(program.templates)
-        if t.domain_class == domain_class and t.gpus_of(pool.name)
-    ]
+def _users(program: Program) -> dict[tuple[str, str], list[tuple[int, int]]]:
+    """Templates of every (pool, domain class), with the GPUs that one island takes of the pool."""
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for c, template in enumerate(program.templates):
+        for part in template.sections:
+            found.setdefault((part.pool, template.domain_class), []).append((c, part.gpus))
+    return found
+
+
+def _pack(rows: _Rows, pool: Pool, domain_class: str, mine: list[tuple[int, int]]) -> None:
     for size in island_sizes(pool):
         parts = [(1 + c, gpus / size) for c, gpus in mine if gpus >= size]
         if parts:
@@ -230,12 +245,10 @@ def _pack(rows: _Rows, program: Program, pool: Pool, domain_class: str) -> None:
 
 def _node_rows(rows: _Rows, program: Program) -> None:
     """Nodes in use hold the GPUs of all islands: exact for a chain, whose parts share nodes."""
+    users = _users(program)
     for column, nodes in enumerate(program.nodes, start=program.first_node):
-        parts = [
-            (1 + c, t.gpus_of(nodes.pool) / nodes.node_gpus)
-            for c, t in enumerate(program.templates)
-            if t.domain_class == nodes.domain_class and t.gpus_of(nodes.pool)
-        ]
+        mine = users.get((nodes.pool, nodes.domain_class), [])
+        parts = [(1 + c, gpus / nodes.node_gpus) for c, gpus in mine]
         rows.one([*parts, (column, -1.0)], upper=0.0)
 
 
@@ -262,7 +275,7 @@ def _cover_rows(rows: _Rows, program: Program) -> None:
             mine = np.flatnonzero(serving & (program.demand_of == d))
             able = np.array([program.templates[c].servable for c in mine])
             for j in np.flatnonzero(demand.served):
-                group = tuple(int(c) for c, ok in zip(mine, able[:, j], strict=True) if ok)
-                if group not in seen:
-                    seen.add(group)
-                    rows.one([(1 + c, 1.0) for c in group], lower=1.0)
+                group = mine[able[:, j]]
+                if group.tobytes() not in seen:
+                    seen.add(group.tobytes())
+                    rows.one([(1 + int(c), 1.0) for c in group], lower=1.0)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.planner.columns import THETA
-from archipelago.planner.errors import SolverError
+from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.errors import OutOfTimeError, SolverError
 from archipelago.planner.evaluate import Evaluation, evaluate
 from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import Phase
+from archipelago.planner.problem import STAGES, Phase
 from archipelago.planner.shares import Pairs, Shares, integer_shares
 from archipelago.planner.solve import Effort, Question, solve
 
@@ -62,19 +63,32 @@ class Settled:
     pairs: dict[tuple[int, int], Pairs]
 
 
-def settle(problem: PlanningProblem, program: Program, counts: NDArray[np.int64]) -> Settled:
-    """The largest theta that given islands support, with the shares that reach it."""
+def settle(
+    problem: PlanningProblem,
+    program: Program,
+    counts: NDArray[np.int64],
+    found: FloatArray | None = None,
+    deadline: Deadline = ENDLESS,
+) -> Settled:
+    """The largest theta that given islands support, with the shares that reach it.
+
+    ``found``, shape (columns,): a solution of the program with these counts. Its rates are taken
+    where the deadline leaves no time for better ones.
+
+    Raises:
+        OutOfTimeError: the deadline passed, and nothing was found before.
+    """
     demands = {model.name: model for model in problem.models}
     factors = np.ones(len(counts))
     for _ in range(ROUNDS):
-        values = _rates(program, counts * factors, problem)
+        values = _rates(program, counts * factors, problem, found, deadline)
         shares = integer_shares(program, values)
         used = tuple(_in_use(program, counts, shares, demands))
         links = _theta_by_links(program, shares, problem.links)
         theta = min(values[THETA] * program.scale, links, *(_theta_by_rows(u) for u in used))
         evaluations = [evaluate(u.template, u.demand, u.unit * theta) for u in used]
         short = min(e.supported for e in evaluations)
-        if short >= ENOUGH:
+        if short >= ENOUGH or deadline.passed:
             break
         for u, e in zip(used, evaluations, strict=True):
             factors[u.index] *= e.supported
@@ -83,7 +97,13 @@ def settle(problem: PlanningProblem, program: Program, counts: NDArray[np.int64]
     return Settled(theta, used, final, shares.pairs)
 
 
-def _rates(program: Program, capacity: FloatArray, problem: PlanningProblem) -> FloatArray:
+def _rates(
+    program: Program,
+    capacity: FloatArray,
+    problem: PlanningProblem,
+    found: FloatArray | None,
+    deadline: Deadline,
+) -> FloatArray:
     """Rates for given (possibly tightened) island counts: largest theta, then in order.
 
     Among the many rates of equal theta the second program takes those that people can read: long
@@ -96,16 +116,47 @@ def _rates(program: Program, capacity: FloatArray, problem: PlanningProblem) -> 
     upper[program.first_pair : program.first_flow][idle] = 0.0
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    values = _linear(program, Question(cost, lower, upper, integer=False), problem)
+    fixed = program.without_cover()
+    try:
+        values = _linear(fixed, Question(cost, lower, upper, integer=False), problem, deadline)
+    except OutOfTimeError:
+        if found is None:
+            raise
+        return _on_islands(program, found, idle)
     lower[THETA] = values[THETA] * (1 - problem.solver.gap * ORDER_SHARE)
     cost = np.zeros(program.columns)
     cost[program.first_pair : program.first_flow] = _disorder(program, capacity)
-    return _linear(program, Question(cost, lower, upper, integer=False), problem)
+    try:
+        return _linear(fixed, Question(cost, lower, upper, integer=False), problem, deadline)
+    except OutOfTimeError:
+        return values
 
 
-def _linear(program: Program, asked: Question, problem: PlanningProblem) -> FloatArray:
-    effort = Effort(0.0, math.inf, problem.solver.seed)
-    solution = solve(program.without_cover(), asked, effort)
+def _on_islands(program: Program, found: FloatArray, idle: NDArray[np.bool_]) -> FloatArray:
+    """Rates of a solution as they are, but only on templates with islands.
+
+    The program leaves open who serves ranges of probability 0: whoever has islands and is able,
+    where the solution has nobody.
+    """
+    values = found.copy()
+    pairs = values[program.first_pair : program.first_flow]
+    pairs[idle] = 0.0
+    demand = program.demand_of[program.pair_template]
+    phases = np.array([t.phase for t in program.templates])[program.pair_template]
+    for d, phase in product(range(len(program.demands)), STAGES):
+        able = (demand == d) & ((phases == phase) | (phases == Phase.MIXED)) & ~idle
+        for j in np.flatnonzero(program.demands[d].served & (program.demands[d].probability <= 0)):
+            here = able & (program.pair_range == j)
+            if pairs[here].sum() <= 0:
+                pairs[here & (phases == phase)] = values[THETA]
+    return values
+
+
+def _linear(
+    program: Program, asked: Question, problem: PlanningProblem, deadline: Deadline
+) -> FloatArray:
+    deadline.check("finding the rates")
+    solution = solve(program, asked, Effort(0.0, deadline.left, problem.solver.seed))
     if solution is None:
         raise SolverError("the islands chosen cannot serve every range: report this problem")
     return solution.values

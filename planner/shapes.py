@@ -8,6 +8,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.parallelism import Parallelism, candidates
+from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.packing import capacity, classes_of, island_sizes
 from archipelago.planner.problem import Billing, ModelDemand, Phase, PlanningProblem, Pool
 from archipelago.planner.template import place_name
@@ -67,8 +68,12 @@ class Shape:
         return f"{where}/{self.phase}/{self.parallelism}"
 
 
-def shapes(problem: PlanningProblem) -> Iterator[Shape]:
-    """All shapes in canonical order; equal places and pools stand together."""
+def shapes(problem: PlanningProblem, deadline: Deadline = ENDLESS) -> Iterator[Shape]:
+    """All shapes in canonical order; equal places and pools stand together.
+
+    Raises:
+        OutOfTimeError: pipelines have more sizes than there is time to go through.
+    """
     pools = sorted(problem.pools, key=lambda p: p.name)
     named = {pool.name: pool for pool in pools}
     for demand in sorted(problem.models, key=lambda m: m.name):
@@ -76,7 +81,7 @@ def shapes(problem: PlanningProblem) -> Iterator[Shape]:
             for domain_class in classes_of(pool):
                 yield from _of_pool(demand, pool, domain_class)
         for names in sorted(problem.pipelines):
-            yield from _across(demand, tuple(named[name] for name in names))
+            yield from _across(demand, tuple(named[name] for name in names), deadline)
 
 
 def _of_pool(demand: ModelDemand, pool: Pool, domain_class: str) -> Iterator[Shape]:
@@ -91,7 +96,7 @@ def _of_pool(demand: ModelDemand, pool: Pool, domain_class: str) -> Iterator[Sha
                 yield Shape(demand, ((pool, gpus),), domain_class, parallelism, phase)
 
 
-def _across(demand: ModelDemand, pools: tuple[Pool, ...]) -> Iterator[Shape]:
+def _across(demand: ModelDemand, pools: tuple[Pool, ...], deadline: Deadline) -> Iterator[Shape]:
     """Islands whose pipeline stages stand on GPUs of several pools, one part on a node of each."""
     common = set.intersection(*(set(classes_of(pool)) for pool in pools))
     for domain_class in sorted(common):
@@ -103,7 +108,7 @@ def _across(demand: ModelDemand, pools: tuple[Pool, ...]) -> Iterator[Shape]:
             ]
             for pool in pools
         ]
-        for sizes in product(*options):
+        for sizes in deadline.watch("listing the sizes of pipelines", product(*options)):
             for phase in demand.phases:
                 for tp in _widths(demand, sizes):
                     parallelism = Parallelism(tp=tp, pp=sum(sizes) // tp)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import highspy
 import numpy as np
 
-from archipelago.planner.errors import SolverError
+from archipelago.planner.deadline import REMEDY
+from archipelago.planner.errors import OutOfTimeError, SolverError
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
@@ -102,7 +103,8 @@ def solve(
     """Solve; None means that the program is infeasible.
 
     Raises:
-        SolverError: no solution was found within the limits, or HiGHS gave up.
+        OutOfTimeError: no solution was found within the time limit.
+        SolverError: none within the limit of nodes, or HiGHS gave up.
     """
     highs = _load(program, asked, effort)
     if start is not None:
@@ -115,13 +117,25 @@ def solve(
         return None
     info = highs.getInfo()
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        raise SolverError(
-            f"no plan found before the {status} ({effort.time_limit:g} s, {effort.nodes} nodes); "
-            "give the planner a longer timeLimitSeconds"
-        )
+        raise _nothing_found(program, status, effort, info.mip_node_count)
     bound = info.mip_dual_bound if asked.integer else info.objective_function_value
     values = np.array(highs.getSolution().col_value)
     return Solution(status, info.objective_function_value, bound, values, info.mip_node_count)
+
+
+def _nothing_found(
+    program: Program, status: SolveStatus, effort: Effort, nodes: int
+) -> SolverError:
+    size = f"{program.columns} columns and {program.matrix.shape[0]} rows"
+    if status is SolveStatus.TIME_LIMIT:
+        return OutOfTimeError(
+            f"the time limit ended while solving the program ({size}, {max(nodes, 0)} nodes in the "
+            f"{effort.time_limit:.3g} s left for it), before there was a plan; {REMEDY}"
+        )
+    return SolverError(
+        f"no plan found before the {status} ({size}, {max(nodes, 0)} of {effort.nodes} nodes); "
+        f"{REMEDY}"
+    )
 
 
 def reduced_costs(program: Program, asked: Question, effort: Effort) -> FloatArray:

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.planner.benchmark import Unusable, benchmark
+from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.kinds import kind_of, running_kind
 from archipelago.planner.plan import Exclusion, Part
 from archipelago.planner.shapes import Shape, shapes
@@ -46,18 +47,26 @@ class Catalogue:
 
 
 def build_catalogue(
-    problem: PlanningProblem, progress: Progress = quiet, known: Bench | None = None
+    problem: PlanningProblem,
+    progress: Progress = quiet,
+    known: Bench | None = None,
+    deadline: Deadline = ENDLESS,
 ) -> Catalogue:
     """Benchmark every shape, keep what can serve something and is not dominated.
 
     ``known``: what was benchmarked before, for problems of the same models' lengths and ranges;
     it is added to.
+
+    Raises:
+        OutOfTimeError: the deadline passed before all shapes were benchmarked.
     """
-    todo = list(shapes(problem))
+    found_shapes = shapes(problem, deadline)
+    todo = list(deadline.watch("listing what islands could be", found_shapes, "shapes"))
     known = {} if known is None else known
     found: list[Template] = []
     missed: list[tuple[float, Shape, Exclusion]] = []
     for done, shape in enumerate(todo):
+        deadline.check("benchmarking templates", f"{done} of {len(todo)}")
         progress("benchmarking templates", done / len(todo))
         if shape.silicon not in known:
             known[shape.silicon] = _outcome(shape)
@@ -67,7 +76,7 @@ def build_catalogue(
         else:
             found.extend(_placed(template, shape) for template in answer)
     running = {running_kind(problem, island) for island in problem.running}
-    kept, dominated = _prune(found, running)
+    kept, dominated = _prune(found, running, deadline)
     exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
     return Catalogue(tuple(kept), tuple(exclusions), _nearest(missed))
 
@@ -108,7 +117,7 @@ def _by_name(exclusion: Exclusion) -> tuple[str, str]:
 
 
 def _prune(
-    templates: list[Template], running: set[Kind | None]
+    templates: list[Template], running: set[Kind | None], deadline: Deadline
 ) -> tuple[list[Template], list[Exclusion]]:
     """Drop templates that the same GPUs in islands of another template beat everywhere.
 
@@ -121,7 +130,7 @@ def _prune(
     for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.domain_class)):
         rivals = list(members)
         alive = dict.fromkeys(rivals)  # templates compare by identity
-        for template in rivals:
+        for template in deadline.watch("comparing templates", rivals):
             others = [t for t in alive if t is not template]
             if kind_of(template) in running:
                 others = [t for t in others if kind_of(t) == kind_of(template)]

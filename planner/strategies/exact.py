@@ -9,15 +9,15 @@ The two losses and the rounding together stay below the gap that is published.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.planner.assemble import Layout, assemble
-from archipelago.planner.errors import SolverError
-from archipelago.planner.feasibility import blocked, no_room, too_little, unservable
+from archipelago.planner.deadline import REMEDY, Deadline
+from archipelago.planner.errors import OutOfTimeError, SolverError
+from archipelago.planner.feasibility import blocked, no_room, too_little, unreached, unservable
 from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
 from archipelago.planner.problem import Objective
 from archipelago.planner.program import THETA, Program, build_program
@@ -34,10 +34,6 @@ from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.templates import build_catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.problem import PlanningProblem
     from archipelago.planner.templates import Catalogue
@@ -55,6 +51,9 @@ KEEP_NODES = 200
 """Nodes where islands run: a restart costs minutes of service, a solve milliseconds."""
 ROUNDING = 1e-4
 """Part of minHeadroom on top of it that covers integer weights, where the cost is minimised."""
+RESERVE = 0.2
+"""Most of the time left that the first solve leaves to what follows it: as much as the program took
+to build, which grows alike."""
 MOVED = 100.0
 """Weight of a GPU that starts anew against one island more: disruption first, tidiness second."""
 FREE = 1000.0
@@ -68,32 +67,50 @@ class ExactStrategy:
     name: str = "exact"
 
     def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
-        """Find the plan, or say what stands in the way."""
-        started = time.perf_counter()
+        """Find the plan, or say what stands in the way.
 
-        def left() -> float:
-            return problem.solver.time_limit - (time.perf_counter() - started)
-
-        def out_of_time() -> bool:
-            return left() <= 0
-
-        catalogue = build_catalogue(problem, progress)
+        Raises:
+            OutOfTimeError: the time limit ended before there was a plan.
+            SolverError: the limit of nodes did, or the program does not fit into memory.
+        """
+        deadline = Deadline(problem.solver.time_limit)
+        catalogue = build_catalogue(problem, progress, deadline=deadline)
         missing = unservable(problem, catalogue)
-        answer = blocked(problem, catalogue, missing, out_of_time)
+        answer = blocked(problem, catalogue, missing, deadline)
         if answer is not None:
             return answer
-        program = build_program(problem, catalogue.templates)
+        before = deadline.spent
+        program = build_program(problem, catalogue.templates, deadline)
+        reserve = min(deadline.spent - before, RESERVE * deadline.left)
         progress("solving", 0.0)
-        first = best(program, problem, left())
+        first = best(program, problem, deadline.left - reserve)
         if first is None:
-            return nothing(program, problem, catalogue, left)
+            return nothing(program, problem, catalogue, deadline)
         progress("choosing the plan that changes least", 0.0)
-        counts = tidiest(program, problem, first, left())
-        layout = Layout(counts, self.name, *_certificate(program, problem, first))
-        plan = assemble(problem, catalogue, program, layout, missing)
+        tidy = first if deadline.left <= reserve else tidiest(program, problem, first, deadline)
+        counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
+        proof = _certificate(program, problem, first)
+        layout = Layout(counts, self.name, *proof, tidy.values)
+        plan = assemble(problem, catalogue, program, layout, missing, deadline=deadline)
         if problem.min_headroom is not None and plan.theta < problem.min_headroom:
-            return too_little(problem, catalogue, plan.theta, _bound(plan), out_of_time)
-        return Planned(plan, time.perf_counter() - started, first.nodes)
+            _check_known(problem, plan, deadline)
+            return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
+        return Planned(plan, deadline.spent, first.nodes)
+
+
+def _check_known(problem: PlanningProblem, plan: Plan, deadline: Deadline) -> None:
+    """Too little headroom is an answer only where more is ruled out, not where time was short.
+
+    Raises:
+        OutOfTimeError: the search ended before that was known.
+    """
+    wanted, cheapest = problem.min_headroom or 0.0, problem.objective is Objective.COST
+    unknown = deadline.passed if cheapest else _bound(plan) >= wanted
+    if unknown and (deadline.passed or not plan.certificate.complete):
+        raise OutOfTimeError(
+            f"the search ended ({plan.certificate.reason or 'time limit'}) at a plan of headroom "
+            f"{plan.theta:.4g}, with minHeadroom {wanted:g} not yet ruled out; {REMEDY}"
+        )
 
 
 def best(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
@@ -107,16 +124,19 @@ def nothing(
     program: Program,
     problem: PlanningProblem,
     catalogue: Catalogue,
-    left: Callable[[], float],
+    deadline: Deadline,
 ) -> Infeasible:
     """Why no layout will do: not one of each stage fits, or none reaches minHeadroom."""
-    most = None
-    if problem.objective is Objective.COST:
-        most = best(program, replace(problem, minimise_cost=False), left())
+    if problem.objective is not Objective.COST:
+        return no_room(problem, catalogue, deadline)
+    try:
+        most = best(program, replace(problem, minimise_cost=False), deadline.left)
+    except SolverError:  # not found out within the limits of time and nodes
+        return unreached(problem, catalogue, deadline)
     if most is None:
-        return no_room(problem, catalogue, lambda: left() <= 0)
+        return no_room(problem, catalogue, deadline)
     theta, bound = (value * program.scale for value in (most.values[THETA], -most.bound))
-    return too_little(problem, catalogue, float(theta), bound, lambda: left() <= 0)
+    return too_little(problem, catalogue, float(theta), bound, deadline)
 
 
 def objective(program: Program, problem: PlanningProblem, margin: float = 0.0) -> Question:
@@ -136,23 +156,30 @@ def floor(program: Program, problem: PlanningProblem) -> float:
 
 
 def tidiest(
-    program: Program, problem: PlanningProblem, first: Solution, seconds: float
-) -> NDArray[np.int64]:
-    """The second solve: as good as the first, with the least change and the fewest islands."""
+    program: Program, problem: PlanningProblem, first: Solution, deadline: Deadline
+) -> Solution:
+    """The second solve: as good as the first, with the least change and the fewest islands.
+
+    The first itself, where nothing tidier is found within the limits of time and nodes.
+    """
     nodes = KEEP_NODES if problem.running else TIDY_NODES
-    effort = Effort(TIDY_GAP, max(seconds, 0.1), problem.solver.seed, nodes)
-    if problem.objective is Objective.COST:
-        second = _tidiest_of_cheapest(program, problem, first, effort)
-    else:
+    effort = Effort(TIDY_GAP, max(deadline.left, 0.1), problem.solver.seed, nodes)
+    try:
+        if problem.objective is Objective.COST:
+            return _tidiest_of_cheapest(program, problem, first, effort, deadline) or first
         asked = question(program, _tidy_cost(program, problem))
         asked.lower[THETA] = first.values[THETA] * (1 - problem.solver.gap * TIDY_SHARE)
-        second = solve(program, asked, effort, start=first.values)
-    counts = (second or first).values[1 : program.first_pair]
-    return np.rint(counts).astype(np.int64)
+        return solve(program, asked, effort, start=first.values) or first
+    except SolverError:
+        return first
 
 
 def _tidiest_of_cheapest(
-    program: Program, problem: PlanningProblem, first: Solution, effort: Effort
+    program: Program,
+    problem: PlanningProblem,
+    first: Solution,
+    effort: Effort,
+    deadline: Deadline,
 ) -> Solution | None:
     """Among plans that cost (almost) no more, one that integer weights cannot push below the floor.
 
@@ -166,7 +193,8 @@ def _tidiest_of_cheapest(
     except SolverError:  # none within so few nodes
         found = None
     if found is None:
-        wide = replace(effort, gap=problem.solver.gap * MIP_SHARE, nodes=NODE_LIMIT)
+        gap, left = problem.solver.gap * MIP_SHARE, max(deadline.left, 0.1)
+        wide = replace(effort, gap=gap, nodes=NODE_LIMIT, time_limit=left)
         found = solve(program, objective(program, problem, ROUNDING), wide)
     return found
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from archipelago.perfmodel.accelerators import accelerator
+from archipelago.planner.deadline import Deadline
 from archipelago.planner.problem import (
     STAGES,
     Billing,
@@ -201,7 +202,8 @@ def test_what_is_settled_keeps_flows_links_and_theta(
     program, found = best(p, cards)
     if found is None or found.values[THETA] <= 1e-6 or not all(program.demands[0].served):
         return
-    counts = tidiest(program, p, found, 10.0)
+    tidy = tidiest(program, p, found, Deadline(10.0))
+    counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
     settled = settle(p, program, counts)
     assert settled.theta <= theta_of(p, cards, tuple(counts)) * (1 + 1e-6)
     allowed = set(ways(p, cards))
