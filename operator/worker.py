@@ -1,8 +1,8 @@
 """The planner process: ``python -m archipelago.operator.worker MEMORY_MIB``; JSON in, JSON out.
 
-One request and one reply per line. It knows neither Kubernetes nor the operator's state, may be
-killed at any time, and ends when its standard input is closed. Whatever the planner's libraries
-print goes to standard error, which the operator logs.
+One request per line; ``taken`` and then the reply, a line each. It knows neither Kubernetes nor
+the operator's state, may be killed at any time, and ends when its standard input is closed.
+Whatever the planner's libraries print goes to standard error, which the operator logs.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
 
     _send(replies, {"ready": True})
     for request in _requests():
+        _send(replies, {"taken": True})  # from here on a death is the question's fault
         _send(replies, answer(request))
 
 

@@ -198,6 +198,13 @@ def small(**spec: object) -> dict[str, Any]:
     return {"models": [model], "pools": [pool], **spec}
 
 
+def children(operator: Operator) -> set[int]:
+    """Its planner processes."""
+    assert operator.process is not None
+    tasks = Path(f"/proc/{operator.process.pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
+
+
 def seconds_until(condition: Any, within: float) -> float:  # noqa: ANN401  # a callable
     """How long it takes until the condition is true."""
     started = time.monotonic()

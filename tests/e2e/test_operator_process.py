@@ -14,7 +14,7 @@ import yaml
 
 from archipelago.operator.manifests import table_name
 from tests.controlplane import ControlPlane, eventually
-from tests.e2e.operators import COMMAND, DEPLOY, USER, Operator, Plans, running, small
+from tests.e2e.operators import COMMAND, DEPLOY, USER, Operator, Plans, children, running, small
 
 pytestmark = pytest.mark.cluster
 
@@ -174,9 +174,7 @@ def test_sigterm_ends_it_in_order_and_its_planners_with_it(
     prepared.start()
     plans.apply("chat", small())
     plans.wait_ready("chat")
-    assert prepared.process is not None
-    pid = prepared.process.pid
-    planners = set(_children(pid))
+    planners = children(prepared)
     assert len(planners) >= 2
 
     started = time.monotonic()
@@ -189,8 +187,7 @@ def test_sigterm_ends_it_in_order_and_its_planners_with_it(
 
 def test_planners_end_with_an_operator_that_was_killed(prepared: Operator) -> None:
     prepared.start()
-    assert prepared.process is not None
-    planners = set(_children(prepared.process.pid))
+    planners = children(prepared)
 
     prepared.end(signal.SIGKILL)
 
@@ -220,8 +217,3 @@ def test_it_outlives_the_api_server_and_catches_up(
     plans.patch("chat", {"budgetPerHour": "8"})
     eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=20)
     assert operator.is_ready()
-
-
-def _children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
