@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
@@ -20,12 +21,14 @@ from archipelago.operator.errors import (
     Invalid,
     NotFound,
     Retryable,
+    SettingsError,
 )
 from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Mapping
 
+KUBECONFIG = "KUBECONFIG"
 MANAGER = "archipelago"
 STATUS_MANAGER = "archipelago-status"
 APPLY = "application/apply-patch+yaml"
@@ -71,12 +74,21 @@ class ApiCluster:
 
     @classmethod
     async def connect(cls) -> ApiCluster:
-        """Read the credentials; nothing is sent yet."""
+        """Read the credentials; nothing is sent yet.
+
+        Raises:
+            SettingsError: there are none, or they cannot be read.
+        """
         settings = client.Configuration()
-        if os.environ.get("KUBECONFIG"):
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        else:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        kubeconfig = os.environ.get(KUBECONFIG)
+        try:
+            if kubeconfig:
+                _refuse_missing(kubeconfig)
+                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            else:
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise SettingsError(_unusable(kubeconfig, error)) from error
         # The token goes to the API server and nowhere else, whatever the environment says.
         settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
@@ -156,6 +168,23 @@ class ApiCluster:
         answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
         found: Mapping[str, Any] = answer.data
         return found
+
+
+def _refuse_missing(kubeconfig: str) -> None:
+    """Of several files some may be missing, as kubectl has it, but not all."""
+    if not any(Path(name).exists() for name in kubeconfig.split(os.pathsep)):
+        raise FileNotFoundError("no such file")
+
+
+def _unusable(kubeconfig: str | None, error: Exception) -> str:
+    """One sentence; what the libraries raise at a broken file is of every kind."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    if kubeconfig:
+        return f"{KUBECONFIG}={kubeconfig!r} is not a readable kubeconfig file: {why}"
+    return (
+        f"there is no API server to talk to: set {KUBECONFIG}, or run in a pod with a service "
+        f"account token ({why})"
+    )
 
 
 def _plans(namespace: str | None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 import kopf
 
+from archipelago.operator.cluster import KUBECONFIG
 from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
@@ -108,10 +110,13 @@ class Feed:
             self._hand_over(self._cache.see_table, seen)
 
     def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
-        """Credentials of the pod or of KUBECONFIG, in a session that we can watch."""
-        found = kopf.login_with_kubeconfig(settings=settings) or kopf.login_with_service_account(
-            settings=settings
-        )
+        """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
+
+        Asked for by name: kopf on its own would prefer a file in HOME to the pod's.
+        """
+        by_file = bool(os.environ.get(KUBECONFIG))
+        log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
+        found = log_in(settings=settings)
         if found is None:
             raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
         return kopf.AiohttpSession(

@@ -3,6 +3,7 @@
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -217,3 +218,34 @@ def test_it_outlives_the_api_server_and_catches_up(
     plans.patch("chat", {"budgetPerHour": "8"})
     eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=20)
     assert operator.is_ready()
+
+
+def test_without_credentials_it_ends_with_a_sentence(prepared: Operator, tmp_path: Path) -> None:
+    """No KUBECONFIG and no pod; a KUBECONFIG that is missing, a folder, no YAML, or no config."""
+    nonsense, stranger = tmp_path / "nonsense", tmp_path / "stranger"
+    nonsense.write_text("clusters: [unclosed\n  - {\n")
+    stranger.write_text("- a list\n")
+    for name in ("", tmp_path / "missing", tmp_path, nonsense, stranger):
+        log = tmp_path / "alone.log"
+        log.write_text("")
+        lost = replace(prepared, settings={"KUBECONFIG": str(name)}, log=log)
+        lost.begin()
+        assert lost.process is not None
+
+        assert lost.process.wait(10) == 2, name
+        (line,) = log.read_text().splitlines()
+        assert "KUBECONFIG" in line
+        assert str(name) in line
+
+
+def test_a_taken_port_ends_it_with_a_sentence(prepared: Operator) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = {**prepared.settings, "ARCHIPELAGO_HTTP_PORT": str(port)}
+        second = replace(prepared, settings=settings)
+        second.begin()
+        assert second.process is not None
+
+        assert second.process.wait(10) == 2
+    (line,) = second.log.read_text().splitlines()
+    assert f"ARCHIPELAGO_HTTP_PORT={port}" in line
