@@ -23,10 +23,19 @@ from archipelago.operator.errors import (
     Retryable,
     SettingsError,
 )
-from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest
+from archipelago.operator.manifests import (
+    GROUP,
+    PLURAL,
+    SELECTOR,
+    VERSION,
+    Key,
+    Manifest,
+    Right,
+    review_manifest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 KUBECONFIG = "KUBECONFIG"
 MANAGER = "archipelago"
@@ -66,11 +75,23 @@ class Cluster(Protocol):
         """List all ConfigMaps that carry our label, page by page."""
 
 
+class Access(Protocol):
+    """What the operator asks of Kubernetes about itself."""
+
+    async def may(self, right: Right, namespace: str | None) -> bool:
+        """Whether we may do that, there or (None) in all namespaces."""
+
+    async def serves_plans(self) -> bool:
+        """Whether the API server knows ServingPlans."""
+
+
 class ApiCluster:
     """The API server that KUBECONFIG, or else the pod's service account, points to."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
+        self.on_refusal: Callable[[], None] = lambda: None
+        """Called when the server says that we may not do something."""
 
     @classmethod
     async def connect(cls) -> ApiCluster:
@@ -130,6 +151,20 @@ class ApiCluster:
         async for page in self._pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
             yield page
 
+    async def may(self, right: Right, namespace: str | None) -> bool:
+        """See ``Access``. Every authenticated user may ask this."""
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await self._send("POST", path, body=review_manifest(right, namespace))
+        return bool(answer["status"]["allowed"])
+
+    async def serves_plans(self) -> bool:
+        """See ``Access``."""
+        try:
+            found = await self._send("GET", f"/apis/{GROUP}/{VERSION}")
+        except NotFound:
+            return False
+        return any(resource["name"] == PLURAL for resource in found["resources"])
+
     async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
         query = {"fieldManager": manager, "force": "true"}
         return await self._send("PATCH", path, query, manifest, APPLY)
@@ -157,7 +192,11 @@ class ApiCluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        return await _translated(self._call(await prepared), f"{method} {path}")
+        try:
+            return await _translated(self._call(await prepared), f"{method} {path}")
+        except Forbidden:
+            self.on_refusal()
+            raise
 
     async def _call(self, prepared: tuple[Any, ...]) -> Mapping[str, Any]:
         method, url, headers, body, form = prepared

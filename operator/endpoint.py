@@ -61,7 +61,12 @@ class Health:
         self._queue = queue
         self._lag = lag
         self._metrics = metrics
+        self._others: list[Callable[[], list[str]]] = []
         self.listed = False
+
+    def ask(self, findings: Callable[[], list[str]]) -> None:
+        """Ask for findings there, too."""
+        self._others.append(findings)
 
     def not_alive(self) -> list[str]:
         """Reasons to restart the process."""
@@ -70,6 +75,8 @@ class Health:
     def not_ready(self) -> list[str]:
         """Reasons why what the operator says may be out of date."""
         findings = self.not_alive()
+        for others in self._others:
+            findings += others()
         if not self.listed:
             findings.append("the first list is not complete")
         for kind in KINDS:

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 # kopf says this at every start; it runs in a thread of its own on purpose (watch.py).
 _EXPECTED = "OS signals are ignored: running not in the main thread."
+# And this at each try of a request; outages.py tells of the first and of the end.
+_TRY = "Request attempt #"
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,6 +38,14 @@ def configure(level: str) -> None:
     """Log to standard error. The libraries speak only when something is wrong."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    handler.addFilter(lambda record: record.getMessage() != _EXPECTED)
+    handler.addFilter(_is_news)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("archipelago").setLevel(level)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is worth a line."""
+    if not record.name.startswith("kopf"):
+        return True
+    message = record.getMessage()
+    return message != _EXPECTED and not message.startswith(_TRY)

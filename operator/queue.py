@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archipelago.operator.errors import Retryable
+from archipelago.operator.errors import ClusterError, Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -160,6 +160,11 @@ class Workers:
         self._on_failure(key, error)
         log.warning(
             "will be tried again",
-            extra={"plan": key.name, "namespace": key.namespace, "delay_s": round(delay, 3)},
-            exc_info=None if isinstance(error, Retryable) else error,
+            extra={
+                "plan": key.name,
+                "namespace": key.namespace,
+                "delay_s": round(delay, 3),
+                "error": str(error) or repr(error),
+            },
+            exc_info=None if isinstance(error, ClusterError) else error,
         )

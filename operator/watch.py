@@ -22,9 +22,10 @@ from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
 from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.outages import Outages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from random import Random
     from types import SimpleNamespace
 
@@ -50,6 +51,7 @@ class Streams:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._metrics = metrics
+        self._outages = Outages(clock)
         self._started = clock()
         self._answered: dict[str, float] = {}
         self._failing: dict[str, float] = {}
@@ -58,11 +60,13 @@ class Streams:
         """A request for that kind was answered."""
         self._answered[kind] = self._clock()
         self._failing.pop(kind, None)
+        self._outages.works(f"the watch of {kind}")
 
-    def failed(self, kind: str) -> None:
+    def failed(self, kind: str, why: str) -> None:
         """A request for that kind failed."""
         self._failing.setdefault(kind, self._clock())
         self._metrics.stream_failures.labels(kind).inc()
+        self._outages.failed(f"the watch of {kind}", why)
 
     def age(self, kind: str) -> float:
         """Seconds since the last answer. A healthy watch is asked for anew every 300 s."""
@@ -87,11 +91,13 @@ class Feed:
         look_again: Callable[[Key], None],
         streams: Streams,
         loop: asyncio.AbstractEventLoop,
+        on_refusal: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._look_again = look_again
         self._streams = streams
         self._loop = loop
+        self._on_refusal = on_refusal
 
     def plan(self, event: dict[str, Any]) -> None:
         """A ServingPlan, parsed here and now."""
@@ -126,10 +132,13 @@ class Feed:
                 connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
                 headers=found.as_http_headers(),
                 read_bufsize=_LONGEST_LINE,
-                trace_configs=[_trace(self._streams)],
+                trace_configs=[_trace(self._streams, self._refused)],
                 trust_env=False,
             ),
         )
+
+    def _refused(self) -> None:
+        self._loop.call_soon_threadsafe(self._on_refusal)
 
     def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
         self._loop.call_soon_threadsafe(self._take, take, facts)
@@ -144,17 +153,25 @@ class Watch:
     """Starts kopf again whenever it ends, until told to stop."""
 
     def __init__(
-        self, feed: Feed, streams: Streams, namespaces: tuple[str, ...], metrics: Metrics
+        self,
+        feed: Feed,
+        streams: Streams,
+        namespaces: tuple[str, ...],
+        metrics: Metrics,
+        installed: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._feed = feed
         self._streams = streams
         self._namespaces = namespaces
         self._metrics = metrics
+        self._installed = installed
         self._stop = threading.Event()
+        self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """End the thread; ``run`` then returns."""
         self._stop.set()
+        self._stopping.set()
 
     async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep the watches up.
@@ -163,7 +180,7 @@ class Watch:
             WatchFailed: ten starts in ten minutes without a single answer.
         """
         failures: list[float] = []
-        while not self._stop.is_set():
+        while await self._may_start():
             try:
                 await asyncio.to_thread(self._kopf)
             except Exception:
@@ -175,6 +192,17 @@ class Watch:
             if len(failures) >= MOST_FAILURES:
                 raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
             await self._pause(random.uniform(*PAUSE))
+
+    async def _may_start(self) -> bool:
+        """Wait for the kind: kopf looks once which kinds there are. False where told to stop."""
+        waiting = asyncio.create_task(self._installed(), name="wait for the kind")
+        stopping = asyncio.create_task(self._stopping.wait(), name="wait for the end")
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        return not self._stop.is_set()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.to_thread(self._stop.wait, seconds)
@@ -202,7 +230,7 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
     return "archipelago"
 
 
-def _trace(streams: Streams) -> aiohttp.TraceConfig:
+def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
     async def ended(
@@ -210,22 +238,29 @@ def _trace(streams: Streams) -> aiohttp.TraceConfig:
         _context: SimpleNamespace,
         params: aiohttp.TraceRequestEndParams,
     ) -> None:
-        ok = params.response.status < 400  # noqa: PLR2004  # client and server errors
-        _tell(streams.answered if ok else streams.failed, params.url.path)
+        status = params.response.status
+        if status in (401, 403):
+            on_refusal()
+        kind = _kind(params.url.path)
+        if kind and status < 400:  # noqa: PLR2004  # client and server errors
+            streams.answered(kind)
+        elif kind:
+            streams.failed(kind, f"{status} {params.response.reason}")
 
     async def broke(
         _session: aiohttp.ClientSession,
         _context: SimpleNamespace,
         params: aiohttp.TraceRequestExceptionParams,
     ) -> None:
-        _tell(streams.failed, params.url.path)
+        if kind := _kind(params.url.path):
+            streams.failed(kind, f"{type(params.exception).__name__}: {params.exception}")
 
     trace.on_request_end.append(ended)
     trace.on_request_exception.append(broke)
     return trace
 
 
-def _tell(tell: Callable[[str], None], path: str) -> None:
+def _kind(path: str) -> str | None:
+    """The kind that a request lists or watches; None for what kopf asks besides."""
     kind = path.rsplit("/", 1)[-1]
-    if kind in KINDS:
-        tell(kind)
+    return kind if kind in KINDS else None

@@ -81,6 +81,13 @@ class Operator:
         except (urllib.error.URLError, ConnectionError, StopIteration):
             return False
 
+    def answer(self, path: str) -> tuple[int, str]:
+        """Status and text of what its HTTP endpoint answers."""
+        try:
+            return 200, self.get(path)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
     def get(self, path: str) -> str:
         """What its HTTP endpoint answers."""
         assert self.process is not None
