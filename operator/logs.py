@@ -15,6 +15,8 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _EXPECTED = "OS signals are ignored: running not in the main thread."
 # And this at each try of a request; outages.py tells of the first and of the end.
 _TRY = "Request attempt #"
+# With a traceback, up to three times for one error, which watch.py tells of when it gets it.
+_FAILED = " has failed: "
 
 
 class JsonFormatter(logging.Formatter):
@@ -48,4 +50,4 @@ def _is_news(record: logging.LogRecord) -> bool:
     if not record.name.startswith("kopf"):
         return True
     message = record.getMessage()
-    return message != _EXPECTED and not message.startswith(_TRY)
+    return not (message == _EXPECTED or message.startswith(_TRY) or _FAILED in message)

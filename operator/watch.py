@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 KINDS: Final = (PLURAL, "configmaps")
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = 600.0
-PAUSE: Final = (1.0, 30.0)
+FIRST_PAUSE: Final = 1.0  # s, doubled with each start that got no answer
+LONGEST_PAUSE: Final = 30.0
 _LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
 
 log = logging.getLogger(__name__)
@@ -167,11 +168,13 @@ class Watch:
         self._installed = installed
         self._stop = threading.Event()
         self._stopping = asyncio.Event()
+        self._stop_kopf = threading.Event()
 
     def stop(self) -> None:
         """End the thread; ``run`` then returns."""
         self._stop.set()
         self._stopping.set()
+        self._stop_kopf.set()
 
     async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep the watches up.
@@ -183,15 +186,16 @@ class Watch:
         while await self._may_start():
             try:
                 await asyncio.to_thread(self._kopf)
-            except Exception:
-                log.exception("the watches ended")
+            except Exception as error:  # noqa: BLE001  # whatever it is, they are started again
+                _tell_of_end(error)
             if self._stop.is_set():
                 return
             self._metrics.watch_restarts.inc()
             failures = still_counting(failures, clock(), self._streams.last_answer())
             if len(failures) >= MOST_FAILURES:
                 raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
-            await self._pause(random.uniform(*PAUSE))
+            longest = min(FIRST_PAUSE * 2.0 ** (len(failures) - 1), LONGEST_PAUSE)
+            await self._pause(longest * random.uniform(0.5, 1.0))
 
     async def _may_start(self) -> bool:
         """Wait for the kind: kopf looks once which kinds there are. False where told to stop."""
@@ -208,15 +212,29 @@ class Watch:
         await asyncio.to_thread(self._stop.wait, seconds)
 
     def _kopf(self) -> None:
+        # One for each start: kopf waits for it in a thread, and for that thread at its own end.
+        self._stop_kopf = stop = threading.Event()
+        if self._stop.is_set():
+            return
         kopf.run(
             registry=REGISTRY,
-            memo=kopf.Memo(feed=self._feed),
+            memo=kopf.Memo(feed=self._feed, stop=stop),
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             identity=kopf_identity(),
-            stop_flag=self._stop,
+            stop_flag=stop,
         )
+
+
+def _tell_of_end(error: Exception) -> None:
+    """One line for what the API server said, a traceback for everything else."""
+    expected = type(error).__module__.startswith("kopf.")
+    log.warning(
+        "the watches ended and are started again",
+        extra={"error": f"{type(error).__name__}: {error}"},
+        exc_info=None if expected else error,
+    )
 
 
 def still_counting(failures: list[float], now: float, last_answer: float) -> list[float]:

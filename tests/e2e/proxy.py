@@ -32,6 +32,8 @@ class Proxy:
 
     before: Callable[[int], None] = lambda _number: None
     after: Callable[[int], None] = lambda _number: None
+    # Lines that the next watches of that kind get before all others, one line each.
+    spoilt: dict[str, list[bytes]] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         """Cut the connection where a hook says so, or where the other side is gone."""
         try:
             super().handle_one_request()
-        except (Cut, ConnectionError):
+        except (Cut, ConnectionError, http.client.HTTPException):
             self.close_connection = True
 
     def pass_on(self) -> None:
@@ -87,10 +89,22 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if line := self.first_line():
+            self.send_chunk(line)
         while chunk := answer.read1(1 << 16):
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-            self.wfile.flush()
+            self.send_chunk(chunk)
         self.wfile.write(b"0\r\n\r\n")
+
+    def send_chunk(self, chunk: bytes) -> None:
+        """Part of an answer, at once."""
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        self.wfile.flush()
+
+    def first_line(self) -> bytes | None:
+        """What was laid in the way of this watch."""
+        url = urlsplit(self.path)
+        waiting = self.proxy.spoilt.get(url.path.rsplit("/", 1)[-1])
+        return waiting.pop(0) if waiting and "watch=true" in url.query else None
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
