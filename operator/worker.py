@@ -18,9 +18,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.unknown import remark, without_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from archipelago.planner.errors import SpecError
     from archipelago.planner.plan import Plan
@@ -49,6 +50,12 @@ def limit_memory(mebibytes: int) -> None:
 
 def answer(document: dict[str, Any]) -> Reply:
     """Plan one resource; what goes wrong becomes a reason and a message."""
+    known, ignored = without_unknown(document)
+    ((kind, reply),) = _answer(known).items()
+    return {kind: {**reply, "message": reply["message"] + remark(ignored)}}
+
+
+def _answer(document: Mapping[str, Any]) -> Reply:
     from archipelago.perfmodel.errors import ArchipelagoError  # noqa: PLC0415
     from archipelago.planner.errors import (  # noqa: PLC0415  # after the memory limit is set
         CheckError,
