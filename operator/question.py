@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from archipelago.operator.conditions import Reason
 from archipelago.operator.verdict import Failed, Planned, Verdict
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from archipelago.operator.observe import SeenPlan
 
 Reply: TypeAlias = dict[str, Any]
+
+SHORT: Final = 12  # digits of a hash that tell tables apart at a glance
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def verdict_of(inputs_hash: str, reply: Reply) -> Verdict:
     digest = hashlib.sha256(raw).hexdigest()
     return Planned(
         inputs_hash=inputs_hash,
-        summary=planned["summary"] | {"contentHash": digest},
+        summary=planned["summary"] | {"contentHash": digest, "shortHash": digest[:SHORT]},
         message=planned["message"],
         content_hash=digest,
         content_bytes=len(raw),

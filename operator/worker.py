@@ -79,6 +79,7 @@ def _answer(document: Mapping[str, Any]) -> Reply:
 
 
 def _plan(wanted: ServingPlanResource) -> Reply:
+    from archipelago.operator.latency import largest_ttft  # noqa: PLC0415
     from archipelago.planner.errors import SpecError  # noqa: PLC0415
     from archipelago.planner.plan import Infeasible  # noqa: PLC0415
     from archipelago.planner.spec import to_problem  # noqa: PLC0415
@@ -94,7 +95,7 @@ def _plan(wanted: ServingPlanResource) -> Reply:
     content = checked_content(wanted.spec, outcome.plan)
     return {
         "planned": {
-            "summary": summary(wanted.spec, outcome.plan),
+            "summary": summary(wanted.spec, outcome.plan, largest_ttft(problem, outcome.plan)),
             "message": _describe(outcome.plan),
             "seconds": outcome.seconds,
             "content": content,
@@ -120,8 +121,8 @@ def checked_content(spec: ServingPlanSpec, plan: Plan) -> str:
     return canonical_bytes(content).decode("ascii")
 
 
-def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
-    """What the status says of a plan: integers and decimal strings."""
+def summary(spec: ServingPlanSpec, plan: Plan, ttft: float | None) -> dict[str, Any]:
+    """What the status says of a plan: integers and decimal strings. ``ttft`` [s]."""
     from archipelago.planner.problem import Objective  # noqa: PLC0415
 
     per_theta = plan.throughput / plan.theta if plan.theta else 1.0
@@ -139,6 +140,7 @@ def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
         "islands": len(plan.islands),
         "gpus": sum(group.gpus * group.islands for group in plan.groups),
         "slo": "Met" if any(_has_target(model) for model in spec.models) else "None",
+        **({} if ttft is None else {"ttftMilliseconds": round(1000 * ttft)}),
         **({"tpotMilliseconds": round(1000 * max(steps))} if steps else {}),
     }
 
