@@ -6,6 +6,7 @@ Each method is one request. Nothing is retried here: the queue does that, with i
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -262,8 +263,12 @@ def _error(error: ApiException, what: str) -> ClusterError:
 
 
 def _message(error: ApiException) -> str:
-    found = error.data.get("message") if isinstance(error.data, dict) else None
-    return str(found or error.body or error.reason)[:1000]
+    """What the server says in words; its answer as it is where that is no ``Status``."""
+    try:
+        found = json.loads(error.body)["message"]
+    except (TypeError, ValueError, KeyError):
+        found = error.body
+    return str(found or error.reason)[:1000]
 
 
 def _retry_after(error: ApiException) -> float | None:
