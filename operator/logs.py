@@ -40,12 +40,12 @@ def configure(level: str) -> None:
     """Log to standard error. The libraries speak only when something is wrong."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    handler.addFilter(_is_news)
+    handler.addFilter(is_news)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("archipelago").setLevel(level)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def is_news(record: logging.LogRecord) -> bool:
     """Whether a record is worth a line."""
     if not record.name.startswith("kopf"):
         return True

@@ -109,6 +109,7 @@ class Workers:
         self._count = count
         self._on_failure = on_failure
         self._wake = asyncio.Event()
+        self._begun = False
         self._stopping = False
         self.finished = asyncio.Event()
 
@@ -119,6 +120,7 @@ class Workers:
 
     async def run(self) -> None:
         """Work until stopped; returns when every key that was being worked on is finished."""
+        self._begun = True
         free = asyncio.Semaphore(self._count)
         async with asyncio.TaskGroup() as group:
             while not self._stopping:
@@ -135,6 +137,8 @@ class Workers:
         """Take no more keys."""
         self._stopping = True
         self._wake.set()
+        if not self._begun:
+            self.finished.set()
 
     async def _sleep(self) -> None:
         due = self._queue.next_due()

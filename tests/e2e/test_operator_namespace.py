@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from archipelago.planner.table import validate_table
-from tests.controlplane import Cluster, ControlPlane, eventually
+from tests.controlplane import ControlPlane, eventually
 from tests.e2e.operators import USER, Operator, Plans, resource, running, small
 
 pytestmark = pytest.mark.cluster
@@ -79,7 +79,7 @@ def test_a_namespace_that_goes_while_its_plans_are_planned_leaves_no_retries(
 
 
 @contextmanager
-def fast(cluster: Cluster, namespace: str) -> Iterator[Any]:
+def fast(cluster: ControlPlane, namespace: str) -> Iterator[Any]:
     """Requests as administrator over one connection: kubectl takes longer than 100 ms to start."""
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     token, url = config["users"][0]["user"]["token"], urlsplit(cluster.url)
@@ -100,9 +100,9 @@ def fast(cluster: Cluster, namespace: str) -> Iterator[Any]:
         yield request
 
 
-def swap(cluster: Cluster, plans: Plans, name: str, spec: dict[str, Any]) -> str:
+def swap(controlplane: ControlPlane, plans: Plans, name: str, spec: dict[str, Any]) -> str:
     """Delete the plan and make its namesake, in 10 to 100 ms; returns the new uid."""
-    with fast(cluster, plans.namespace) as request:
+    with fast(controlplane, plans.namespace) as request:
         request("GET", name)  # the connection stands
         started = time.monotonic()
         request("DELETE", name)
@@ -115,7 +115,7 @@ def swap(cluster: Cluster, plans: Plans, name: str, spec: dict[str, Any]) -> str
 
 @pytest.mark.parametrize("when", ["alive", "at rest", "killed before", "killed after"])
 def test_a_namesake_made_at_once_gets_a_table_of_its_own(
-    cluster: Cluster, plans: Plans, prepared: Operator, tmp_path: Path, when: str
+    controlplane: ControlPlane, plans: Plans, prepared: Operator, tmp_path: Path, when: str
 ) -> None:
     """The predecessor's ConfigMap is not adopted, whatever the operator saw of the change."""
     operator = replace(prepared, log=tmp_path / "namesake.log")
@@ -130,7 +130,7 @@ def test_a_namesake_made_at_once_gets_a_table_of_its_own(
             assert operator.process is not None
             operator.process.send_signal(signal.SIGSTOP)
 
-        uid = swap(cluster, plans, "chat", small(budgetPerHour="8"))
+        uid = swap(controlplane, plans, "chat", small(budgetPerHour="8"))
 
         if when == "killed after":
             operator.end(signal.SIGKILL)

@@ -51,7 +51,7 @@ def lone(prepared: Operator) -> Iterator[Operator]:
     }
     yield prepared
     if prepared.is_running():
-        assert prepared.end() == 0
+        assert prepared.end(within=10) == 0  # without a list there is nothing to finish
 
 
 @pytest.mark.parametrize("dropped", NEEDED, ids=lambda right: str(right).replace("/", " "))
