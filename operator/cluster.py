@@ -265,7 +265,7 @@ def _error(error: ApiException, what: str) -> ClusterError:
 def _message(error: ApiException) -> str:
     """What the server says in words; its answer as it is where that is no ``Status``."""
     try:
-        found = json.loads(error.body)["message"]
+        found = json.loads(error.body or "")["message"]
     except (TypeError, ValueError, KeyError):
         found = error.body
     return str(found or error.reason)[:1000]
