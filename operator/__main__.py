@@ -6,8 +6,9 @@
                                                   |
                                              planning (processes)
 
-Exit status: 0 after SIGTERM, 1 where the API server cannot be reached for minutes, 2 where a
-setting is wrong.
+Exit status (docs/operating.md): 0 after SIGTERM, 1 where the watches did not come up for minutes,
+2 where what it was started with cannot be used: a setting, the credentials, the address of its
+probes. With 1 and 2 the last line says why.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def main() -> int:
     status = 0
     try:
         asyncio.run(runtime.run(settings))
+    except* SettingsError as unusable:
+        sys.stderr.write(f"{unusable.exceptions[0]}\n")
+        status = 2
     except* WatchFailed as failures:
         log.error("%s", failures.exceptions[0])  # noqa: TRY400  # the sentence says it all
         status = 1

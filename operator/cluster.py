@@ -6,7 +6,9 @@ Each method is one request. Nothing is retried here: the queue does that, with i
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
@@ -22,11 +24,21 @@ from archipelago.operator.errors import (
     Retryable,
     SettingsError,
 )
-from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest
+from archipelago.operator.manifests import (
+    GROUP,
+    PLURAL,
+    SELECTOR,
+    VERSION,
+    Key,
+    Manifest,
+    Right,
+    review_manifest,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+KUBECONFIG = "KUBECONFIG"
 MANAGER = "archipelago"
 STATUS_MANAGER = "archipelago-status"
 APPLY = "application/apply-patch+yaml"
@@ -64,20 +76,41 @@ class Cluster(Protocol):
         """List all ConfigMaps that carry our label, page by page."""
 
 
+class Access(Protocol):
+    """What the operator asks of Kubernetes about itself."""
+
+    async def may(self, right: Right, namespace: str | None) -> bool:
+        """Whether we may do that, there or (None) in all namespaces."""
+
+    async def serves_plans(self) -> bool:
+        """Whether the API server knows ServingPlans."""
+
+
 class ApiCluster:
     """The API server that KUBECONFIG, or else the pod's service account, points to."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
+        self.on_refusal: Callable[[], None] = lambda: None
+        """Called when the server says that we may not do something."""
 
     @classmethod
     async def connect(cls) -> ApiCluster:
-        """Read the credentials; nothing is sent yet."""
+        """Read the credentials; nothing is sent yet.
+
+        Raises:
+            SettingsError: there are none, or they cannot be read.
+        """
         settings = client.Configuration()
-        if os.environ.get("KUBECONFIG"):
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        else:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        kubeconfig = os.environ.get(KUBECONFIG)
+        try:
+            if kubeconfig:
+                _refuse_missing(kubeconfig)
+                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            else:
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise SettingsError(_unusable(kubeconfig, error)) from error
         # The token goes to the API server and nowhere else, whatever the environment says.
         settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
@@ -102,8 +135,8 @@ class ApiCluster:
         """Read any object, for people who look for what is wrong; the operator never does."""
         return await self._send("GET", path)
 
-    async def may(self, attributes: Mapping[str, str]) -> bool:
-        """Whether the user may do something, by the API server's own judgement."""
+    async def allows(self, attributes: Mapping[str, str]) -> bool:
+        """Whether a person may do something, by the API server's own judgement."""
         kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
         body = {**kind, "spec": {"resourceAttributes": dict(attributes)}}
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -147,6 +180,20 @@ class ApiCluster:
         async for page in self.pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
             yield page
 
+    async def may(self, right: Right, namespace: str | None) -> bool:
+        """See ``Access``. Every authenticated user may ask this."""
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        answer = await self._send("POST", path, body=review_manifest(right, namespace))
+        return bool(answer["status"]["allowed"])
+
+    async def serves_plans(self) -> bool:
+        """See ``Access``."""
+        try:
+            found = await self._send("GET", f"/apis/{GROUP}/{VERSION}")
+        except NotFound:
+            return False
+        return any(resource["name"] == PLURAL for resource in found["resources"])
+
     async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
         query = {"fieldManager": manager, "force": "true"}
         return await self._send("PATCH", path, query, manifest, APPLY)
@@ -175,7 +222,11 @@ class ApiCluster:
             body=body,
             auth_settings=["BearerToken"],
         )
-        return await _translated(self._call(await prepared), f"{method} {path}")
+        try:
+            return await _translated(self._call(await prepared), f"{method} {path}")
+        except Forbidden:
+            self.on_refusal()
+            raise
 
     async def _call(self, prepared: tuple[Any, ...]) -> Mapping[str, Any]:
         method, url, headers, body, form = prepared
@@ -186,6 +237,23 @@ class ApiCluster:
         answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
         found: Mapping[str, Any] = answer.data
         return found
+
+
+def _refuse_missing(kubeconfig: str) -> None:
+    """Of several files some may be missing, as kubectl has it, but not all."""
+    if not any(Path(name).exists() for name in kubeconfig.split(os.pathsep)):
+        raise FileNotFoundError("no such file")
+
+
+def _unusable(kubeconfig: str | None, error: Exception) -> str:
+    """One sentence; what the libraries raise at a broken file is of every kind."""
+    why = " ".join(str(error).split()) or type(error).__name__
+    if kubeconfig:
+        return f"{KUBECONFIG}={kubeconfig!r} is not a readable kubeconfig file: {why}"
+    return (
+        f"there is no API server to talk to: set {KUBECONFIG}, or run in a pod with a service "
+        f"account token ({why})"
+    )
 
 
 def _plans(namespace: str | None) -> str:
@@ -224,8 +292,12 @@ def _error(error: ApiException, what: str) -> ClusterError:
 
 
 def _message(error: ApiException) -> str:
-    found = error.data.get("message") if isinstance(error.data, dict) else None
-    return str(found or error.body or error.reason)[:1000]
+    """What the server says in words; its answer as it is where that is no ``Status``."""
+    try:
+        found = json.loads(error.body or "")["message"]
+    except (TypeError, ValueError, KeyError):
+        found = error.body
+    return str(found or error.reason)[:1000]
 
 
 def _retry_after(error: ApiException) -> float | None:

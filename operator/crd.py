@@ -96,7 +96,10 @@ class SummaryStatus(StatusObject):
         "target.",
     )
     ttft_milliseconds: Count | None = Field(
-        default=None, description="Largest evaluated time to first token of any model [ms]."
+        default=None,
+        description="Largest mean time to first token, at the plan's full load, of the models that "
+        "have such a target: waiting and prefill on the busiest island, over the model's mix of "
+        "lengths, by the queueing formula that the target limits [ms]. Absent without a target.",
     )
     tpot_milliseconds: Count | None = Field(
         default=None, description="Largest evaluated time per output token of any island [ms]."
@@ -105,6 +108,9 @@ class SummaryStatus(StatusObject):
         default=None,
         max_length=71,
         description="Hash of the routing table's content (SHA-256, hex).",
+    )
+    short_hash: str | None = Field(
+        default=None, max_length=12, description="The first 12 digits of contentHash, to show."
     )
     table: str | None = Field(
         default=None,
@@ -218,9 +224,9 @@ def _columns() -> list[dict[str, Any]]:
         ("SLO", "string", f"{summary}.slo", 0, "Whether all latency targets are kept."),
         ("Req/s", "string", f"{summary}.throughput", 1, "Sustained requests [requests/s]."),
         ("Gap", "string", f"{summary}.gap", 1, "Proven distance to the best possible plan."),
-        ("TTFT", "integer", f"{summary}.ttftMilliseconds", 1, "Time to first token [ms]."),
+        ("TTFT", "integer", f"{summary}.ttftMilliseconds", 1, "Mean time to first token [ms]."),
         ("TPOT", "integer", f"{summary}.tpotMilliseconds", 1, "Time per output token [ms]."),
-        ("Hash", "string", f"{summary}.contentHash", 1, "Hash of the routing table's content."),
+        ("Hash", "string", f"{summary}.shortHash", 1, "Hash of the routing table's content."),
         ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the plan was created."),
     ]
     return [

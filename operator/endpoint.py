@@ -7,12 +7,14 @@ the lag of the event loop, the age of the oldest key in the queue.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from archipelago.operator.errors import SettingsError
 from archipelago.operator.watch import KINDS
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ OLDEST_ANSWER: Final = 400.0  # a watch is asked for anew after 300 s, or 330 s 
 LONGEST_LAG: Final = 5.0
 OLDEST_KEY: Final = 300.0
 PROBE_PERIOD: Final = 0.1
+EVERYWHERE: Final = "::"
 
 
 class Lag:
@@ -58,7 +61,12 @@ class Health:
         self._queue = queue
         self._lag = lag
         self._metrics = metrics
+        self._others: list[Callable[[], list[str]]] = []
         self.listed = False
+
+    def ask(self, findings: Callable[[], list[str]]) -> None:
+        """Ask for findings there, too."""
+        self._others.append(findings)
 
     def not_alive(self) -> list[str]:
         """Reasons to restart the process."""
@@ -67,6 +75,8 @@ class Health:
     def not_ready(self) -> list[str]:
         """Reasons why what the operator says may be out of date."""
         findings = self.not_alive()
+        for others in self._others:
+            findings += others()
         if not self.listed:
             findings.append("the first list is not complete")
         for kind in KINDS:
@@ -90,32 +100,56 @@ class Health:
 
 @asynccontextmanager
 async def serve(health: Health, host: str, port: int) -> AsyncIterator[int]:
-    """Serve probes and metrics; gives the port."""
-    app = web.Application()
-    app.add_routes(
-        [
-            web.get("/healthz", lambda _request: _answer(health.not_alive())),
-            web.get("/readyz", lambda _request: _answer(health.not_ready())),
-            web.get("/metrics", lambda _request: _metrics(health)),
-        ]
-    )
-    runner = web.AppRunner(app, access_log=None)
+    """Serve probes and metrics; gives the port.
+
+    Raises:
+        SettingsError: this address cannot be listened on.
+    """
+    runner = web.AppRunner(_application(health), access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        await web.SockSite(runner, listening(host, port)).start()
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 
 
-async def _answer(findings: list[str]) -> web.Response:
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there; ``::`` means IPv4 too, or IPv4 alone where there is no IPv6.
+
+    By hand, since asyncio makes every IPv6 socket deaf to IPv4.
+
+    Raises:
+        SettingsError: this address cannot be listened on.
+    """
+    both = host == EVERYWHERE and socket.has_dualstack_ipv6()
+    if host == EVERYWHERE and not both:
+        host = "0.0.0.0"  # noqa: S104  # asked for
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        where = f"ARCHIPELAGO_HTTP_HOST={host!r}, ARCHIPELAGO_HTTP_PORT={port}"
+        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
+
+
+def _application(health: Health) -> web.Application:
+    async def healthz(_request: web.Request) -> web.Response:
+        return _answer(health.not_alive())
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return _answer(health.not_ready())
+
+    async def metrics(_request: web.Request) -> web.Response:
+        content = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=health.metrics(), headers={"Content-Type": content})
+
+    app = web.Application()
+    for handler in (healthz, readyz, metrics):
+        app.router.add_get(f"/{handler.__name__}", handler)
+    return app
+
+
+def _answer(findings: list[str]) -> web.Response:
     text = "".join(f"{finding}\n" for finding in findings) or "ok\n"
     return web.Response(text=text, status=503 if findings else 200)
-
-
-async def _metrics(health: Health) -> web.Response:
-    return web.Response(
-        body=health.metrics(),
-        headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-    )

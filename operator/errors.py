@@ -2,7 +2,7 @@
 
 ArchipelagoError
 └── OperatorError
-    ├── SettingsError         the environment is not usable: say which variable, end the process
+    ├── SettingsError         the environment is not usable: say what of it, end the process
     └── ClusterError          the API server's answer, translated in ``cluster.py``
         ├── Retryable             ask again after ``delay`` seconds (429, 5xx, no answer)
         ├── Conflict              somebody was faster: look again, then decide again (409)
@@ -22,7 +22,7 @@ class OperatorError(ArchipelagoError):
 
 
 class SettingsError(OperatorError):
-    """An environment variable has a value that cannot be used."""
+    """What the operator was started with cannot be used: a variable, or the credentials."""
 
 
 class ClusterError(OperatorError):

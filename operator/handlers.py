@@ -6,6 +6,7 @@ per object. What they see goes to the feed; what to do about it is not decided h
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REGISTRY = kopf.OperatorRegistry()
+STREAM = "watcher for "  # kopf's name of a task that lists and watches
 
 
 @kopf.on.login(registry=REGISTRY)
@@ -32,6 +34,13 @@ async def startup(settings: kopf.OperatorSettings, **_: Any) -> None:  # noqa: A
     configure(settings)
 
 
+@kopf.on.cleanup(registry=REGISTRY)
+async def cleanup(memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
+    """One watch has ended, or all are to: leave nothing behind that kopf would wait for."""
+    await end_streams()
+    memo.stop.set()
+
+
 @kopf.on.event(GROUP, VERSION, PLURAL, registry=REGISTRY)
 async def plan_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
     """A ServingPlan is there, changed or is gone."""
@@ -42,6 +51,19 @@ async def plan_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: AN
 async def table_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
     """A ConfigMap with our label is there, changed or is gone (or lost the label)."""
     memo.feed.table(event)
+
+
+async def end_streams() -> None:
+    """Cancel the tasks that watch until they are gone.
+
+    Where one watch dies, kopf cancels the others together with what pauses them, takes that for a
+    pause, and goes on watching: it would never come back, and kill the process after a while.
+    """
+    streams = {task for task in asyncio.all_tasks() if task.get_name().startswith(STREAM)}
+    while streams:
+        for task in streams:
+            task.cancel()
+        _, streams = await asyncio.wait(streams, timeout=1.0)
 
 
 class Forever:

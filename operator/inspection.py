@@ -287,7 +287,7 @@ async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
             "resource": right.resource,
             **({"namespace": namespace} if right.namespaced else {}),
         }
-        found[right] = await api.may(attributes)
+        found[right] = await api.allows(attributes)
     return found
 
 

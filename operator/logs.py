@@ -13,6 +13,10 @@ from datetime import UTC, datetime
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 # kopf says this at every start; it runs in a thread of its own on purpose (watch.py).
 _EXPECTED = "OS signals are ignored: running not in the main thread."
+# And this at each try of a request; outages.py tells of the first and of the end.
+_TRY = "Request attempt #"
+# With a traceback, up to three times for one error, which watch.py tells of when it gets it.
+_FAILED = " has failed: "
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,6 +40,14 @@ def configure(level: str) -> None:
     """Log to standard error. The libraries speak only when something is wrong."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    handler.addFilter(lambda record: record.getMessage() != _EXPECTED)
+    handler.addFilter(is_news)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("archipelago").setLevel(level)
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether a record is worth a line."""
+    if not record.name.startswith("kopf"):
+        return True
+    message = record.getMessage()
+    return not (message == _EXPECTED or message.startswith(_TRY) or _FAILED in message)

@@ -52,6 +52,18 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+class Right(NamedTuple):
+    """Something that the API server may let us do. ``resource`` may name a subresource: ``a/b``."""
+
+    verb: str
+    group: str
+    resource: str
+
+    def __str__(self) -> str:
+        name, _, part = self.resource.partition("/")
+        return f"{self.verb} {'.'.join(filter(None, (name, self.group)))}{part and '/'}{part}"
+
+
 class Identity(NamedTuple):
     """Which table this is. Sequence and generation never go back for one uid."""
 
@@ -172,3 +184,14 @@ def _cut(name: str, length: int) -> str:
 
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
+
+
+def review_manifest(right: Right, namespace: str | None) -> Manifest:
+    """The question whether we may do that, there or (None) in all namespaces."""
+    name, _, part = right.resource.partition("/")
+    wanted = {"verb": right.verb, "group": right.group, "resource": name, "subresource": part}
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": wanted | ({"namespace": namespace} if namespace else {})},
+    }

@@ -61,6 +61,9 @@ class Metrics:
         self.events = self._counter("events", "Events told", ["reason"])
         self.resyncs = self._counter("resyncs", "Full lists that were completed")
         self.resync = self._gauge("last_resync_timestamp_seconds", "End of the last full list")
+        self.missing_rights = self._gauge(
+            "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"]
+        )
         self.ready = self._gauge("plan_ready", "1 where Ready is True", _PLAN)
         self.figures = {
             field: self._gauge(name, text, _PLAN) for field, (name, text) in PLAN_FIGURES.items()

@@ -30,7 +30,8 @@ from archipelago.planner.canonical import canonical_bytes
 Body: TypeAlias = Mapping[str, Any]
 
 # Part of every inputs hash. Raise it when equal inputs give another table than the last release:
-# every plan is then made again once after the upgrade, and not otherwise.
+# every plan is then made again once after the upgrade, and not otherwise. A field that had no
+# effect while it was unknown (unknown.py) and has one now is such a case.
 REVISION: Final = 1
 # Fields that no table depends on.
 _WITHOUT_EFFECT: Final = frozenset({"suspend"})

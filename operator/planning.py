@@ -1,22 +1,22 @@
 """The pool of planner processes: bounded in number, time and memory; the newest input wins.
 
-A request that overruns its deadline costs its process; another one is started in its place. Plans
-wait in the order in which they came, one entry per key.
+A request that overruns its deadline costs its process; another one is started in its place. So it
+is where a process dies: while idle, nobody notices; at the work, the verdict says why. Plans wait
+in the order in which they came, one entry per key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.process import Reply, Worker, WorkerDied
-from archipelago.operator.verdict import Failed, Planned, Verdict
-from archipelago.planner.problem import TIME_LIMITS
+from archipelago.operator.process import NotTaken, Worker, WorkerDied
+from archipelago.operator.question import Job, advised, verdict_of
+from archipelago.operator.verdict import Failed, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from archipelago.operator.manifests import Key
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.observe import SeenPlan
+    from archipelago.operator.question import Reply
 
 START_PAUSE: Final = 1.0  # s, doubled with each failure
 LONGEST_START_PAUSE: Final = 30.0
 START_TRIES: Final = 3
+MOST_RETURNS: Final = 3
+"""Processes in a row that may end before they read a question; the next one is held against it."""
+ENDED_IDLE: Final = "EndedIdle"
 
 log = logging.getLogger(__name__)
 
@@ -38,24 +42,6 @@ class Limits:
 
     memory_mib: int
     grace: float
-
-
-@dataclass(frozen=True)
-class Job:
-    """One question to the planner. ``time_limit`` [s] is what the plan allows its solver."""
-
-    key: Key
-    inputs_hash: str
-    resource: dict[str, Any]
-    time_limit: float
-
-    @classmethod
-    def of(cls, plan: SeenPlan) -> Job:
-        """The question that a ServingPlan asks."""
-        planner = plan.spec.get("planner") or {}
-        usual = TIME_LIMITS.get(planner.get("strategy", "exact"), TIME_LIMITS["exact"])
-        limit = float(planner.get("timeLimitSeconds", usual))
-        return cls(plan.key, plan.inputs_hash, plan.to_resource(), limit)
 
 
 class Planner:
@@ -82,9 +68,7 @@ class Planner:
         """Plan these inputs; what was under way for the key is dropped."""
         self.cancel(plan.key)
         self._waiting[plan.key] = Job.of(plan)
-        wake = asyncio.create_task(self._wake())
-        self._wakes.add(wake)
-        wake.add_done_callback(self._wakes.discard)
+        self._call_one()
 
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key; a process at work on it is replaced."""
@@ -102,19 +86,42 @@ class Planner:
         finally:
             await asyncio.gather(*(worker.kill() for worker in self._workers))
 
+    def _call_one(self) -> None:
+        """Let a process that has nothing to do look for a question."""
+        wake = asyncio.create_task(self._wake())
+        self._wakes.add(wake)
+        wake.add_done_callback(self._wakes.discard)
+
     async def _wake(self) -> None:
         async with self._arrived:
             self._arrived.notify()
 
     async def _keep(self) -> None:
-        """Serve with one process after the other."""
+        """Serve with one process after the other; one that ends idle again and again waits."""
+        idle_ends = 0
         while True:
             worker = await self._start_worker()
             self._workers.add(worker)
-            why = await self._serve(worker)
+            why = await self._watched(worker)
             self._metrics.planner_replaced(why)
             await worker.kill()
             self._workers.discard(worker)
+            idle_ends = idle_ends + 1 if why == ENDED_IDLE else 0
+            if idle_ends > 1:
+                await asyncio.sleep(_pause(idle_ends - 1))
+
+    async def _watched(self, worker: Worker) -> str:
+        """Serve; an end of the process is noticed while it has nothing to do, too."""
+        watching = asyncio.create_task(self._tell_of_end(worker), name=f"end of {worker.pid}")
+        try:
+            return await self._serve(worker)
+        finally:
+            watching.cancel()
+
+    async def _tell_of_end(self, worker: Worker) -> None:
+        await worker.ended()
+        async with self._arrived:
+            self._arrived.notify_all()
 
     async def _start_worker(self) -> Worker:
         failures = 0
@@ -126,7 +133,7 @@ class Planner:
                 _report("planner process does not start", error)
                 if failures >= START_TRIES:
                     self._give_up_on_next(error)
-                await asyncio.sleep(min(START_PAUSE * 2.0**failures, LONGEST_START_PAUSE))
+                await asyncio.sleep(_pause(failures))
 
     def _give_up_on_next(self, error: WorkerDied | OSError) -> None:
         if self._waiting:
@@ -138,13 +145,18 @@ class Planner:
     async def _serve(self, worker: Worker) -> str:
         """Answer jobs until the process has to be replaced; returns why."""
         while True:
-            job = await self._next()
+            job = await self._next(worker)
+            if job is None:
+                log.warning("planner process ended idle", extra={"end": await worker.ended()})
+                return ENDED_IDLE
             asking = asyncio.create_task(worker.ask(job.resource), name=f"plan {job.key}")
             self._running[job.key] = asking
             started = time.monotonic()
             try:
                 await asyncio.wait({asking}, timeout=job.time_limit + self._limits.grace)
                 wanted = self._running.get(job.key) is asking
+                if wanted and self._returned(job, asking):
+                    return ENDED_IDLE
                 if wanted:
                     del self._running[job.key]
                     verdict = self._verdict(job, asking)
@@ -155,6 +167,17 @@ class Planner:
                     return "Cancelled"
             finally:
                 asking.cancel()
+
+    def _returned(self, job: Job, asking: asyncio.Task[Reply]) -> bool:
+        """Put a question that was not even read back to the front; whether it was so."""
+        untaken = _death(asking)
+        if not isinstance(untaken, NotTaken) or job.returns >= MOST_RETURNS:
+            return False
+        log.warning("planner process ended idle", extra={"end": str(untaken)})
+        del self._running[job.key]
+        self._waiting = {job.key: replace(job, returns=job.returns + 1), **self._waiting}
+        self._call_one()
+        return True
 
     def _verdict(self, job: Job, asking: asyncio.Task[Reply]) -> Verdict:
         if not asking.done():
@@ -172,46 +195,30 @@ class Planner:
             return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "the question was withdrawn")
 
     def _tell(self, job: Job, verdict: Verdict, seconds: float) -> None:
-        verdict = replace(_advised(verdict, self._limits), seconds=seconds)
+        verdict = replace(advised(verdict, self._limits.memory_mib), seconds=seconds)
         outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
         self._metrics.planned(outcome, seconds)
         self._on_verdict(job.key, verdict)
 
-    async def _next(self) -> Job:
+    async def _next(self, worker: Worker) -> Job | None:
+        """The question that has waited longest; None where the process has ended meanwhile."""
         async with self._arrived:
-            while not self._waiting:
+            while not (self._waiting or worker.has_ended):
                 await self._arrived.wait()
+            if worker.has_ended:
+                self._arrived.notify()  # what woke us may have been meant for any process
+                return None
             return self._waiting.pop(next(iter(self._waiting)))
 
 
-def verdict_of(inputs_hash: str, reply: Reply) -> Verdict:
-    """Read a reply of the planner process."""
-    if "failed" in reply:
-        failed = reply["failed"]
-        return Failed(inputs_hash, Reason(failed["reason"]), failed["message"])
-    planned = reply["planned"]
-    raw = planned["content"].encode()
-    digest = hashlib.sha256(raw).hexdigest()
-    return Planned(
-        inputs_hash=inputs_hash,
-        summary=planned["summary"] | {"contentHash": digest},
-        message=planned["message"],
-        content_hash=digest,
-        content_bytes=len(raw),
-        content=planned["content"],
-    )
+def _death(asking: asyncio.Task[Reply]) -> BaseException | None:
+    return asking.exception() if asking.done() and not asking.cancelled() else None
+
+
+def _pause(failures: int) -> float:
+    """Seconds before a process is started after that many failures in a row."""
+    return min(START_PAUSE * 2.0 ** min(failures, 32), LONGEST_START_PAUSE)
 
 
 def _report(what: str, error: WorkerDied | OSError) -> None:
     log.error(what, extra={"error": str(error), "stderr": getattr(error, "tail", "")})
-
-
-def _advised(verdict: Verdict, limits: Limits) -> Verdict:
-    """Say what to do about too little memory, wherever that was noticed."""
-    if not isinstance(verdict, Failed) or verdict.reason is not Reason.PLANNER_OOM:
-        return verdict
-    remedy = (
-        f"{verdict.message} ({limits.memory_mib} MiB): use fewer ranges, pools or island sizes, or "
-        "raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
-    )
-    return replace(verdict, message=remedy)

@@ -11,9 +11,12 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
+
+if TYPE_CHECKING:
+    from archipelago.operator.question import Reply
 
 LARGEST_REPLY: Final = 64 << 20  # bytes of one line
 TAIL_LINES: Final = 20
@@ -28,7 +31,6 @@ _OUT_OF_MEMORY: Final = (
     "Memory allocation still failed",  # OpenBLAS
 )
 
-Reply: TypeAlias = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
@@ -42,6 +44,10 @@ class WorkerDied(Exception):  # noqa: N818  # it is what happened
         super().__init__(message)
         self.reason = reason
         self.tail = tail
+
+
+class NotTaken(WorkerDied):
+    """The process had ended before it read the question, which is as good as new."""
 
 
 class Worker:
@@ -82,17 +88,31 @@ class Worker:
         """Process id."""
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is known to be gone."""
+        return self._process.returncode is not None
+
+    async def ended(self) -> str:
+        """Wait for the end, whatever its cause; returns what it was."""
+        return _name(await self._process.wait())
+
     async def ask(self, request: Reply) -> Reply:
         """Send a request and wait for the reply.
 
         Raises:
-            WorkerDied: the process ended instead.
+            NotTaken: the process ended before it had read the request.
+            WorkerDied: it ended at the work.
         """
         if self._process.stdin is None:
             raise WorkerDied(Reason.PLANNER_CRASHED, "the planner process has no input")
         with suppress(ConnectionError):  # then there is no reply either, and that says why
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             await self._process.stdin.drain()
+        try:
+            await self._reply()
+        except WorkerDied as death:
+            raise NotTaken(death.reason, str(death), death.tail) from death
         return await self._reply()
 
     async def kill(self) -> None:

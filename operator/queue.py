@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archipelago.operator.errors import Retryable
+from archipelago.operator.errors import ClusterError, Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -109,6 +109,7 @@ class Workers:
         self._count = count
         self._on_failure = on_failure
         self._wake = asyncio.Event()
+        self._begun = False
         self._stopping = False
         self.finished = asyncio.Event()
 
@@ -119,6 +120,7 @@ class Workers:
 
     async def run(self) -> None:
         """Work until stopped; returns when every key that was being worked on is finished."""
+        self._begun = True
         free = asyncio.Semaphore(self._count)
         async with asyncio.TaskGroup() as group:
             while not self._stopping:
@@ -135,6 +137,8 @@ class Workers:
         """Take no more keys."""
         self._stopping = True
         self._wake.set()
+        if not self._begun:
+            self.finished.set()
 
     async def _sleep(self) -> None:
         due = self._queue.next_due()
@@ -160,6 +164,11 @@ class Workers:
         self._on_failure(key, error)
         log.warning(
             "will be tried again",
-            extra={"plan": key.name, "namespace": key.namespace, "delay_s": round(delay, 3)},
-            exc_info=None if isinstance(error, Retryable) else error,
+            extra={
+                "plan": key.name,
+                "namespace": key.namespace,
+                "delay_s": round(delay, 3),
+                "error": str(error) or repr(error),
+            },
+            exc_info=None if isinstance(error, ClusterError) else error,
         )

@@ -7,15 +7,15 @@ Later lists find what a watch missed: changes, and objects that went while it wa
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from archipelago.operator.errors import ClusterError
 from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.outages import Outages
 from archipelago.operator.queue import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from random import Random
 
     from archipelago.operator.cache import Cache, Store
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", SeenPlan, SeenTable)
 JITTER = 0.1
-
-log = logging.getLogger(__name__)
 
 
 class Kind(Generic[S]):
@@ -72,10 +70,14 @@ class Resync:
         cluster: Cluster,
         cache: Cache,
         namespaces: tuple[str, ...],
+        *,
         look_again: Callable[[Key], None],
         random: Random,
+        installed: Callable[[], Awaitable[None]],
     ) -> None:
         self._cache = cache
+        self._installed = installed
+        self._outages = Outages()
         self._plans = Kind(
             cluster.plans, SeenPlan.from_body, cache.see_plan, cache.plans, lambda _plan: True
         )
@@ -107,12 +109,15 @@ class Resync:
         """List everything, trying until it succeeds."""
         backoff, failures = Backoff(self._random, longest=10.0), 0
         while True:
+            await self._installed()
             try:
-                return await self.once()
+                await self.once()
             except ClusterError as error:
                 failures += 1
-                log.warning("list failed", extra={"error": str(error)})
+                self._outages.failed("the full list", str(error))
                 await asyncio.sleep(backoff.delay(failures))
+            else:
+                return self._outages.works("the full list")
 
     async def every(self, period: float, done: Callable[[], None]) -> None:
         """List everything again and again, with a jitter of 10 %; ``done`` after each time."""

@@ -18,10 +18,12 @@ from archipelago.operator.cache import Cache
 from archipelago.operator.cluster import ApiCluster
 from archipelago.operator.endpoint import Health, Lag, serve
 from archipelago.operator.events import Events
+from archipelago.operator.installed import Installed
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.queue import Backoff, KeyedQueue, Workers
 from archipelago.operator.resync import Resync
+from archipelago.operator.rights import Rights
 from archipelago.operator.state import Now
 from archipelago.operator.watch import Feed, Streams, Watch
 
@@ -62,8 +64,20 @@ class Operator:
         )
         self._streams = Streams(self._metrics)
         self._lag = Lag(self._metrics)
+        self._rights = Rights(cluster, settings.namespaces, self._metrics)
+        cluster.on_refusal = self._rights.doubt
+        self._installed = Installed(cluster)
         self._health = Health(self._streams, self._queue, self._lag, self._metrics)
-        self._resync = Resync(cluster, self._cache, settings.namespaces, self._workers.mark, random)
+        self._health.ask(self._installed.findings)
+        self._health.ask(self._rights.findings)
+        self._resync = Resync(
+            cluster,
+            self._cache,
+            settings.namespaces,
+            look_again=self._workers.mark,
+            random=random,
+            installed=self._installed.wait,
+        )
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,14 +89,17 @@ class Operator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        feed = Feed(self._cache, self._workers.mark, self._streams, loop)
-        watch = Watch(feed, self._streams, self._settings.namespaces, self._metrics)
+        feed = Feed(self._cache, self._workers.mark, self._streams, loop, self._rights.doubt)
+        watch = Watch(
+            feed, self._streams, self._settings.namespaces, self._metrics, self._installed.wait
+        )
         address = (self._settings.http_host, self._settings.http_port)
         async with serve(self._health, *address) as port, asyncio.TaskGroup() as group:
             log.info("started", extra={"port": port, "pid": os.getpid()})
             watching = group.create_task(watch.run(self._random), name="watch")
             background = [
                 group.create_task(self._lag.measure(), name="loop lag"),
+                group.create_task(self._rights.run(), name="rights"),
                 group.create_task(self._planner.run(), name="planner"),
                 group.create_task(self._reconcile(), name="reconcile"),
             ]

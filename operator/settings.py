@@ -23,7 +23,7 @@ class Settings:
     """How the operator runs. Names in the environment: upper case, with ``ARCHIPELAGO_`` before."""
 
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
-    http_host: str = "0.0.0.0"  # noqa: S104  # probes and Prometheus come from outside the pod
+    http_host: str = "::"  # IPv6 and IPv4 alike: probes and Prometheus come from outside the pod
     http_port: int = 8080  # /healthz, /readyz, /metrics; 0: any free port, see the log
     reconcilers: int = 8  # keys worked on at once
     planners: int = 2  # warm planner processes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 import kopf
 
+from archipelago.operator.cluster import KUBECONFIG
 from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
 from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.outages import Outages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from random import Random
     from types import SimpleNamespace
 
@@ -32,7 +35,8 @@ if TYPE_CHECKING:
 KINDS: Final = (PLURAL, "configmaps")
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = 600.0
-PAUSE: Final = (1.0, 30.0)
+FIRST_PAUSE: Final = 1.0  # s, doubled with each start that got no answer
+LONGEST_PAUSE: Final = 30.0
 _LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
 
 log = logging.getLogger(__name__)
@@ -48,6 +52,7 @@ class Streams:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._metrics = metrics
+        self._outages = Outages(clock)
         self._started = clock()
         self._answered: dict[str, float] = {}
         self._failing: dict[str, float] = {}
@@ -56,11 +61,13 @@ class Streams:
         """A request for that kind was answered."""
         self._answered[kind] = self._clock()
         self._failing.pop(kind, None)
+        self._outages.works(f"the watch of {kind}")
 
-    def failed(self, kind: str) -> None:
+    def failed(self, kind: str, why: str) -> None:
         """A request for that kind failed."""
         self._failing.setdefault(kind, self._clock())
         self._metrics.stream_failures.labels(kind).inc()
+        self._outages.failed(f"the watch of {kind}", why)
 
     def age(self, kind: str) -> float:
         """Seconds since the last answer. A healthy watch is asked for anew every 300 s."""
@@ -85,11 +92,13 @@ class Feed:
         look_again: Callable[[Key], None],
         streams: Streams,
         loop: asyncio.AbstractEventLoop,
+        on_refusal: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._look_again = look_again
         self._streams = streams
         self._loop = loop
+        self._on_refusal = on_refusal
 
     def plan(self, event: dict[str, Any]) -> None:
         """A ServingPlan, parsed here and now."""
@@ -108,10 +117,13 @@ class Feed:
             self._hand_over(self._cache.see_table, seen)
 
     def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
-        """Credentials of the pod or of KUBECONFIG, in a session that we can watch."""
-        found = kopf.login_with_kubeconfig(settings=settings) or kopf.login_with_service_account(
-            settings=settings
-        )
+        """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
+
+        Asked for by name: kopf on its own would prefer a file in HOME to the pod's.
+        """
+        by_file = bool(os.environ.get(KUBECONFIG))
+        log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
+        found = log_in(settings=settings)
         if found is None:
             raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
         return kopf.AiohttpSession(
@@ -121,10 +133,13 @@ class Feed:
                 connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
                 headers=found.as_http_headers(),
                 read_bufsize=_LONGEST_LINE,
-                trace_configs=[_trace(self._streams)],
+                trace_configs=[_trace(self._streams, self._refused)],
                 trust_env=False,
             ),
         )
+
+    def _refused(self) -> None:
+        self._loop.call_soon_threadsafe(self._on_refusal)
 
     def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
         self._loop.call_soon_threadsafe(self._take, take, facts)
@@ -139,17 +154,27 @@ class Watch:
     """Starts kopf again whenever it ends, until told to stop."""
 
     def __init__(
-        self, feed: Feed, streams: Streams, namespaces: tuple[str, ...], metrics: Metrics
+        self,
+        feed: Feed,
+        streams: Streams,
+        namespaces: tuple[str, ...],
+        metrics: Metrics,
+        installed: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._feed = feed
         self._streams = streams
         self._namespaces = namespaces
         self._metrics = metrics
+        self._installed = installed
         self._stop = threading.Event()
+        self._stopping = asyncio.Event()
+        self._stop_kopf = threading.Event()
 
     def stop(self) -> None:
         """End the thread; ``run`` then returns."""
         self._stop.set()
+        self._stopping.set()
+        self._stop_kopf.set()
 
     async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
         """Keep the watches up.
@@ -158,32 +183,58 @@ class Watch:
             WatchFailed: ten starts in ten minutes without a single answer.
         """
         failures: list[float] = []
-        while not self._stop.is_set():
+        while await self._may_start():
             try:
                 await asyncio.to_thread(self._kopf)
-            except Exception:
-                log.exception("the watches ended")
+            except Exception as error:  # noqa: BLE001  # whatever it is, they are started again
+                _tell_of_end(error)
             if self._stop.is_set():
                 return
             self._metrics.watch_restarts.inc()
             failures = still_counting(failures, clock(), self._streams.last_answer())
             if len(failures) >= MOST_FAILURES:
                 raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
-            await self._pause(random.uniform(*PAUSE))
+            longest = min(FIRST_PAUSE * 2.0 ** (len(failures) - 1), LONGEST_PAUSE)
+            await self._pause(longest * random.uniform(0.5, 1.0))
+
+    async def _may_start(self) -> bool:
+        """Wait for the kind: kopf looks once which kinds there are. False where told to stop."""
+        waiting = asyncio.create_task(self._installed(), name="wait for the kind")
+        stopping = asyncio.create_task(self._stopping.wait(), name="wait for the end")
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        return not self._stop.is_set()
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.to_thread(self._stop.wait, seconds)
 
     def _kopf(self) -> None:
+        # One for each start: kopf waits for it in a thread, and for that thread at its own end.
+        self._stop_kopf = stop = threading.Event()
+        if self._stop.is_set():
+            return
         kopf.run(
             registry=REGISTRY,
-            memo=kopf.Memo(feed=self._feed),
+            memo=kopf.Memo(feed=self._feed, stop=stop),
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             identity=kopf_identity(),
-            stop_flag=self._stop,
+            stop_flag=stop,
         )
+
+
+def _tell_of_end(error: Exception) -> None:
+    """One line for what the API server said, a traceback for everything else."""
+    expected = type(error).__module__.startswith("kopf.")
+    log.warning(
+        "the watches ended and are started again",
+        extra={"error": f"{type(error).__name__}: {error}"},
+        exc_info=None if expected else error,
+    )
 
 
 def still_counting(failures: list[float], now: float, last_answer: float) -> list[float]:
@@ -197,7 +248,7 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
     return "archipelago"
 
 
-def _trace(streams: Streams) -> aiohttp.TraceConfig:
+def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
     async def ended(
@@ -205,22 +256,29 @@ def _trace(streams: Streams) -> aiohttp.TraceConfig:
         _context: SimpleNamespace,
         params: aiohttp.TraceRequestEndParams,
     ) -> None:
-        ok = params.response.status < 400  # noqa: PLR2004  # client and server errors
-        _tell(streams.answered if ok else streams.failed, params.url.path)
+        status = params.response.status
+        if status in (401, 403):
+            on_refusal()
+        kind = _kind(params.url.path)
+        if kind and status < 400:  # noqa: PLR2004  # client and server errors
+            streams.answered(kind)
+        elif kind:
+            streams.failed(kind, f"{status} {params.response.reason}")
 
     async def broke(
         _session: aiohttp.ClientSession,
         _context: SimpleNamespace,
         params: aiohttp.TraceRequestExceptionParams,
     ) -> None:
-        _tell(streams.failed, params.url.path)
+        if kind := _kind(params.url.path):
+            streams.failed(kind, f"{type(params.exception).__name__}: {params.exception}")
 
     trace.on_request_end.append(ended)
     trace.on_request_exception.append(broke)
     return trace
 
 
-def _tell(tell: Callable[[str], None], path: str) -> None:
+def _kind(path: str) -> str | None:
+    """The kind that a request lists or watches; None for what kopf asks besides."""
     kind = path.rsplit("/", 1)[-1]
-    if kind in KINDS:
-        tell(kind)
+    return kind if kind in KINDS else None

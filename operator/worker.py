@@ -1,8 +1,8 @@
 """The planner process: ``python -m archipelago.operator.worker MEMORY_MIB``; JSON in, JSON out.
 
-One request and one reply per line. It knows neither Kubernetes nor the operator's state, may be
-killed at any time, and ends when its standard input is closed. Whatever the planner's libraries
-print goes to standard error, which the operator logs.
+One request per line; ``taken`` and then the reply, a line each. It knows neither Kubernetes nor
+the operator's state, may be killed at any time, and ends when its standard input is closed.
+Whatever the planner's libraries print goes to standard error, which the operator logs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.unknown import remark, without_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from archipelago.planner.errors import SpecError
     from archipelago.planner.plan import Plan
@@ -37,6 +38,7 @@ def main() -> None:
 
     _send(replies, {"ready": True})
     for request in _requests():
+        _send(replies, {"taken": True})  # from here on a death is the question's fault
         _send(replies, answer(request))
 
 
@@ -48,6 +50,12 @@ def limit_memory(mebibytes: int) -> None:
 
 def answer(document: dict[str, Any]) -> Reply:
     """Plan one resource; what goes wrong becomes a reason and a message."""
+    known, ignored = without_unknown(document)
+    ((kind, reply),) = _answer(known).items()
+    return {kind: {**reply, "message": reply["message"] + remark(ignored)}}
+
+
+def _answer(document: Mapping[str, Any]) -> Reply:
     from archipelago.perfmodel.errors import ArchipelagoError  # noqa: PLC0415
     from archipelago.planner.errors import (  # noqa: PLC0415  # after the memory limit is set
         CheckError,
@@ -71,6 +79,7 @@ def answer(document: dict[str, Any]) -> Reply:
 
 
 def _plan(wanted: ServingPlanResource) -> Reply:
+    from archipelago.operator.latency import largest_ttft  # noqa: PLC0415
     from archipelago.planner.errors import SpecError  # noqa: PLC0415
     from archipelago.planner.plan import Infeasible  # noqa: PLC0415
     from archipelago.planner.spec import to_problem  # noqa: PLC0415
@@ -86,7 +95,7 @@ def _plan(wanted: ServingPlanResource) -> Reply:
     content = checked_content(wanted.spec, outcome.plan)
     return {
         "planned": {
-            "summary": summary(wanted.spec, outcome.plan),
+            "summary": summary(wanted.spec, outcome.plan, largest_ttft(problem, outcome.plan)),
             "message": _describe(outcome.plan),
             "seconds": outcome.seconds,
             "content": content,
@@ -112,8 +121,8 @@ def checked_content(spec: ServingPlanSpec, plan: Plan) -> str:
     return canonical_bytes(content).decode("ascii")
 
 
-def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
-    """What the status says of a plan: integers and decimal strings."""
+def summary(spec: ServingPlanSpec, plan: Plan, ttft: float | None) -> dict[str, Any]:
+    """What the status says of a plan: integers and decimal strings. ``ttft`` [s]."""
     from archipelago.planner.problem import Objective  # noqa: PLC0415
 
     per_theta = plan.throughput / plan.theta if plan.theta else 1.0
@@ -133,6 +142,7 @@ def summary(spec: ServingPlanSpec, plan: Plan) -> dict[str, Any]:
         "gpus": sum(group.gpus * group.islands for group in plan.groups),
         **({"rentedGpus": rented} if rented else {}),
         "slo": "Met" if any(_has_target(model) for model in spec.models) else "None",
+        **({} if ttft is None else {"ttftMilliseconds": round(1000 * ttft)}),
         **({"tpotMilliseconds": round(1000 * max(steps))} if steps else {}),
     }
 

@@ -81,6 +81,13 @@ class Operator:
         except (urllib.error.URLError, ConnectionError, StopIteration):
             return False
 
+    def answer(self, path: str) -> tuple[int, str]:
+        """Status and text of what its HTTP endpoint answers."""
+        try:
+            return 200, self.get(path)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
     def get(self, path: str) -> str:
         """What its HTTP endpoint answers."""
         assert self.process is not None
@@ -196,6 +203,13 @@ def small(**spec: object) -> dict[str, Any]:
     model = {"name": "llama", "architecture": "Llama-3.1-8B", "workload": workload}
     pool = {"name": "h100", "accelerator": "H100", "count": 8, "pricePerGPUHour": "2.00"}
     return {"models": [model], "pools": [pool], **spec}
+
+
+def children(operator: Operator) -> set[int]:
+    """Its planner processes."""
+    assert operator.process is not None
+    tasks = Path(f"/proc/{operator.process.pid}/task").glob("*/children")
+    return {int(child) for task in tasks for child in task.read_text().split()}
 
 
 def seconds_until(condition: Any, within: float) -> float:  # noqa: ANN401  # a callable

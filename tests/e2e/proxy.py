@@ -19,6 +19,7 @@ import yaml
 from tests.controlplane import Cluster
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+REVIEW = "/selfsubjectaccessreviews"  # a question that is posted and stores nothing
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "host"})
 
 
@@ -32,6 +33,8 @@ class Proxy:
 
     before: Callable[[int], None] = lambda _number: None
     after: Callable[[int], None] = lambda _number: None
+    # Lines that the next watches of that kind get before all others, one line each.
+    spoilt: dict[str, list[bytes]] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,13 +62,13 @@ class Handler(BaseHTTPRequestHandler):
         """Cut the connection where a hook says so, or where the other side is gone."""
         try:
             super().handle_one_request()
-        except (Cut, ConnectionError):
+        except (Cut, ConnectionError, http.client.HTTPException):
             self.close_connection = True
 
     def pass_on(self) -> None:
         """Send the request on and the answer back."""
         number = 0
-        if self.command in WRITES:
+        if self.command in WRITES and REVIEW not in self.path:
             number = self.proxy.count(f"{self.command} {urlsplit(self.path).path}")
             self.proxy.before(number)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -87,10 +90,22 @@ class Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        if line := self.first_line():
+            self.send_chunk(line)
         while chunk := answer.read1(1 << 16):
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
-            self.wfile.flush()
+            self.send_chunk(chunk)
         self.wfile.write(b"0\r\n\r\n")
+
+    def send_chunk(self, chunk: bytes) -> None:
+        """Part of an answer, at once."""
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        self.wfile.flush()
+
+    def first_line(self) -> bytes | None:
+        """What was laid in the way of this watch."""
+        url = urlsplit(self.path)
+        waiting = self.proxy.spoilt.get(url.path.rsplit("/", 1)[-1])
+        return waiting.pop(0) if waiting and "watch=true" in url.query else None
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

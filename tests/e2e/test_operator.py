@@ -232,6 +232,24 @@ def test_the_table_of_plans_fits_a_terminal(plans: Plans, operator: Operator) ->
     assert {"TTFT", "TPOT", "HASH"} <= set(wide)
 
 
+def test_the_wide_table_shows_latencies_and_a_hash_to_compare(
+    plans: Plans, operator: Operator
+) -> None:
+    """A20: no empty column, and a hash of twelve digits; the whole one is in the status."""
+    assert operator.is_running()
+    plans.apply("first", example("01-llama-on-two-pools"))
+    plans.wait_ready("first")
+    summary = plans.plan("first")["status"]["summary"]
+    header, row = plans.kubectl("get", "splan", "-o=wide").splitlines()
+    shown = dict(zip(header.split(), row.split(), strict=True))
+
+    assert shown["HASH"] == summary["shortHash"] == summary["contentHash"][:12]
+    assert len(summary["contentHash"]) == 64
+    assert 900 < int(shown["TTFT"]) <= 1000  # the target is 1 s, and binds
+    assert 0 < int(shown["TPOT"]) <= 40
+    assert len(row) <= 160
+
+
 def test_the_longest_name_makes_a_table_that_is_found_and_owned(
     plans: Plans, operator: Operator
 ) -> None:

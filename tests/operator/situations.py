@@ -10,7 +10,7 @@ from typing import TypeAlias
 from archipelago.operator import report
 from archipelago.operator.manifests import Identity, Key, Manifest, table_manifest
 from archipelago.operator.observe import Observation, SeenPlan, SeenTable
-from archipelago.operator.planning import verdict_of
+from archipelago.operator.question import verdict_of
 from archipelago.operator.state import Now, State
 from archipelago.operator.verdict import Planned
 

@@ -22,7 +22,7 @@ from archipelago.operator.events import Events
 from archipelago.operator.manifests import MUST_NOT_EXIST, Key, Manifest
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenPlan, SeenTable
-from archipelago.operator.planning import verdict_of
+from archipelago.operator.question import verdict_of
 from archipelago.operator.state import Now
 from archipelago.operator.verdict import Failed, Verdict
 from tests.operator.situations import KEY, later

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -220,17 +220,72 @@ async def test_a_process_that_dies_is_replaced_and_says_why(
 ) -> None:
     async with bench() as pool:
         (pid,) = await pool.processes(1)
-        os.kill(pid, signal.SIGSTOP)
-        pool.planner.start(example())
-        await asyncio.sleep(0.1)
+        idle = cpu_seconds(pid)
+        pool.planner.start(large())
+        await until(lambda: cpu_seconds(pid) > idle + 0.05)  # it has taken the question
         os.kill(pid, number)
-        os.kill(pid, signal.SIGCONT)
         verdict = await pool.answer()
 
         assert isinstance(verdict, Failed)
         assert verdict.reason is reason
         pool.planner.start(example())
         assert isinstance(await pool.answer(), Planned)
+
+
+async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_for_it() -> None:
+    async with bench(count=2) as pool:
+        dead = await pool.processes(2)
+        for pid in dead:
+            os.kill(pid, signal.SIGKILL)
+        for pid in dead:
+            await gone(pid)
+        fresh = await pool.processes(2)  # before anybody asks
+        assert not fresh & dead
+        pool.planner.start(example())
+        assert isinstance(await pool.answer(), Planned)
+
+    assert replaced(pool.metrics) == {"EndedIdle": 2}
+
+
+async def test_a_question_to_a_process_that_is_dying_goes_to_the_next_one() -> None:
+    async with bench() as pool:
+        (pid,) = await pool.processes(1)
+        os.kill(pid, signal.SIGKILL)
+        pool.planner.start(example())  # its end has not been noticed yet
+        verdict = await pool.answer()
+
+    assert isinstance(verdict, Planned), verdict
+    assert pool.answers.empty()
+    assert replaced(pool.metrics) == {"EndedIdle": 1}
+
+
+async def test_a_question_that_died_untaken_is_dropped_where_newer_inputs_are_there() -> None:
+    async with bench() as pool:
+        (pid,) = await pool.processes(1)
+        os.kill(pid, signal.SIGSTOP)
+        pool.planner.start(example())
+        await asyncio.sleep(0.1)
+        newer = example(budgetPerHour="100")
+        os.kill(pid, signal.SIGKILL)
+        pool.planner.start(newer)
+        verdict = await pool.answer()
+        await asyncio.sleep(0.5)
+
+        assert verdict.inputs_hash == newer.inputs_hash
+        assert pool.answers.empty()
+
+
+async def test_a_process_that_keeps_dying_idle_is_started_ever_more_slowly() -> None:
+    """Whoever kills it, the operator does not spend a processor on starting it again."""
+    async with bench() as pool:
+        until = time.monotonic() + 4.0
+        while time.monotonic() < until:
+            for pid in await pool.processes(1):
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+
+        # Replaced at once, then after pauses of 2, 4, ... s.
+        assert 2 <= replaced(pool.metrics)["EndedIdle"] <= 4
 
 
 async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
@@ -344,6 +399,28 @@ async def test_the_content_does_not_depend_on_hash_seed_or_order(
         contents.add(reply["planned"]["content"])
 
     assert len(contents) == 1
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # nobody can tell but the kernel
+            await asyncio.sleep(0.01)
+
+
+def replaced(metrics: Metrics) -> dict[str, float]:
+    """Processes that had to be replaced, by reason."""
+    (family,) = metrics.replacements.collect()
+    return {
+        sample.labels["reason"]: sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
 
 
 def large(ranges: int = 58) -> SeenPlan:

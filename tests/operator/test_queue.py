@@ -160,3 +160,15 @@ async def test_an_error_is_counted_and_the_key_comes_again(
     assert tries == [0.0, 7.0, 7.0]
     assert [type(error) for error in errors] == [Retryable]
     assert "will be tried again" in caplog.text
+
+
+async def test_workers_that_never_began_are_finished_when_stopped() -> None:
+    """Without a first list nothing is worked on; the end must not wait for it."""
+
+    async def work(_key: Key) -> None:
+        await asyncio.sleep(0)
+
+    workers = Workers(queue(), work, lambda: 0.0, count=1)
+    workers.stop()
+
+    await asyncio.wait_for(workers.finished.wait(), 1)

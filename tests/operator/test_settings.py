@@ -1,6 +1,7 @@
 """The environment becomes settings, or an error that says what to write."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,12 @@ def test_what_is_set_is_read() -> None:
 def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"ARCHIPELAGO_{name}='{value}'")):
         Settings.from_environment({f"ARCHIPELAGO_{name}": value})
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for name, default in vars(Settings(namespaces=("all",))).items():
+        (row,) = (line for line in rows if f"`{name.upper()}`" in line)
+        shown = default[0] if isinstance(default, tuple) else default
+        assert (f"{shown:g}" if isinstance(shown, float) else str(shown)) in row, row

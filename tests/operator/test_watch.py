@@ -19,9 +19,9 @@ def test_a_stream_tells_its_age_and_since_when_it_fails() -> None:
     streams = Streams(Metrics(), lambda: clock)
     streams.answered("configmaps")
     clock = 40.0
-    streams.failed("configmaps")
+    streams.failed("configmaps", "503")
     clock = 50.0
-    streams.failed("configmaps")
+    streams.failed("configmaps", "503")
 
     assert streams.age("configmaps") == 50.0
     assert streams.failing_for("configmaps") == 10.0

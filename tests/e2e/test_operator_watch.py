@@ -1,0 +1,68 @@
+"""Watches that break: what the operator says about it, and that it goes on."""
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane import Cluster, ControlPlane, eventually
+from tests.e2e.operators import Operator, Plans, running, seconds_until, small
+from tests.e2e.proxy import proxied
+
+pytestmark = pytest.mark.cluster
+
+ERROR = (
+    b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure",'
+    b'"message":"made up","reason":"Timeout","code":504}}\n'
+)
+WATCHES = ("the watch of servingplans", "the watch of configmaps")
+OUTAGE = 8.0
+
+
+def test_an_outage_of_the_api_server_is_told_once_a_watch(
+    controlplane: ControlPlane, plans: Plans, operator: Operator
+) -> None:
+    plans.apply("chat", small())
+    plans.wait_ready("chat")
+    before = len(operator.lines())
+
+    with controlplane.apiserver_stopped():
+        time.sleep(OUTAGE)
+    plans.patch("chat", {"budgetPerHour": "8"})
+    eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=20)
+    eventually(operator.is_ready)
+
+    told = [line for line in operator.lines()[before:] if line["logger"].endswith("outages")]
+    said = Counter((line["level"], line["message"]) for line in told)
+    assert said == {
+        **{("WARNING", f"{watch}: fails, and is tried until it works"): 1 for watch in WATCHES},
+        **{("INFO", f"{watch}: works again"): 1 for watch in WATCHES},
+    }
+    assert [line for line in operator.lines() if line["level"] == "ERROR"] == []
+    assert not [line for line in operator.lines() if line["logger"].startswith("kopf")]
+    assert max(map(len, operator.log.read_text().splitlines())) < 600
+
+
+def test_a_watch_that_ends_in_an_error_is_started_again(
+    cluster: Cluster, prepared: Operator, plans: Plans, tmp_path: Path
+) -> None:
+    """Kopf ends at any error but 410; the process goes on, with all of its watches (B4 in part)."""
+    with proxied(cluster, prepared.kubeconfig, tmp_path) as (proxy, kubeconfig):
+        prepared.kubeconfig = kubeconfig
+        prepared.settings = {**prepared.settings, "ARCHIPELAGO_RESYNC_SECONDS": "86400"}
+        proxy.spoilt["servingplans"] = [ERROR, ERROR]
+        proxy.spoilt["configmaps"] = [ERROR]
+        with running(prepared) as operator:
+            back = seconds_until(lambda: operator.metric("watch_restarts_total") >= 2, within=30)
+            eventually(lambda: not any(proxy.spoilt.values()), within=30)
+            plans.apply("chat", small())
+            plans.wait_ready("chat", within=15)
+            plans.kubectl("delete", "configmap", "chat-routing")
+            eventually(lambda: plans.table("chat").get("identity", {}).get("sequence") == 2)
+
+            print(f"\nstarted again twice within {back:.1f} s")  # noqa: T201
+            assert operator.is_running()
+            ended = [line for line in operator.lines() if "watches ended" in line["message"]]
+            assert 2 <= len(ended) <= 3
+            assert not [line for line in ended if "exception" in line]

@@ -1,0 +1,52 @@
+"""The endpoint of probes and metrics: where it listens, and what it says."""
+
+import socket
+from random import Random
+
+import aiohttp
+import pytest
+
+from archipelago.operator.endpoint import Health, Lag, serve
+from archipelago.operator.errors import SettingsError
+from archipelago.operator.metrics import Metrics
+from archipelago.operator.queue import Backoff, KeyedQueue
+from archipelago.operator.settings import Settings
+from archipelago.operator.watch import Streams
+
+
+def health() -> Health:
+    metrics = Metrics()
+    return Health(Streams(metrics), KeyedQueue(Backoff(Random(1))), Lag(metrics), metrics)  # noqa: S311
+
+
+async def get(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize("loopback", ["127.0.0.1", "[::1]"], ids=["IPv4", "IPv6"])
+async def test_probes_reach_it_over_either_family(loopback: str) -> None:
+    if ":" in loopback and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 on this machine")
+    async with serve(health(), Settings().http_host, 0) as port:
+        assert await get(f"http://{loopback}:{port}/healthz") == (200, "ok\n")
+
+
+async def test_without_ipv6_it_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    async with serve(health(), Settings().http_host, 0) as port:
+        assert await get(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
+
+
+async def test_a_given_address_is_the_only_one() -> None:
+    async with serve(health(), "127.0.0.1", 0) as port:
+        assert (await get(f"http://127.0.0.1:{port}/healthz"))[0] == 200
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await get(f"http://127.0.0.2:{port}/healthz")
+
+
+async def test_a_taken_port_is_named() -> None:
+    async with serve(health(), "127.0.0.1", 0) as port:
+        with pytest.raises(SettingsError, match=f"ARCHIPELAGO_HTTP_PORT={port}.*in use"):
+            async with serve(health(), "127.0.0.1", port):
+                pass
