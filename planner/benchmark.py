@@ -43,6 +43,9 @@ def benchmark(shape: Shape) -> list[Template]:
     Raises:
         Unusable: the island could serve nothing within memory and targets.
     """
+    if not shape.demand.lengths.moments(shape.demand.ranges).probability.any():
+        longest = shape.demand.ranges[-1].max
+        raise Unusable(f"no request is below {longest} tokens, the most that the model reads")
     try:
         performance, layers = _performance(shape)
     except DoesNotFit as error:

@@ -13,7 +13,7 @@ import numpy as np
 from archipelago.planner.plan import Infeasible, InfeasibleReason, Unservable
 from archipelago.planner.problem import STAGES, ModelDemand, Phase, PlanningProblem
 from archipelago.planner.program import served_ranges
-from archipelago.planner.relax import relaxations
+from archipelago.planner.relax import lost_too_much, relaxations
 
 if TYPE_CHECKING:
     from archipelago.planner.deadline import Deadline
@@ -41,7 +41,7 @@ def blocked(
     deadline: Deadline,
 ) -> Infeasible | None:
     """The answer where some model cannot be served at all, or not enough of it."""
-    too_much = [item for item in missing if item.share > problem.max_unservable]
+    too_much = [item for item in missing if lost_too_much(item.share, problem.max_unservable)]
     if not too_much:
         return None
     models = {model.name: model for model in problem.models}

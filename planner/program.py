@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 __all__ = ["THETA", "Demand", "Program", "build_program", "served_ranges"]
 
 
+FAR = 1000.0
+"""Theta of one model or stage over another's from which on ``scale`` goes by the smaller: the solver
+does not see what is a billionth of ``scale``."""
 MOST_ENTRIES = 10_000_000
 """Of the matrix; with its copies in the solver about 100 bytes each. The largest benchmark, 100,000
 GPUs of 10 types, has half a million."""
@@ -216,11 +219,19 @@ def _scale(
     index: dict[str, int],
     count_upper: FloatArray,
 ) -> float:
-    """A power of two near theta: all islands of the best template, at the workload's mix."""
-    best = 0.0
+    """A power of two near theta: all islands of the best template, at the workload's mix.
+
+    Where models or stages lie far apart, of the one that reaches least: it holds the others back.
+    """
+    best = {(d, stage): 0.0 for d in range(len(demands)) for stage in STAGES}
     for template, count in zip(templates, count_upper, strict=True):
-        demand = demands[index[template.model]]
-        mix = np.where(template.servable, demand.probability * demand.weight, 0.0)
+        d = index[template.model]
+        mix = np.where(template.servable, demands[d].probability * demands[d].weight, 0.0)
         load = float((template.rows @ mix).max())
-        best = max(best, count / load if load > 0 else 0.0)
-    return float(2.0 ** np.round(np.log2(best))) if best > 0 else 1.0
+        for stage in template.phase.stages:
+            best[d, stage] = max(best[d, stage], count / load if load > 0 else 0.0)
+    reached = [value for value in best.values() if value > 0]
+    if not reached:
+        return 1.0
+    near = max(reached) <= FAR * min(reached)
+    return float(2.0 ** np.round(np.log2(max(reached) if near else min(reached))))

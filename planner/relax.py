@@ -37,6 +37,9 @@ ROUNDING = 1e-6
 MOST_GPUS = 16 * LARGEST_ISLAND
 """More GPUs than this in one pool are no small change."""
 
+EVERYTHING = 1 - 1e-9
+"""Share of a model's requests; what is left is a sum's rounding."""
+
 Change: TypeAlias = Callable[[int], "PlanningProblem"]
 
 
@@ -86,13 +89,18 @@ def _known(kind: Callable[[], Relaxation | None]) -> Relaxation | None:
         return None
 
 
+def lost_too_much(share: float, allowed: float) -> bool:
+    """Whether too many of a model's requests fit nowhere; all of them always are."""
+    return share > min(allowed, EVERYTHING)
+
+
 def _program(problem: PlanningProblem, search: _Search) -> Program | None:
     """The program, None where some model cannot be served enough of."""
     catalogue = build_catalogue(problem, known=search.bench, deadline=search.deadline)
     for model in problem.models:
         served = served_ranges(catalogue.templates, model.name, len(model.ranges), problem.links)
         probability = model.lengths.moments(model.ranges).probability
-        if 1.0 - float(probability[served].sum()) > problem.max_unservable:
+        if lost_too_much(1.0 - float(probability[served].sum()), problem.max_unservable):
             return None
     return build_program(problem, catalogue.templates, search.deadline)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.problem import PlanningProblem, Pool
 
+CENT = 0.01
 IDLE = 64.0
 """Bound on y of a range of probability 0 [scale]: theta stays below it by construction of scale."""
 
@@ -255,8 +256,18 @@ def _node_rows(rows: _Rows, program: Program) -> None:
 def _budget_row(rows: _Rows, program: Program, problem: PlanningProblem) -> None:
     if problem.budget_per_hour is not None:
         priced = [*range(1, program.first_pair), *range(program.first_node, program.first_kind)]
-        parts = [(c, float(program.price[c])) for c in priced]
-        rows.one(parts, upper=float(problem.budget_per_hour))
+        unit = _money(program.price)
+        parts = [(c, float(program.price[c]) / unit) for c in priced]
+        rows.one(parts, upper=float(problem.budget_per_hour) / unit)
+
+
+def _money(price: FloatArray) -> float:
+    """What the budget is counted in [$/h]: small enough that no island is within a tolerance.
+
+    A dollar, unless something costs less than a cent.
+    """
+    least = float(price[price > 0].min(initial=np.inf))
+    return least if least < CENT else 1.0
 
 
 def _kind_rows(rows: _Rows, program: Program) -> None:

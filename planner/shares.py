@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from archipelago.planner.columns import THETA
+from archipelago.planner.errors import SolverError
 from archipelago.planner.plan import MILLION
 from archipelago.planner.problem import STAGES, Phase
 from archipelago.planner.routes import apportion, join
@@ -72,6 +73,13 @@ def integer_shares(program: Program, values: FloatArray) -> Shares:
 def _pairs(program: Program, values: FloatArray, d: int, j: int) -> Iterator[tuple[int, int, int]]:
     mixed, ways = _ways(program, values, d, j)
     parts = np.array([*(part for part, _, _ in ways), *mixed.parts])
+    if parts.sum() <= 0:
+        demand = program.demands[d]
+        raise SolverError(
+            f"what {demand.model} asks for is too little beside the rest to be seen by the solver: "
+            "bring the rates of the models and the shares of their ranges closer together, or give "
+            "the planner a longer timeLimitSeconds"
+        )
     weights = apportion(parts, MILLION).tolist()
     for (_, prefill, decode), weight in zip(ways, weights[: len(ways)], strict=True):
         if weight:

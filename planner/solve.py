@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.program import Program
 
+SMALL_COST, LARGE_COST = 1e-2, 1e6
+"""Largest coefficients of an objective that the solver takes as they are."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
@@ -50,7 +52,7 @@ class SolveStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-_STATUS = {
+STATUS = {
     highspy.HighsModelStatus.kOptimal: SolveStatus.OPTIMAL,
     highspy.HighsModelStatus.kSolutionLimit: SolveStatus.NODE_LIMIT,
     highspy.HighsModelStatus.kTimeLimit: SolveStatus.TIME_LIMIT,
@@ -106,13 +108,14 @@ def solve(
         OutOfTimeError: no solution was found within the time limit.
         SolverError: none within the limit of nodes, or HiGHS gave up.
     """
-    highs = _load(program, asked, effort)
+    unit = _unit(asked.cost)
+    highs = _load(program, replace(asked, cost=asked.cost / unit), effort, effort.target / unit)
     if start is not None:
         warm = highspy.HighsSolution()
         warm.col_value = start.tolist()
         highs.setSolution(warm)
     highs.run()
-    status = _STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+    status = STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
     if status is SolveStatus.INFEASIBLE:
         return None
     info = highs.getInfo()
@@ -120,7 +123,18 @@ def solve(
         raise _nothing_found(program, status, effort, info.mip_node_count)
     bound = info.mip_dual_bound if asked.integer else info.objective_function_value
     values = np.array(highs.getSolution().col_value)
-    return Solution(status, info.objective_function_value, bound, values, info.mip_node_count)
+    reached = info.objective_function_value * unit
+    return Solution(status, reached, bound * unit, values, info.mip_node_count)
+
+
+def _unit(cost: FloatArray) -> float:
+    """What costs are counted in, so that the solver's tolerances (1e-7) see the largest of them.
+
+    1 where they are ordinary numbers anyway.
+    """
+    most = float(np.abs(cost).max(initial=0.0))
+    ordinary = most == 0 or SMALL_COST <= most <= LARGE_COST
+    return 1.0 if ordinary else float(2.0 ** np.round(np.log2(most)))
 
 
 def _nothing_found(
@@ -153,7 +167,9 @@ def reduced_costs(program: Program, asked: Question, effort: Effort) -> FloatArr
     return np.array(highs.getSolution().col_dual)
 
 
-def _load(program: Program, asked: Question, effort: Effort) -> highspy.Highs:
+def _load(
+    program: Program, asked: Question, effort: Effort, target: float = -np.inf
+) -> highspy.Highs:
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.silent()
     options = _OPTIONS | {
@@ -161,7 +177,7 @@ def _load(program: Program, asked: Question, effort: Effort) -> highspy.Highs:
         "time_limit": effort.time_limit,
         "mip_rel_gap": effort.gap,
         "mip_max_nodes": effort.nodes,
-        "objective_target": effort.target,
+        "objective_target": target,
     }
     for option, value in options.items():
         highs.setOptionValue(option, value)

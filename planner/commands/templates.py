@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from archipelago.planner.canonical import canonical
 from archipelago.planner.commands.files import read_text, write_document
 from archipelago.planner.offer import offer
+from archipelago.planner.problem import DEFAULT_CLASS
 from archipelago.planner.render import phrase
 from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.template import place_name
 from archipelago.planner.templates import build_catalogue
 from archipelago.planner.terminal import console, grid, progress
 from archipelago.planner.text import safe
@@ -48,12 +50,15 @@ def _document(problem: PlanningProblem, catalogue: Catalogue) -> Document:
 
 
 def _template(template: Template, offered: Offer) -> Document:
+    known = template.domain_class == DEFAULT_CLASS
     return {
         "name": template.key,
         "model": template.model,
         "pool": template.pool,
+        **({} if known else {"domainClass": template.domain_class}),
         "phase": str(template.phase),
         "gpus": template.gpus,
+        **({"parts": [asdict(part) for part in template.parts]} if template.parts else {}),
         "parallelism": asdict(template.parallelism),
         "maxBatch": template.max_batch,
         "requestsPerSecond": offered.rate,
@@ -78,9 +83,9 @@ def _show(problem: PlanningProblem, catalogue: Catalogue) -> None:
         offered = offer(problem, template)
         table.add_row(
             safe(template.model),
-            safe(template.pool),
+            safe(place_name(template.pool, template.domain_class)),
             str(template.phase),
-            str(template.gpus),
+            "+".join(str(part.gpus) for part in template.sections),
             str(template.parallelism),
             str(template.max_batch),
             f"{offered.rate:.3f}",

@@ -31,6 +31,7 @@ COMMANDS = (
     ("diff",),
     ("explain",),
     ("graph",),
+    ("simulate",),
     ("inventory",),
     ("templates",),
     ("workload",),
@@ -254,7 +255,7 @@ def test_junk_is_refused_by_name(run: Runner, tmp_path: Path) -> None:
     junk.write_bytes(b"\xff\xfe\x00")
     assert "byte 0 is not UTF-8" in run("verify", junk).err
     junk.write_text('{"kind": "Plan", "apiVersion": "archipelago.dev/v1alpha1"}')
-    assert "name: missing" in run("verify", junk).err
+    assert ": missing; the document is cut off" in run("verify", junk).err
 
 
 def test_overrides_become_part_of_the_problem(run: Runner) -> None:
@@ -438,3 +439,28 @@ def test_table_of_a_plan_made_on_paper(capsys: pytest.CaptureFixture[str]) -> No
     assert "2 prefill of 4 GPUs, 1 decode of 8 GPUs" in out
     assert re.search(r"0 - 99 +50\.0% +short +main 75%, spare 25%", out)
     assert "1 template left out: 1 too small for the weights" in out
+
+
+def test_what_runs_is_kept_and_what_changes_is_said(run: Runner, tmp_path: Path) -> None:
+    """The same problem again keeps every island where it is; one GPU fewer cannot."""
+    path = tmp_path / "running.json"
+    path.write_text(run("plan", "-f", MINIMAL, "-o", "json", "-q").out)
+    islands = [island["name"] for island in json.loads(path.read_text())["islands"]]
+
+    again = run("plan", "-f", MINIMAL, "-q", "--running", path)
+    assert f"  kept     {len(islands)} islands\n" in again.out
+    assert "  restart  0 GPUs" in again.out
+
+    fewer = run(
+        "plan", "-f", MINIMAL, "-q", "-o", "json", "--running", path, "--what-if", "pool=h100:7"
+    )
+    changes = json.loads(fewer.out)["plan"]["changes"]
+    assert fewer.status == 0
+    assert changes["stopped"]
+    assert {*changes["kept"], *changes["stopped"], *changes["moved"]} == {*islands}
+
+
+def test_what_runs_must_be_a_plan(run: Runner) -> None:
+    result = run("plan", "-f", MINIMAL, "--running", ROOT / "README.md")
+    assert result.status == 2
+    assert "README.md" in result.err
