@@ -65,7 +65,7 @@ def assemble(
         _group(name, used, evaluation, theta)
         for name, used, evaluation in zip(names, settled.used, settled.evaluations, strict=True)
     )
-    placement = place(problem, groups)
+    placement = place(problem, groups, deadline)
     cost = _cost(problem, groups, placement)
     return Plan(
         name=problem.name,
