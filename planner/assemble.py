@@ -65,7 +65,7 @@ def assemble(
         _group(name, used, evaluation, theta)
         for name, used, evaluation in zip(names, settled.used, settled.evaluations, strict=True)
     )
-    placement = place(problem, groups)
+    placement = place(problem, groups, deadline)
     cost = _cost(problem, groups, placement)
     return Plan(
         name=problem.name,
@@ -75,7 +75,9 @@ def assemble(
         theta=theta,
         throughput=theta
         * sum(d.weight * float(d.probability[d.served].sum()) for d in program.demands),
-        certificate=_certificate(layout, float(cost) if cheapest else theta, cheapest),
+        certificate=_certificate(
+            layout, float(cost) if cheapest else theta, cheapest, problem.solver.gap
+        ),
         cost_per_hour=cost,
         groups=groups,
         islands=placement.islands,
@@ -87,14 +89,20 @@ def assemble(
     )
 
 
-def _certificate(layout: Layout, value: float, cheapest: bool) -> Certificate:
-    """The distance of what is published from what was proven to be possible."""
+def _certificate(layout: Layout, value: float, cheapest: bool, most: float) -> Certificate:
+    """The distance of what is published from what was proven to be possible.
+
+    A gap of a few millionths may be asked for; shares are whole millionths, so that it cannot
+    always be reached.
+    """
     if cheapest:
         bound = min(layout.bound, value)  # the solver's sum of floats against exact decimals
         gap = (value - bound) / value if value > 0 else 0.0
     else:
         bound = layout.bound
         gap = (bound - value) / bound
+    if layout.complete and gap > most:
+        return Certificate(bound, gap, complete=False, reason="rounding of shares")
     return Certificate(bound, gap, layout.complete, layout.reason)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archipelago.planner.errors import SolverError
+from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.errors import OutOfTimeError, SolverError
 from archipelago.planner.packing import nodes_of
 from archipelago.planner.problem import Billing
 
@@ -95,6 +96,8 @@ def assign_nodes(
     sizes: Mapping[str, int],
     domain_class: str | None = None,
     kept: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    deadline: Deadline = ENDLESS,
 ) -> Assignment:
     """Nodes of every island in a pool, or in one domain class of it.
 
@@ -103,25 +106,30 @@ def assign_nodes(
         sizes: island name -> GPUs.
         domain_class: the class whose nodes may be used; None: all.
         kept: island name -> nodes on which it runs and should stay.
+        deadline: when it must be done.
 
     Returns:
         Island name -> node names, several for islands above a node; and who had to move.
 
     Raises:
+        OutOfTimeError: the deadline passed before all were placed.
         SolverError: the islands do not fit, which the packing rows rule out.
     """
-    if pool.gpus_per_node is None:
+    if pool.gpus_per_node is None or not sizes:
         return Assignment(dict.fromkeys(sizes, ()))
     kept = kept or {}
-    domains = nodes_of(pool, domain_class)
+    # Where nothing runs the first nodes are filled: of a million nodes only those have names.
+    need = sum(-(-size // pool.gpus_per_node) for size in sizes.values())
+    domains = nodes_of(pool, domain_class, None if kept else need)
     if pool.billing is Billing.PER_NODE and kept:
         try:
-            return _assign(
-                pool.gpus_per_node, _paid(pool.gpus_per_node, domains, sizes, kept), sizes, kept
-            )
+            paid = _paid(pool.gpus_per_node, domains, sizes, kept)
+            return _assign(pool.gpus_per_node, paid, sizes, kept, deadline)
+        except OutOfTimeError:
+            raise
         except SolverError:  # the fullest nodes lie in the wrong domains: start from scratch
             kept = {}
-    return _assign(pool.gpus_per_node, domains, sizes, kept)
+    return _assign(pool.gpus_per_node, domains, sizes, kept, deadline)
 
 
 def _assign(
@@ -129,6 +137,7 @@ def _assign(
     domains: dict[str, tuple[str, ...]],
     sizes: Mapping[str, int],
     kept: Mapping[str, tuple[str, ...]],
+    deadline: Deadline,
 ) -> Assignment:
     board = _Board(node_gpus, domains)
     for island in sizes:
@@ -137,7 +146,8 @@ def _assign(
     moved = {island for island in sizes if island in kept and island not in board.nodes}
     waiting = [island for island in sizes if island not in board.nodes]
     for size in sorted(set(sizes.values()), reverse=True):
-        for island in [i for i in waiting if sizes[i] == size]:
+        due = [island for island in waiting if sizes[island] == size]
+        for island in deadline.watch("placing islands", due):
             displaced = _place(board, island, sizes)  # smaller ones: their turn comes
             moved |= displaced
             waiting += sorted(displaced)

@@ -258,7 +258,10 @@ class _Bench:
         return holds if tpot is None else np.asarray(holds & (self._alone() <= tpot))
 
     def _too_slow(self) -> list[Template]:
-        least, limit = float(self._alone().min()), self.demand.targets.tpot or math.inf
+        if self.demand.targets.tpot is None:
+            most = self.demand.max_utilisation
+            raise Unusable(f"maxUtilisation {most:g}: no room for one sequence beside its prompts")
+        least, limit = float(self._alone().min()), self.demand.targets.tpot
         raise Unusable(
             f"TPOT {limit * 1e3:.0f} ms: a sequence alone takes {least * 1e3:.1f} ms per token",
             least / limit,

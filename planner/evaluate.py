@@ -43,8 +43,11 @@ def evaluate(template: Template, demand: ModelDemand, rates: FloatArray) -> Eval
     if template.phase is Phase.PREFILL:
         supported = min(1.0, 1.0 / utilisation) if utilisation > 0 else 1.0
         return Evaluation(supported, template.row_names[most], utilisation, None)
-    supported = _supported(template, demand, rates)
-    point = _point(template, demand, rates * supported)
+    point = _point(template, demand, rates)
+    supported = 1.0
+    if not _holds(template, demand, point):
+        supported = _supported(template, demand, rates)
+        point = _point(template, demand, rates * supported)
     return Evaluation(supported, template.row_names[most], utilisation, point)
 
 
@@ -54,8 +57,7 @@ def _point(template: Template, demand: ModelDemand, rates: FloatArray) -> Decode
     return fixed_point(template.performance, rates, moments, busy)
 
 
-def _holds(template: Template, demand: ModelDemand, rates: FloatArray) -> bool:
-    point = _point(template, demand, rates)
+def _holds(template: Template, demand: ModelDemand, point: DecodePoint) -> bool:
     slack = 1.0 + TOLERANCE
     limit = demand.targets.tpot
     return (
@@ -66,10 +68,9 @@ def _holds(template: Template, demand: ModelDemand, rates: FloatArray) -> bool:
 
 
 def _supported(template: Template, demand: ModelDemand, rates: FloatArray) -> float:
-    if _holds(template, demand, rates):
-        return 1.0
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if _holds(template, demand, rates * middle) else (low, middle)
+        holds = _holds(template, demand, _point(template, demand, rates * middle))
+        low, high = (middle, high) if holds else (low, middle)
     return low

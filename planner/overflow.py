@@ -8,6 +8,7 @@ latency targets and to the fastest that do, so that a router need not refuse wha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,11 +59,12 @@ def overflow_route(
         return ()
     longest = np.array([end - 1.0])
 
+    @cache
+    def alone(host: _Host, stage: Phase) -> float:
+        return float(_seconds(host.template, demand, longest, stage)[0])
+
     def seconds(way: tuple[_Host, ...]) -> tuple[float, ...]:
-        return tuple(
-            float(_seconds(host.template, demand, longest, stage)[0])
-            for host, stage in zip(way, STAGES, strict=True)
-        )
+        return tuple(alone(host, stage) for host, stage in zip(way, STAGES, strict=True))
 
     able = [way for way in ways if min(host.reach for host in way) + 1 >= end]
     prefill, decode = min(able, key=seconds)

@@ -62,14 +62,19 @@ def capacity(pool: Pool, size: int, domain_class: str | None = None) -> int:
     return sum(d.nodes // (size // node) for d in domains)
 
 
-def nodes_of(pool: Pool, domain_class: str | None = None) -> dict[str, tuple[str, ...]]:
+def nodes_of(
+    pool: Pool, domain_class: str | None = None, most: int | None = None
+) -> dict[str, tuple[str, ...]]:
     """Names of the nodes by domain, in the order in which they are filled.
 
     ``<pool>-<domain>-<i>`` (``<pool>-<i>`` where the pool states no domains), i from 0: racks of
-    two pools may share a name, nodes may not.
+    two pools may share a name, nodes may not. ``most``: of each domain the first so many.
     """
     return {
-        d.name: tuple(f"{_prefix(pool, d)}-{i}" for i in range(d.nodes))
+        d.name: tuple(
+            f"{_prefix(pool, d)}-{i}"
+            for i in range(d.nodes if most is None else min(d.nodes, most))
+        )
         for d in domains_of(pool)
         if domain_class in (None, d.domain_class)
     }

@@ -8,8 +8,10 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 from archipelago.planner.assignment import assign_nodes
+from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import running_kind
-from archipelago.planner.packing import classes_of, nodes_of
+from archipelago.planner.packing import classes_of
 from archipelago.planner.plan import Changes, Group, Island
 from archipelago.planner.problem import RENTED, Billing
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from archipelago.planner.kinds import Kind
     from archipelago.planner.problem import PlanningProblem, Pool, Running
+
+MOST_ISLANDS = 100_000
+"""Islands of one plan: one per GPU of the largest fleet that is measured."""
 
 Kept: TypeAlias = "dict[str, Running]"
 """Islands that go on running, by name."""
@@ -36,12 +41,22 @@ class Placement:
     changes: Changes | None
 
 
-def place(problem: PlanningProblem, groups: tuple[Group, ...]) -> Placement:
+def place(
+    problem: PlanningProblem, groups: tuple[Group, ...], deadline: Deadline = ENDLESS
+) -> Placement:
     """Name every island, keep those that run, and give the others nodes.
 
     Raises:
-        SolverError: the islands do not fit, which the packing rows rule out.
+        OutOfTimeError: the deadline passed before all had nodes.
+        SolverError: there are more than anybody could use; or they do not fit, which the packing
+            rows rule out.
     """
+    if (islands_wanted := sum(group.islands for group in groups)) > MOST_ISLANDS:
+        raise SolverError(
+            f"the plan has {islands_wanted} islands, more than the {MOST_ISLANDS} that are named: "
+            "allow larger islandSizes, or plan fewer GPUs at a time; a longer timeLimitSeconds "
+            "does not help"
+        )
     kept = _kept(problem, groups)
     names = _names(problem, groups, kept)
     where: dict[str, dict[str, tuple[str, ...]]] = {}  # pool -> island -> nodes
@@ -52,7 +67,7 @@ def place(problem: PlanningProblem, groups: tuple[Group, ...]) -> Placement:
             here = [g for g in groups if g.domain_class == domain_class and g.gpus_of(pool.name)]
             sizes = {name: g.gpus_of(pool.name) for g in here for name in names[g.name]}
             stay = {name: _part_nodes(problem, kept[name], pool) for name in sizes if name in kept}
-            answer = assign_nodes(pool, sizes, domain_class, stay)
+            answer = assign_nodes(pool, sizes, domain_class, stay, deadline=deadline)
             where[pool.name] |= answer.nodes
             moved |= set(answer.moved)
     islands = tuple(
@@ -146,7 +161,8 @@ def _rented(
         if pool.gpus_per_node is None:
             gpus = sum(g.gpus_of(pool.name) * g.islands for g in groups) - pool.count
         else:
-            size = {i: g.gpus_of(pool.name) for g in groups for i in names[g.name]}
+            here = [(g, g.gpus_of(pool.name)) for g in groups]
+            size = {i: gpus for g, gpus in here if gpus for i in names[g.name]}
             gpus = _on_rented(pool, pool.gpus_per_node, size, where[pool.name])
         if gpus > 0:
             yield pool.name, gpus
@@ -156,11 +172,16 @@ def _on_rented(
     pool: Pool, node_gpus: int, size: dict[str, int], nodes: dict[str, tuple[str, ...]]
 ) -> int:
     """GPUs on the nodes of a pool that do not exist yet [GPUs]."""
-    new = set(nodes_of(pool).get(RENTED, ()))
-    used = [(node, min(size[i], node_gpus)) for i, on in nodes.items() for node in on]
+    prefix = f"{pool.name}-{RENTED}-"
+    used = [
+        (node, min(size[i], node_gpus))
+        for i, on in nodes.items()
+        for node in on
+        if pool.max_count is not None and node.removeprefix(prefix).isdecimal()
+    ]
     if pool.billing is Billing.PER_NODE:
-        return len({node for node, _ in used if node in new}) * node_gpus
-    return sum(gpus for node, gpus in used if node in new)
+        return len({node for node, _ in used}) * node_gpus
+    return sum(gpus for _, gpus in used)
 
 
 def _changes(

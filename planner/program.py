@@ -38,7 +38,7 @@ from archipelago.planner.columns import (
 from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import kind_of, running_kind
-from archipelago.planner.packing import capacity, classes_of, nodes_of
+from archipelago.planner.packing import capacity, classes_of, domains_of
 from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem
 from archipelago.planner.rows import all_rows
 
@@ -55,8 +55,8 @@ __all__ = ["THETA", "Demand", "Program", "build_program", "served_ranges"]
 
 
 FAR = 1000.0
-"""Theta of one model or stage over another's from which on ``scale`` goes by the smaller: the solver
-does not see what is a billionth of ``scale``."""
+"""Theta of one model or stage over another's from which on ``scale`` goes by the smaller: the
+solver does not see what is a billionth of ``scale``."""
 MOST_ENTRIES = 10_000_000
 """Of the matrix; with its copies in the solver about 100 bytes each. The largest benchmark, 100,000
 GPUs of 10 types, has half a million."""
@@ -188,7 +188,7 @@ def _nodes(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterato
             continue
         for domain_class in classes_of(pool):
             if (pool.name, domain_class) in used:
-                count = sum(len(nodes) for nodes in nodes_of(pool, domain_class).values())
+                count = sum(d.nodes for d in domains_of(pool) if d.domain_class == domain_class)
                 price = float(pool.price_per_gpu_hour) * pool.gpus_per_node
                 yield NodeColumn(pool.name, domain_class, count, pool.gpus_per_node, price)
 

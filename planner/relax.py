@@ -248,6 +248,9 @@ def _rate(search: _Search) -> Relaxation | None:
         return None
     shown = math.floor(share * 1000) / 1000
     text = f"{shown:.1%} of the stated rates"
+    if not shown:
+        shown = float(f"{share * (1 - PRECISION):.2e}")
+        text = f"{shown:.3g} of the stated rates"
     return Relaxation("rate", shown, "share of the stated rates", _names(problem), text)
 
 

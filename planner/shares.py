@@ -54,8 +54,9 @@ class _Side:
 
 def integer_shares(program: Program, values: FloatArray) -> Shares:
     """Integer shares of the rates that ``values``, shape (columns,), describe."""
+    chosen = _pairs_of_ranges(program)
     pairs = {
-        (d, int(j)): tuple(_pairs(program, values, d, int(j)))
+        (d, int(j)): tuple(_pairs(program, values, (d, int(j)), chosen[d, int(j)]))
         for d, demand in enumerate(program.demands)
         for j in np.flatnonzero(demand.served)
     }
@@ -70,11 +71,23 @@ def integer_shares(program: Program, values: FloatArray) -> Shares:
     return Shares(pairs, weights)
 
 
-def _pairs(program: Program, values: FloatArray, d: int, j: int) -> Iterator[tuple[int, int, int]]:
-    mixed, ways = _ways(program, values, d, j)
+def _pairs_of_ranges(program: Program) -> dict[tuple[int, int], NDArray[np.int64]]:
+    """Indices of the y columns of every (demand, range), ascending."""
+    demand = program.demand_of[program.pair_template]
+    order = np.lexsort((program.pair_range, demand))  # stable: equal keys keep their order
+    keys = np.stack([demand[order], program.pair_range[order]])
+    starts = np.flatnonzero(np.append(True, (np.diff(keys, axis=1) != 0).any(axis=0)))
+    parts = np.split(order, starts[1:])
+    return {(int(d), int(j)): part for (d, j), part in zip(keys[:, starts].T, parts, strict=True)}
+
+
+def _pairs(
+    program: Program, values: FloatArray, at: tuple[int, int], chosen: NDArray[np.int64]
+) -> Iterator[tuple[int, int, int]]:
+    mixed, ways = _ways(program, values, at, chosen)
     parts = np.array([*(part for part, _, _ in ways), *mixed.parts])
     if parts.sum() <= 0:
-        demand = program.demands[d]
+        demand = program.demands[at[0]]
         raise SolverError(
             f"what {demand.model} asks for is too little beside the rest to be seen by the solver: "
             "bring the rates of the models and the shares of their ranges closer together, or give "
@@ -90,12 +103,9 @@ def _pairs(program: Program, values: FloatArray, d: int, j: int) -> Iterator[tup
 
 
 def _ways(
-    program: Program, values: FloatArray, d: int, j: int
+    program: Program, values: FloatArray, at: tuple[int, int], chosen: NDArray[np.int64]
 ) -> tuple[_Side, list[tuple[float, _Side, _Side]]]:
     """The mixed groups of a range, and the ways from prefill to decode with the part of each."""
-    chosen = np.flatnonzero(
-        (program.pair_range == j) & (program.demand_of[program.pair_template] == d)
-    )
     templates = program.pair_template[chosen]
     parts = np.maximum(values[program.first_pair + chosen], 0.0)
 
@@ -108,15 +118,17 @@ def _ways(
         return _Side(templates[able], parts[able])
 
     mixed, ways = side(Phase.MIXED), []
-    if not program.demands[d].apart:
+    if not program.demands[at[0]].apart:
         prefill, decode = side(Phase.PREFILL), side(Phase.DECODE)
         if prefill.parts.any() and decode.parts.any():
             ways.append((float(prefill.parts.sum()), prefill, decode))
         return mixed, ways
-    for column, flow in program.flows_of.get((d, j), []):
+    for column, flow in program.flows_of.get(at, []):
+        if values[column] <= NOTHING * values[THETA]:
+            continue
         prefill, decode = (
             side(stage, place) for stage, place in zip(STAGES, flow.classes, strict=True)
         )
-        if values[column] > NOTHING * values[THETA] and prefill.parts.any() and decode.parts.any():
+        if prefill.parts.any() and decode.parts.any():
             ways.append((float(values[column]), prefill, decode))
     return mixed, ways

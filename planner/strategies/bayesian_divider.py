@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.planner.assemble import Layout, assemble
+from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import InputError, SolverError
 from archipelago.planner.evaluate import evaluate
 from archipelago.planner.feasibility import unservable
@@ -31,6 +32,7 @@ from archipelago.planner.packing import classes_of
 from archipelago.planner.plan import Infeasible, Planned, PlanningOutcome
 from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem, Pool
 from archipelago.planner.program import THETA, Program, build_program
+from archipelago.planner.relax import lost_too_much
 from archipelago.planner.solve import Effort, question, solve
 from archipelago.planner.strategies.divider import Division, islands
 from archipelago.planner.strategies.exact import ExactStrategy
@@ -128,7 +130,8 @@ class BayesianDivider:
         _require_known(problem)
         _require()
         started = time.perf_counter()
-        catalogue = build_catalogue(problem, progress)
+        limit = Deadline(problem.solver.time_limit)
+        catalogue = build_catalogue(problem, progress, deadline=limit)
         answer = _infeasible(problem, catalogue)
         if answer is not None:
             return answer
@@ -239,7 +242,7 @@ def _require() -> None:
 def _infeasible(problem: PlanningProblem, catalogue: Catalogue) -> Infeasible | None:
     """The exact strategy's answer where it proves that there is no plan."""
     lost = unservable(problem, catalogue)
-    blocked = any(item.share > problem.max_unservable for item in lost)
+    blocked = any(lost_too_much(item.share, problem.max_unservable) for item in lost)
     if not blocked:
         program = build_program(problem, catalogue.templates)
         asked = question(program, np.zeros(program.columns))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.planner.assemble import Layout, assemble
-from archipelago.planner.deadline import REMEDY, Deadline
-from archipelago.planner.errors import OutOfTimeError, SolverError
+from archipelago.planner.deadline import Deadline
+from archipelago.planner.errors import SolverError
 from archipelago.planner.feasibility import blocked, no_room, too_little, unreached, unservable
 from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
 from archipelago.planner.problem import Objective
@@ -88,29 +88,48 @@ class ExactStrategy:
             return nothing(program, problem, catalogue, deadline)
         progress("choosing the plan that changes least", 0.0)
         tidy = first if deadline.left <= reserve else tidiest(program, problem, first, deadline)
-        counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
         proof = _certificate(program, problem, first)
-        layout = Layout(counts, self.name, *proof, tidy.values)
-        plan = assemble(problem, catalogue, program, layout, missing, deadline=deadline)
-        if problem.min_headroom is not None and plan.theta < problem.min_headroom:
-            _check_known(problem, plan, deadline)
-            return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
+
+        def planned(found: Solution) -> Plan:
+            counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
+            layout = Layout(counts, self.name, *proof, found.values)
+            return assemble(problem, catalogue, program, layout, missing, deadline=deadline)
+
+        plan = planned(tidy)
+        if _short(problem, plan):
+            enough = reaching(program, problem, plan, deadline)
+            if enough is None:
+                return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
+            plan = planned(enough)
+            if _short(problem, plan):
+                return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
         return Planned(plan, deadline.spent, first.nodes)
 
 
-def _check_known(problem: PlanningProblem, plan: Plan, deadline: Deadline) -> None:
-    """Too little headroom is an answer only where more is ruled out, not where time was short.
+def _short(problem: PlanningProblem, plan: Plan) -> bool:
+    return problem.min_headroom is not None and plan.theta < problem.min_headroom
+
+
+def reaching(
+    program: Program, problem: PlanningProblem, plan: Plan, deadline: Deadline
+) -> Solution | None:
+    """A plan with enough headroom, where the best one found has too little but more is possible.
+
+    None where there is none. The best plan is only best up to the gap asked for, or up to what the
+    time allowed.
 
     Raises:
-        OutOfTimeError: the search ended before that was known.
+        OutOfTimeError: the time limit ended before it was known.
     """
-    wanted, cheapest = problem.min_headroom or 0.0, problem.objective is Objective.COST
-    unknown = deadline.passed if cheapest else _bound(plan) >= wanted
-    if unknown and (deadline.passed or not plan.certificate.complete):
-        raise OutOfTimeError(
-            f"the search ended ({plan.certificate.reason or 'time limit'}) at a plan of headroom "
-            f"{plan.theta:.4g}, with minHeadroom {wanted:g} not yet ruled out; {REMEDY}"
-        )
+    if problem.objective is Objective.COST:
+        deadline.check("adding headroom against rounding", f"a plan of headroom {plan.theta:.6g}")
+        return None
+    if _bound(plan) < (problem.min_headroom or 0.0):
+        return None
+    deadline.check("searching for minHeadroom", f"a plan of headroom {plan.theta:.6g}")
+    asked = objective(program, problem)
+    asked.lower[THETA] = floor(program, problem) * (1 + ROUNDING)
+    return solve(program, asked, Effort(1.0, deadline.left, problem.solver.seed))
 
 
 def best(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:

@@ -136,6 +136,16 @@ def test_the_divider_says_what_it_does_not_know(case: str) -> None:
         strategy("bayesian-divider").plan(CASES[case]())
 
 
+@pytest.mark.parametrize("case", list(CASES))
+def test_after_a_spec_without_a_plan_the_old_one_gives_the_old_plan(case: str) -> None:
+    """Nothing is remembered between two plans: the way back leads to where one was."""
+    problem = CASES[case]()
+    before = planned(problem)
+    hopeless = with_model(problem, targets=Targets(tpot=1e-4))
+    assert isinstance(ExactStrategy().plan(hopeless), Infeasible)
+    assert planned(problem) == before
+
+
 def theta(problem: PlanningProblem) -> float:
     return planned(problem).theta
 
