@@ -26,6 +26,8 @@ help: ## print this help
 .PHONY: setup
 setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
 	$(PY) -m tests.controlplane ensure
+	@helm version >/dev/null 2>&1 || $(PY) -m tests.controlplane ensure helm || \
+	  echo "no helm: tests of the chart will be skipped"
 
 # Made again only when the pins or the dependencies change. uv where it works, else uv by pip.
 $(READY): pyproject.toml constraints.txt
