@@ -3,9 +3,14 @@
 # PYTHON  the interpreter that the environment is made from (3.11 or newer)
 # VENV    where the environment lives; CI uses a fresh one outside the checkout
 # KIND    1: cluster tests run on a kind cluster (needs Docker and kind) instead of our control plane
+# BASE_IMAGE, IMAGE  what the operator's image is built on (glibc, Python 3.11 or newer, pip), its name
+# FUZZ_SECONDS  how long each target of the fuzzer is run
 PYTHON ?= python3
 VENV ?= .venv
 KIND ?=
+BASE_IMAGE ?= python:3.13-slim
+IMAGE ?= archipelago-operator:0.1.0
+FUZZ_SECONDS ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,6 +23,8 @@ PY := $(BIN)/python
 READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 CRD := crds/archipelago.dev_servingplans.yaml
+PINS := deploy/image/requirements.txt
+UV = $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(BIN)/uv)
 
 .PHONY: help
 help: ## print this help
@@ -68,6 +75,21 @@ bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 .PHONY: crds
 crds: $(READY) ## write crds/ anew from the operator's schema models
 	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
+
+.PHONY: image
+image: $(READY) ## the operator's image, from wheels compared with their pinned hashes (needs Docker)
+	$(PY) deploy/image/prepare.py build/image --base $(BASE_IMAGE)
+	docker build --network none --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) build/image
+
+.PHONY: sbom
+sbom: $(READY) ## the list of what the image is made of, as CycloneDX: build/sbom/sbom.cdx.json
+	$(PY) deploy/image/prepare.py build/sbom --materials
+
+.PHONY: pins
+pins: $(READY) ## write the image's pinned hashes anew from constraints.txt (asks the registry)
+	$(UV) pip compile --quiet pyproject.toml --extra operator --constraint constraints.txt --universal \
+	  --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url --no-annotate \
+	  --no-header --output-file $(PINS)
 
 .PHONY: clean
 clean: ## remove the environment, build outputs and the demo's leftovers
