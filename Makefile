@@ -47,11 +47,15 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 .PHONY: check
-check: $(READY) ## ruff, formatting, mypy strict, import contracts
+check: $(READY) audit ## ruff, formatting, mypy strict, import contracts, bandit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: audit
+audit: $(READY) ## bandit, with every finding that is none explained
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml operator planner perfmodel deploy
 
 .PHONY: unit
 unit: $(READY) ## tests that need no cluster
@@ -71,6 +75,11 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
+
+.PHONY: fuzz
+fuzz: $(READY) ## a coverage-guided fuzzer on everything that reads files, FUZZ_SECONDS=60 each
+	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris cannot be installed here"
+	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 .PHONY: crds
 crds: $(READY) ## write crds/ anew from the operator's schema models

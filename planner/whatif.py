@@ -25,6 +25,8 @@ KINDS = ("pool", "price", "budget", "rate", "slo")
 NEW_DOMAIN = "what-if"
 """Network domain of nodes that are added to a pool with domains: nobody said where they stand."""
 NONE = "none"
+LARGEST = 30
+"""Decimal places of a number on either side of the point; the rules allow far fewer."""
 
 
 def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingPlanResource:
@@ -164,7 +166,7 @@ def _number(old: Decimal, value: str, text: str) -> Decimal:
         number = Decimal(digits)
     except InvalidOperation:
         number = Decimal("NaN")
-    if not number.is_finite() or number < 0:
+    if not number.is_finite() or number < 0 or (number and abs(number.adjusted()) > LARGEST):
         raise _refuse(text, f"{value!r} is no number; write 64, +64, -64 or x2")
     new = {"": number, "+": old + number, "-": old - number, "x": old * number}[sign]
     if new < 0:
