@@ -3,9 +3,14 @@
 # PYTHON  the interpreter that the environment is made from (3.11 or newer)
 # VENV    where the environment lives; CI uses a fresh one outside the checkout
 # KIND    1: cluster tests run on a kind cluster (needs Docker and kind) instead of our control plane
+# BASE_IMAGE, IMAGE  what the operator's image is built on (glibc, Python 3.11 or newer, pip), its name
+# FUZZ_SECONDS  how long each target of the fuzzer is run
 PYTHON ?= python3
 VENV ?= .venv
 KIND ?=
+BASE_IMAGE ?= python:3.13-slim
+IMAGE ?= archipelago-operator:0.1.0
+FUZZ_SECONDS ?= 60
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,6 +24,8 @@ READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 CRD := crds/archipelago.dev_servingplans.yaml
 PAGE := docs/serving-plan.md
+PINS := deploy/image/requirements.txt
+UV = $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(BIN)/uv)
 
 .PHONY: help
 help: ## print this help
@@ -27,6 +34,8 @@ help: ## print this help
 .PHONY: setup
 setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
 	$(PY) -m tests.controlplane ensure
+	@helm version >/dev/null 2>&1 || $(PY) -m tests.controlplane ensure helm || \
+	  echo "no helm: tests of the chart will be skipped"
 
 # Made again only when the pins or the dependencies change. uv where it works, else uv by pip.
 $(READY): pyproject.toml constraints.txt
@@ -39,11 +48,15 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 .PHONY: check
-check: $(READY) ## ruff, formatting, mypy strict, import contracts
+check: $(READY) audit ## ruff, formatting, mypy strict, import contracts, bandit
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: audit
+audit: $(READY) ## bandit, with every finding that is none explained
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml operator planner perfmodel deploy
 
 .PHONY: unit
 unit: $(READY) ## tests that need no cluster
@@ -64,10 +77,30 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
 
+.PHONY: fuzz
+fuzz: $(READY) ## a coverage-guided fuzzer on everything that reads files, FUZZ_SECONDS=60 each
+	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris cannot be installed here"
+	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
 .PHONY: crds
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models
 	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
 	$(PY) -m archipelago.operator.reference > $(PAGE).new && mv $(PAGE).new $(PAGE)
+
+.PHONY: image
+image: $(READY) ## the operator's image, from wheels compared with their pinned hashes (needs Docker)
+	$(PY) deploy/image/prepare.py build/image --base $(BASE_IMAGE)
+	docker build --network none --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) build/image
+
+.PHONY: sbom
+sbom: $(READY) ## the list of what the image is made of, as CycloneDX: build/sbom/sbom.cdx.json
+	$(PY) deploy/image/prepare.py build/sbom --materials
+
+.PHONY: pins
+pins: $(READY) ## write the image's pinned hashes anew from constraints.txt (asks the registry)
+	$(UV) pip compile --quiet pyproject.toml --extra operator --constraint constraints.txt --universal \
+	  --python-version 3.11 --generate-hashes --only-binary :all: --no-emit-index-url --no-annotate \
+	  --no-header --output-file $(PINS)
 
 .PHONY: clean
 clean: ## remove the environment, build outputs and the demo's leftovers

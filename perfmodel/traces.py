@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -19,6 +21,7 @@ import numpy as np
 from archipelago.perfmodel.errors import TraceError
 
 if TYPE_CHECKING:
+    from _csv import Reader as _Reader
     from collections.abc import Iterable, Iterator
 
     from archipelago.perfmodel.model import FloatArray
@@ -35,6 +38,11 @@ _OUTPUT = (
 _ARRIVAL = ("timestamp", "arrived_at", "arrival", "arrival_s", "time")
 
 _MILLISECONDS = 1e-3
+_DATE = re.compile(
+    r"(19|20|21)\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|\+00:00)?", re.ASCII
+)
+"""An arrival that is no number. numpy would read "now" and "" as dates too, and count dates of
+other centuries wrong without a word."""
 
 _Row: TypeAlias = tuple[float, float, float | None]
 """Input [tokens], output [tokens], arrival [s]."""
@@ -93,8 +101,8 @@ def _mooncake(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise TraceError(f"{path}, line {number}: not JSON: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}, line {number}: not JSON: {error}") from error
         if not isinstance(record, dict) or not {"input_length", "output_length"} <= record.keys():
             raise TraceError(
                 f"{path}, line {number}: needs the fields input_length and output_length"
@@ -112,7 +120,7 @@ def _mooncake(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
 def _csv(path: Path, lines: list[str]) -> Iterator[_Row]:
     reader = csv.reader(lines)
     columns: _Columns | None = None
-    for fields in reader:
+    for fields in _fields(path, reader):
         cells = [field.strip() for field in fields]
         if not any(cells):
             continue
@@ -121,6 +129,18 @@ def _csv(path: Path, lines: list[str]) -> Iterator[_Row]:
             if not _is_number(cells[columns.input]):
                 continue
         yield _csv_row(path, reader.line_num, cells, columns)
+
+
+def _fields(path: Path, reader: _Reader) -> Iterator[list[str]]:
+    """The lines of a CSV file, or the error that csv has for one."""
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise TraceError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        if fields is None:
+            return
+        yield fields
 
 
 def _header(cells: list[str]) -> _Columns | None:
@@ -169,7 +189,7 @@ def _number(path: Path, number: int, what: str, value: object) -> float:
         raise TraceError(f"{path}, line {number}: {what} is {value!r}; it must be a number")
     try:
         found = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         found = float("nan")
     if not np.isfinite(found):
         raise TraceError(f"{path}, line {number}: {what} is {value!r}; it must be a number")
@@ -188,14 +208,14 @@ def _tokens(path: Path, number: int, what: str, value: object) -> float:
 def _arrival(path: Path, number: int, text: str) -> float:
     """Seconds of a plain number, or of a date with up to nine decimals of a second."""
     if _is_number(text):
-        return float(text)
-    try:
-        # Azure's stamps have 100 ns digits, which datetime cannot hold; its 2024 traces end in a
-        # zone that is always UTC.
-        moment = np.datetime64(text.removesuffix("+00:00").removesuffix("Z"), "ns")
-    except ValueError:
-        raise TraceError(
-            f"{path}, line {number}: arrival {text!r} is neither seconds nor a date such as "
-            f"2023-11-16 18:17:03.9799600"
-        ) from None
-    return float(moment.astype(np.int64)) * 1e-9
+        return _number(path, number, "arrival", text)
+    if _DATE.fullmatch(text):
+        with suppress(ValueError):
+            # Azure's stamps have 100 ns digits, which datetime cannot hold; its 2024 traces end in
+            # a zone that is always UTC.
+            moment = np.datetime64(text.removesuffix("+00:00").removesuffix("Z"), "ns")
+            return float(moment.astype(np.int64)) * 1e-9
+    raise TraceError(
+        f"{path}, line {number}: arrival {text!r} is neither seconds nor a date such as "
+        f"2023-11-16 18:17:03.9799600"
+    )

@@ -15,7 +15,7 @@ import yaml
 
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.problem import Objective
-from archipelago.planner.reader import Node
+from archipelago.planner.reader import MISFITS, Node, plain
 
 Document: TypeAlias = dict[str, Any]
 
@@ -78,12 +78,14 @@ def load_document(text: str) -> Document:
         loaded = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
     except json.JSONDecodeError as error:
         raise PlanFileError(f"line {error.lineno}: not JSON: {error.msg}") from None
-    return Node(loaded).mapping()
+    except MISFITS as error:
+        raise PlanFileError(f"not JSON or YAML of ours: {error}") from None
+    return Node(plain(loaded)).mapping()
 
 
 def _yaml(text: str) -> Any:  # noqa: ANN401
     try:
-        return yaml.load(text, Loader=_LOADER)  # noqa: S506  # both are safe loaders
+        return yaml.load(text, Loader=_LOADER)  # noqa: S506  # nosec B506  # both are safe loaders
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f"line {where.line + 1}: " if where else ""

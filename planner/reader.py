@@ -7,8 +7,10 @@ for or raises ``PlanFileError`` with path, value and what would be right.
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.errors import PlanFileError
@@ -18,6 +20,15 @@ if TYPE_CHECKING:
 
 SHOWN = 60
 """Characters of a wrong value that an error shows."""
+MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+"""What PyYAML and json raise besides their own errors: a tag on a text that does not fit it, a date
+that does not exist, a number of more digits than Python converts, too many brackets."""
+
+LARGEST = 2_000_000
+"""Values that a document holds at most; a plan of 10,000 islands has a tenth of it."""
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxother = _BRIEF.maxstring = SHOWN
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,10 @@ class Node:
 
     def refuse(self, expected: str) -> PlanFileError:
         """The error for a value that is not what is expected."""
-        shown = repr(self.value)
+        try:
+            shown = _BRIEF.repr(self.value)  # not repr: YAML's aliases can stand for billions
+        except ValueError:
+            shown = "a number of thousands of digits"
         shown = shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
         return PlanFileError(f"{self.path or 'document'}: {shown} is not {expected}")
 
@@ -83,9 +97,13 @@ class Node:
         value = self.value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.refuse("a number")
-        if not math.isfinite(value) or value < least:
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+        if not math.isfinite(found) or found < least:
             raise self.refuse(f"a finite number >= {least:g}")
-        return float(value)
+        return found
 
     def decimal(self) -> Decimal:
         """A decimal written as a string, as money is."""
@@ -104,3 +122,29 @@ class Node:
         except ValueError:
             members = ", ".join(str(member) for member in kind)  # type: ignore[attr-defined]
             raise self.refuse(f"one of {members}") from None
+
+
+def plain(document: object) -> object:
+    """The same document, once it is known that JSON has a word for each of its values.
+
+    Raises:
+        PlanFileError: a date, a number that is not finite, a key that is no text, or so many values
+            that YAML's aliases must have made them out of few.
+    """
+    left: list[tuple[str, object]] = [("", document)]
+    seen = 0
+    while left:
+        path, value = left.pop()
+        seen += 1
+        if isinstance(value, dict):
+            left += Node(value, path).mapping().items()
+        elif isinstance(value, list):
+            left += zip(repeat(f"{path}[]"), value, strict=False)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise Node(value, path).refuse("a finite number")
+        elif not isinstance(value, str | int | None):
+            raise Node(value, path).refuse("a text, a number or null; write a date in quotes")
+        if seen + len(left) > LARGEST:
+            raise PlanFileError(f"more than {LARGEST} values: this is no file of ours")
+    return document

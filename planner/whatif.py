@@ -29,6 +29,8 @@ NEW_DOMAIN = "what-if"
 """Network domain of nodes that are added to a pool with domains: nobody said where they stand."""
 NONE = "none"
 SERVING = {word.casefold(): word for word in ("Disaggregated", "Collocated", "Either")}
+LARGEST = 30
+"""Decimal places of a number on either side of the point; the rules allow far fewer."""
 
 
 def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingPlanResource:
@@ -231,7 +233,7 @@ def _number(old: Decimal, value: str, text: str) -> Decimal:
         number = Decimal(digits)
     except InvalidOperation:
         number = Decimal("NaN")
-    if not number.is_finite() or number < 0:
+    if not number.is_finite() or number < 0 or (number and abs(number.adjusted()) > LARGEST):
         raise _refuse(text, f"{value!r} is no number; write 64, +64, -64 or x2")
     new = {"": number, "+": old + number, "-": old - number, "x": old * number}[sign]
     if new < 0:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from archipelago.planner.errors import SpecError
+from archipelago.planner.reader import MISFITS
 from archipelago.planner.spec.explain import explain, line_of, path_of
 from archipelago.planner.spec.rules import broken_rules
 from archipelago.planner.spec.schema import ServingPlanResource
@@ -71,11 +72,12 @@ class _StrictLoader(yaml.SafeLoader):
         """Build the mapping, or raise at the second key of one name."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 problem = f"the key {key.value!r} stands twice in one mapping: keep one of them"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -84,12 +86,12 @@ def _parse(text: str) -> object:
         remedy = f"the text has {len(text)} characters, at most {MAX_TEXT} are read: shorten it"
         raise SpecError([("(file)", remedy)])
     try:
-        return yaml.load(text, _StrictLoader)  # noqa: S506  # it derives from SafeLoader
+        return yaml.load(text, _StrictLoader)  # noqa: S506  # nosec B506  # it derives from SafeLoader
     except yaml.YAMLError as error:
         raise SpecError([("(file)", _unreadable(error))]) from None
     except RecursionError:
         raise SpecError([("(file)", "nested too deeply to be a ServingPlan")]) from None
-    except ValueError as error:  # e.g. a date that does not exist
+    except MISFITS as error:
         raise SpecError([("(file)", f"not readable as YAML: {error}")]) from None
 
 

@@ -1,7 +1,7 @@
 """Builds the control plane's programs from their published Go modules.
 
-``build/kubernetes`` and ``build/etcd`` hold a ``go.mod`` and a ``go.sum`` each: versions and hashes
-are pinned there, and Go takes the modules from wherever it is configured to.
+Each folder of ``build`` holds a ``go.mod`` and a ``go.sum``: versions and hashes are pinned there,
+and Go takes the modules from wherever it is configured to.
 """
 
 import os
@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.controlplane.errors import CannotObtain
-from tests.controlplane.versions import BINARIES, ETCD, KUBERNETES, Binary
+from tests.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, Binary
 
 MODULES = Path(__file__).parent / "build"
 SAY_EVERY_SECONDS = 10.0
+VERSIONS = {"etcd": ETCD, "helm": HELM, "kubernetes": KUBERNETES}
 # Kubernetes learns its version from the linker; clients print it and compare it with theirs.
 STAMPED = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
@@ -33,8 +34,7 @@ def build(name: str, into: Path, say: Callable[[str], None]) -> str:
     packages = _count(_list(binary), f"{name}: packages found", say)
     _count(_compile(binary, into), f"{name}: packages compiled, of at most {packages}", say)
     say(f"{name}: built in {time.monotonic() - started:.0f} s")
-    version = ETCD if binary.module == "etcd" else KUBERNETES
-    return f"built from {binary.package} {version}"
+    return f"built from {binary.package} {VERSIONS[binary.module]}"
 
 
 def _count(lines: Iterable[str], what: str, say: Callable[[str], None]) -> int:
@@ -79,6 +79,7 @@ def _linker_flags() -> str:
         "gitTreeState": "clean",
     }
     stamps = [f"-X {p}.{key}={value}" for p in STAMPED for key, value in values.items()]
+    stamps.append(f"-X helm.sh/helm/v3/internal/version.version={HELM}")
     return " ".join(["-s", "-w", *stamps])
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 KUBERNETES = "v1.36.3"
 ETCD = "v3.7.3"
+# Renders and installs the chart in tests; what another 3.x in the cache or on the PATH makes of it
+# is the same, so the cache's folder is not named after it.
+HELM = "v3.22.0"
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ BINARIES = {
         ),
         Binary("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
         Binary("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
     )
 }
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")

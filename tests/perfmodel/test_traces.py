@@ -96,3 +96,38 @@ def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
         read_trace(file)
     with pytest.raises(TraceError, match="cannot be read as text"):
         read_trace(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    "arrival",
+    [
+        "now",
+        "",
+        "NaT",
+        "nan",
+        "inf",
+        "1066-10-14 09:00:00",
+        "2023-11-16 18:17:03+02:00",
+        "2023-02-30 00:00",
+    ],
+)
+def test_an_arrival_that_is_no_moment_is_refused(tmp_path: Path, arrival: str) -> None:
+    """By itself numpy would take some of them for dates and count with them."""
+    file = tmp_path / "trace"
+    file.write_text(f"input,output,arrival\n1,1,{arrival}\n")
+    with pytest.raises(TraceError, match=r"line 2: arrival"):
+        read_trace(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1,1\n" + "9" * 5000 + ",1\n", '{"input_length": 1' + "0" * 400 + ', "output_length": 1}\n',
+     '{"input_length": ' + "9" * 5000 + ', "output_length": 1}\n', '"' + "x" * 140_000 + '",1\n',
+     '{"a":' * 100_000],
+    ids=["digits", "beyond a float", "beyond Python", "field", "depth"],
+)  # fmt: skip
+def test_numbers_and_texts_beyond_all_bounds_are_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "trace"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=r"line \d"):
+        read_trace(file)

@@ -1,0 +1,246 @@
+"""The Helm chart: the same objects as the kustomize base, and no value that it does not know."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from archipelago.operator.settings import Settings
+from tests.controlplane import ControlPlane
+from tests.deploy.rendering import (
+    BASE,
+    CHART,
+    DEPLOY,
+    HOME,
+    NAME,
+    NAMESPACED,
+    Object,
+    by_name,
+    chart,
+    helm,
+    kustomize,
+    of_kind,
+    refusal,
+)
+from tests.e2e.operators import resource, small
+
+pytestmark = pytest.mark.cluster
+
+KEEP = {"helm.sh/resource-policy": "keep"}
+CRD = ("CustomResourceDefinition", "", "servingplans.archipelago.dev")
+# What stands in the container already or follows from another value.
+NO_SETTING = {"namespaces", "http_host", "http_port"}
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+PROMETHEUS = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }
+]
+
+
+def kustomized(folder: Path) -> dict[tuple[str, str, str], Object]:
+    """Kustomize's objects, less the namespace, which Helm makes or finds by itself."""
+    objects = kustomize(folder)
+    (namespace,) = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["name"] == HOME
+    objects.remove(namespace)
+    return by_name(objects)
+
+
+def charted(**values: object) -> dict[tuple[str, str, str], Object]:
+    """Helm's objects, less the one annotation that is Helm's own."""
+    objects = by_name(chart(values))
+    assert objects[CRD]["metadata"].pop("annotations") == KEEP
+    return objects
+
+
+def test_without_a_value_the_chart_is_the_base() -> None:
+    assert charted() == kustomized(BASE)
+
+
+def test_for_one_namespace_the_chart_is_the_overlay() -> None:
+    objects = kustomized(NAMESPACED)
+    (namespace,) = {place for kind, place, _ in objects if kind == "RoleBinding"}
+    assert charted(namespaces=[namespace]) == objects
+
+
+def test_with_a_prometheus_the_chart_is_the_component(tmp_path: Path) -> None:
+    """Also that the component works in somebody's overlay, with resources by relative path."""
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / "prometheus", tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    assert charted(networkPolicy={"prometheus": {"to": PROMETHEUS}}) == kustomized(tmp_path)
+
+
+def test_two_namespaces_are_two_bindings_and_no_right_elsewhere() -> None:
+    objects = chart({"namespaces": ["blue", "green"]})
+    assert of_kind(objects, "ClusterRoleBinding") == []
+    bound = [binding["metadata"]["namespace"] for binding in of_kind(objects, "RoleBinding")]
+    assert bound == ["blue", "green"]
+    assert variables(objects)["ARCHIPELAGO_NAMESPACES"] == "blue,green"
+
+
+def test_two_installations_share_no_name() -> None:
+    """The CRD apart, which is one for the cluster: the second leaves it out."""
+    first, second = by_name(chart()), by_name(chart({"name": "blue", "crds": {"install": False}}))
+    assert set(first) & set(second) == set()
+    (policy,) = (found for key, found in second.items() if key[0] == "NetworkPolicy")
+    (deployment,) = (found for key, found in second.items() if key[0] == "Deployment")
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected == {"app.kubernetes.io/name": "blue"}
+    assert selected.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_values_that_yaml_could_take_for_something_else_arrive_as_they_are() -> None:
+    """A namespace called null, and a number that Go would write as 1.048576e+06."""
+    objects = chart(
+        {
+            "name": "true",
+            "namespaces": ["null", "1e3"],
+            "settings": {"plannerMemoryMib": 1048576, "resyncSeconds": 0.5, "logLevel": "DEBUG"},
+        },
+        namespace="123",
+    )
+    assert variables(objects).items() >= {
+        ("ARCHIPELAGO_NAMESPACES", "null,1e3"),
+        ("ARCHIPELAGO_PLANNER_MEMORY_MIB", "1048576"),
+        ("ARCHIPELAGO_RESYNC_SECONDS", "0.5"),
+        ("ARCHIPELAGO_LOG_LEVEL", "DEBUG"),
+    }
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["metadata"]["name"] == "true"
+    assert deployment["metadata"]["namespace"] == "123"
+    Settings.from_environment(variables(objects))
+
+
+def variables(objects: list[Object]) -> dict[str, str]:
+    """The operator's environment, as far as it is written down."""
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item["value"] for item in container["env"] if "value" in item}
+
+
+def closed(schema: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every object of the values that has named keys: each must refuse any other."""
+    if "properties" in schema:
+        yield path
+        for name, inner in schema["properties"].items():
+            yield from closed(inner, (*path, name))
+
+
+def nested(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    """The value under that path of keys."""
+    for name in reversed(path):
+        value = {name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize("path", list(closed(SCHEMA)), ids=lambda path: ".".join(path) or "top")
+def test_a_key_that_nobody_knows_is_refused(path: tuple[str, ...]) -> None:
+    assert "additional properties 'bogus' not allowed" in refusal(nested((*path, "bogus"), 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"namespaces": ["Upper"]}, "does not match pattern"),
+        ({"namespaces": ["a", "a"]}, "items at 0 and 1 are equal"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "value must be one of"),
+        ({"settings": {"planners": 0}}, "minimum"),
+        ({"networkPolicy": {"dns": {"to": [{"podSelektor": {}}]}}}, "podSelektor"),
+        ({"networkPolicy": {"apiServer": {"ports": []}}}, "minItems"),
+        ({"tolerations": [{"kee": "gpu"}]}, "kee"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(values: dict[str, Any], said: str) -> None:
+    assert said in refusal(values)
+
+
+def test_every_value_is_in_the_schema_and_every_setting_can_be_given() -> None:
+    def keys(values: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        if isinstance(values, dict) and path in set(closed(SCHEMA)):
+            yield path
+            for name, value in values.items():
+                yield from keys(value, (*path, name))
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(keys(values)) == set(closed(SCHEMA))
+    assert set(SCHEMA["properties"]) == {*values, "global"}  # Helm's own
+    known = {field.name for field in fields(Settings)} - NO_SETTING
+    settings = SCHEMA["properties"]["settings"]["properties"]
+    assert {re.sub("([A-Z])", r"_\1", name).lower() for name in settings} == known
+
+
+def test_the_definition_is_a_template_that_can_be_left_out() -> None:
+    """Helm never upgrades what lies in crds/."""
+    assert not (CHART / "crds").exists()
+    assert of_kind(chart({"crds": {"install": False}}), CRD[0]) == []
+    (loose,) = of_kind(chart({"crds": {"keep": False}}), CRD[0])
+    assert "annotations" not in loose["metadata"]
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    done = subprocess.run(
+        [helm(), "lint", "--strict", CHART], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A control plane of its own: in the shared one our CRD is there already, and not Helm's."""
+    helm()
+    request.getfixturevalue("controlplane")  # skipped on kind
+    with ControlPlane.start() as plane:
+        yield plane
+
+
+def test_the_chart_installs_upgrades_and_leaves_the_plans_behind(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    """Helm's own life cycle on a real API server; uninstalling takes no plan away."""
+
+    def run(*arguments: str | Path) -> str:
+        homes = {f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        return subprocess.run(
+            [helm(), *arguments, f"--namespace={HOME}", f"--kubeconfig={plane.kubeconfig}"],
+            env=os.environ | homes,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    older = tmp_path / "older"
+    shutil.copytree(CHART, older)
+    definition = older / "files" / "archipelago.dev_servingplans.yaml"
+    definition.write_text(definition.read_text().replace("    shortNames:\n    - splan\n", ""))
+    run("install", "archipelago", older, "--create-namespace")
+    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD[2]}", "--timeout=30s")
+    plane.kubectl("apply", "-f", "-", input=json.dumps(resource("chat", small())))
+    uid = ("get", "servingplan", "chat", "-o=jsonpath={.metadata.uid}")
+    made = plane.kubectl(*uid).stdout
+
+    run("upgrade", "archipelago", CHART, "--set=settings.planners=1")
+
+    crd = json.loads(plane.kubectl("get", "crd", CRD[2], "-o=json").stdout)
+    assert crd["spec"]["names"]["shortNames"] == ["splan"]  # upgraded, unlike crds/
+    variable = "-o=jsonpath={.spec.template.spec.containers[0].env[*].name}"
+    names = plane.kubectl("get", "deploy", NAME, f"-n={HOME}", variable).stdout
+    assert "ARCHIPELAGO_PLANNERS" in names
+    run("uninstall", "archipelago")
+    assert plane.kubectl("get", "deploy", f"-n={HOME}", "-o=name").stdout == ""
+    assert plane.kubectl(*uid).stdout == made
+    run("install", "archipelago", CHART)  # finds its own CRD again
+    assert plane.kubectl(*uid).stdout == made

@@ -1,0 +1,154 @@
+"""The image: what its statements install, and as whom it runs."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy.rendering import DEPLOY, REPO
+
+IMAGE = DEPLOY / "image"
+PINS = IMAGE / "requirements.txt"
+PREPARE = IMAGE / "prepare.py"
+
+
+@cache
+def statements() -> tuple[tuple[str, str], ...]:
+    """(instruction, arguments) of the Dockerfile, continued lines joined."""
+    lines = re.sub(r"\\\n\s*", "", (IMAGE / "Dockerfile").read_text()).splitlines()
+    words = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    return tuple((name, arguments) for name, arguments in words)
+
+
+def arguments(instruction: str) -> list[str]:
+    """Arguments of every statement of that name, in order."""
+    return [given for name, given in statements() if name == instruction]
+
+
+def test_the_image_runs_as_a_number_that_is_not_root() -> None:
+    """RunAsNonRoot refuses a name: it cannot tell whether it is root."""
+    (user,) = arguments("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    assert statements()[-1][0] == "ENTRYPOINT"
+
+
+def test_the_image_installs_pinned_wheels_and_nothing_else() -> None:
+    """No network, no source, no dependency that is not pinned; each hash is compared."""
+    build, _ = arguments("RUN")
+    assert "--require-hashes --requirement=/image/requirements.txt" in build
+    assert {"--no-index", "--no-deps", "--only-binary=:all:"} <= set(build.split())
+    assert "--network none" in (REPO / "Makefile").read_text()
+
+
+def test_the_image_needs_no_writable_root_file_system() -> None:
+    """Byte code is compiled at build time, the base's too; HOME is the one writable folder."""
+    (environment,) = arguments("ENV")
+    assert "PYTHONDONTWRITEBYTECODE=1" in environment
+    assert "HOME=/tmp" in environment
+    ours, base = arguments("RUN")
+    assert "--compile" in ours
+    assert "compileall" in base
+    assert arguments("ENTRYPOINT") == [
+        '["/opt/archipelago/bin/python", "-m", "archipelago.operator"]'
+    ]
+
+
+def test_every_copied_path_is_prepared() -> None:
+    """The context of the build is the folder that prepare.py fills."""
+    copied = {
+        path
+        for given in arguments("COPY")
+        if not given.startswith("--from")
+        for path in given.split()[:-1]
+    }
+    assert copied == {"requirements.txt", "wheels", "sbom.cdx.json"}
+
+
+@cache
+def pinned() -> tuple[tuple[Requirement, int], ...]:
+    """Every pin of the image, and how many hashes it may have."""
+    entries = re.split(r"(?m)^(?=\S)", PINS.read_text())[1:]
+    return tuple(
+        (
+            Requirement(entry.partition(" \\\n")[0]),
+            len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)),
+        )
+        for entry in entries
+    )
+
+
+def names(python: str) -> dict[str, str]:
+    """Canonical name -> version of what is installed under a version of Python."""
+    return {
+        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
+        for pin, _ in pinned()
+        if pin.marker is None or pin.marker.evaluate({"python_full_version": python})
+    }
+
+
+def test_every_pin_is_one_version_with_hashes() -> None:
+    """What pip downloads with --require-hashes is what somebody looked at, or nothing."""
+    assert [str(pin) for pin, hashes in pinned() if not hashes] == []
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) for pin, _ in pinned())
+    assert "://" not in PINS.read_text()
+
+
+def test_the_image_is_small_and_has_no_torch() -> None:
+    for python in ("3.11.7", "3.12.1", "3.13.0", "3.14.0"):
+        assert len(names(python)) <= 45
+        assert {"torch", "matplotlib", "pytest"} & set(names(python)) == set()
+
+
+def test_the_pins_are_those_that_everything_is_tested_with() -> None:
+    """Made from constraints.txt (`make pins`), and not older than it."""
+    tested = {
+        str(Requirement(line)) for line in (REPO / "constraints.txt").read_text().splitlines()
+    }
+    assert {str(pin) for pin, _ in pinned()} <= tested
+
+
+def test_the_pins_are_all_that_the_operator_needs() -> None:
+    """By what is installed here: every requirement of a requirement, and no package besides."""
+    needed: dict[str, str] = {}
+    open_ends = [Requirement("archipelago[operator]")]
+    while open_ends:
+        requirement = open_ends.pop()
+        name = canonicalize_name(requirement.name)
+        extras = requirement.extras or {""}
+        if name in needed and extras == {""}:
+            continue
+        needed[name] = metadata.version(name)
+        for text in metadata.requires(name) or ():
+            below = Requirement(text)
+            if any(below.marker is None or below.marker.evaluate({"extra": e}) for e in extras):
+                open_ends.append(below)
+    del needed["archipelago"]
+    assert names(platform.python_version()) == needed
+
+
+def test_the_list_of_materials_is_what_is_pinned(tmp_path: Path) -> None:
+    """The SBOM of `make sbom`, and the one in the image; twice the same bytes, no network."""
+    lists, python = [], "3.13.1"
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        subprocess.run(
+            [sys.executable, PREPARE, folder, "--materials", f"--python={python}"],
+            check=True,
+            capture_output=True,
+            env=os.environ | dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+        )
+        lists.append((folder / "sbom.cdx.json").read_bytes())
+    assert lists[0] == lists[1]
+    bom = json.loads(lists[0])
+    assert bom["bomFormat"] == "CycloneDX"
+    found = {canonicalize_name(part["name"]): part["version"] for part in bom["components"]}
+    assert len(found) == len(bom["components"])
+    assert found == names(python)
+    assert bom["metadata"]["component"]["name"] == "archipelago"

@@ -1,0 +1,179 @@
+"""From the release before to this one and back, with twenty plans: nobody's table changes (A38).
+
+The release before is the last commit (or, where the working tree has changes, the commit it stands
+on): its CRD, its rights and its own code, taken from git. ``ARCHIPELAGO_UPGRADE_FROM`` names
+another one. A change of plans on purpose is said in CHANGELOG.md by a new line with "Plans change".
+"""
+
+import io
+import json
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.controlplane import ControlPlane, eventually
+from tests.e2e.operators import ACCOUNT, HOME, ROOT, Operator, Plans, running, small
+
+pytestmark = pytest.mark.cluster
+
+PLANS = 20
+PARTS = ("crds", "deploy", "operator", "planner", "perfmodel", "src")
+SAID = "Plans change"
+QUIET_SECONDS = 3.0  # of resyncs each second: time enough to write what should not be written
+RESYNC = {"ARCHIPELAGO_RESYNC_SECONDS": "1"}
+
+
+def git(*arguments: str) -> str | None:
+    """What git prints; None where it refuses."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@pytest.fixture(scope="module")
+def before() -> str:
+    """The commit of the release before."""
+    dirty = git("status", "--porcelain", "--untracked-files=no", *PARTS)
+    revision = os.environ.get("ARCHIPELAGO_UPGRADE_FROM") or ("HEAD" if dirty else "HEAD^")
+    commit = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if commit is None:
+        pytest.skip(f"no {revision} here: a clone without history, or no git")
+    return commit
+
+
+@pytest.fixture(scope="module")
+def release(before: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its manifests and code."""
+    folder = tmp_path_factory.mktemp("release")
+    archive = subprocess.run(
+        ["git", "archive", before, *PARTS], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture
+def plane(controlplane: ControlPlane) -> Iterator[ControlPlane]:
+    """A control plane of its own: its CRD goes back and forth."""
+    del controlplane  # skipped on kind
+    with ControlPlane.start() as plane:
+        yield plane
+
+
+def install(plane: ControlPlane, release: Path) -> Path:
+    """The release's CRD, namespace, account and rights; returns the account's kubeconfig."""
+    for part in (
+        "crds",
+        *(f"deploy/base/{n}.yaml" for n in ("namespace", "serviceaccount", "rbac")),
+    ):
+        plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", release / part)
+    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    return plane.service_account_kubeconfig(HOME, ACCOUNT)
+
+
+def as_of(operator: Operator, release: Path) -> Operator:
+    """The operator with the release's code: PYTHONPATH comes before what is installed."""
+    path = {"PYTHONPATH": str(release / "src")}
+    return replace(operator, settings={**operator.settings, **path}, process=None)
+
+
+def spec(number: int) -> Mapping[str, Any]:
+    """Plans that differ: sizes, prices, budgets."""
+    pool = small()["pools"][0] | {
+        "count": 4 + number % 5,
+        "pricePerGPUHour": f"{2 + number % 3}.00",
+    }
+    return small(pools=[pool], **({"budgetPerHour": "16"} if number % 2 else {}))
+
+
+def apply(plans: Plans) -> None:
+    """Twenty plans, and the wait until each is Ready."""
+    for number in range(PLANS):
+        plans.apply(f"plan-{number:02}", spec(number))
+    plans.kubectl("wait", "--for=condition=Ready", "splan", "--all", "--timeout=100s")
+
+
+def stored(plans: Plans) -> dict[str, dict[str, Any]]:
+    """The ConfigMaps of a namespace's tables, by name."""
+    items = json.loads(plans.kubectl("get", "configmaps", "-o=json"))["items"]
+    found = {
+        item["metadata"]["name"]: item for item in items if "table.json" in item.get("data", {})
+    }
+    assert len(found) == PLANS
+    return found
+
+
+def contents(tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the tables say, without whose and since when."""
+    return {name: json.loads(t["data"]["table.json"])["content"] for name, t in tables.items()}
+
+
+def announced(before: str) -> bool:
+    """Whether the change log has a new line that says so."""
+    added = git("diff", before, "--", "CHANGELOG.md") or ""
+    return any(line.startswith("+") and SAID in line for line in added.splitlines())
+
+
+def test_neither_upgrade_nor_downgrade_writes_a_table(
+    plane: ControlPlane, release: Path, before: str, tmp_path: Path
+) -> None:
+    """Twenty plans of the release before, then this one, then that one: nothing is planned again.
+
+    What is kept must also be what this release would plan: equal inputs, equal content.
+    """
+    if announced(before):
+        pytest.skip(f"the change log says {SAID!r}")
+    account = install(plane, release)
+    new = Operator(account, tmp_path / "new.log", RESYNC)
+    old = as_of(replace(new, log=tmp_path / "old.log"), release)
+    with plane.namespace("kept") as kept, plane.namespace("fresh") as fresh:
+        plans, others = Plans(plane, kept), Plans(plane, fresh)
+        with running(old) as operator:
+            assert loaded_from(operator) == str(release)
+            apply(plans)
+        tables = stored(plans)
+
+        install(plane, ROOT)
+        with running(new) as operator:
+            assert plannings_at_rest(operator) == 0
+            assert stored(plans) == tables
+            apply(others)
+        assert contents(stored(others)) == contents(tables)
+
+        others.kubectl("delete", "splan", "--all")  # and nobody is asked for them any more
+        install(plane, release)
+        with running(as_of(replace(new, log=tmp_path / "again.log"), release)) as operator:
+            assert plannings_at_rest(operator) == 0
+        assert stored(plans) == tables
+        ready = plans.kubectl("get", "splan", "-o=jsonpath={.items[*].status.observedGeneration}")
+        assert ready.split() == ["1"] * PLANS
+
+
+def plannings_at_rest(operator: Operator) -> float:
+    """How often the planner was asked, once every plan was looked at more than once."""
+    eventually(lambda: operator.metric("resyncs_total") >= 2, within=30)
+    time.sleep(QUIET_SECONDS)
+    return operator.metric("plannings_total")
+
+
+def loaded_from(operator: Operator) -> str:
+    """The folder that the running operator's planner comes from."""
+    assert operator.process is not None
+    code = "import archipelago.planner as p, pathlib; print(pathlib.Path(p.__file__).parents[3])"
+    done = subprocess.run(
+        [operator.command[0], "-P", "-c", code],
+        env={**os.environ, **operator.settings},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()

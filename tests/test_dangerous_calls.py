@@ -1,0 +1,82 @@
+"""Python's ways of turning data into code: none of them is taken, here or in the tests (B47).
+
+bandit (``make audit``) knows more patterns; this names the ones that we never want to explain.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPO = Path(__file__).parents[1]
+FOLDERS = ("operator", "planner", "perfmodel", "deploy", "benchmarks", "tests")
+MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle"}
+CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load_all"}
+CALLS |= {"yaml.unsafe_load", "yaml.full_load", "tempfile.mktemp"}
+# The page's router is run as its readers would run it.
+EXPLAINED = {("tests/planner/test_table.py", "exec()")}
+# Every use of yaml.load, and the loader that makes it a safe one.
+LOADERS = {
+    "perfmodel/catalogue.py": ("archipelago.perfmodel.catalogue", "_LOADER"),
+    "planner/canonical.py": ("archipelago.planner.canonical", "_LOADER"),
+    "planner/spec/load.py": ("archipelago.planner.spec.load", "_StrictLoader"),
+}
+
+
+def findings(tree: ast.AST) -> Iterator[str]:
+    """What a module does that it must not, by line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = {getattr(node, "module", None), *(alias.name for alias in node.names)}
+            for name in named & MODULES:
+                yield f"{node.lineno}: imports {name}"
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in CALLS:
+                yield f"{node.lineno}: {name}()"
+            for keyword in node.keywords:
+                if keyword.arg == "shell" and not (
+                    isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+                ):
+                    yield f"{node.lineno}: {name}(shell=...)"
+
+
+def sources() -> Iterator[Path]:
+    for folder in FOLDERS:
+        yield from sorted((REPO / folder).rglob("*.py"))
+
+
+def test_nothing_turns_data_into_code() -> None:
+    found = [
+        f"{path.relative_to(REPO)}:{finding}"
+        for path in sources()
+        for finding in findings(ast.parse(path.read_text()))
+        if (str(path.relative_to(REPO)), finding.split(": ")[1]) not in EXPLAINED
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import pickle", "from pickle import loads", "eval(x)", "os.system(x)", "yaml.unsafe_load(x)",
+     "subprocess.run(x, shell=True)", "run(x, shell=flag)"],
+)  # fmt: skip
+def test_each_of_them_would_be_found(code: str) -> None:
+    assert len(list(findings(ast.parse(code)))) == 1
+
+
+def test_yaml_is_read_by_safe_loaders_only() -> None:
+    loads = {
+        str(path.relative_to(REPO)): ast.unparse(node)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "yaml.load"
+    }
+    assert set(loads) == set(LOADERS)
+    safe = (yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for path, (module, name) in LOADERS.items():
+        assert name in loads[path]
+        assert issubclass(getattr(importlib.import_module(module), name), safe)
