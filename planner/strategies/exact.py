@@ -21,6 +21,7 @@ from archipelago.planner.feasibility import blocked, no_room, too_little, unreac
 from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
 from archipelago.planner.problem import Objective
 from archipelago.planner.program import THETA, Program, build_program
+from archipelago.planner.projected import solve
 from archipelago.planner.solve import (
     NODE_LIMIT,
     Effort,
@@ -28,7 +29,6 @@ from archipelago.planner.solve import (
     Solution,
     SolveStatus,
     question,
-    solve,
 )
 from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.templates import build_catalogue
