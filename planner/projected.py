@@ -27,7 +27,8 @@ from scipy import sparse
 
 from archipelago.planner.columns import THETA, Program
 from archipelago.planner.cuts import Block, Cut, blocks, linear, whole_columns
-from archipelago.planner.errors import SolverError
+from archipelago.planner.deadline import REMEDY
+from archipelago.planner.errors import OutOfTimeError, SolverError
 from archipelago.planner.solve import STATUS, Effort, Question, Solution, SolveStatus
 from archipelago.planner.solve import solve as direct
 
@@ -125,6 +126,11 @@ class _Search:
         """Time that is left [s]."""
         return max(self.effort.time_limit - (time.perf_counter() - self._started), 0.1)
 
+    @property
+    def late(self) -> bool:
+        """Whether the time is up."""
+        return time.perf_counter() - self._started >= self.effort.time_limit
+
     def objective(self, x: FloatArray, theta: float) -> float:
         """What x costs; theta at most where it is worth something, else at least."""
         price = float(self.cost[0])
@@ -154,9 +160,13 @@ class _Search:
         program, asked = self.program, self.asked
         bounds = (asked.lower, asked.upper)
         highs = linear(program.matrix, asked.cost, bounds, (program.lower, program.upper))
+        highs.setOptionValue("time_limit", self.left)
         highs.run()
-        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        status = STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+        if status is SolveStatus.INFEASIBLE:
             return None
+        if status is not SolveStatus.OPTIMAL:
+            raise _nothing_found(self, status)
         solution = highs.getSolution()
         found = Relaxed(np.array(solution.col_value), np.array(solution.row_dual))
         self.worth[1:] = np.maximum(-(self._own.T @ found.duals[self._rows]), 0.0)
@@ -174,6 +184,8 @@ class _Search:
         middle = x + INSIDE * self.asked.upper[self.columns]
         x = middle
         for _ in range(WARM_ROUNDS):
+            if self.late:
+                break
             inside = (1 - INSIDE) * x + INSIDE * middle
             theta = min((cut.at(x) for cut in self.cuts), default=np.inf)
             cuts = (part.cut(part.solve(inside)[2]) for part in self.loose or self.parts)
@@ -352,7 +364,7 @@ def _largest(search: _Search, relaxed: Relaxed, start: FloatArray | None) -> Sol
         return None
     status = None
     for _ in range(ROUNDS):
-        status = known.ended(search.effort)
+        status = known.ended(search.effort) or (SolveStatus.TIME_LIMIT if search.late else None)
         if status:
             break
         theta, last = _next(known, gap)
@@ -387,7 +399,7 @@ def _directly(search: _Search, known: _Bracket) -> bool:
             break
         served = search.serve(found.x, found.theta)
         known.take(found.x, served)
-        if known.ended(search.effort) or served >= found.theta * NEARLY:
+        if known.ended(search.effort) or served >= found.theta * NEARLY or search.late:
             break
     return True
 
@@ -436,6 +448,9 @@ def _cheapest(search: _Search, start: FloatArray | None) -> Solution | None:
         if found.status is not SolveStatus.OPTIMAL and best is not None:
             status = found.status
             break
+        if search.late:
+            status = SolveStatus.TIME_LIMIT
+            break
     return _solution(search, status, best, max(reached, floor), (least, bound))
 
 
@@ -448,8 +463,15 @@ def _solution(
 ) -> Solution:
     """The best that was found; ``value``: its objective and the bound on that."""
     if best is None:
-        raise SolverError(
-            f"no plan found before the {status} ({search.effort.time_limit:g} s); "
-            "give the planner a longer timeLimitSeconds"
-        )
+        raise _nothing_found(search, status)
     return Solution(status, *value, search.values(best, theta), search.nodes)
+
+
+def _nothing_found(search: _Search, status: SolveStatus) -> SolverError:
+    """What is raised where the search ended without a plan."""
+    kind = OutOfTimeError if status is SolveStatus.TIME_LIMIT else SolverError
+    return kind(
+        f"the {status} ended the search in whole numbers ({search.program.columns} columns, "
+        f"{len(search.cuts)} cuts, {search.nodes} nodes in {search.effort.time_limit:.3g} s) "
+        f"before there was a plan; {REMEDY}"
+    )
