@@ -35,7 +35,7 @@ from archipelago.planner.solve import solve as direct
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-DIRECT_NODES = 400
+DIRECT_NODES = 100
 """Nodes of the direct solve of one model in one class, before it is solved in whole numbers."""
 WARM_ROUNDS = 15
 """Rounds of cuts at points of the relaxation, before anything is whole."""
@@ -181,7 +181,8 @@ class _Search:
         Kelley's method, moved inwards and from a start without any cut: what it meets on its way
         says more about whole numbers than the relaxation's own prices. Returns a point inside.
         """
-        middle = x + INSIDE * self.asked.upper[self.columns]
+        most = self.asked.upper[self.columns]
+        middle = x + INSIDE * np.where(np.isfinite(most), most, 0.0)
         x = middle
         for _ in range(WARM_ROUNDS):
             if self.late:
@@ -284,14 +285,19 @@ def solve(
 ) -> Solution | None:
     """As ``solve.solve``, in whole numbers where that is quicker.
 
-    One model in one domain class is solved directly, unless that takes more than a few nodes.
+    The largest theta of one model in one domain class is found directly, unless that takes more
+    than a few nodes.
 
     Raises:
         SolverError: no solution was found within the limits, or HiGHS gave up.
     """
     if not projectable(program, asked):
         return direct(program, asked, effort, start)
-    if len(program.demands) > 1 or program.flows:
+    # Not the few nodes that only tidy a largest theta.
+    least_cost = bool(np.delete(asked.cost, THETA).any()) and (
+        effort.nodes > DIRECT_NODES or asked.cost[THETA] < 0
+    )
+    if least_cost or len(program.demands) > 1 or program.flows:
         return in_whole_numbers(program, asked, effort, start)
     started = time.perf_counter()
     few = replace(effort, nodes=min(effort.nodes, DIRECT_NODES))
