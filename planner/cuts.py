@@ -21,6 +21,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from archipelago.planner.columns import THETA, Program
+from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.errors import SolverError
 
 if TYPE_CHECKING:
@@ -136,10 +137,13 @@ class Block:
         return np.asarray(prices * max(1.0, float(short.max(initial=1.0))))
 
 
-def blocks(program: Program, *, flows: bool = True) -> list[Block]:
+def blocks(program: Program, *, flows: bool = True, deadline: Deadline = ENDLESS) -> list[Block]:
     """The blocks of a program that bound theta.
 
     Without flows every class may send to every other one: smaller blocks, whose cuts hold as well.
+
+    Raises:
+        OutOfTimeError: the deadline passed before all were made.
     """
     whole = whole_columns(program)
     operating = np.arange(program.first_pair, program.first_node if flows else program.first_flow)
@@ -154,7 +158,9 @@ def blocks(program: Program, *, flows: bool = True) -> list[Block]:
     of_row, of_column = label[: len(rows)], label[len(rows) :]
     found = (
         Block(program, rows[of_row == number], operating[of_column == number], whole)
-        for number in dict.fromkeys(of_row.tolist())
+        for number in deadline.watch(
+            "dividing the program", dict.fromkeys(of_row.tolist()), "blocks"
+        )
     )
     return [block for block in found if block.bounds_theta]
 

@@ -27,7 +27,7 @@ from scipy import sparse
 
 from archipelago.planner.columns import THETA, Program
 from archipelago.planner.cuts import Block, Cut, blocks, linear, whole_columns
-from archipelago.planner.deadline import REMEDY
+from archipelago.planner.deadline import REMEDY, Deadline
 from archipelago.planner.errors import OutOfTimeError, SolverError
 from archipelago.planner.solve import STATUS, Effort, Question, Solution, SolveStatus
 from archipelago.planner.solve import solve as direct
@@ -106,10 +106,13 @@ class _Search:
 
     def __init__(self, program: Program, asked: Question, effort: Effort) -> None:
         self.program, self.asked, self.effort = program, asked, effort
+        self._started = time.perf_counter()
+        deadline = Deadline(effort.time_limit, self._started)
         self.columns = whole_columns(program)
         if program not in _KNOWN:
-            loose = tuple(blocks(program, flows=False)) if program.flows else ()
-            _KNOWN[program] = _Known(tuple(blocks(program)), loose, [])
+            apart = blocks(program, flows=False, deadline=deadline) if program.flows else ()
+            whole = blocks(program, deadline=deadline)
+            _KNOWN[program] = _Known(tuple(whole), tuple(apart), [])
         known = _KNOWN[program]
         self.parts, self.loose, self.cuts = known.parts, known.loose, known.cuts
         self.nodes = 0
@@ -119,7 +122,6 @@ class _Search:
         self._rows = np.flatnonzero(np.diff(rates.indptr) == 0)
         self._own = sparse.csr_array(program.matrix[self._rows][:, self.columns])
         self._middle = np.zeros(len(self.columns))
-        self._started = time.perf_counter()
 
     @property
     def left(self) -> float:
