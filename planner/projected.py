@@ -39,6 +39,8 @@ DIRECT_NODES = 100
 """Nodes of the direct solve of one model in one class, before it is solved in whole numbers."""
 WARM_ROUNDS = 15
 """Rounds of cuts at points of the relaxation, before anything is whole."""
+MANY_RATES = 5000
+"""Columns of rates and flows from which on such rounds leave KV flows out: they take seconds."""
 INSIDE = 0.1
 """How far such points are moved inwards: cuts at the border are steep and good for little else."""
 WORTH = 1e-4
@@ -183,6 +185,8 @@ class _Search:
         Kelley's method, moved inwards and from a start without any cut: what it meets on its way
         says more about whole numbers than the relaxation's own prices. Returns a point inside.
         """
+        small = sum(len(part.columns) for part in self.parts) <= MANY_RATES
+        parts = (*self.parts, *self.loose) if small or not self.loose else self.loose
         most = self.asked.upper[self.columns]
         middle = x + INSIDE * np.where(np.isfinite(most), most, 0.0)
         x = middle
@@ -191,7 +195,7 @@ class _Search:
                 break
             inside = (1 - INSIDE) * x + INSIDE * middle
             theta = min((cut.at(x) for cut in self.cuts), default=np.inf)
-            cuts = (part.cut(part.solve(inside)[2]) for part in self.loose or self.parts)
+            cuts = (part.cut(part.solve(inside)[2]) for part in parts)
             new = [cut for cut in cuts if cut is not None and cut.at(x) < theta * (1 - WORTH)]
             self.cuts += new
             highs = self._program(self.cost, float(self.asked.lower[THETA]), None)
