@@ -1,12 +1,14 @@
 """Exact against bayesian-divider on the thesis' three inventories and both traces, in one run.
 
     python -m benchmarks.compare [--iterations 15] [--batch 16] [--seed 0] [--out FILE] [NAME ...]
+    python -m benchmarks.compare --out FILE --markdown PAGE
 
 Needs the extra ``bayes``. theta [req/s]: both plans as published, and the thesis' own layout with
 its own routes. Seconds: the whole exact plan; until the exact program held a solution as good as
 the other's plan (reading to incumbent, templates included, median of three); the whole search; and
 until the search held its best layout. ``--out`` keeps each case as it ends, by instance; the cases
-of one run may so be started one by one. The exit code is 1 when exact is worse anywhere.
+of one run may so be started one by one. ``--markdown`` plans nothing and puts what ``--out`` keeps
+into a page. The exit code is 1 when exact is worse anywhere.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from archipelago.planner.strategies.bayesian_divider import (
 )
 from archipelago.planner.templates import build_catalogue
 from benchmarks.instances import INSTANCES
+from benchmarks.markdown import put, table
 
 if TYPE_CHECKING:
     from archipelago.planner.problem import PlanningProblem
@@ -82,6 +85,36 @@ class Comparison:
             f"{self.bayes_seconds:>7.1f} {self.bayes_to_best:>7.1f} {self.layouts:>7} "
             f"{self.sooner:>6.0f}x"
         )
+
+
+COLUMNS = (
+    "inventory and trace",
+    "exact [req/s]",
+    "bayesian-divider [req/s]",
+    "its own routes [req/s]",
+    "difference [%]",
+    "exact [s]",
+    "exact as good after [s]",
+    "bayesian-divider [s]",
+    "its best after [s]",
+    "sooner",
+)
+
+
+def cells(case: Comparison) -> tuple[str, ...]:
+    """The case's row of the page."""
+    return (
+        f"`{case.instance}`",
+        f"{case.exact:.2f}",
+        f"{case.bayes:.2f}",
+        f"{case.bayes_own_routes:.2f}",
+        f"{case.difference:.2f}",
+        f"{case.exact_seconds:.2f}",
+        f"{case.exact_to_best:.2f}",
+        f"{case.bayes_seconds:.0f}",
+        f"{case.bayes_to_best:.0f}",
+        f"{case.sooner:.0f} times",
+    )
 
 
 def read(path: Path) -> list[Comparison]:
@@ -140,13 +173,19 @@ def compare(name: str, problem: PlanningProblem, params: SearchParams) -> Compar
 
 def main() -> int:
     """Compare on the chosen instances; the six of the thesis when none is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", help="instances; the thesis' six when none is named")
     parser.add_argument("--iterations", type=int, default=SearchParams().iterations)
     parser.add_argument("--batch", type=int, default=SearchParams().batch)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file that keeps each case as it ends")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the kept cases there")
     arguments = parser.parse_args()
+    if arguments.markdown:
+        put(arguments.markdown, "comparison", table(COLUMNS, map(cells, read(arguments.out))))
+        return 0
     params = SearchParams(iterations=arguments.iterations, batch=arguments.batch)
     names = arguments.names or [i.name for i in INSTANCES if i.name.startswith("thesis-")]
     load_libraries()  # seconds are those of planning, not of importing

@@ -2,7 +2,7 @@
 
 Six are the examples of the thesis; four are made here, fleets of ten accelerator types in equal
 racks from a thousand to a hundred thousand GPUs, planned in 58 ranges; the others are files of
-``benchmarks/instances``, each a ServingPlan with a sentence on who would run it. Sizes, seeds and
+``benchmarks/frozen``, each a ServingPlan with a sentence on who would run it. Sizes, seeds and
 time limits stand in the files. A file is never edited: what should change becomes a new one
 (``tests/test_benchmarks.py`` compares with ``SHA256SUMS``).
 """
@@ -29,7 +29,7 @@ from archipelago.planner.problem import (
 REPOSITORY = Path(__file__).parent.parent
 FILES = (
     *sorted((REPOSITORY / "examples").glob("thesis-*.yaml")),
-    *sorted((REPOSITORY / "benchmarks" / "instances").glob("*.yaml")),
+    *sorted((REPOSITORY / "benchmarks" / "frozen").glob("*.yaml")),
 )
 FLEET = ("A100-80GB", "B200", "GB200", "H100", "H20", "H200", "H800", "L40S", "MI300X", "MI325X")
 PRICES = ("1.6", "2.3", "2.8", "1.7", "1", "4", "2", "0.9", "1.4", "1.6")

@@ -139,7 +139,8 @@ class LengthDistribution:
         stops = np.searchsorted(self.length, [r.max for r in ranges], side="left")
         total = np.asarray(cumulative[stops] - cumulative[starts])
         # A small part of a large sum has lost its digits to it: it is added up by itself.
-        for i in np.flatnonzero(np.abs(total) < _SMALL * np.abs(cumulative).max()):
+        small = np.abs(total) < _SMALL * np.abs(cumulative).max()
+        for i in np.flatnonzero(small & (stops > starts)):
             total[i] = weighted[starts[i] : stops[i]].sum()
         return np.where(stops > starts, total, 0.0)
 

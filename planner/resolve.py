@@ -15,7 +15,8 @@ from archipelago.planner.errors import SolverError
 from archipelago.planner.packing import island_sizes
 from archipelago.planner.problem import Objective
 from archipelago.planner.program import build_program, served_ranges
-from archipelago.planner.solve import Effort, Solution, solve
+from archipelago.planner.projected import solve
+from archipelago.planner.solve import Effort, Solution
 from archipelago.planner.strategies.exact import objective
 from archipelago.planner.templates import Catalogue, Template, build_catalogue
 

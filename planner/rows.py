@@ -194,7 +194,8 @@ def _idle_rows(rows: _Rows, program: Program) -> None:
         if not demand.apart or not unused.any():
             continue
         for c in np.flatnonzero(program.demand_of == d):
-            pairs = np.flatnonzero((program.pair_template == c) & unused[program.pair_range])
+            pairs = np.flatnonzero(program.pair_template == c)
+            pairs = pairs[unused[program.pair_range[pairs]]]
             if len(pairs):
                 parts = [(program.first_pair + int(pair), 1.0) for pair in pairs]
                 rows.one([*parts, (1 + int(c), -IDLE * len(pairs))], upper=0.0)

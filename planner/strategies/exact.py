@@ -21,6 +21,7 @@ from archipelago.planner.feasibility import blocked, no_room, too_little, unreac
 from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
 from archipelago.planner.problem import Objective
 from archipelago.planner.program import THETA, Program, build_program
+from archipelago.planner.projected import solve
 from archipelago.planner.solve import (
     NODE_LIMIT,
     Effort,
@@ -28,7 +29,6 @@ from archipelago.planner.solve import (
     Solution,
     SolveStatus,
     question,
-    solve,
 )
 from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.templates import build_catalogue
@@ -52,8 +52,8 @@ KEEP_NODES = 200
 ROUNDING = 1e-4
 """Part of minHeadroom on top of it that covers integer weights, where the cost is minimised."""
 RESERVE = 0.2
-"""Most of the time left that the first solve leaves to what follows it: as much as the program took
-to build, which grows alike."""
+"""Most of the time left that the first solve leaves to what follows it: as much as came before it,
+which grows alike."""
 MOVED = 100.0
 """Weight of a GPU that starts anew against one island more: disruption first, tidiness second."""
 FREE = 1000.0
@@ -79,9 +79,8 @@ class ExactStrategy:
         answer = blocked(problem, catalogue, missing, deadline)
         if answer is not None:
             return answer
-        before = deadline.spent
         program = build_program(problem, catalogue.templates, deadline)
-        reserve = min(deadline.spent - before, RESERVE * deadline.left)
+        reserve = min(deadline.spent, RESERVE * deadline.left)
         progress("solving", 0.0)
         first = best(program, problem, deadline.left - reserve)
         if first is None:

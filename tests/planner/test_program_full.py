@@ -26,8 +26,9 @@ from archipelago.planner.problem import (
     Pool,
 )
 from archipelago.planner.program import THETA, Program, build_program
+from archipelago.planner.projected import in_whole_numbers
 from archipelago.planner.settle import settle
-from archipelago.planner.solve import NODE_LIMIT, Effort, Solution, solve
+from archipelago.planner.solve import NODE_LIMIT, Effort, Solution, SolveStatus, solve
 from archipelago.planner.strategies.exact import objective, tidiest
 from archipelago.planner.template import Template
 from tests.planner.small import demand, problem, template
@@ -52,8 +53,19 @@ def pool(name: str, nodes: int, domain_class: str, *, billing: Billing = Billing
 
 
 def best(p: PlanningProblem, cards: list[Template]) -> tuple[Program, Solution | None]:
+    """Solved directly, and in whole numbers, which must agree."""
     program = build_program(p, tuple(cards))
-    return program, solve(program, objective(program, p), EXACT)
+    asked = objective(program, p)
+    found, other = solve(program, asked, EXACT), in_whole_numbers(program, asked, EXACT)
+    if found is not None and found.status is SolveStatus.UNKNOWN:
+        return program, found  # no range is served: nothing bounds theta
+    assert (found is None) == (other is None)
+    if found is not None and other is not None:
+        assert other.objective == pytest.approx(found.objective, rel=1e-5, abs=1e-6)
+        rows = program.matrix @ other.values
+        assert (rows <= program.upper + 1e-5).all()
+        assert (rows >= program.lower - 1e-5).all()
+    return program, found
 
 
 def ways(p: PlanningProblem, cards: list[Template]) -> list[tuple[int, int]]:

@@ -1,0 +1,67 @@
+"""The search in whole numbers against the direct one: what one proves, the other respects."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.program import build_program
+from archipelago.planner.projected import in_whole_numbers
+from archipelago.planner.solve import Effort, solve
+from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.strategies.exact import objective
+from archipelago.planner.templates import build_catalogue
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EFFORT = Effort(5e-4, 20.0, nodes=3_000)
+NAMES = (
+    "01-llama-on-two-pools",
+    "03-two-models",
+    "05-either",
+    "06-two-zones",
+    "07-least-cost",
+    "09-two-rates",
+)
+
+
+def example(name: str) -> PlanningProblem:
+    resource = load_resource((EXAMPLES / f"{name}.yaml").read_text())
+    return to_problem(resource.metadata.name, resource.spec)
+
+
+def variants(name: str) -> list[PlanningProblem]:
+    """The example, and the same with other rates and half of the budget."""
+    plain = example(name)
+    tilted = replace(
+        plain,
+        models=tuple(
+            replace(m, rate=None if m.rate is None else m.rate * (1 + i), weight=m.weight * (1 + i))
+            for i, m in enumerate(plain.models)
+        ),
+    )
+    budget = plain.budget_per_hour
+    poorer = replace(plain, budget_per_hour=None if budget is None else budget / 2)
+    return [plain, tilted, *([poorer] if budget is not None else [])]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bounds_and_solutions_of_both_searches_fit_together(name: str) -> None:
+    """Objectives are minimised: no solution lies below the other search's bound."""
+    for problem in variants(name):
+        program = build_program(problem, build_catalogue(problem).templates)
+        asked = objective(program, problem)
+        direct = solve(program, asked, EFFORT)
+        other = in_whole_numbers(program, asked, EFFORT)
+        assert (direct is None) == (other is None)
+        if direct is None or other is None:
+            continue
+        slack = 1e-6 * abs(direct.objective)
+        assert direct.bound <= other.objective + slack
+        assert other.bound <= direct.objective + slack
+        rows = program.matrix @ other.values
+        assert (rows <= program.upper + 1e-5).all()
+        assert (rows >= program.lower - 1e-5).all()
+        whole = other.values[program.integer]
+        assert np.abs(whole - np.rint(whole)).max() <= 1e-6
