@@ -3,9 +3,9 @@
     python -m benchmarks.run [--only GLOB ...] [--repeats N] [--markdown PAGE]
 
 Seconds are the whole plan, from problem to plan; imports and reading files are not part of them.
-``templates`` is the part until the program is built; CPU seconds say what a busy machine hides. With
-repeats the times are medians. Memory is the peak of the process, imports included. The exit code is
-1 when a bar is missed.
+``templates`` is the part until the program is built; CPU seconds say what a busy machine hides.
+With repeats the times are medians. Memory is the peak of the process, imports included. The exit
+code is 1 when a bar is missed.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Row:
         return (
             f"{self.instance:30} {self.objective:10} {self.gpus:>7,} {self.types:>5} "
             f"{self.models:>6} {self.classes:>7} {self.theta:>11.5g} {self.cost:>10,.2f} "
-            f"{self.islands:>7} {self.seconds:>6.2f} {self.cpu:>6.2f} {self.templates:>9.2f} {self.gap:>7.4f} "
-            f"{self.nodes:>6} {self.megabytes:>5.0f}{mark}"
+            f"{self.islands:>7} {self.seconds:>6.2f} {self.cpu:>6.2f} {self.templates:>9.2f} "
+            f"{self.gap:>7.4f} {self.nodes:>6} {self.megabytes:>5.0f}{mark}"
         )
 
     @property
@@ -98,8 +98,8 @@ class Row:
 
 HEADER = (
     f"{'instance':30} {'objective':10} {'GPUs':>7} {'types':>5} {'models':>6} {'classes':>7} "
-    f"{'theta':>11} {'$/h':>10} {'islands':>7} {'s':>6} {'CPU s':>6} {'templates':>9} {'gap %':>7} {'nodes':>6} "
-    f"{'MB':>5}"
+    f"{'theta':>11} {'$/h':>10} {'islands':>7} {'s':>6} {'CPU s':>6} {'templates':>9} "
+    f"{'gap %':>7} {'nodes':>6} {'MB':>5}"
 )
 COLUMNS = (
     "instance",
