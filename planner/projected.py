@@ -35,7 +35,7 @@ from archipelago.planner.solve import solve as direct
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-DIRECT_NODES = 100
+DIRECT_NODES = 400
 """Nodes of the direct solve of one model in one class, before it is solved in whole numbers."""
 WARM_ROUNDS = 15
 """Rounds of cuts at points of the relaxation, before anything is whole."""
@@ -55,7 +55,7 @@ STEP = 4.0
 """Factor between the first distances from the bound that are tried."""
 FIRST_ROUNDS = 4
 """Times that theta itself is maximised, which finds much where islands are many."""
-PROBE_NODES = 200
+PROBE_NODES = 80
 """Nodes after which a theta is doubtful: first a good plan, then the proof."""
 SHORT_ROUNDS = 3
 """Whole programs where few nodes are allowed: something tidier is looked for, not the tidiest."""
