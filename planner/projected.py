@@ -279,7 +279,7 @@ def projectable(program: Program, asked: Question) -> bool:
     rates = slice(program.first_pair, program.first_node)
     return bool(
         asked.integer
-        and program.first_node > program.first_pair
+        and any(demand.served.any() for demand in program.demands)  # else nothing bounds theta
         and not asked.cost[rates].any()
         and not asked.lower[rates].any()
         and np.isinf(asked.upper[rates]).all()
