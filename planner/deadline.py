@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from archipelago.planner.errors import OutOfTimeError
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Item = TypeVar("Item")
 
+GRACE = 1.0
+"""For writing down a plan that was found in time [s]; planner processes are given two."""
 REMEDY = "give the planner a longer timeLimitSeconds, fewer islandSizes, or fewer ranges"
 
 
@@ -56,6 +58,11 @@ class Deadline:
                 f"the time limit of {self.limit:g} s ended while {doing}{reached}, before there "
                 f"was a plan; {REMEDY}"
             )
+
+    @property
+    def with_grace(self) -> Deadline:
+        """A second more: what is found is not thrown away for want of a name or a node."""
+        return replace(self, limit=self.limit + GRACE)
 
     def watch(self, doing: str, items: Iterable[Item], unit: str = "done") -> Iterator[Item]:
         """The items, as long as there is time.

@@ -92,7 +92,9 @@ class ExactStrategy:
         def planned(found: Solution) -> Plan:
             counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
             layout = Layout(counts, self.name, *proof, found.values)
-            return assemble(problem, catalogue, program, layout, missing, deadline=deadline)
+            return assemble(
+                problem, catalogue, program, layout, missing, deadline=deadline.with_grace
+            )
 
         plan = planned(tidy)
         if _short(problem, plan):
