@@ -57,7 +57,8 @@ def main() -> int:
     """Run the demo; 0 when all of it came true."""
     arguments = _parser().parse_args()
     # Ctrl-C and SIGTERM end it in the same way, at any moment.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+        signal.signal(number, signal.default_int_handler)
     arguments.directory.mkdir(parents=True, exist_ok=True)
     try:
         run(arguments.directory, arguments.example, once=arguments.once)

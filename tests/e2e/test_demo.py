@@ -52,7 +52,10 @@ def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
         server = yaml.safe_load(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
         assert _listens(server)
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=30)
+        try:
+            demo.communicate(timeout=30)
+        finally:
+            demo.kill()  # where it did not end, waiting for it would not end either
     assert demo.returncode == 0
     assert not _listens(server)
     assert not kubeconfig.exists()
