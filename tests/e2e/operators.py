@@ -117,8 +117,8 @@ class Operator:
 @contextmanager
 def running(operator: Operator) -> Iterator[Operator]:
     """An operator that is ready, ended at the end."""
-    operator.start()
     try:
+        operator.start()
         yield operator
     finally:
         if operator.is_running():
