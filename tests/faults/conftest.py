@@ -19,8 +19,12 @@ AT_ONCE = 6
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of a scenario runs for all of them, or for those that are played scaled."""
     if "scenario" in metafunc.fixturenames:
-        full = metafunc.config.getoption("faults")
-        chosen = [scenario for scenario in SCENARIOS if full or scenario.scaled]
+        full, kind = metafunc.config.getoption("faults"), metafunc.config.getoption("kind")
+        chosen = [
+            scenario
+            for scenario in SCENARIOS
+            if (full or scenario.scaled) and not (kind and scenario.own_plane)
+        ]
         metafunc.parametrize("scenario", chosen, ids=[scenario.id for scenario in chosen])
 
 

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from archipelago.operator.manifests import SELECTOR
@@ -14,6 +15,7 @@ from tests.faults.stage import Phase, Stage
 
 Fault: TypeAlias = Callable[[Stage], None]
 
+UNREADY: Final = 60.0  # seconds of an outage after which /readyz surely says so (B3: 90)
 RATE: Final = 2.0  # requests a second of one stream, at most (B4)
 BUDGETS: Final = ("8", "10", "12", "14")
 
@@ -25,6 +27,8 @@ def without(part: Callable[[ControlPlane], AbstractContextManager[None]]) -> Fau
         stage.change()
         with part(stage.plane):
             stage.wait()
+            if stage.seconds >= UNREADY:
+                assert stage.bench.operator.answer("/readyz")[0] == HTTPStatus.SERVICE_UNAVAILABLE
         stage.end()
 
     return outage
