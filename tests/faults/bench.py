@@ -1,6 +1,7 @@
 """One operator behind a proxy, a user, and a recorder of everything: where scenarios are played."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from tests.faults.recorder import recorded
 
 QUIET = 3.0  # seconds without a write that count as rest in the default run
 PATIENCE = 60.0
+STARTING = threading.Lock()  # scenarios are played beside each other; a start takes a processor
 
 
 @dataclass
@@ -68,14 +70,13 @@ class Bench:
 
         return self.history.wait(reached, within, f"{name} at {generation} {wanted}")
 
-    def gone(self, name: str, within: float = PATIENCE) -> float:
-        """Wait until plan and table are gone; returns when that was."""
+    def gone(self, name: str, within: float = PATIENCE) -> None:
+        """Wait until plan and table are gone."""
         self.history.wait(
             lambda history: not (history.last(PLAN, name) or history.last(TABLE, name)),
             within,
             f"{name} is gone",
         )
-        return max(version.at for version in self.history.of(name).versions)
 
     def forgotten(self, name: str, within: float = PATIENCE) -> float:
         """Wait until the operator shows nothing of a plan; returns when [s] that was found.
@@ -146,7 +147,8 @@ def started(
 ) -> Iterator[Bench]:
     """A bench whose operator is ready."""
     with prepared(cluster, kubeconfig, directory, settings) as bench:
-        bench.operator.start()
+        with STARTING:
+            bench.operator.start()
         yield bench
 
 

@@ -16,6 +16,7 @@ from tests.faults.stage import Phase, Stage
 Fault: TypeAlias = Callable[[Stage], None]
 
 UNREADY: Final = 60.0  # seconds of an outage after which /readyz surely says so (B3: 90)
+AFTER_START: Final = 2  # full lists: the first, and the one that follows the watches' own
 RATE: Final = 2.0  # requests a second of one stream, at most (B4)
 BUDGETS: Final = ("8", "10", "12", "14")
 
@@ -105,6 +106,9 @@ def watches_cut(stage: Stage) -> None:
 
 def watches_silent(stage: Stage) -> None:
     """They stay open and tell nothing, bookmarks neither; new ones do. To be noticed."""
+    operator = stage.bench.operator
+    # After the list that follows a start: it would find the change without any watch.
+    eventually(lambda: operator.metric("resyncs_total") >= AFTER_START, PATIENCE)
     stage.bench.proxy.watches.hold()
     stage.change()
 

@@ -107,12 +107,14 @@ class History:
     processes: int = 1
     gaps: int = 0  # lists that had to be taken anew: versions in between may be missing
     changed: threading.Condition = field(default_factory=threading.Condition)
+    _known: set[tuple[str, str, int]] = field(default_factory=set)
 
     def add(self, version: Version) -> None:
         """Take in a version, once."""
         with self.changed:
-            known = {(v.kind, v.uid, v.number) for v in self.versions[-200:]}
-            if (version.kind, version.uid, version.number) not in known:
+            key = (version.kind, version.uid, version.number)
+            if key not in self._known:
+                self._known.add(key)
                 self.versions.append(version)
                 self.changed.notify_all()
 

