@@ -58,7 +58,7 @@ faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all 
 	$(PYTEST) tests/faults --faults -s
 
 .PHONY: recovery
-recovery: $(READY) ## play every fault five times and write docs/recovery.md; 9 minutes
+recovery: $(READY) ## play every fault five times and write docs/recovery.md; up to 20 minutes
 	$(PY) -m tests.faults.recovery > docs/recovery.md.new && mv docs/recovery.md.new docs/recovery.md
 
 .PHONY: test
