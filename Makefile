@@ -66,6 +66,14 @@ unit: $(READY) ## tests that need no cluster
 e2e: $(READY) ## tests on a real API server; KIND=1 runs them on a kind cluster
 	$(PYTEST) -m cluster $(if $(KIND),--kind)
 
+.PHONY: faults
+faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all writes; 17 minutes
+	$(PYTEST) tests/faults --faults -s
+
+.PHONY: recovery
+recovery: $(READY) ## play every fault five times and write docs/recovery.md; up to 20 minutes
+	$(PY) -m tests.faults.recovery > docs/recovery.md.new && mv docs/recovery.md.new docs/recovery.md
+
 .PHONY: test
 test: unit e2e ## every test: unit, then cluster; under 15 minutes
 

@@ -140,7 +140,8 @@ class Reconciler:
         finally:
             self._metrics.write("status")
         self._cache.see_plan(SeenPlan.from_body(body))
-        self._states[plan.key] = self._state(plan.key).with_reserved(action.reserves)
+        state = self._state(plan.key)
+        self._states[plan.key] = state.with_reserved(action.reserves or state.reserved)
         return True
 
     async def _write_table(
@@ -157,7 +158,9 @@ class Reconciler:
             await self._read_table(plan.key)
             return True
         except Refused as refusal:
-            self._states[plan.key] = self._state(plan.key).with_refusal(str(refusal), now)
+            # Surely not stored: the sequence is still free, and is not promised anew each time.
+            free = self._state(plan.key).with_reserved(action.identity.sequence)
+            self._states[plan.key] = free.with_refusal(str(refusal), now)
             return True
         finally:
             self._metrics.write("table")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from archipelago.operator.manifests import Key
 
 FIRST_DELAY = 0.2
-LONGEST_DELAY = 60.0
+LONGEST_DELAY = 20.0  # so that a key is at rest within 30 s after whatever made it fail
 JITTER = 0.2  # a delay is drawn from +-20 %, so that what failed together does not return together
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ REMEDY: Final[dict[Reason, str]] = {
         "Use fewer ranges (`spec.models[].workload.ranges.count`) or larger islands "
         "(`spec.pools[].islandSizes`)."
     ),
-    Reason.WRITE_REFUSED: "Do what the server's message says; it is tried again every 30 s.",
+    Reason.WRITE_REFUSED: "Do what the server's message says; it is tried again after 1 to 30 s.",
     Reason.LAST_GOOD_KEPT: (
         "Mend what `Planned` says; routers go on with the table that they have."
     ),

@@ -1,13 +1,16 @@
 """A full list at the start and every few minutes: the safety net below the watches.
 
 Until the first list is complete nothing is decided, so that no decision is made on half a picture.
-Later lists find what a watch missed: changes, and objects that went while it was cut off.
+Later lists find what a watch missed: changes, and objects that went while it was cut off. A watch
+that could not go on from where it was lists anew and does not tell what is gone; so it is followed
+by a list of ours. So is an outage, since keys whose requests failed need not wait any longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from archipelago.operator.errors import ClusterError
 from archipelago.operator.observe import SeenPlan, SeenTable
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", SeenPlan, SeenTable)
 JITTER = 0.1
+PAUSE: Final = 5.0
+"""Seconds between two full lists at least, however often the watches begin anew."""
 
 
 class Kind(Generic[S]):
@@ -91,6 +96,11 @@ class Resync:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._look_again = look_again
         self._random = random
+        self._wanted = asyncio.Event()
+
+    def soon(self) -> None:
+        """Something may have been missed: list everything, even if the period is not over."""
+        self._wanted.set()
 
     async def once(self) -> None:
         """List everything once.
@@ -122,6 +132,11 @@ class Resync:
     async def every(self, period: float, done: Callable[[], None]) -> None:
         """List everything again and again, with a jitter of 10 %; ``done`` after each time."""
         while True:
-            await asyncio.sleep(period * self._random.uniform(1 - JITTER, 1 + JITTER))
+            whole = period * self._random.uniform(1 - JITTER, 1 + JITTER)
+            await asyncio.sleep(min(PAUSE, whole))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, whole - PAUSE)):
+                    await self._wanted.wait()
+            self._wanted.clear()
             await self.until_done()
             done()

@@ -89,10 +89,15 @@ class Operator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        feed = Feed(self._cache, self._workers.mark, self._streams, loop, self._rights.doubt)
-        watch = Watch(
-            feed, self._streams, self._settings.namespaces, self._metrics, self._installed.wait
+        feed = Feed(
+            self._cache,
+            self._workers.mark,
+            self._streams,
+            loop,
+            on_refusal=self._rights.doubt,
+            on_gap=self._resync.soon,
         )
+        watch = Watch(feed, self._streams, self._settings, self._metrics, self._installed.wait)
         address = (self._settings.http_host, self._settings.http_port)
         async with serve(self._health, *address) as port, asyncio.TaskGroup() as group:
             log.info("started", extra={"port": port, "pid": os.getpid()})

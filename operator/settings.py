@@ -30,6 +30,7 @@ class Settings:
     planner_memory_mib: int = 1536  # RLIMIT_AS of each planner process [MiB]
     planner_grace_seconds: float = 2.0  # beyond the plan's own time limit, then it is killed
     resync_seconds: float = 300.0  # every object is listed and looked at again, +-10 %
+    watch_silence_seconds: float = 70.0  # a watch that tells nothing for so long is begun anew
     log_level: str = "INFO"
 
     @classmethod
@@ -55,6 +56,9 @@ class Settings:
             ),
             resync_seconds=read(
                 "RESYNC_SECONDS", _real(0.1, 86400), "0.1..86400", default.resync_seconds
+            ),
+            watch_silence_seconds=read(
+                "WATCH_SILENCE_SECONDS", _real(1, 3600), "1..3600", default.watch_silence_seconds
             ),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )

@@ -17,8 +17,9 @@ FIRST_RETRY: Final = 60.0
 LONGEST_RETRY: Final = 1800.0
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is looked at again: no watch tells us about it."""
-REFUSED: Final = 30.0
-"""Seconds after which a write that was refused is tried again."""
+FIRST_REFUSED: Final = 1.0
+LONGEST_REFUSED: Final = 30.0
+"""Seconds after which a write that was refused is tried again, doubled with each refusal."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class State:
 
     ``planning``: hash of the inputs that the planner works on, None when it does not.
     ``reserved``: the sequence that the status has promised to the next table, 0 where it has not.
-    ``refusal``: what the API server said to the
-    last write of the table, None when it took it.
+    ``refusal``: what the API server said to the last write of the table, None when it took it;
+    ``refusals``: how often in a row it said no.
     """
 
     planning: str | None = None
@@ -46,6 +47,7 @@ class State:
     recheck_at: float = 0.0
     reserved: int = 0
     refusal: str | None = None
+    refusals: int = 0
     refused_until: float = 0.0
 
     def verdict_on(self, inputs_hash: str) -> Verdict | None:
@@ -82,11 +84,13 @@ class State:
         """The table is stored; its content is there to be read, not here."""
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
-        return replace(self, verdict=kept, refusal=None)
+        return replace(self, verdict=kept, refusal=None, refusals=0)
 
     def with_refusal(self, message: str, now: Now) -> State:
         """The API server did not take the table."""
-        return replace(self, refusal=message, refused_until=now.monotonic + REFUSED)
+        delay = min(FIRST_REFUSED * 2.0 ** min(self.refusals, 32), LONGEST_REFUSED)
+        until = now.monotonic + delay
+        return replace(self, refusal=message, refusals=self.refusals + 1, refused_until=until)
 
     def with_recheck(self, now: Now) -> State:
         """The object of the table's name was read just now."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from archipelago.operator.cache import Cache
     from archipelago.operator.metrics import Metrics
+    from archipelago.operator.settings import Settings
 
 KINDS: Final = (PLURAL, "configmaps")
 MOST_FAILURES: Final = 10
@@ -57,11 +58,11 @@ class Streams:
         self._answered: dict[str, float] = {}
         self._failing: dict[str, float] = {}
 
-    def answered(self, kind: str) -> None:
-        """A request for that kind was answered."""
+    def answered(self, kind: str) -> bool:
+        """A request for that kind was answered; True where the last one failed."""
         self._answered[kind] = self._clock()
-        self._failing.pop(kind, None)
         self._outages.works(f"the watch of {kind}")
+        return self._failing.pop(kind, None) is not None
 
     def failed(self, kind: str, why: str) -> None:
         """A request for that kind failed."""
@@ -92,13 +93,16 @@ class Feed:
         look_again: Callable[[Key], None],
         streams: Streams,
         loop: asyncio.AbstractEventLoop,
+        *,
         on_refusal: Callable[[], None],
+        on_gap: Callable[[], None],
     ) -> None:
         self._cache = cache
         self._look_again = look_again
         self._streams = streams
         self._loop = loop
         self._on_refusal = on_refusal
+        self._on_gap = on_gap
 
     def plan(self, event: dict[str, Any]) -> None:
         """A ServingPlan, parsed here and now."""
@@ -133,13 +137,17 @@ class Feed:
                 connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
                 headers=found.as_http_headers(),
                 read_bufsize=_LONGEST_LINE,
-                trace_configs=[_trace(self._streams, self._refused)],
+                trace_configs=[_trace(self._streams, self._refused, self._may_have_missed)],
                 trust_env=False,
             ),
         )
 
     def _refused(self) -> None:
         self._loop.call_soon_threadsafe(self._on_refusal)
+
+    def _may_have_missed(self) -> None:
+        """Kopf has listed a kind, or reached the API server again: nobody told what went."""
+        self._loop.call_soon_threadsafe(self._on_gap)
 
     def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
         self._loop.call_soon_threadsafe(self._take, take, facts)
@@ -157,13 +165,13 @@ class Watch:
         self,
         feed: Feed,
         streams: Streams,
-        namespaces: tuple[str, ...],
+        settings: Settings,
         metrics: Metrics,
         installed: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._feed = feed
         self._streams = streams
-        self._namespaces = namespaces
+        self._settings = settings
         self._metrics = metrics
         self._installed = installed
         self._stop = threading.Event()
@@ -218,10 +226,12 @@ class Watch:
             return
         kopf.run(
             registry=REGISTRY,
-            memo=kopf.Memo(feed=self._feed, stop=stop),
+            memo=kopf.Memo(
+                feed=self._feed, stop=stop, silence=self._settings.watch_silence_seconds
+            ),
             standalone=True,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
             identity=kopf_identity(),
             stop_flag=stop,
         )
@@ -248,7 +258,9 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
     return "archipelago"
 
 
-def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceConfig:
+def _trace(
+    streams: Streams, on_refusal: Callable[[], None], on_gap: Callable[[], None]
+) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
     async def ended(
@@ -261,7 +273,8 @@ def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceCon
             on_refusal()
         kind = _kind(params.url.path)
         if kind and status < 400:  # noqa: PLR2004  # client and server errors
-            streams.answered(kind)
+            if streams.answered(kind) or "watch" not in params.url.query:
+                on_gap()
         elif kind:
             streams.failed(kind, f"{status} {params.response.reason}")
 

@@ -1,3 +1,3 @@
 """What all tests share: the cluster fixtures."""
 
-pytest_plugins = ["tests.controlplane.fixtures"]
+pytest_plugins = ["tests.controlplane.fixtures", "tests.faults.options"]

@@ -123,6 +123,16 @@ class ControlPlane(Cluster):
             self.processes.send("kube-apiserver", signal.SIGCONT)
             self._wait_until(self._is_ready, "kube-apiserver")
 
+    @contextmanager
+    def etcd_stopped(self) -> Iterator[None]:
+        """Kill etcd; it is back at the end with what it had stored. The API server stays."""
+        self.processes.stop("etcd")
+        try:
+            yield
+        finally:
+            self._start_etcd()
+            self._wait_until(self._is_ready, "etcd")
+
     def audit_events(self, user: str | None = None) -> tuple[audit.AuditEvent, ...]:
         """Requests so far, or one user's, such as ``system:serviceaccount:NAMESPACE:NAME``."""
         with self.audit_log.open() as lines:

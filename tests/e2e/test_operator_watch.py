@@ -8,14 +8,10 @@ import pytest
 
 from tests.controlplane import Cluster, ControlPlane, eventually
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
-from tests.e2e.proxy import proxied
+from tests.faults.proxy import proxied
 
 pytestmark = pytest.mark.cluster
 
-ERROR = (
-    b'{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure",'
-    b'"message":"made up","reason":"Timeout","code":504}}\n'
-)
 WATCHES = ("the watch of servingplans", "the watch of configmaps")
 OUTAGE = 8.0
 
@@ -51,11 +47,10 @@ def test_a_watch_that_ends_in_an_error_is_started_again(
     with proxied(cluster, prepared.kubeconfig, tmp_path) as (proxy, kubeconfig):
         prepared.kubeconfig = kubeconfig
         prepared.settings = {**prepared.settings, "ARCHIPELAGO_RESYNC_SECONDS": "86400"}
-        proxy.spoilt["servingplans"] = [ERROR, ERROR]
-        proxy.spoilt["configmaps"] = [ERROR]
+        proxy.watches.error = 504
         with running(prepared) as operator:
             back = seconds_until(lambda: operator.metric("watch_restarts_total") >= 2, within=30)
-            eventually(lambda: not any(proxy.spoilt.values()), within=30)
+            proxy.watches.heal()
             plans.apply("chat", small())
             plans.wait_ready("chat", within=15)
             plans.kubectl("delete", "configmap", "chat-routing")

@@ -17,7 +17,7 @@ import pytest
 from archipelago.operator.apply import Reconciler
 from archipelago.operator.cache import Cache
 from archipelago.operator.conditions import Reason
-from archipelago.operator.errors import ClusterError, Conflict, NotFound, Retryable
+from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
 from archipelago.operator.events import Events
 from archipelago.operator.manifests import MUST_NOT_EXIST, Key, Manifest
 from archipelago.operator.metrics import Metrics
@@ -43,6 +43,7 @@ class Server:
         self.table: Manifest | None = None
         self.faults = 0.2
         self.writes = 0
+        self.refuses = False
         self.stored: list[tuple[str, int, int]] = []
         self.late: list[tuple[str, str, Manifest]] = []  # what the watch has not told yet
 
@@ -54,6 +55,8 @@ class Server:
 
     async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
         self._fail_now_and_then()
+        if self.refuses:
+            raise Forbidden("exceeded quota")
         wanted = manifest["metadata"]["resourceVersion"]
         if self.table is None:
             self.table = copy.deepcopy(manifest)
@@ -289,6 +292,27 @@ async def test_whatever_happened_it_comes_to_the_right_rest(batch: int) -> None:
         assert life.foreign == squatted, f"life {seed}: another's object was changed"
         _check_history(life.server.stored, seed)
         _check_end(life.server, life.foreign is not None, seed)
+
+
+async def test_a_table_that_is_refused_costs_one_promise_however_often_it_is_tried() -> None:
+    """I5: a quota that is used up for a week makes no write a minute."""
+    life = Life(0)
+    life.server.faults, life.server.refuses = 0.0, True
+    life.create_or_edit()
+    life.tell()
+    for _ in range(3):
+        await life.work()
+        life.answer()
+    said = life.server.writes
+    for _ in range(10):
+        life.seconds += 60.0
+        await life.work()
+
+    assert life.server.writes == said <= 2
+    life.server.refuses = False
+    await life.come_to_rest()
+    _check_end(life.server, squatted=False, seed=0)
+    assert life.server.stored[-1][2] == 1
 
 
 def _check_history(stored: list[tuple[str, int, int]], seed: int) -> None:

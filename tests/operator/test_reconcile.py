@@ -312,7 +312,16 @@ def test_a_refused_write_is_told_and_tried_again() -> None:
     actions = decide(observation(seen), state, NOW)
     assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
     assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WRITE_REFUSED
-    assert kinds(decide(observation(seen), state, later(30))) == [WriteTable]
+    assert kinds(decide(observation(seen), state, later(1))) == [WriteTable]
+
+
+def test_a_write_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> None:
+    state, waits = State(), []
+    for _ in range(8):
+        state = state.with_refusal("403 exceeded quota", NOW)
+        waits.append(state.refused_until - NOW.monotonic)
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert state.with_table_written().refusals == 0
 
 
 def test_suspending_stops_the_planner_and_writes_no_table() -> None:

@@ -1,0 +1,136 @@
+"""The API server as its administrator sees it, without kubectl: a request takes milliseconds.
+
+Used by the recorder, and by the user of a test, whose every write is noted: what else is written
+is the operator's doing.
+"""
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+from tests.controlplane import Cluster
+from tests.e2e.operators import resource
+from tests.faults.history import History
+
+JSON = "application/json"
+MERGE = "application/merge-patch+json"
+SECONDS = 30
+
+
+class Refused(Exception):  # noqa: N818  # the server's answer, not a defect
+    """The server said no; ``status`` is its code."""
+
+    def __init__(self, status: int, answer: dict[str, Any]) -> None:
+        super().__init__(f"{status}: {answer.get('message', answer)}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Api:
+    """Requests with the administrator's token."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext
+    token: str
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> "Api":
+        """The API server of a cluster."""
+        config = yaml.safe_load(cluster.kubeconfig.read_text())
+        url = urlsplit(cluster.url)
+        context = ssl.create_default_context(cafile=str(cluster.ca))
+        return cls(str(url.hostname), url.port or 443, context, config["users"][0]["user"]["token"])
+
+    @contextmanager
+    def sent(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        kind: str = JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An answer, to be read as it comes."""
+        connection = http.client.HTTPSConnection(
+            self.host, self.port, context=self.context, timeout=SECONDS
+        )
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
+        target = path + (f"?{urlencode(query)}" if query else "")
+        with closing(connection):
+            connection.request(method, target, json.dumps(body) if body else None, headers)
+            yield connection.getresponse()
+
+    def __call__(
+        self, method: str, path: str, body: object = None, kind: str = JSON, **query: str
+    ) -> dict[str, Any]:
+        """An answer as a whole.
+
+        Raises:
+            Refused: the server said no.
+        """
+        with self.sent(method, path, body, kind, query) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+            if answer.status >= http.client.BAD_REQUEST:
+                raise Refused(answer.status, found)
+            return found
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody with plans in one namespace. Each write is noted in the history as theirs."""
+
+    api: Api
+    namespace: str
+    history: History
+
+    @property
+    def plans(self) -> str:
+        return f"/apis/archipelago.dev/v1alpha1/namespaces/{self.namespace}/servingplans"
+
+    @property
+    def tables(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+    def create(self, name: str, spec: Mapping[str, Any]) -> None:
+        """Make a plan."""
+        self._write("POST", self.plans, resource(name, spec))
+
+    def edit(self, name: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into a plan's spec."""
+        self._write("PATCH", f"{self.plans}/{name}", {"spec": change}, MERGE)
+
+    def delete(self, name: str) -> None:
+        """Delete a plan."""
+        self._delete(f"{self.plans}/{name}")
+
+    def edit_table(self, name: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into a plan's ConfigMap: data, labels, annotations."""
+        self._write("PATCH", f"{self.tables}/{name}-routing", change, MERGE)
+
+    def delete_table(self, name: str) -> None:
+        """Delete a plan's ConfigMap."""
+        self._delete(f"{self.tables}/{name}-routing")
+
+    def create_table(self, name: str, data: Mapping[str, str]) -> None:
+        """Make a ConfigMap under the name of a plan's table: a stranger's."""
+        body = {"metadata": {"name": f"{name}-routing"}, "data": dict(data)}
+        self._write("POST", self.tables, body)
+
+    def _write(self, method: str, path: str, body: object, kind: str = JSON) -> None:
+        # Under the history's lock: the recorder may not see the write before it is noted.
+        with self.history.changed:
+            stored = self.api(method, path, body, kind)
+            self.history.users.add(int(stored["metadata"]["resourceVersion"]))
+
+    def _delete(self, path: str) -> None:
+        with self.history.changed:
+            self.history.deleted.add(self.api("GET", path)["metadata"]["uid"])
+            self.api("DELETE", path)
