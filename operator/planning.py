@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.process import NotTaken, Worker, WorkerDied
 from archipelago.operator.question import Job, advised, verdict_of
 from archipelago.operator.verdict import Failed, Verdict
@@ -38,10 +39,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """Of each planner process. ``grace`` [s] is given beyond the plan's own time limit."""
+    """Of each planner process. ``grace`` [s] is given beyond the plan's own time limit.
+
+    ``table_bytes``: of one ConfigMap; larger contents are cut into shards.
+    """
 
     memory_mib: int
     grace: float
+    table_bytes: int = TABLE_BYTES
 
 
 class Planner:
@@ -187,7 +192,7 @@ class Planner:
             )
             return Failed(job.inputs_hash, Reason.PLANNER_TIMEOUT, message)
         try:
-            return verdict_of(job.inputs_hash, asking.result())
+            return verdict_of(job.inputs_hash, asking.result(), self._limits.table_bytes)
         except WorkerDied as death:
             _report(f"planner process died at {job.key}", death)
             return Failed(job.inputs_hash, death.reason, str(death))

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from archipelago.operator.errors import ClusterError
-from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.observe import SeenMap, SeenPlan, SeenShard, SeenTable, seen_map
 from archipelago.operator.outages import Outages
 from archipelago.operator.queue import Backoff
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from archipelago.operator.cluster import Cluster
     from archipelago.operator.manifests import Key
 
-S = TypeVar("S", SeenPlan, SeenTable)
+S = TypeVar("S", SeenPlan, SeenTable | SeenShard)
 JITTER = 0.1
 
 
@@ -83,10 +83,10 @@ class Resync:
         )
         self._tables = Kind(
             cluster.tables,
-            SeenTable.from_body,
+            seen_map,
             cache.see_table,
             cache.tables,
-            SeenTable.is_selected,
+            SeenMap.is_selected,
         )
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._look_again = look_again

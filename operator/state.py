@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
 from archipelago.operator.verdict import Failed, Planned, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
+
+    from archipelago.operator.upkeep import Due
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -35,8 +38,8 @@ class State:
 
     ``planning``: hash of the inputs that the planner works on, None when it does not.
     ``reserved``: the sequence that the status has promised to the next table, 0 where it has not.
-    ``refusal``: what the API server said to the
-    last write of the table, None when it took it.
+    ``refusal``: what the API server said to the last write of the table, None when it took it.
+    ``spare``: shards that no table needs any more, by name, and when they may go.
     """
 
     planning: str | None = None
@@ -47,6 +50,7 @@ class State:
     reserved: int = 0
     refusal: str | None = None
     refused_until: float = 0.0
+    spare: Mapping[str, Due] = field(default_factory=dict)
 
     def verdict_on(self, inputs_hash: str) -> Verdict | None:
         """Return the verdict, if it is about these inputs."""
@@ -83,6 +87,10 @@ class State:
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
         return replace(self, verdict=kept, refusal=None)
+
+    def with_spare(self, dues: Mapping[str, Due]) -> State:
+        """What is spare now; the clock of anything else starts anew."""
+        return self if dues == self.spare else replace(self, spare=dues)
 
     def with_refusal(self, message: str, now: Now) -> State:
         """The API server did not take the table."""
