@@ -22,7 +22,7 @@ PAGE := docs/serving-plan.md
 
 .PHONY: help
 help: ## print this help
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
@@ -63,6 +63,11 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
+
+.PHONY: transitions
+transitions: $(READY) ## more than 10,000 changes from one spec to another; minutes
+	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 \
+	  $(PYTEST) -s tests/operator/test_transitions.py
 
 .PHONY: crds
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models
