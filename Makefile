@@ -64,6 +64,10 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
 
+.PHONY: soak
+soak: $(READY) ## load, idleness, attack, changes and faults; DURATION=120 minutes by default
+	$(PY) -m tests.soak --minutes $(or $(DURATION),120) --out build/soak
+
 .PHONY: transitions
 transitions: $(READY) ## more than 10,000 changes from one spec to another; minutes
 	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 \
