@@ -35,7 +35,7 @@ def test_many_plans_idle_plans_hostile_plans_and_changes(
     assert rest.writes == 0
     assert rest.requests_per_second <= 1
     assert attacked.longest <= LIMIT
-    assert attacked.beside <= 2 * attacked.alone + 1  # a second for a machine that is shared
+    assert attacked.beside <= 2 * attacked.alone + 2  # seconds for a machine that is shared
     assert len(probe.samples) > 10
     assert max(sample.rss_mib for sample in probe.samples) < 400
 
