@@ -29,7 +29,7 @@ UV = $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(BIN)/uv)
 
 .PHONY: help
 help: ## print this help
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
@@ -89,6 +89,15 @@ bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 fuzz: $(READY) ## a coverage-guided fuzzer on everything that reads files, FUZZ_SECONDS=60 each
 	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris cannot be installed here"
 	$(PY) -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+.PHONY: soak
+soak: $(READY) ## load, idleness, attack, changes and faults; DURATION=120 minutes by default
+	$(PY) -m tests.soak --minutes $(or $(DURATION),120) --out build/soak
+
+.PHONY: transitions
+transitions: $(READY) ## more than 10,000 changes from one spec to another; minutes
+	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 \
+	  $(PYTEST) -s tests/operator/test_transitions.py
 
 .PHONY: crds
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models

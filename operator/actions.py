@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from archipelago.operator.conditions import Reason
     from archipelago.operator.manifests import Identity
+    from archipelago.operator.observe import SeenShard
     from archipelago.operator.status import Status
+    from archipelago.planner.shards import Piece
 
 
 class EventType(StrEnum):
@@ -45,18 +47,49 @@ class WriteStatus:
 
 @dataclass(frozen=True)
 class WriteTable:
-    """Create the table, or apply it to the version that was seen."""
+    """Create the table, or apply it to the version that was seen.
+
+    With ``pieces`` their shards are stored, and what is written is the pointer to them.
+    """
 
     identity: Identity
     content: str
+    reason: str
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def sequence(self) -> int:
+        """What the table will be numbered."""
+        return self.identity.sequence
+
+
+@dataclass(frozen=True)
+class WriteShards:
+    """Store shards of the content for the pointer of that sequence, which is written after them."""
+
+    content: str
+    pieces: tuple[Piece, ...]
+    sequence: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RemoveShards:
+    """Delete these very versions of our own shards, unless the stored table has changed."""
+
+    shards: tuple[SeenShard, ...]
     reason: str
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """Look at what lies under the table's name; no watch tells us about others' objects."""
+    """Look at what lies under the table's name; no watch tells us about others' objects.
+
+    ``shard``: under that name instead.
+    """
 
     reason: str
+    shard: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +121,11 @@ Action: TypeAlias = (
     | CancelPlanning
     | WriteStatus
     | WriteTable
+    | WriteShards
+    | RemoveShards
     | ReadTable
     | EmitEvent
     | Wait
     | Forget
 )
-"""At most one of a decision's actions writes an object; the next decision sees what came of it."""
+"""At most one of a decision's actions writes objects; the next decision sees what came of it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -13,16 +12,20 @@ from archipelago.operator.actions import (
     EmitEvent,
     Forget,
     ReadTable,
+    RemoveShards,
     StartPlanning,
     Wait,
+    WriteShards,
     WriteStatus,
     WriteTable,
 )
 from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
-from archipelago.operator.manifests import Key, status_manifest, table_manifest, table_name
-from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+from archipelago.operator.manifests import Key, status_manifest, table_name
+from archipelago.operator.observe import Observation, SeenPlan
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import Now, State
+from archipelago.operator.tables import Tables
+from archipelago.operator.upkeep import dues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 
 ROUNDS = 12
 """Decisions in one go; a change needs four. More means that somebody undoes what we write."""
+
+CHANGING = (ReadTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
+"""After these the next decision may be another one."""
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +68,17 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], Now],
         look_again: Callable[[Key, float], None],
+        grace: float = 60.0,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
+        self._tables = Tables(cluster, cache, metrics)
         self._planner = planner
         self._events = events
         self._metrics = metrics
         self._now = now
         self._look_again = look_again
+        self._grace = grace
         self._states: dict[Key, State] = {}
 
     async def reconcile(self, key: Key) -> None:
@@ -79,8 +88,11 @@ class Reconciler:
             ClusterError: where the same request may succeed later.
         """
         for _ in range(ROUNDS):
-            seen = self._cache.observe(key)
-            actions = decide(seen, self._state(key), self._now())
+            seen, state, now = self._cache.observe(key), self._state(key), self._now()
+            if seen.shards or state.spare:
+                state = state.with_spare(dues(seen, state, now.monotonic, self._grace))
+                self._states[key] = state
+            actions = decide(seen, state, now)
             if not await self._carry_out(seen, actions):
                 self._metrics.show(self._cache.plans.get(key))
                 return
@@ -114,27 +126,28 @@ class Reconciler:
                 self._states[seen.key] = self._state(seen.key).without_planning()
             case Wait(seconds), _:
                 self._look_again(seen.key, seconds)
-            case ReadTable(), _:
-                await self._read_table(seen.key)
-                return True
+            case ReadTable(_, shard), _:
+                await self._look(seen.key, shard)
             case StartPlanning(inputs_hash), SeenPlan() as plan:
                 self._states[seen.key] = self._state(seen.key).with_planning(inputs_hash)
                 self._planner.start(plan)
             case WriteStatus(), SeenPlan() as plan:
-                return await self._write_status(plan, action)
-            case WriteTable(), SeenPlan() as plan:
-                return await self._write_table(plan, seen.table, action)
+                await self._write_status(plan, action)
+            case ((WriteTable() | WriteShards()), SeenPlan() as plan):
+                await self._store(plan, seen, action)
+            case RemoveShards(), SeenPlan() as plan:
+                await self._tables.remove_shards(plan, seen, action)
             case EmitEvent(), SeenPlan() as plan:
                 await self._events.emit(plan, action)
-        return False
+        return isinstance(action, CHANGING)
 
-    async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> bool:
+    async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> None:
         """Apply the status. A plan that changed meanwhile comes by the watch; wait for that."""
         try:
             body = await self._cluster.apply_status(status_manifest(plan, action.status))
         except NotFound:
             self._cache.drop_plan(plan.key, plan.uid)
-            return True
+            return
         except Conflict as conflict:
             raise Retryable(f"{plan.key} changed before its status was written") from conflict
         finally:
@@ -142,41 +155,27 @@ class Reconciler:
         self._cache.see_plan(SeenPlan.from_body(body))
         state = self._state(plan.key)
         self._states[plan.key] = state.with_reserved(action.reserves or state.reserved)
-        return True
 
-    async def _write_table(
-        self, plan: SeenPlan, table: SeenTable | None, action: WriteTable
-    ) -> bool:
-        """Store the table. Where another version lies there, look at that one first."""
-        now = self._now()
-        manifest = table_manifest(plan, table, action.identity, action.content, now.wall)
-        # Whatever becomes of this try, its sequence is used up: the answer may be lost.
-        self._states[plan.key] = self._state(plan.key).with_reserved(0)
+    async def _store(
+        self, plan: SeenPlan, seen: Observation, action: WriteTable | WriteShards
+    ) -> None:
+        """Store the table or shards of it; a refusal is remembered."""
+        now, known = self._now(), self._state(plan.key)
         try:
-            body = await self._cluster.apply_table(manifest)
-        except (Conflict, NotFound):
-            await self._read_table(plan.key)
-            return True
+            if isinstance(action, WriteShards):
+                return await self._tables.write_shards(plan, seen, action)
+            # Whatever becomes of this try, its sequence is used up: the answer may be lost.
+            self._states[plan.key] = known = known.with_reserved(0)
+            if await self._tables.write(plan, seen.table, action, now.wall):
+                self._states[plan.key] = known.with_table_written()
         except Refused as refusal:
             # Surely not stored: the sequence is still free, and is not promised anew each time.
-            free = self._state(plan.key).with_reserved(action.identity.sequence)
+            free = known.with_reserved(action.sequence)
             self._states[plan.key] = free.with_refusal(str(refusal), now)
-            return True
-        finally:
-            self._metrics.write("table")
-        self._states[plan.key] = self._state(plan.key).with_table_written()
-        self._cache.see_table(await asyncio.to_thread(SeenTable.from_body, body))
-        return True
 
-    async def _read_table(self, plan: Key) -> None:
-        key = Key(plan.namespace, table_name(plan.name))
+    async def _look(self, plan: Key, shard: str | None) -> None:
         self._states[plan] = self._state(plan).with_recheck(self._now())
-        try:
-            body = await self._cluster.read_table(key)
-        except NotFound:
-            self._cache.drop_table(key)
-        else:
-            self._cache.see_table(await asyncio.to_thread(SeenTable.from_body, body))
+        await self._tables.read(Key(plan.namespace, shard or table_name(plan.name)))
 
     def _forget(self, key: Key) -> None:
         self._states.pop(key, None)

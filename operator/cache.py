@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from archipelago.operator.manifests import Key, table_name
-from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+from archipelago.operator.observe import Observation, SeenPlan, SeenShard, SeenTable
+from archipelago.operator.sharding import shard_stem, stem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,37 +95,70 @@ class Store(Generic[S]):
 
 
 class Cache:
-    """Plans and tables, and which table is whose."""
+    """Plans, tables and shards, and whose they are: their names say it, whoever made them."""
 
     def __init__(self) -> None:
         self.plans: Store[SeenPlan] = Store()
-        self.tables: Store[SeenTable] = Store()
-        self._plan_of_table: dict[Key, Key] = {}
+        self.tables: Store[SeenTable | SeenShard] = Store()
+        self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
+        self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def see_plan(self, plan: SeenPlan) -> Key | None:
         """Take in a plan; returns the key to look at, None where nothing is new."""
         self._plan_of_table[_table_key(plan.key)] = plan.key
+        self._plan_of_table[_stem_key(plan.key)] = plan.key
         return plan.key if self.plans.see(plan) else None
 
     def drop_plan(self, key: Key, uid: str | None = None) -> Key | None:
         """Forget a plan; returns the key to look at."""
         return key if self.plans.drop(key, uid) else None
 
-    def see_table(self, table: SeenTable) -> Key | None:
-        """Take in a table; returns the key of its plan, None where nothing is new for a plan."""
-        return self._plan_of_table.get(table.key) if self.tables.see(table) else None
+    def see_table(self, table: SeenTable | SeenShard) -> Key | None:
+        """Take in a table or shard; returns the key of its plan, None where it has no news."""
+        if isinstance(table, SeenShard):
+            self._shards.setdefault(_home(table.key), set()).add(table.key)
+        return self._plan_of_table.get(_home(table.key)) if self.tables.see(table) else None
 
     def drop_table(self, key: Key, uid: str | None = None) -> Key | None:
-        """Forget a table; returns the key of its plan."""
-        return self._plan_of_table.get(key) if self.tables.drop(key, uid) else None
+        """Forget a table or shard; returns the key of its plan."""
+        if not self.tables.drop(key, uid):
+            return None
+        self._unlink(key)
+        return self._plan_of_table.get(_home(key))
 
     def forget(self, key: Key) -> None:
         """Forget what belongs to a plan that is gone, except a table that is still there."""
         self._plan_of_table.pop(_table_key(key), None)
+        self._plan_of_table.pop(_stem_key(key), None)
 
     def observe(self, key: Key) -> Observation:
         """Everything that a decision about this key can see."""
-        return Observation(key, self.plans.get(key), self.tables.get(_table_key(key)))
+        table = self.tables.get(_table_key(key))
+        return Observation(
+            key,
+            self.plans.get(key),
+            table if isinstance(table, SeenTable) else None,
+            self._shards_under(_stem_key(key)),
+        )
+
+    def _shards_under(self, stem: Key) -> dict[str, SeenShard]:
+        found = {key.name: self.tables.get(key) for key in sorted(self._shards.get(stem, ()))}
+        return {name: seen for name, seen in found.items() if isinstance(seen, SeenShard)}
+
+    def _unlink(self, key: Key) -> None:
+        known = self._shards.get(_home(key), set())
+        known.discard(key)
+        if not known:
+            self._shards.pop(_home(key), None)
+
+
+def _home(key: Key) -> Key:
+    """By what a ConfigMap finds its plan: a shard by the stem of its name."""
+    return Key(key.namespace, stem_of(key.name) or key.name)
+
+
+def _stem_key(plan: Key) -> Key:
+    return Key(plan.namespace, shard_stem(plan.name))
 
 
 def _table_key(plan: Key) -> Key:

@@ -59,6 +59,14 @@ class Cluster(Protocol):
     async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
         """Store a ServingPlan's status; returns the ServingPlan. Raises as ``apply_table``."""
 
+    async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
+        """Delete a ConfigMap, that very version of it and no other.
+
+        Raises:
+            Conflict: another version lies there.
+            NotFound: it is gone.
+        """
+
     async def read_table(self, key: Key) -> Mapping[str, Any]:
         """Read a ConfigMap, whoever's it is.
 
@@ -158,6 +166,13 @@ class ApiCluster:
         meta = manifest["metadata"]
         path = f"{_plans(meta['namespace'])}/{meta['name']}/status"
         return await self._apply(path, manifest, STATUS_MANAGER)
+
+    async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
+        """See ``Cluster``."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        path = f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}"
+        await self._send("DELETE", path, body=options)
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
         """See ``Cluster``."""

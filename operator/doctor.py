@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from archipelago.operator import crd
@@ -17,8 +18,9 @@ from archipelago.operator.manifests import TABLE_KEY, table_name
 from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.remedies import REMEDY
 from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.errors import InputError
+from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.inventory import Why, read_nodes
+from archipelago.planner.shards import assemble
 from archipelago.planner.table import validate_table
 
 if TYPE_CHECKING:
@@ -163,10 +165,15 @@ def plan(body: Mapping[str, Any]) -> Check:
     return Check(subject, Verdict.FAIL, told, REMEDY[ready.reason])
 
 
-def table(body: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Check | None:
+def table(
+    body: Mapping[str, Any],
+    stored: Mapping[str, Any] | None,
+    shards: Mapping[str, str] = MappingProxyType({}),
+) -> Check | None:
     """Is the routing table that the status speaks of there, valid, and the one it names?
 
-    None where the plan was never published: ``plan`` says why.
+    None where the plan was never published: ``plan`` says why. ``shards``: texts by name, as far as
+    they could be read.
     """
     seen = SeenPlan.from_body(body)
     said = seen.status.summary
@@ -181,7 +188,7 @@ def table(body: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Check | 
     if not found.belongs_to(seen):
         return Check(subject, Verdict.FAIL, f"ConfigMap {name} belongs to somebody else", again)
     text = (stored.get("data") or {}).get(TABLE_KEY, "")
-    findings = _findings(text)
+    findings = _findings(text, shards)
     if findings:
         more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
         return Check(subject, Verdict.FAIL, f"ConfigMap {name}: {findings[0]}{more}", again)
@@ -189,15 +196,22 @@ def table(body: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Check | 
         told = f"ConfigMap {name} holds content {_short(found.content_hash)}, the status says "
         return Check(subject, Verdict.FAIL, told + _short(said["contentHash"]), again)
     sequence = found.identity.sequence if found.identity else 0
-    told = f"ConfigMap {name}, sequence {sequence}, content {_short(found.content_hash)}: valid"
+    spread = f" in {len(found.shards)} shards" if found.shards else ""
+    told = f"ConfigMap {name}, sequence {sequence}, content {_short(found.content_hash)}{spread}"
+    told += ": valid"
     return Check(subject, Verdict.OK, told)
 
 
-def _findings(text: str) -> list[str]:
+def _findings(text: str, shards: Mapping[str, str]) -> list[str]:
     try:
-        return validate_table(json.loads(text))
+        table = json.loads(text)
+        return validate_table(table) or validate_table(assemble(table, shards.__getitem__))
     except ValueError as error:
         return [f"{TABLE_KEY} is no JSON: {error}"]
+    except KeyError as error:
+        return [f"its shard, ConfigMap {error.args[0]}, is not there or may not be read"]
+    except PlanFileError as error:
+        return [str(error)]
 
 
 def nodes(items: Iterable[Mapping[str, Any]]) -> Check:

@@ -95,6 +95,7 @@ class Health:
             self._metrics.stream_age.labels(kind).set(self._streams.age(kind))
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
+        self._metrics.tasks.set(len(asyncio.all_tasks()))
         return self._metrics.exposition()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,8 @@ from archipelago.operator.conditions import ConditionType
 from archipelago.operator.doctor import Check, Right, Verdict
 from archipelago.operator.errors import Forbidden, NotFound
 from archipelago.operator.manifests import TABLE_KEY, Key, table_name
-from archipelago.operator.observe import SeenPlan
+from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.sharding import SHARD_KEY
 from archipelago.planner.canonical import canonical
 from archipelago.planner.commands.files import write_document
 from archipelago.planner.errors import InputError
@@ -300,7 +301,8 @@ async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Chec
     checks: list[Check] = []
     for body in plans:
         checks.append(doctor.plan(body))
-        stored = doctor.table(body, await _table(api, body))
+        pointer = await _table(api, body)
+        stored = doctor.table(body, pointer, await _shards(api, pointer))
         checks += [stored] if stored else []
     place = "the cluster" if namespace is None else f"namespace {namespace}"
     return checks or [Check("plans", Verdict.OK, f"there is no ServingPlan in {place}")]
@@ -313,6 +315,19 @@ async def _table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] 
         return await api.read_table(Key(key.namespace, table_name(key.name)))
     except (NotFound, Forbidden):
         return None
+
+
+async def _shards(api: ApiCluster, pointer: Mapping[str, Any] | None) -> dict[str, str]:
+    """Texts of the shards that a table names; one that may not be read counts as not there."""
+    found: dict[str, str] = {}
+    if pointer is None:
+        return found
+    table = SeenTable.from_body(pointer)
+    for shard in table.shards:
+        with suppress(NotFound, Forbidden):
+            body = await api.read_table(Key(table.key.namespace, shard.name))
+            found[shard.name] = (body.get("data") or {}).get(SHARD_KEY, "")
+    return found
 
 
 def _plans(namespace: str | None) -> str:

@@ -25,7 +25,7 @@ KIND: Final = "ServingPlan"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 TABLE_KEY: Final = "table.json"
-TABLE_BYTES: Final = 900 * 1024  # planner.table.LIMIT, without importing numpy
+TABLE_BYTES: Final = 900 * 1024  # planner.table.LIMIT, without importing numpy; more: shards
 PLAN_LABEL: Final = f"{GROUP}/plan"
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "archipelago"
@@ -87,15 +87,26 @@ def table_name(plan: str) -> str:
 
 def label_value(name: str) -> str:
     """``name`` where it fits a label value (63 characters), else cut and with a hash of it."""
-    if len(name) <= NAME_LENGTH and not _looks_hashed(name):
+    return short_name(name, NAME_LENGTH)
+
+
+def short_name(name: str, length: int) -> str:
+    """``name`` where it is no longer, else cut and with a hash of it: never two names in one."""
+    if len(name) <= length and not _looks_hashed(name):
         return name
-    return f"{_cut(name, NAME_LENGTH - _HASH_LENGTH - 1)}-{_digest(name)}"
+    return f"{_cut(name, length - _HASH_LENGTH - 1)}-{_digest(name)}"
 
 
 def table_manifest(
     plan: SeenPlan, table: SeenTable | None, identity: Identity, content: str, time: datetime
 ) -> Manifest:
-    """The ConfigMap with the routing table; ``content`` is its canonical JSON.
+    """The ConfigMap with the routing table; ``content`` is its canonical JSON."""
+    written = hashlib.sha256(content.encode()).hexdigest()
+    return holding(plan, table, table_text(identity, content, time), written)
+
+
+def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) -> Manifest:
+    """The table's ConfigMap with that text; ``written``: by which we know it again.
 
     With a ``table`` the write holds only if that very version is still there.
     """
@@ -107,13 +118,10 @@ def table_manifest(
             "namespace": plan.key.namespace,
             "resourceVersion": table.resource_version if table else MUST_NOT_EXIST,
             "labels": table_labels(plan.key.name),
-            "annotations": {
-                INPUTS: plan.inputs_hash,
-                CONTENT: hashlib.sha256(content.encode()).hexdigest(),
-            },
+            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written},
             "ownerReferences": [owner_reference(plan)],
         },
-        "data": {TABLE_KEY: table_text(identity, content, time)},
+        "data": {TABLE_KEY: text},
     }
 
 

@@ -61,6 +61,7 @@ class Metrics:
         self.events = self._counter("events", "Events told", ["reason"])
         self.resyncs = self._counter("resyncs", "Full lists that were completed")
         self.resync = self._gauge("last_resync_timestamp_seconds", "End of the last full list")
+        self.tasks = self._gauge("tasks", "Tasks of the event loop")
         self.missing_rights = self._gauge(
             "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"]
         )

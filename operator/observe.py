@@ -1,6 +1,6 @@
 """What we see of a plan and its table, as frozen facts; objects are parsed here and nowhere else.
 
-Only a digest of the table is kept: 500 tables would be most of the operator's memory.
+Only digests of tables and shards are kept: 500 tables would be most of the operator's memory.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from archipelago.operator.manifests import (
@@ -24,8 +24,18 @@ from archipelago.operator.manifests import (
     owner_reference,
     table_labels,
 )
+from archipelago.operator.sharding import (
+    SHARD_KEY,
+    WANTED,
+    Shard,
+    pointer_hash,
+    read_shards,
+    shard_labels,
+    stem_of,
+)
 from archipelago.operator.status import Status
 from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.shards import digest, is_pointer
 
 Body: TypeAlias = Mapping[str, Any]
 
@@ -78,41 +88,20 @@ class SeenPlan:
 
 
 @dataclass(frozen=True)
-class SeenTable:
-    """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read."""
+class SeenMap:
+    """A ConfigMap, perhaps ours and perhaps anybody's."""
 
     key: Key
     uid: str
     resource_version: str
     deleting: bool
-    owner_uid: str | None
     owner_reference: Body | None
     labels: Mapping[str, str]
-    inputs_hash: str | None
-    written_hash: str | None  # of the content when we wrote it
-    content_hash: str | None  # of the content as it is
-    identity: Identity | None
 
-    @classmethod
-    def from_body(cls, body: Body) -> SeenTable:
-        """Read a ConfigMap; it may be anybody's, so nothing is taken for granted."""
-        meta = body["metadata"]
-        notes = meta.get("annotations") or {}
-        owner = _owner(meta.get("ownerReferences") or ())
-        content_hash, identity = _read((body.get("data") or {}).get(TABLE_KEY))
-        return cls(
-            key=Key(meta["namespace"], meta["name"]),
-            uid=meta["uid"],
-            resource_version=meta["resourceVersion"],
-            deleting="deletionTimestamp" in meta,
-            owner_uid=owner["uid"] if owner else None,
-            owner_reference=owner,
-            labels=meta.get("labels") or {},
-            inputs_hash=notes.get(INPUTS),
-            written_hash=notes.get(CONTENT),
-            content_hash=content_hash,
-            identity=identity,
-        )
+    @property
+    def owner_uid(self) -> str | None:
+        """Uid of the ServingPlan that it belongs to."""
+        return self.owner_reference["uid"] if self.owner_reference else None
 
     def is_selected(self) -> bool:
         """Whether our watches and lists, which go by a label, tell about it."""
@@ -129,17 +118,47 @@ class SeenTable:
             owner is not None and owner.get("name") == plan.key.name and not self.belongs_to(plan)
         )
 
+    def carries(self, labels: Mapping[str, str], plan: SeenPlan) -> bool:
+        """Whether labels and owner reference are as we write them; others may be there too."""
+        ours = labels.items() <= dict(self.labels).items()
+        return ours and self.owner_reference == owner_reference(plan)
+
+
+@dataclass(frozen=True)
+class SeenTable(SeenMap):
+    """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read.
+
+    ``stored_hash``: of what lies there, a content or a pointer to shards.
+    """
+
+    inputs_hash: str | None
+    written_hash: str | None  # the stored hash when we wrote it
+    stored_hash: str | None
+    content_hash: str | None
+    identity: Identity | None
+    shards: tuple[Shard, ...] = ()
+
+    @classmethod
+    def from_body(cls, body: Body) -> SeenTable:
+        """Read a ConfigMap; it may be anybody's, so nothing is taken for granted."""
+        notes = body["metadata"].get("annotations") or {}
+        return cls(
+            **_facts(body),
+            inputs_hash=notes.get(INPUTS),
+            written_hash=notes.get(CONTENT),
+            **_read((body.get("data") or {}).get(TABLE_KEY)),
+        )
+
     def is_untouched(self) -> bool:
-        """Whether the content is what we wrote."""
-        return self.content_hash is not None and self.content_hash == self.written_hash
+        """Whether the content is what we wrote; of a pointer: which shards it names."""
+        return self.stored_hash is not None and self.stored_hash == self.written_hash
 
     def is_labelled_for(self, plan: SeenPlan) -> bool:
         """Whether labels and owner reference are as we write them; others may be there too."""
-        ours = table_labels(plan.key.name).items()
-        return ours <= dict(self.labels).items() and self.owner_reference == owner_reference(plan)
+        return self.carries(table_labels(plan.key.name), plan)
 
     def answers(self, plan: SeenPlan) -> bool:
-        """Whether nothing has to be written for the plan as it is now."""
+        """Whether nothing has to be written under its name for the plan as it is now."""
         return (
             self.belongs_to(plan)
             and self.inputs_hash == plan.inputs_hash
@@ -152,12 +171,46 @@ class SeenTable:
 
 
 @dataclass(frozen=True)
+class SeenShard(SeenMap):
+    """A ConfigMap of a shard's name. ``text_hash`` None: it holds no text of a shard."""
+
+    text_hash: str | None
+    wanted_by: str | None  # sequence of the table that it was last written for
+
+    @classmethod
+    def from_body(cls, body: Body) -> SeenShard:
+        """Read a ConfigMap, anybody's; the text itself is not kept."""
+        text = (body.get("data") or {}).get(SHARD_KEY)
+        notes = body["metadata"].get("annotations") or {}
+        hashed = None if text is None else digest(text)
+        return cls(**_facts(body), text_hash=hashed, wanted_by=notes.get(WANTED))
+
+    def is_ours(self, plan: SeenPlan) -> bool:
+        """Whether it is a shard of this very plan, labelled as one and not on its way out."""
+        return self.carries(shard_labels(plan.key.name), plan) and not self.deleting
+
+    def holds(self, shard: Shard, plan: SeenPlan) -> bool:
+        """Whether readers of a pointer to that shard find it here."""
+        return self.text_hash == shard.hash and self.is_ours(plan)
+
+
+@dataclass(frozen=True)
 class Observation:
-    """All that a decision about one key can see of the cluster. ``plan`` None: there is none."""
+    """All that a decision about one key can see of the cluster. ``plan`` None: there is none.
+
+    ``shards``: what lies under names of its shards, wanted or not, by name.
+    """
 
     key: Key
     plan: SeenPlan | None
     table: SeenTable | None
+    shards: Mapping[str, SeenShard] = field(default_factory=dict)
+
+
+def seen_map(body: Body) -> SeenTable | SeenShard:
+    """Read a ConfigMap as what its name says that it is."""
+    shard = stem_of(body["metadata"]["name"]) is not None
+    return SeenShard.from_body(body) if shard else SeenTable.from_body(body)
 
 
 def inputs_hash(name: str, spec: Body) -> str:
@@ -178,14 +231,39 @@ def _owner(references: Any) -> Body | None:  # noqa: ANN401  # a JSON list
     )
 
 
-def _read(text: str | None) -> tuple[str | None, Identity | None]:
-    """Hash of the content and the identity, as far as the text can be read at all."""
+def _facts(body: Body) -> dict[str, Any]:
+    """What is known of any ConfigMap."""
+    meta = body["metadata"]
+    return {
+        "key": Key(meta["namespace"], meta["name"]),
+        "uid": meta["uid"],
+        "resource_version": meta["resourceVersion"],
+        "deleting": "deletionTimestamp" in meta,
+        "owner_reference": _owner(meta.get("ownerReferences") or ()),
+        "labels": meta.get("labels") or {},
+    }
+
+
+def _read(text: str | None) -> dict[str, Any]:
+    """Hashes, identity and shards, as far as the text can be read at all."""
     try:
         table = json.loads(text or "")
-        content = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
+        if is_pointer(table):
+            found = _pointed(table)
+        else:
+            content = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
+            found = {"stored_hash": content, "content_hash": content}
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None, None
-    return content, _identity(table.get("identity"))
+        return {"stored_hash": None, "content_hash": None, "identity": None}
+    return found | {"identity": _identity(table.get("identity"))}
+
+
+def _pointed(table: Body) -> dict[str, Any]:
+    return {
+        "stored_hash": pointer_hash(table),
+        "content_hash": str(table["contentHash"]),
+        "shards": read_shards(table),
+    }
 
 
 def _identity(raw: Any) -> Identity | None:  # noqa: ANN401  # any JSON

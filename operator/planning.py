@@ -2,7 +2,7 @@
 
 A request that overruns its deadline costs its process; another one is started in its place. So it
 is where a process dies: while idle, nobody notices; at the work, the verdict says why. Plans wait
-in the order in which they came, one entry per key.
+in the order in which they came, one entry per key; namespaces take turns.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.fairness import Turns
+from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.process import NotTaken, Worker, WorkerDied
 from archipelago.operator.question import Job, advised, verdict_of
 from archipelago.operator.verdict import Failed, Verdict
@@ -38,10 +40,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """Of each planner process. ``grace`` [s] is given beyond the plan's own time limit."""
+    """Of each planner process. ``grace`` [s] is given beyond the plan's own time limit.
+
+    ``table_bytes``: of one ConfigMap; larger contents are cut into shards.
+    """
 
     memory_mib: int
     grace: float
+    table_bytes: int = TABLE_BYTES
 
 
 class Planner:
@@ -58,6 +64,7 @@ class Planner:
         self._limits = limits
         self._on_verdict = on_verdict
         self._metrics = metrics
+        self._turns = Turns(count)
         self._waiting: dict[Key, Job] = {}
         self._running: dict[Key, asyncio.Task[Reply]] = {}
         self._arrived = asyncio.Condition()
@@ -167,6 +174,7 @@ class Planner:
                     return "Cancelled"
             finally:
                 asking.cancel()
+                self._turns.ended(job.key, time.monotonic() - started)
 
     def _returned(self, job: Job, asking: asyncio.Task[Reply]) -> bool:
         """Put a question that was not even read back to the front; whether it was so."""
@@ -187,7 +195,7 @@ class Planner:
             )
             return Failed(job.inputs_hash, Reason.PLANNER_TIMEOUT, message)
         try:
-            return verdict_of(job.inputs_hash, asking.result())
+            return verdict_of(job.inputs_hash, asking.result(), self._limits.table_bytes)
         except WorkerDied as death:
             _report(f"planner process died at {job.key}", death)
             return Failed(job.inputs_hash, death.reason, str(death))
@@ -201,14 +209,16 @@ class Planner:
         self._on_verdict(job.key, verdict)
 
     async def _next(self, worker: Worker) -> Job | None:
-        """The question that has waited longest; None where the process has ended meanwhile."""
+        """The question whose turn it is; None where the process has ended meanwhile."""
         async with self._arrived:
-            while not (self._waiting or worker.has_ended):
+            while not worker.has_ended:
+                key = self._turns.pick(self._waiting, self._running)
+                if key is not None:
+                    self._turns.taken(key)
+                    return self._waiting.pop(key)
                 await self._arrived.wait()
-            if worker.has_ended:
-                self._arrived.notify()  # what woke us may have been meant for any process
-                return None
-            return self._waiting.pop(next(iter(self._waiting)))
+            self._arrived.notify()  # what woke us may have been meant for any process
+            return None
 
 
 def _death(asking: asyncio.Task[Reply]) -> BaseException | None:

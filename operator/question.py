@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.verdict import Failed, Planned, Verdict
 from archipelago.planner.problem import TIME_LIMITS
+from archipelago.planner.shards import split
 
 if TYPE_CHECKING:
     from archipelago.operator.manifests import Key
@@ -44,8 +46,8 @@ class Job:
         return cls(plan.key, plan.inputs_hash, plan.to_resource(), limit)
 
 
-def verdict_of(inputs_hash: str, reply: Reply) -> Verdict:
-    """Read a reply of the planner process."""
+def verdict_of(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> Verdict:
+    """Read a reply of the planner process; content of more than ``limit`` bytes is for shards."""
     if "failed" in reply:
         failed = reply["failed"]
         return Failed(inputs_hash, Reason(failed["reason"]), failed["message"])
@@ -59,6 +61,7 @@ def verdict_of(inputs_hash: str, reply: Reply) -> Verdict:
         content_hash=digest,
         content_bytes=len(raw),
         content=planned["content"],
+        pieces=split(planned["content"], limit),
     )
 
 

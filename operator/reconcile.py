@@ -21,23 +21,29 @@ from archipelago.operator.actions import (
     EventType,
     Forget,
     ReadTable,
+    RemoveShards,
     StartPlanning,
     Wait,
+    WriteShards,
     WriteStatus,
     WriteTable,
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.manifests import TABLE_BYTES, Identity
+from archipelago.operator.manifests import Identity
+from archipelago.operator.observe import SeenShard
 from archipelago.operator.state import STRIKES, Now, State
+from archipelago.operator.upkeep import as_readers_find_it, in_the_way, to_write
 from archipelago.operator.verdict import Failed, Planned
+from archipelago.planner.shards import MOST_SHARDS
 
 if TYPE_CHECKING:
-    from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+    from archipelago.operator.observe import Observation, SeenMap, SeenPlan, SeenTable
     from archipelago.operator.status import Status
 
 
 def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
     """What to do about one key."""
+    seen = as_readers_find_it(seen)
     plan = seen.plan
     if plan is None or plan.deleting:
         return (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
@@ -45,21 +51,22 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
         status = report.suspended(plan, seen.table, now.wall)
         return (*_cancel(state, "suspended"), *_say(plan, status, "suspended"))
     if state.planning not in (None, plan.inputs_hash):
-        return (*_cancel(state, "newer inputs"), *_pursue(plan, seen.table, state, now))
-    return _pursue(plan, seen.table, state, now)
+        return (*_cancel(state, "newer inputs"), *_pursue(plan, seen, state, now))
+    return _pursue(plan, seen, state, now) or _tidy(seen, state, now)
 
 
-def _pursue(plan: SeenPlan, table: SeenTable | None, state: State, now: Now) -> tuple[Action, ...]:
-    verdict = state.verdict_on(plan.inputs_hash)
+def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
+    verdict, table = state.verdict_on(plan.inputs_hash), seen.table
     if verdict is None:
-        return () if _is_settled(plan, table) else _begin(plan, table, state, now)
+        return () if _is_settled(plan, seen) else _begin(plan, table, state, now)
     if isinstance(verdict, Failed):
         return _fail(plan, table, verdict, state, now)
-    return _publish(plan, table, verdict, state, now)
+    return _publish(plan, seen, verdict, state, now)
 
 
-def _is_settled(plan: SeenPlan, table: SeenTable | None) -> bool:
+def _is_settled(plan: SeenPlan, seen: Observation) -> bool:
     """Whether what is stored is already the whole answer; so it is after a restart."""
+    table = seen.table
     return (
         table is not None
         and table.answers(plan)
@@ -98,15 +105,27 @@ def _fail(
 
 
 def _publish(
-    plan: SeenPlan, table: SeenTable | None, verdict: Planned, state: State, now: Now
+    plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
 ) -> tuple[Action, ...]:
     """A plan: store its table unless it is stored already, then say so."""
-    if table is not None and (table.deleting or not table.belongs_to(plan)):
-        return _wait_for_name(plan, table, verdict, state, now)
+    table, stranger = seen.table, in_the_way(seen, verdict)
+    if stranger is not None:
+        if now.monotonic >= state.recheck_at:
+            return (_look_at(stranger),)
+        why = _in_the_way(plan, stranger)
+        wait = Wait(state.recheck_at - now.monotonic, why.reason)
+        return (*_give_up(plan, table, verdict, why, now), wait)
+    return _unless_stored(plan, seen, verdict, state, now)
+
+
+def _unless_stored(
+    plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
+) -> tuple[Action, ...]:
+    table = seen.table
     if table is not None and table.answers(plan) and table.content_hash == verdict.content_hash:
         status = report.published(plan, verdict, table, now.wall)
         return _say(plan, status, Reason.PUBLISHED)
-    if verdict.content_bytes > TABLE_BYTES:
+    if len(verdict.pieces) > MOST_SHARDS:
         return _give_up(plan, table, verdict, _too_large(verdict), now)
     if state.refusal is not None and now.monotonic < state.refused_until:
         why = Finding(Truth.FALSE, Reason.WRITE_REFUSED, state.refusal)
@@ -114,40 +133,50 @@ def _publish(
         return (*_give_up(plan, table, verdict, why, now), wait)
     if verdict.content is None:
         return _begin(plan, table, state, now)
-    return _store(plan, table, verdict.content, state)
+    return _store(plan, seen, verdict, verdict.content, state)
 
 
 def _store(
-    plan: SeenPlan, table: SeenTable | None, content: str, state: State
+    plan: SeenPlan, seen: Observation, verdict: Planned, content: str, state: State
 ) -> tuple[Action, ...]:
-    last = report.last_sequence(plan, table)
+    table, last = seen.table, report.last_sequence(plan, seen.table)
     if not state.reserved == last > _stored_sequence(table):
         promise = report.reserving(plan.status, last + 1)
         return (WriteStatus(promise, "a sequence for the table", reserves=last + 1),)
-    identity = Identity(plan.uid, plan.generation, state.reserved)
+    missing = to_write(seen, verdict, state.reserved)
+    if missing:
+        return (WriteShards(content, missing, state.reserved, "the pointer will name them"),)
+    identity, pieces = Identity(plan.uid, plan.generation, state.reserved), verdict.pieces
     if table is None:
-        return (WriteTable(identity, content, "there is no table"),)
-    write = WriteTable(identity, content, "the table answers other inputs or was changed")
+        return (WriteTable(identity, content, "there is no table", pieces),)
+    write = WriteTable(identity, content, "the table answers other inputs or was changed", pieces)
     if table.is_untouched() or table.written_hash is None:
         return (write,)
     restored = f"ConfigMap {table.key.name} was changed by someone else and is restored"
     return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, restored))
 
 
-def _wait_for_name(
-    plan: SeenPlan, table: SeenTable, verdict: Planned, state: State, now: Now
-) -> tuple[Action, ...]:
-    """Something that is not this plan's lies under the table's name: never touch it."""
-    if now.monotonic >= state.recheck_at:
-        return (ReadTable("the name is taken"),)
-    why = _in_the_way(plan, table)
-    wait = Wait(state.recheck_at - now.monotonic, why.reason)
-    return (*_give_up(plan, table, verdict, why, now), wait)
+def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
+    """Nothing else to do: remove shards that nobody needs any more, or wait until they may go."""
+    if not state.spare:
+        return ()
+    ripe = {name for name, due in state.spare.items() if due.at <= now.monotonic}
+    if ripe:
+        shards = tuple(seen.shards[name] for name in sorted(ripe))
+        return (RemoveShards(shards, "no table has named them for the grace period"),)
+    first = min(due.at for due in state.spare.values())
+    return (Wait(first - now.monotonic, "readers of an earlier table may need its shards"),)
 
 
-def _in_the_way(plan: SeenPlan, table: SeenTable) -> Finding:
-    name = f"ConfigMap {table.key.name}"
-    if table.deleting or table.is_left_by_predecessor_of(plan):
+def _look_at(stranger: SeenMap) -> ReadTable:
+    """Something that is not this plan's lies under a name that it needs: never touch it."""
+    shard = stranger.key.name if isinstance(stranger, SeenShard) else None
+    return ReadTable("the name is taken", shard)
+
+
+def _in_the_way(plan: SeenPlan, found: SeenMap) -> Finding:
+    name = f"ConfigMap {found.key.name}"
+    if found.deleting or found.is_left_by_predecessor_of(plan):
         message = f"{name} of a deleted plan has not been collected yet"
         return Finding(Truth.FALSE, Reason.WAITING_FOR_COLLECTION, message)
     message = f"{name} exists and is not this plan's: rename the plan, or delete that ConfigMap"
@@ -190,7 +219,8 @@ def _stored_sequence(table: SeenTable | None) -> int:
 
 def _too_large(verdict: Planned) -> Finding:
     message = (
-        f"the table has {verdict.content_bytes} bytes, at most {TABLE_BYTES} fit a ConfigMap: use "
-        "fewer ranges (spec.models[].workload.ranges.count) or larger islands"
+        f"the table has {verdict.content_bytes} bytes and would take {len(verdict.pieces)} "
+        f"ConfigMaps, at most {MOST_SHARDS} are made: use fewer ranges "
+        "(spec.models[].workload.ranges.count) or larger islands"
     )
     return Finding(Truth.FALSE, Reason.TABLE_TOO_LARGE, message)

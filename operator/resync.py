@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from archipelago.operator.errors import ClusterError
-from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.observe import SeenMap, SeenPlan, SeenShard, SeenTable, seen_map
 from archipelago.operator.outages import Outages
 from archipelago.operator.queue import Backoff
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from archipelago.operator.cluster import Cluster
     from archipelago.operator.manifests import Key
 
-S = TypeVar("S", SeenPlan, SeenTable)
+S = TypeVar("S", SeenPlan, SeenTable | SeenShard)
 JITTER = 0.1
 PAUSE: Final = 5.0
 """Seconds between two full lists at least, however often the watches begin anew."""
@@ -88,10 +88,10 @@ class Resync:
         )
         self._tables = Kind(
             cluster.tables,
-            SeenTable.from_body,
+            seen_map,
             cache.see_table,
             cache.tables,
-            SeenTable.is_selected,
+            SeenMap.is_selected,
         )
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._look_again = look_again

@@ -29,6 +29,7 @@ NEEDED: Final = (
     Right("watch", "", "configmaps"),
     Right("create", "", "configmaps"),
     Right("patch", "", "configmaps"),
+    Right("delete", "", "configmaps"),
     Right("create", "events.k8s.io", "events"),
 )
 """Exactly what deploy/base/rbac.yaml grants."""

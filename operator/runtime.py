@@ -51,7 +51,9 @@ class Operator:
         self._workers = Workers(
             self._queue, self._work, time.monotonic, settings.reconcilers, self._failed
         )
-        limits = Limits(settings.planner_memory_mib, settings.planner_grace_seconds)
+        limits = Limits(
+            settings.planner_memory_mib, settings.planner_grace_seconds, settings.table_limit_bytes
+        )
         self._planner = Planner(settings.planners, limits, self._planned, self._metrics)
         self._reconciler = Reconciler(
             cluster,
@@ -61,6 +63,7 @@ class Operator:
             metrics=self._metrics,
             now=now,
             look_again=self._workers.mark,
+            grace=settings.shard_grace_seconds,
         )
         self._streams = Streams(self._metrics)
         self._lag = Lag(self._metrics)

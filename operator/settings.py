@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 PREFIX = "ARCHIPELAGO_"
 MEBIBYTE = 1 << 20
+TABLE_BYTES = 900 * 1024  # manifests.TABLE_BYTES
+LEAST_LIMIT = 1024  # bytes
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _T = TypeVar("_T")
@@ -31,6 +33,8 @@ class Settings:
     planner_grace_seconds: float = 2.0  # beyond the plan's own time limit, then it is killed
     resync_seconds: float = 300.0  # every object is listed and looked at again, +-10 %
     watch_silence_seconds: float = 70.0  # a watch that tells nothing for so long is begun anew
+    table_limit_bytes: int = TABLE_BYTES  # a larger content is stored in shards of this size
+    shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
     log_level: str = "INFO"
 
     @classmethod
@@ -59,6 +63,15 @@ class Settings:
             ),
             watch_silence_seconds=read(
                 "WATCH_SILENCE_SECONDS", _real(1, 3600), "1..3600", default.watch_silence_seconds
+            ),
+            table_limit_bytes=read(
+                "TABLE_LIMIT_BYTES",
+                _whole(LEAST_LIMIT, TABLE_BYTES),
+                f"{LEAST_LIMIT}..{TABLE_BYTES}",
+                default.table_limit_bytes,
+            ),
+            shard_grace_seconds=read(
+                "SHARD_GRACE_SECONDS", _real(0.1, 86400), "0.1..86400", default.shard_grace_seconds
             ),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )

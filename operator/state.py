@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
 from archipelago.operator.verdict import Failed, Planned, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
+
+    from archipelago.operator.upkeep import Due
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -38,6 +41,7 @@ class State:
     ``reserved``: the sequence that the status has promised to the next table, 0 where it has not.
     ``refusal``: what the API server said to the last write of the table, None when it took it;
     ``refusals``: how often in a row it said no.
+    ``spare``: shards that no table needs any more, by name, and when they may go.
     """
 
     planning: str | None = None
@@ -49,6 +53,7 @@ class State:
     refusal: str | None = None
     refusals: int = 0
     refused_until: float = 0.0
+    spare: Mapping[str, Due] = field(default_factory=dict)
 
     def verdict_on(self, inputs_hash: str) -> Verdict | None:
         """Return the verdict, if it is about these inputs."""
@@ -85,6 +90,10 @@ class State:
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
         return replace(self, verdict=kept, refusal=None, refusals=0)
+
+    def with_spare(self, dues: Mapping[str, Due]) -> State:
+        """What is spare now; the clock of anything else starts anew."""
+        return self if dues == self.spare else replace(self, spare=dues)
 
     def with_refusal(self, message: str, now: Now) -> State:
         """The API server did not take the table."""

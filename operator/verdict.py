@@ -9,6 +9,7 @@ from archipelago.operator.conditions import Reason
 
 if TYPE_CHECKING:
     from archipelago.operator.status import Summary
+    from archipelago.planner.shards import Piece
 
 # The process failed, not the question: the same inputs may succeed later.
 PROCESS_FAILURES = frozenset(
@@ -21,7 +22,8 @@ class Planned:
     """A plan that the independent checker let pass.
 
     ``content``: the table's content as canonical JSON; None once it is published, for memory's
-    sake. ``content_hash`` stays. ``seconds``: how long planning took.
+    sake. ``content_hash`` stays. ``pieces``: how it is cut into shards, none where one ConfigMap
+    holds it. ``seconds``: how long planning took.
     """
 
     inputs_hash: str
@@ -30,6 +32,7 @@ class Planned:
     content_hash: str
     content_bytes: int
     content: str | None
+    pieces: tuple[Piece, ...] = ()
     seconds: float = 0.0
 
     def without_content(self) -> Planned:

@@ -21,7 +21,7 @@ from archipelago.operator.cluster import KUBECONFIG
 from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
-from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.observe import SeenPlan, seen_map
 from archipelago.operator.outages import Outages
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Feed:
 
     def table(self, event: dict[str, Any]) -> None:
         """A ConfigMap, parsed here and now."""
-        seen = SeenTable.from_body(event["object"])
+        seen = seen_map(event["object"])
         if event["type"] == "DELETED":
             self._hand_over(self._cache.drop_table, seen.key, seen.uid)
         else:

@@ -35,7 +35,8 @@ __all__ = [
 
 KIND = "RoutingTable"
 LIMIT = 900 * 1024
-"""Largest table [bytes]: etcd refuses about 1.5 MiB, and a ConfigMap may hold others' keys."""
+"""Largest content, and largest shard of a larger one [bytes]: etcd refuses about 1.5 MiB, and a
+ConfigMap may hold others' keys."""
 
 
 def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
@@ -75,7 +76,7 @@ def routing_table(who: Document, content: Document) -> Document:
 
 
 def table_bytes(table: Document) -> bytes:
-    """The bytes that are stored, at most ``LIMIT`` of them."""
+    """The bytes that are stored where the content is small enough for one ConfigMap."""
     return canonical_bytes(table)
 
 

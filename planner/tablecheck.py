@@ -6,6 +6,7 @@ names that exist, phases that fit, ranges without holes. Nothing here knows how 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from archipelago.planner.plan import MILLION
 from archipelago.planner.planfile import read_parallelism
 from archipelago.planner.problem import STAGES, Phase
 from archipelago.planner.reader import Node
+from archipelago.planner.shards import MOST_SHARDS, is_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,8 @@ FIRST_LENGTH = 1
 """The first range starts at 0 or 1: a prompt has at least one token."""
 PARTS = (2, 4)
 """Pools that one island may have GPUs of, where it has several."""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,17 @@ class _Tables:
 
 
 def validate_table(table: object) -> list[str]:
-    """Everything wrong with a table, each with its place; empty where it is good."""
+    """Everything wrong with a table, each with its place; empty where it is good.
+
+    Of a table in shards this is the pointer alone: ``shards.assemble`` gives the whole one.
+    """
     try:
         node = Node(table)
         _constant(node.field("apiVersion"), API_VERSION)
         _constant(node.field("kind"), "RoutingTable")
         _identity(node.field("identity"))
+        if is_pointer(node.mapping()):
+            return list(_pointer(node))
         content = node.field("content")
     except PlanFileError as error:
         return [str(error)]
@@ -86,6 +95,28 @@ def _identity(node: Node) -> None:
         known = False
     if not known:
         raise time.refuse("a time with its zone, such as 2026-01-31T12:00:00Z")
+
+
+def _pointer(node: Node) -> Iterator[str]:
+    """Shards that say how long they are and what they hold, and add up."""
+    if "content" in node.mapping():
+        yield "content: beside shards; a table has one of the two"
+    _hash(node.field("contentHash"))
+    shards = list(node.field("shards").items())
+    if not 1 < len(shards) <= MOST_SHARDS:
+        yield f"shards: {len(shards)}; a content in shards has 2 to {MOST_SHARDS}"
+    for shard in shards:
+        _hash(shard.field("hash"))
+        if not shard.field("name").text():
+            raise shard.field("name").refuse("the name of a ConfigMap")
+    total = sum(shard.field("bytes").integer(1) for shard in shards)
+    if total != node.field("contentBytes").integer(1):
+        yield f"shards: {total} bytes in all, contentBytes says {node.field('contentBytes').value}"
+
+
+def _hash(node: Node) -> None:
+    if not _HASH.fullmatch(node.text()):
+        raise node.refuse("a sha256 in hexadecimal")
 
 
 def _content(content: Node) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from archipelago.planner.shards import assemble
 from tests.controlplane import Cluster, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -168,10 +169,14 @@ class Plans:
         )  # fmt: skip
 
     def table(self, name: str) -> dict[str, Any]:
-        """The routing table of a plan; empty where none is stored."""
+        """The routing table of a plan, whole; empty where none is stored."""
         stored = self.get("configmap", f"{name}-routing").get("data", {}).get("table.json")
-        found: dict[str, Any] = json.loads(stored) if stored else {}
-        return found
+        return assemble(json.loads(stored), self.shard) if stored else {}
+
+    def shard(self, name: str) -> str:
+        """Text of a shard; fails where there is none."""
+        text: str = self.get("configmap", name)["data"]["shard.txt"]
+        return text
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Events about a plan."""

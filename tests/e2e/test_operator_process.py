@@ -34,7 +34,11 @@ UID = "12345"
 @pytest.fixture
 def everywhere(prepared: Operator) -> Iterator[Operator]:
     """The operator as it is deployed: for the whole cluster."""
-    prepared.settings = {"ARCHIPELAGO_RESYNC_SECONDS": "1"}
+    prepared.settings = {
+        "ARCHIPELAGO_RESYNC_SECONDS": "1",
+        "ARCHIPELAGO_TABLE_LIMIT_BYTES": "1024",  # tables in shards, which are removed as well
+        "ARCHIPELAGO_SHARD_GRACE_SECONDS": "0.5",
+    }
     with running(prepared) as operator:
         yield operator
 
@@ -63,6 +67,7 @@ def test_what_is_granted_is_used_and_nothing_else_is_asked_for(
     eventually(lambda: plans.ready("taken")[1] == "NameConflict")
     plans.patch("chat", {"budgetPerHour": "8"})
     eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+    eventually(lambda: "RemoveShards" in [line["message"] for line in everywhere.lines()])
     plans.kubectl("delete", "splan", "chat", "taken")
     eventually(lambda: everywhere.metric("resyncs_total") >= 2)
 

@@ -19,18 +19,20 @@ from archipelago.operator.cache import Cache
 from archipelago.operator.conditions import Reason
 from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
 from archipelago.operator.events import Events
-from archipelago.operator.manifests import MUST_NOT_EXIST, Key, Manifest
+from archipelago.operator.manifests import MUST_NOT_EXIST, TABLE_BYTES, Key, Manifest
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.observe import SeenPlan, SeenTable
+from archipelago.operator.observe import SeenMap, SeenPlan, SeenTable, seen_map
 from archipelago.operator.question import verdict_of
 from archipelago.operator.state import Now
 from archipelago.operator.verdict import Failed, Verdict
+from archipelago.planner.shards import digest
 from tests.operator.situations import KEY, later
 
 TABLE = "chat-routing"
 IMPOSSIBLE = "0"
 LIVES = 300
 STEPS = 60
+GRACE = 60.0
 
 
 class Server:
@@ -46,6 +48,10 @@ class Server:
         self.refuses = False
         self.stored: list[tuple[str, int, int]] = []
         self.late: list[tuple[str, str, Manifest]] = []  # what the watch has not told yet
+        self.shards: dict[str, Manifest] = {}
+        self.taken: set[str] = set()  # shards that a user took away
+        self.released: dict[str, float] = {}  # when a stored pointer named a shard last
+        self.seconds = 0.0
 
     def touch(self, kind: str, body: Manifest, event: str = "MODIFIED") -> None:
         """A new version; the watch will tell."""
@@ -58,6 +64,9 @@ class Server:
         if self.refuses:
             raise Forbidden("exceeded quota")
         wanted = manifest["metadata"]["resourceVersion"]
+        if "shard.txt" in manifest["data"]:
+            return self._apply_shard(manifest, wanted)
+        self.release()
         if self.table is None:
             self.table = copy.deepcopy(manifest)
             self.table["metadata"]["uid"] = f"table-{self.version}"
@@ -71,7 +80,58 @@ class Server:
             self.table["data"] |= manifest["data"]
         identity = json.loads(manifest["data"]["table.json"])["identity"]
         self.stored.append((identity["uid"], identity["generation"], identity["sequence"]))
+        self.check_whole()
         return self._written("table", self.table)
+
+    def _apply_shard(self, manifest: Manifest, wanted: str) -> Mapping[str, Any]:
+        name = manifest["metadata"]["name"]
+        known = self.shards.get(name)
+        if known is None:
+            known = self.shards[name] = copy.deepcopy(manifest)
+            known["metadata"]["uid"] = f"shard-{self.version}"
+        elif wanted in (MUST_NOT_EXIST, "") or wanted != _version(known):
+            raise Conflict("the shard changed")
+        else:
+            assert known["immutable"]
+            assert known["data"] == manifest["data"]
+            known["metadata"] |= {
+                key: manifest["metadata"][key]
+                for key in ("labels", "annotations", "ownerReferences")
+            }
+        self.taken.discard(name)
+        return self._written("table", known)
+
+    async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
+        self._fail_now_and_then()
+        known = self.shards.get(key.name)
+        if known is None:
+            raise NotFound(str(key))
+        if (uid, resource_version) != (known["metadata"]["uid"], _version(known)):
+            raise Conflict("another version")
+        assert self.seconds - self.released.get(key.name, -GRACE) >= GRACE, "a reader needs it"
+        del self.shards[key.name]
+        self.check_whole()
+        self.writes += 1
+        self.touch("table", known, "DELETED")
+        self._fail_now_and_then()
+
+    def named(self) -> dict[str, str]:
+        """Shards that the stored pointer names, and what they hold."""
+        try:
+            table = json.loads(self.table["data"]["table.json"]) if self.table else {}
+        except (KeyError, ValueError):
+            return {}
+        return {shard["name"]: shard["hash"] for shard in table.get("shards", ())}
+
+    def release(self) -> None:
+        """The pointer changes: from now on its readers have a grace period."""
+        self.released |= dict.fromkeys(self.named(), self.seconds)
+
+    def check_whole(self) -> None:
+        """I2: what the operator leaves behind resolves, whenever one looks."""
+        for name, hashed in self.named().items():
+            if name not in self.taken:
+                assert digest(self.shards[name]["data"]["shard.txt"]) == hashed
 
     async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
         self._fail_now_and_then()
@@ -83,9 +143,10 @@ class Server:
         return self._written("plan", self.plan)
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
-        if self.table is None:
+        found = self.table if key.name == TABLE else self.shards.get(key.name)
+        if found is None:
             raise NotFound(str(key))
-        return copy.deepcopy(self.table)
+        return copy.deepcopy(found)
 
     async def create_event(self, manifest: Manifest) -> None:
         assert manifest["type"] in ("Normal", "Warning")
@@ -110,8 +171,9 @@ class Server:
 class Life:
     """A user, a server and an operator that dies now and then."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limit: int = TABLE_BYTES) -> None:
         self.random = Random(seed)  # noqa: S311
+        self.limit = limit
         self.server = Server(self.random)
         self.seconds = 0.0
         self.generation = 0
@@ -129,7 +191,7 @@ class Life:
         events = Events(self.server, self.metrics, self.now, "test")
         self.reconciler = Reconciler(
             self.server, self.cache, planner=self, events=events, metrics=self.metrics,
-            now=self.now, look_again=lambda _key, _delay: None,
+            now=self.now, look_again=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip
         self.list_all()
 
@@ -144,7 +206,11 @@ class Life:
         self.cache.plans.list_ended({KEY} if plan else set(), version, None)
         name = Key(KEY.namespace, TABLE)
         listed = {name} if labelled else set()
-        self.cache.tables.list_ended(listed, version, None, SeenTable.is_selected)
+        for shard, body in self.server.shards.items():
+            if _is_labelled(body):
+                self.cache.see_table(seen_map(copy.deepcopy(body)))
+                listed.add(Key(KEY.namespace, shard))
+        self.cache.tables.list_ended(listed, version, None, SeenMap.is_selected)
 
     # What the reconciler asks of the planner processes.
 
@@ -159,7 +225,7 @@ class Life:
         for key, plan in list(self.asked.items()):
             del self.asked[key]
             crash = self.random.random() < self.server.faults
-            self.reconciler.planned(key, _verdict(plan, crash=crash))
+            self.reconciler.planned(key, _verdict(plan, self.limit, crash=crash))
 
     # What happens to the world.
 
@@ -195,14 +261,33 @@ class Life:
         alive = self.server.plan["metadata"]["uid"] if self.server.plan else None
         if owners and owners[0]["uid"] != alive:
             self.delete_table()
+        for name, shard in list(self.server.shards.items()):
+            if shard["metadata"]["ownerReferences"][0]["uid"] != alive:
+                self.delete_shard(name)
+
+    def delete_shard(self, name: str = "") -> None:
+        """A user does not know what it is for; or the garbage collector does."""
+        names = [name] if name else self.random.sample(sorted(self.server.shards), k=1) if (
+            self.server.shards
+        ) else []  # fmt: skip
+        for taken in names:
+            self.server.taken.add(taken)
+            self.server.touch("table", self.server.shards.pop(taken), "DELETED")
+
+    def unlabel_shard(self) -> None:
+        for body in list(self.server.shards.values())[:1]:
+            body["metadata"]["labels"] = {}
+            self.server.touch("table", body, "DELETED")
 
     def delete_table(self) -> None:
+        self.server.release()
         if self.server.table and self.server.table is not self.foreign:
             self.server.touch("table", self.server.table, "DELETED")
             self.server.table = None
 
     def edit_table(self) -> None:
         table = self.server.table
+        self.server.release()
         if table and table is not self.foreign:
             table["data"] |= {"table.json": self.random.choice(("{}", "x")), "mine": "kept"}
             self.server.touch("table", table)
@@ -239,11 +324,12 @@ class Life:
         elif event == "DELETED":
             self.cache.drop_table(key, uid)
         else:
-            self.cache.see_table(SeenTable.from_body(body))
+            self.cache.see_table(seen_map(body))
 
     async def work(self) -> None:
         """The queue would try again later; so does the next step."""
         self.seconds += self.random.uniform(0.0, 20.0)
+        self.server.seconds = self.seconds
         with suppress(ClusterError):
             await self.reconciler.reconcile(KEY)
 
@@ -253,6 +339,7 @@ class Life:
             self.create_or_edit, self.create_or_edit, self.suspend_or_resume, self.delete_plan,
             self.collect, self.collect, self.delete_table, self.edit_table, self.unlabel_table,
             self.squat, self.give_way, self.start_operator, self.list_all,
+            *((self.delete_shard, self.unlabel_shard) if self.limit < TABLE_BYTES else ()),
         )  # fmt: skip
         chance = self.random.random()
         if chance < 0.3:
@@ -277,10 +364,11 @@ class Life:
             self.answer()
 
 
+@pytest.mark.parametrize("limit", [TABLE_BYTES, 6], ids=["whole", "shards"])
 @pytest.mark.parametrize("batch", range(4))
-async def test_whatever_happened_it_comes_to_the_right_rest(batch: int) -> None:
+async def test_whatever_happened_it_comes_to_the_right_rest(batch: int, limit: int) -> None:
     for seed in range(batch * LIVES, (batch + 1) * LIVES):
-        life = Life(seed)
+        life = Life(seed, limit)
         for _ in range(STEPS):
             await life.step()
         squatted = copy.deepcopy(life.foreign)
@@ -327,6 +415,7 @@ def _check_end(server: Server, squatted: bool, seed: int) -> None:
     """I1 and I3: what is stored answers the spec, and the status says what is stored."""
     if server.plan is None:
         assert server.table is None or squatted, f"life {seed}: garbage"
+        assert server.shards == {}, f"life {seed}: garbage"
         return
     plan = SeenPlan.from_body(server.plan)
     ready = plan.status.conditions[0]
@@ -338,6 +427,9 @@ def _check_end(server: Server, squatted: bool, seed: int) -> None:
         table = SeenTable.from_body(server.table)
         assert table.answers(plan), f"life {seed}"
         assert table.content_hash == plan.status.summary["contentHash"], f"life {seed}"
+        assert set(server.shards) == set(server.named()), f"life {seed}: shards nobody needs"
+        server.taken.clear()
+        server.check_whole()
 
 
 def _expected(plan: SeenPlan, squatted: bool) -> Reason:
@@ -348,14 +440,14 @@ def _expected(plan: SeenPlan, squatted: bool) -> Reason:
     return Reason.NAME_CONFLICT if squatted else Reason.PUBLISHED
 
 
-def _verdict(plan: SeenPlan, *, crash: bool) -> Verdict:
+def _verdict(plan: SeenPlan, limit: int, *, crash: bool) -> Verdict:
     if crash:
         return Failed(plan.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
     if plan.spec["budgetPerHour"] == IMPOSSIBLE:
         return Failed(plan.inputs_hash, Reason.INFEASIBLE, "too little money")
     content = json.dumps({"budget": plan.spec["budgetPerHour"]}, separators=(",", ":"))
     reply = {"summary": {"islands": 1}, "message": "1 island", "content": content}
-    return verdict_of(plan.inputs_hash, {"planned": reply})
+    return verdict_of(plan.inputs_hash, {"planned": reply}, limit)
 
 
 def _version(body: Manifest) -> str:

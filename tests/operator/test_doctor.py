@@ -15,7 +15,9 @@ from archipelago.operator.doctor import RIGHTS, Check, Verdict
 from archipelago.operator.manifests import Identity, owner_reference, table_manifest
 from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.remedies import REMEDY
+from archipelago.operator.sharding import pointer, pointer_text, shards_of
 from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.shards import split
 from archipelago.planner.table import routing_content
 from tests.planner.handmade import PLAN, resource
 
@@ -230,3 +232,23 @@ def test_remedies_are_those_of_the_page_for_every_reason() -> None:
     types = PAGE.read_text().partition("## Reasons")[0]
     assert types  # conditions and reasons may share a word: the later row, the reason's, counts
     assert {str(reason): remedy for reason, remedy in REMEDY.items()} == page
+
+
+def test_a_table_in_shards_is_judged_as_a_whole() -> None:
+    pieces = split(CONTENT, 200)
+    shards = shards_of("paper", pieces)
+    body = stored(CONTENT)
+    text = pointer_text(Identity("u", 1, 1), pointer(shards, digest()), NOW)
+    body["data"]["table.json"] = text
+    texts = {s.name: p.of(CONTENT) for s, p in zip(shards, pieces, strict=True)}
+
+    good = doctor.table(plan_body(), body, texts)
+    gone = doctor.table(plan_body(), body, {k: v for k, v in texts.items() if k != shards[1].name})
+    mixed = doctor.table(plan_body(), body, texts | {shards[1].name: texts[shards[0].name]})
+
+    assert good is not None
+    assert gone is not None
+    assert mixed is not None
+    assert (good.verdict, f"in {len(shards)} shards" in good.text) == (Verdict.OK, True)
+    assert (gone.verdict, shards[1].name in gone.text) == (Verdict.FAIL, True)
+    assert (mixed.verdict, "does not hold" in mixed.text) == (Verdict.FAIL, True)

@@ -57,9 +57,8 @@ def test_spacing_and_order_of_keys_are_not_a_change_of_content() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"owner_uid": "other"},
+        {"stored_hash": "other"},
         {"inputs_hash": "other"},
-        {"content_hash": "other"},
         {"written_hash": None},
         {"labels": {}},
         {"identity": None},

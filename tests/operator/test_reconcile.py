@@ -22,6 +22,7 @@ from archipelago.operator.manifests import TABLE_BYTES, Identity
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import State
 from archipelago.operator.verdict import Failed
+from archipelago.planner.shards import MOST_SHARDS
 from tests.operator.situations import (
     CONTENT,
     NOW,
@@ -220,7 +221,7 @@ def test_a_retry_under_way_does_not_flap_the_status() -> None:
 def test_an_edited_table_is_restored_with_one_event() -> None:
     seen = plan()
     table = stored(seen, sequence=4)
-    broken = replace(table, content_hash="edited")
+    broken = replace(table, stored_hash="edited")
     promised = told(ready(seen, table), table)
 
     actions = decide(observation(promised, broken), answered(promised), NOW)
@@ -275,7 +276,7 @@ def test_no_status_takes_a_promised_sequence_back() -> None:
 
 def test_a_foreign_object_of_that_name_is_read_again_and_never_written() -> None:
     seen = plan()
-    foreign = replace(stored(seen), owner_uid=None, owner_reference=None)
+    foreign = replace(stored(seen), owner_reference=None)
 
     assert kinds(decide(observation(seen, foreign), answered(seen), NOW)) == [ReadTable]
 
@@ -296,9 +297,9 @@ def test_the_table_of_a_deleted_predecessor_is_waited_for() -> None:
     assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WAITING_FOR_COLLECTION
 
 
-def test_a_table_that_is_too_large_is_not_written() -> None:
+def test_a_table_that_would_take_too_many_shards_is_not_written() -> None:
     seen = plan()
-    state = answered(seen, '{"models":["' + "x" * TABLE_BYTES + '"]}')
+    state = answered(seen, '{"models":["' + "x" * TABLE_BYTES * MOST_SHARDS + '"]}')
 
     actions = decide(observation(seen), state, NOW)
 

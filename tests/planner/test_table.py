@@ -13,8 +13,11 @@ import pytest
 
 from archipelago.perfmodel.lengths import Range
 from archipelago.planner import table
+from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import MILLION, Island, Pair, Plan, Route
 from archipelago.planner.problem import Phase
+from archipelago.planner.shards import assemble, digest, split
 from tests.planner.handmade import PLAN, resource
 from tests.planner.handmade_kinds import CLASSES, MIXED, PIPELINE
 
@@ -395,13 +398,87 @@ def test_a_thousand_islands_and_58_ranges_fit(
     assert 300 * 1024 < size < table.LIMIT
 
 
+def page() -> dict[str, Any]:
+    """What the code on docs/routing-table.md defines."""
+    text = (ROOT / "docs" / "routing-table.md").read_text()
+    names: dict[str, Any] = {}
+    exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), names)  # noqa: S102  # ours
+    return names
+
+
+def test_reference_reader_in_the_page_joins_shards_and_refuses_another() -> None:
+    """The ten lines of docs/routing-table.md that read a table in shards."""
+    found = content()
+    text = canonical_bytes(found).decode()
+    pieces = split(text, 200)
+    named = {"contentHash": digest(text), "contentBytes": len(text), "shards": [
+        {"name": f"s-{n}", "hash": piece.digest, "bytes": piece.stop - piece.start}
+        for n, piece in enumerate(pieces)
+    ]}  # fmt: skip
+    pointer = {**table.routing_table(WHO, {}), **named}
+    del pointer["content"]
+    data = {f"s-{n}": {"shard.txt": piece.of(text)} for n, piece in enumerate(pieces)}
+
+    whole = page()["whole"](pointer, data.__getitem__)
+
+    assert whole["content"] == found
+    assert table.validate_table(pointer) == []
+    assert table.validate_content(whole["content"]) == []
+    with pytest.raises(ValueError, match="s-1 is not"):
+        page()["whole"](pointer, (data | {"s-1": data["s-0"]}).__getitem__)
+    with pytest.raises(PlanFileError, match="s-1 does not hold"):
+        assemble(pointer, lambda name: data[name.replace("1", "0")]["shard.txt"])
+
+
+POINTER: dict[str, Any] = {
+    "apiVersion": "archipelago.dev/v1alpha1",
+    "kind": "RoutingTable",
+    "identity": {"uid": "u", "generation": 1, "sequence": 1, "time": "2026-01-31T12:00:00Z"},
+    "contentHash": "ab" * 32,
+    "contentBytes": 30,
+    "shards": [
+        {"name": "chat-routing-1", "hash": "ab" * 32, "bytes": 20},
+        {"name": "chat-routing-2", "hash": "cd" * 32, "bytes": 10},
+    ],
+}
+
+
+def test_whatever_of_a_pointer_the_schema_refuses_the_checks_refuse_too() -> None:
+    assert table.validate_table(POINTER) == []
+    assert by_schema(POINTER) == []
+    for path in _paths(POINTER):
+        for value in JUNK:
+            broken = copy.deepcopy(POINTER)
+            place: Any = broken
+            for step in path[:-1]:
+                place = place[step]
+            place[path[-1]] = value
+            assert table.validate_table(broken) or not by_schema(broken), (path, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"content": {}}, "one of the two"),
+        ({"shards": POINTER["shards"][:1]}, "2 to 32"),
+        ({"contentBytes": 31}, "30 bytes in all"),
+    ],
+)
+def test_a_pointer_that_cannot_be_is_refused(change: dict[str, Any], told: str) -> None:
+    assert any(told in finding for finding in table.validate_table({**POINTER, **change}))
+
+
+def test_equal_contents_are_cut_alike_and_an_edit_keeps_what_is_before_it() -> None:
+    first, second = split("a" * 10 + "b" * 10, 8), split("a" * 10 + "b" * 9 + "c", 8)
+    assert [piece.stop for piece in first] == [8, 16, 20]
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+    assert split("a" * 8, 8) == ()
+
+
 def test_reference_reader_in_the_page_follows_the_weights() -> None:
     """The ten lines that docs/routing-table.md shows are run: shares, affinity, unknown lengths."""
-    page = (ROOT / "docs" / "routing-table.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(code[0], names)  # noqa: S102  # our own page
-    choose, found = names["choose"], content()
+    choose, found = page()["choose"], content()
     picks = [choose(found, "m", 50, f"user-{i}") for i in range(4000)]
     spare = sum(decode == "spare-decode-0" for _, decode in picks) / len(picks)
     first = sum(prefill == "short-prefill-0" for prefill, _ in picks) / len(picks)
@@ -414,9 +491,7 @@ def test_reference_reader_in_the_page_follows_the_weights() -> None:
 
 def test_reference_reader_keeps_a_request_on_its_mixed_island() -> None:
     """Two mixed islands share the requests; prefill and decode of each are on the same one."""
-    page = (ROOT / "docs" / "routing-table.md").read_text()
-    names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)  # noqa: S102  # our own page
+    names = page()
     twice = replace(MIXED, islands=(Island("short-mixed-1", "short-mixed"), *MIXED.islands))
     found = of(twice)["content"]
     picks = [names["choose"](found, "m", 50, f"user-{i}") for i in range(1000)]

@@ -1,0 +1,227 @@
+"""Tables in shards: what is written in which order, and what is removed when; no cluster."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from archipelago.operator import report
+from archipelago.operator.actions import (
+    EmitEvent,
+    ReadTable,
+    RemoveShards,
+    StartPlanning,
+    Wait,
+    WriteShards,
+    WriteStatus,
+    WriteTable,
+)
+from archipelago.operator.conditions import ConditionType, Reason
+from archipelago.operator.manifests import NAME_LENGTH, Identity, holding, table_name
+from archipelago.operator.observe import Observation, SeenPlan, SeenShard, SeenTable, seen_map
+from archipelago.operator.question import verdict_of
+from archipelago.operator.reconcile import decide
+from archipelago.operator.sharding import (
+    pointer,
+    pointer_hash,
+    pointer_text,
+    shard_manifest,
+    shards_of,
+    stem_of,
+)
+from archipelago.operator.state import State
+from archipelago.operator.upkeep import dues
+from archipelago.operator.verdict import Planned
+from archipelago.planner.shards import split
+from archipelago.planner.tablecheck import validate_table
+from tests.operator.situations import CONTENT, KEY, NOW, T0, as_stored, later, plan, told
+
+LIMIT = 12
+OTHER = CONTENT.replace("llama", "quebec")  # the first shard stays the same
+GRACE = 60.0
+
+
+def planned(seen: SeenPlan, content: str = CONTENT) -> Planned:
+    reply = {"summary": {"islands": 2}, "message": "2 islands", "content": content}
+    verdict = verdict_of(seen.inputs_hash, {"planned": reply}, LIMIT)
+    assert isinstance(verdict, Planned)
+    return verdict
+
+
+def answered(seen: SeenPlan, content: str = CONTENT, reserved: int = 1) -> State:
+    state = State().with_planning(seen.inputs_hash)
+    return state.with_verdict(planned(seen, content), NOW).with_reserved(reserved)
+
+
+def shards(seen: SeenPlan, content: str = CONTENT, sequence: int = 1) -> dict[str, SeenShard]:
+    """All shards of a content as they lie there."""
+    pieces = split(content, LIMIT)
+    found = {}
+    for shard, piece in zip(shards_of(KEY.name, pieces), pieces, strict=True):
+        body = as_stored(shard_manifest(seen, None, shard, piece.of(content), sequence))
+        found[shard.name] = SeenShard.from_body(body)
+    return found
+
+
+def stored(seen: SeenPlan, content: str = CONTENT, sequence: int = 1) -> SeenTable:
+    """The pointer as it lies there."""
+    verdict = planned(seen, content)
+    named = pointer(shards_of(KEY.name, verdict.pieces), verdict.content_hash)
+    text = pointer_text(Identity(seen.uid, seen.generation, sequence), named, T0)
+    found = SeenTable.from_body(as_stored(holding(seen, None, text, pointer_hash(named))))
+    assert found.content_hash == verdict.content_hash
+    return found
+
+
+def served(seen: SeenPlan, content: str = CONTENT) -> SeenPlan:
+    """The plan after its status said that the pointer is stored."""
+    verdict, table = planned(seen, content), stored(seen, content)
+    return replace(seen, status=report.published(seen, verdict, table, T0))
+
+
+def test_shards_are_stored_before_the_pointer_that_names_them() -> None:
+    seen = told(plan())
+    (write,) = decide(Observation(KEY, seen, None), answered(seen), NOW)
+    assert isinstance(write, WriteShards)
+    assert "".join(piece.of(write.content) for piece in write.pieces) == CONTENT
+
+    here = Observation(KEY, seen, None, shards(seen))
+    (pointed,) = decide(here, answered(seen), NOW)
+    assert isinstance(pointed, WriteTable)
+    assert pointed.pieces == write.pieces
+
+    some = dict(list(here.shards.items())[1:])
+    (missing,) = decide(replace(here, shards=some), answered(seen), NOW)
+    assert isinstance(missing, WriteShards)
+    assert missing.pieces == write.pieces[:1]
+
+
+def test_a_shard_that_lay_there_unused_is_claimed_before_it_is_named() -> None:
+    """Else another operator, which sees it spare, might remove it meanwhile."""
+    seen = told(plan())
+    old = Observation(KEY, seen, None, shards(seen, sequence=7))
+
+    (write,) = decide(old, answered(seen), NOW)
+
+    assert isinstance(write, WriteShards)
+    assert write.sequence == 1
+
+
+def test_a_shard_that_the_stored_pointer_names_is_not_written_again() -> None:
+    seen = replace(
+        told(plan(2)), status=replace(told(plan(2)).status, summary={"tableSequence": 2})
+    )
+    here = Observation(KEY, seen, stored(plan(1)), shards(seen))
+
+    (write,) = decide(here, answered(seen, OTHER, reserved=2), NOW)
+
+    assert isinstance(write, WriteShards)
+    assert split(OTHER, LIMIT)[0] not in write.pieces
+    assert write.pieces == split(OTHER, LIMIT)[1:]
+
+
+def test_a_table_without_one_of_its_shards_is_made_whole_again() -> None:
+    seen = served(plan())
+    whole = Observation(KEY, seen, stored(seen), shards(seen))
+    assert decide(whole, State(), NOW) == ()
+
+    some = replace(whole, shards=dict(list(whole.shards.items())[1:]))
+
+    assert isinstance(decide(some, State(), NOW)[0], StartPlanning)
+    promised = replace(seen, status=replace(seen.status, summary={"tableSequence": 2}))
+    (write,) = decide(replace(some, plan=promised), answered(seen, reserved=2), NOW)
+    assert isinstance(write, WriteShards)
+    full = replace(whole, plan=promised, table=replace(stored(seen), stored_hash=None))
+    table, event = decide(full, answered(seen, reserved=2), NOW)
+    assert isinstance(table, WriteTable)
+    assert isinstance(event, EmitEvent)
+    assert event.reason is Reason.TABLE_RESTORED
+
+
+def test_spare_shards_go_after_the_grace_period_and_no_sooner() -> None:
+    seen = served(plan(), OTHER)
+    both = {**shards(seen), **shards(seen, OTHER)}
+    here = Observation(KEY, seen, stored(seen, OTHER), both)
+    spare = set(shards(seen)) - set(shards(seen, OTHER))
+    first = State().with_spare(dues(here, State(), NOW.monotonic, GRACE))
+
+    (wait,) = decide(here, first, later(10))
+    assert isinstance(wait, Wait)
+    assert wait.seconds == GRACE - 10
+    (remove,) = decide(here, first, later(GRACE))
+    assert isinstance(remove, RemoveShards)
+    assert {shard.key.name for shard in remove.shards} == spare
+
+    name = min(spare)
+    wanted = {**both, name: replace(both[name], resource_version="999")}
+    again = dues(replace(here, shards=wanted), first, later(50).monotonic, GRACE)
+    assert again[name].at == later(50).monotonic + GRACE
+
+
+def test_nothing_is_spare_while_the_table_is_not_whole_or_a_plan_is_under_way() -> None:
+    seen = plan()
+    both = {**shards(seen), **shards(seen, OTHER)}
+    here = Observation(KEY, seen, stored(seen, OTHER), both)
+    first = next(iter(shards(seen, OTHER)))
+    broken = replace(here, shards={n: s for n, s in both.items() if n != first})
+    foreign = replace(here, table=replace(stored(seen), owner_reference=None))
+
+    assert dues(here, State(), 0.0, GRACE)
+    for state, case in (
+        (State().with_planning("x"), here),
+        (answered(seen), here),  # its shards are wanted
+        (State(), broken),
+        (State(), foreign),
+        (State(), replace(here, table=None)),
+    ):
+        assert dues(case, state, 0.0, GRACE) == {}
+
+
+@pytest.mark.parametrize("change", [{"labels": {}}, {"owner_reference": None}, {"deleting": True}])
+def test_what_is_not_ours_is_never_spare(change: dict[str, object]) -> None:
+    seen = plan()
+    foreign = {n: replace(s, **change) for n, s in shards(seen).items()}  # type: ignore[arg-type]
+    others = {**foreign, **shards(seen, OTHER)}
+    here = Observation(KEY, seen, stored(seen, OTHER), others)
+
+    assert dues(here, State(), 0.0, GRACE) == {}
+
+
+def test_a_stranger_under_a_shard_s_name_is_left_alone_and_named() -> None:
+    seen = told(plan())
+    name, taken = next(iter(shards(seen).items()))
+    here = Observation(KEY, seen, None, {name: replace(taken, owner_reference=None)})
+
+    assert decide(here, answered(seen), NOW) == (ReadTable("the name is taken", name),)
+    status, _, wait = decide(here, answered(seen).with_recheck(NOW), NOW)
+    assert isinstance(status, WriteStatus)
+    found = status.status.condition(ConditionType.PUBLISHED)
+    assert found is not None
+    assert (found.reason, name in found.message) == (Reason.NAME_CONFLICT, True)
+    assert isinstance(wait, Wait)
+
+
+def test_names_of_shards_are_short_and_tell_tables_apart() -> None:
+    pieces = split(CONTENT, LIMIT)
+    for name in ("chat", "x" * 253, "a.b", "chat-0123456789abcdef"):
+        found = shards_of(name, pieces)
+        assert all(len(shard.name) <= NAME_LENGTH for shard in found)
+        assert {stem_of(shard.name) for shard in found} == {stem_of(found[0].name)}
+        assert stem_of(table_name(name)) is None
+    stems = {shards_of(n, pieces)[0].name for n in ("x" * 253, "x" * 252, "x.x", "x-x")}
+    assert len(stems) == 4
+
+
+def test_a_stored_pointer_is_valid_and_notices_an_edit() -> None:
+    seen = plan()
+    verdict = planned(seen)
+    named = pointer(shards_of(KEY.name, verdict.pieces), verdict.content_hash)
+    text = pointer_text(Identity(seen.uid, 1, 1), named, T0)
+    body = as_stored(holding(seen, None, text, pointer_hash(named)))
+    assert validate_table(json.loads(text)) == []
+
+    body["data"]["table.json"] = text.replace('"bytes":12', '"bytes":11', 1)
+
+    found = seen_map(body)
+    assert isinstance(found, SeenTable)
+    assert not found.is_untouched()

@@ -1,0 +1,1 @@
+"""Load and soak: many plans, idle plans, hostile plans, changes and faults for hours."""

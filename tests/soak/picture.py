@@ -1,0 +1,51 @@
+"""The samples as a picture: memory, descriptors and tasks over time, phases shaded."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+
+from tests.soak.probe import Sample, slope
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt  # after the backend is chosen
+
+ROWS = (("rss_mib", "memory [MiB]"), ("descriptors", "file descriptors"), ("tasks", "tasks"))
+
+
+def draw(samples: list[Sample], path: Path) -> None:
+    """Write a PNG."""
+    figure, axes = plt.subplots(len(ROWS), 1, sharex=True, figsize=(9, 7), layout="constrained")
+    seconds = [sample.seconds for sample in samples]
+    for axis, (name, label) in zip(axes, ROWS, strict=True):
+        values = [float(getattr(sample, name)) for sample in samples]
+        axis.plot(seconds, values, linewidth=1)
+        axis.set_ylabel(label)
+        axis.set_ylim(bottom=0)
+        for number, (phase, start, end) in enumerate(_spans(samples)):
+            axis.axvspan(start, end, color=f"C{number}", alpha=0.08)
+            if axis is axes[0]:
+                axis.text(start, 0, f" {phase}", fontsize=8, va="bottom")
+    axes[-1].set_xlabel("seconds")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _spans(samples: list[Sample]) -> list[tuple[str, float, float]]:
+    found: list[tuple[str, float, float]] = []
+    for sample in samples:
+        if found and found[-1][0] == sample.phase:
+            found[-1] = (sample.phase, found[-1][1], sample.seconds)
+        else:
+            found.append((sample.phase, sample.seconds, sample.seconds))
+    return found
+
+
+def slopes(samples: list[Sample], phase: str) -> dict[str, float]:
+    """Growth per hour in the second half of that phase: the first half warms up."""
+    of = [sample for sample in samples if sample.phase == phase]
+    half = of[len(of) // 2 :]
+    return {
+        name: slope([(sample.seconds, float(getattr(sample, name))) for sample in half])
+        for name, _ in ROWS
+    }
