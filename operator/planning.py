@@ -2,7 +2,8 @@
 
 A request that overruns its deadline costs its process; another one is started in its place. So it
 is where a process dies: while idle, nobody notices; at the work, the verdict says why. Plans wait
-in the order in which they came, one entry per key; namespaces take turns.
+in the order in which they came, one entry per key; namespaces take turns. One process more than are
+at work is kept warm, for the plan that takes the place of one that was stopped.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.fairness import Turns
+from archipelago.operator.fairness import PATIENCE, Turns
 from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.process import NotTaken, Worker, WorkerDied
 from archipelago.operator.question import Job, advised, verdict_of
@@ -50,6 +52,15 @@ class Limits:
     table_bytes: int = TABLE_BYTES
 
 
+@dataclass(frozen=True)
+class Work:
+    """A question that a process is at work on, since when [monotonic s]."""
+
+    job: Job
+    asking: asyncio.Task[Reply]
+    since: float
+
+
 class Planner:
     """Plans in processes; ``on_verdict`` is called with every answer that is still wanted."""
 
@@ -66,7 +77,7 @@ class Planner:
         self._metrics = metrics
         self._turns = Turns(count)
         self._waiting: dict[Key, Job] = {}
-        self._running: dict[Key, asyncio.Task[Reply]] = {}
+        self._running: dict[Key, Work] = {}
         self._arrived = asyncio.Condition()
         self._wakes: set[asyncio.Task[None]] = set()
         self._workers: set[Worker] = set()
@@ -82,13 +93,14 @@ class Planner:
         self._waiting.pop(key, None)
         running = self._running.pop(key, None)
         if running is not None:
-            running.cancel()
+            running.asking.cancel()
+            self._call_one()
 
     async def run(self) -> None:
         """Keep the processes until cancelled, then end them."""
         try:
             async with asyncio.TaskGroup() as group:
-                for number in range(self._count):
+                for number in range(self._count + (self._count > 1)):
                     group.create_task(self._keep(), name=f"planner {number}")
         finally:
             await asyncio.gather(*(worker.kill() for worker in self._workers))
@@ -157,11 +169,11 @@ class Planner:
                 log.warning("planner process ended idle", extra={"end": await worker.ended()})
                 return ENDED_IDLE
             asking = asyncio.create_task(worker.ask(job.resource), name=f"plan {job.key}")
-            self._running[job.key] = asking
             started = time.monotonic()
+            work = self._running[job.key] = Work(job, asking, started)
             try:
                 await asyncio.wait({asking}, timeout=job.time_limit + self._limits.grace)
-                wanted = self._running.get(job.key) is asking
+                wanted = self._running.get(job.key) is work
                 if wanted and self._returned(job, asking):
                     return ENDED_IDLE
                 if wanted:
@@ -173,8 +185,9 @@ class Planner:
                 elif asking.cancelled() or not asking.done():
                     return "Cancelled"
             finally:
+                if not asking.cancelled():
+                    self._turns.ended(job.key, time.monotonic() - started)
                 asking.cancel()
-                self._turns.ended(job.key, time.monotonic() - started)
 
     def _returned(self, job: Job, asking: asyncio.Task[Reply]) -> bool:
         """Put a question that was not even read back to the front; whether it was so."""
@@ -212,13 +225,26 @@ class Planner:
         """The question whose turn it is; None where the process has ended meanwhile."""
         async with self._arrived:
             while not worker.has_ended:
+                self._make_way()
                 key = self._turns.pick(self._waiting, self._running)
                 if key is not None:
                     self._turns.taken(key)
                     return self._waiting.pop(key)
-                await self._arrived.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE / 2 if self._waiting else None):
+                        await self._arrived.wait()
             self._arrived.notify()  # what woke us may have been meant for any process
             return None
+
+    def _make_way(self) -> None:
+        """Stop a question for the sake of a namespace that waits; it is asked again in its turn."""
+        since = {key: work.since for key, work in self._running.items()}
+        key = self._turns.yielding(self._waiting, since, time.monotonic())
+        if key is not None:
+            work = self._running.pop(key)
+            self._waiting = {key: work.job, **self._waiting}
+            work.asking.cancel()
+            self._turns.stopped(key)
 
 
 def _death(asking: asyncio.Task[Reply]) -> BaseException | None:

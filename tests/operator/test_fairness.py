@@ -1,6 +1,6 @@
 """Namespaces take turns at the planner; a slow one leaves a process to others."""
 
-from archipelago.operator.fairness import Turns
+from archipelago.operator.fairness import PATIENCE, Turns
 from archipelago.operator.manifests import Key
 
 MANY = [Key("busy", f"plan-{n}") for n in range(5)]
@@ -38,4 +38,35 @@ def test_where_there_is_one_process_everybody_may_have_it() -> None:
     turns = Turns(1)
     turns.ended(MANY[0], 9.0)
 
+    assert turns.pick(MANY, []) == MANY[0]
+
+
+def test_who_holds_everything_gives_up_what_it_began_last() -> None:
+    turns, running = Turns(2), {MANY[0]: 10.0, MANY[1]: 11.0}
+    late = 11.5 + PATIENCE
+
+    assert turns.yielding([MANY[2], OTHER], running, late) == MANY[1]
+    assert turns.yielding([OTHER], running, 11.0 + PATIENCE / 2) is None
+    assert turns.yielding([MANY[2]], running, late) is None
+    assert turns.yielding([], running, late) is None
+
+
+def test_nobody_gives_up_its_only_process() -> None:
+    third = Key("third", "chat")
+
+    assert Turns(2).yielding([third], {MANY[0]: 0.0, OTHER: 0.0}, 9.0) is None
+    assert Turns(1).yielding([OTHER], {MANY[0]: 0.0}, 9.0) is None
+    assert Turns(2).yielding([OTHER], {MANY[0]: 0.0}, 9.0) is None
+
+
+def test_no_more_are_at_work_than_there_are_processes() -> None:
+    assert Turns(2).pick([OTHER], MANY[:2]) is None
+    assert Turns(3).pick([OTHER], MANY[:2]) == OTHER
+
+
+def test_who_had_to_give_one_up_leaves_one_from_then_on() -> None:
+    turns = Turns(2)
+    turns.stopped(MANY[1])
+
+    assert turns.pick(MANY, MANY[:1]) is None
     assert turns.pick(MANY, []) == MANY[0]
