@@ -10,7 +10,7 @@ from tests.soak.probe import Probe, slope
 
 pytestmark = pytest.mark.cluster
 
-PLANS = 60
+PLANS = 40
 HOSTILE = 6
 LIMIT = 1 + 2 + 1
 """Seconds that a hostile plan takes at most: its own limit, the grace, and what a kill takes."""

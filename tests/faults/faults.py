@@ -1,6 +1,7 @@
 """What is done to the operator, its watches and its API server; each takes the stage it is on."""
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -185,6 +186,29 @@ def two_operators(stage: Stage) -> None:
             stage.rest(phase, PATIENCE)
     tables = sum(version.plan == name for version in bench.history.ordered("configmaps"))
     assert tables <= 2 * stage.generations[Phase.EDIT], f"{tables} versions of the ConfigMap"
+
+
+def superseded(stage: Stage) -> None:
+    """Stopped with a table on its way; another does the work; then both go on, the table too."""
+    bench, go_on = stage.bench, threading.Event()
+    (name,) = stage.names.values()
+
+    def hold(exchange: Exchange) -> None:
+        bench.stop()
+        go_on.wait(PATIENCE)
+        exchange.pass_on()
+
+    rule = Rule(writes_of(name), hold, skip=1)
+    with bench.proxy.rule(rule):
+        stage.change()
+        eventually(lambda: rule.used == 1, PATIENCE)
+        with second(bench):
+            for phase in stage.names:
+                stage.rest(phase, PATIENCE)
+            bench.go_on()
+            go_on.set()
+            assert rule.over.wait(PATIENCE)
+            stage.end()
 
 
 def lists_stale(stage: Stage) -> None:

@@ -83,6 +83,8 @@ WATCHES = (
 PROCESSES = (
     Scenario("two-operators", "B8", "two operators, an edit a second for {} s",
         faults.two_operators, 10, full=600, operators=2, phases=NO_DELETION),
+    Scenario("superseded", "B9", "stopped with a table on its way, continued after another acted",
+        faults.superseded, operators=2, phases=EDIT),
     Scenario("frozen", "B11", "SIGSTOP for {} s, then SIGCONT", faults.frozen, 10, full=120),
 )  # fmt: skip
 
