@@ -74,8 +74,9 @@ def test_processes_killed_while_idle_cost_no_plan_anything(
     plans.patch("chat", {"budgetPerHour": "8"})
 
     seconds = seconds_until(lambda: plans.ready("chat") == ("True", "Published", 2), within=10)
-    print(f"\nedit to Ready, both planners killed just before: {seconds:.2f} s")  # noqa: T201
-    assert operator.metric("planner_replacements_total") == 2
+    print(f"\nedit to Ready, all planners killed just before: {seconds:.2f} s")  # noqa: T201
+    # The one that is kept warm may not have been warm yet.
+    assert 2 <= operator.metric("planner_replacements_total") <= 3
     assert {event["reason"] for event in plans.events("chat")} == {"Published"}
 
 
