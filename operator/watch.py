@@ -25,7 +25,7 @@ from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.outages import Outages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from random import Random
     from types import SimpleNamespace
 
@@ -119,7 +119,8 @@ class Feed:
     def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
         """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
 
-        Asked for by name: kopf on its own would prefer a file in HOME to the pod's.
+        Asked for by name: kopf on its own would prefer a file in HOME to the pod's. In a pod it
+        would also ask the cluster's DNS where the API server is, which the kubelet told us.
         """
         by_file = bool(os.environ.get(KUBECONFIG))
         log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
@@ -127,7 +128,7 @@ class Feed:
         if found is None:
             raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
         return kopf.AiohttpSession(
-            server=found.server,
+            server=found.server if by_file else server_of_pod(os.environ),
             default_namespace=found.default_namespace,
             aiohttp_session=aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
@@ -225,6 +226,12 @@ class Watch:
             identity=kopf_identity(),
             stop_flag=stop,
         )
+
+
+def server_of_pod(environment: Mapping[str, str]) -> str:
+    """The API server's address as the kubelet gives it to every pod; no name, so no DNS."""
+    host, port = (environment[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _tell_of_end(error: Exception) -> None:
