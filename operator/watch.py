@@ -12,12 +12,14 @@ import logging
 import os
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import kopf
 
 from archipelago.operator.cluster import KUBECONFIG
+from archipelago.operator.credentials import Pace, server_of_pod
 from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
@@ -25,7 +27,7 @@ from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.outages import Outages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
     from random import Random
     from types import SimpleNamespace
 
@@ -99,6 +101,7 @@ class Feed:
         self._streams = streams
         self._loop = loop
         self._on_refusal = on_refusal
+        self._pace = Pace(streams.last_answer)
 
     def plan(self, event: dict[str, Any]) -> None:
         """A ServingPlan, parsed here and now."""
@@ -116,12 +119,14 @@ class Feed:
         else:
             self._hand_over(self._cache.see_table, seen)
 
-    def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
+    async def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
         """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
 
         Asked for by name: kopf on its own would prefer a file in HOME to the pod's. In a pod it
         would also ask the cluster's DNS where the API server is, which the kubelet told us.
         """
+        await asyncio.sleep(self._pace.pause())
+        self._pace.logged_in()
         by_file = bool(os.environ.get(KUBECONFIG))
         log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
         found = log_in(settings=settings)
@@ -139,7 +144,9 @@ class Feed:
             ),
         )
 
-    def _refused(self) -> None:
+    def _refused(self, status: int) -> None:
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._pace.denied()
         self._loop.call_soon_threadsafe(self._on_refusal)
 
     def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
@@ -228,12 +235,6 @@ class Watch:
         )
 
 
-def server_of_pod(environment: Mapping[str, str]) -> str:
-    """The API server's address as the kubelet gives it to every pod; no name, so no DNS."""
-    host, port = (environment[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-
-
 def _tell_of_end(error: Exception) -> None:
     """One line for what the API server said, a traceback for everything else."""
     expected = type(error).__module__.startswith("kopf.")
@@ -255,7 +256,7 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
     return "archipelago"
 
 
-def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceConfig:
+def _trace(streams: Streams, on_refusal: Callable[[int], None]) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
     async def ended(
@@ -264,8 +265,8 @@ def _trace(streams: Streams, on_refusal: Callable[[], None]) -> aiohttp.TraceCon
         params: aiohttp.TraceRequestEndParams,
     ) -> None:
         status = params.response.status
-        if status in (401, 403):
-            on_refusal()
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            on_refusal(status)
         kind = _kind(params.url.path)
         if kind and status < 400:  # noqa: PLR2004  # client and server errors
             streams.answered(kind)

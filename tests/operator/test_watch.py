@@ -2,7 +2,7 @@
 
 from archipelago.operator.handlers import Forever
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.watch import Streams, server_of_pod, still_counting
+from archipelago.operator.watch import Streams, still_counting
 
 NEVER = float("-inf")
 
@@ -35,11 +35,3 @@ def test_retries_go_on_for_ever_and_never_wait_long() -> None:
     assert len(delays) == 1000
     assert max(delays) <= 12.0
     assert not hasattr(Forever(), "__len__")
-
-
-def test_a_pod_finds_its_api_server_without_dns() -> None:
-    def told(host: str) -> str:
-        return server_of_pod({"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443"})
-
-    assert told("10.96.0.1") == "https://10.96.0.1:443"
-    assert told("fd00::1") == "https://[fd00::1]:443"
