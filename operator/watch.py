@@ -71,6 +71,10 @@ class Streams:
         self._metrics.stream_failures.labels(kind).inc()
         self._outages.failed(f"the watch of {kind}", why)
 
+    def has_answered(self, kind: str) -> bool:
+        """Whether a list or watch of that kind was ever answered."""
+        return kind in self._answered
+
     def age(self, kind: str) -> float:
         """Seconds since the last answer. A healthy watch is asked for anew every 300 s."""
         return self._clock() - self._answered.get(kind, self._started)
