@@ -3,14 +3,20 @@
 # PYTHON  the interpreter that the environment is made from (3.11 or newer)
 # VENV    where the environment lives; CI uses a fresh one outside the checkout
 # KIND    1: cluster tests run on a kind cluster (needs Docker and kind) instead of our control plane
-# BASE_IMAGE, IMAGE  what the operator's image is built on (glibc, Python 3.11 or newer, pip), its name
+# KIND_IMAGE, KIND_CONFIG  the nodes' image (empty: kind's own), what is given to kind as --config
+# BASE_IMAGE, IMAGE  what the operator's image is built on (glibc, Python 3.11 or newer, pip), its name;
+#         with KIND=1, an IMAGE that you name is taken as it is
 # FUZZ_SECONDS  how long each target of the fuzzer is run
 PYTHON ?= python3
 VENV ?= .venv
 KIND ?=
+KIND_IMAGE ?=
+KIND_CONFIG ?=
 BASE_IMAGE ?= python:3.13-slim
 IMAGE ?= archipelago-operator:0.1.0
 FUZZ_SECONDS ?= 60
+
+export IMAGE KIND_IMAGE KIND_CONFIG
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -62,8 +68,10 @@ audit: $(READY) ## bandit, with every finding that is none explained
 unit: $(READY) ## tests that need no cluster
 	$(PYTEST) -n auto -m 'not cluster'
 
+# On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
+IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))
 .PHONY: e2e
-e2e: $(READY) ## tests on a real API server; KIND=1 runs them on a kind cluster
+e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them on a kind cluster
 	$(PYTEST) -m cluster $(if $(KIND),--kind)
 
 .PHONY: faults

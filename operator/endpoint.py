@@ -82,6 +82,9 @@ class Health:
         for kind in KINDS:
             if self._streams.failing_for(kind) > LONGEST_FAILURE:
                 findings.append(f"{kind}: failing for {self._streams.failing_for(kind):.0f} s")
+            elif not self._streams.has_answered(kind):
+                # The first list goes another way: an update of the deployment must not pass yet.
+                findings.append(f"{kind}: not watched yet")
             elif self._streams.age(kind) > OLDEST_ANSWER:
                 findings.append(f"{kind}: no answer for {self._streams.age(kind):.0f} s")
         waiting = self._queue.oldest_age(time.monotonic())

@@ -25,7 +25,7 @@ STREAM = "watcher for "  # kopf's name of a task that lists and watches
 @kopf.on.login(registry=REGISTRY)
 async def login(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
     """Say how to reach the API server."""
-    return memo.feed.login(settings)
+    return await memo.feed.login(settings)
 
 
 @kopf.on.startup(registry=REGISTRY)

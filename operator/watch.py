@@ -12,12 +12,14 @@ import logging
 import os
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import kopf
 
 from archipelago.operator.cluster import KUBECONFIG
+from archipelago.operator.credentials import Pace, server_of_pod
 from archipelago.operator.errors import OperatorError
 from archipelago.operator.handlers import REGISTRY
 from archipelago.operator.manifests import PLURAL, Key
@@ -70,6 +72,10 @@ class Streams:
         self._metrics.stream_failures.labels(kind).inc()
         self._outages.failed(f"the watch of {kind}", why)
 
+    def has_answered(self, kind: str) -> bool:
+        """Whether a list or watch of that kind was ever answered."""
+        return kind in self._answered
+
     def age(self, kind: str) -> float:
         """Seconds since the last answer. A healthy watch is asked for anew every 300 s."""
         return self._clock() - self._answered.get(kind, self._started)
@@ -103,6 +109,7 @@ class Feed:
         self._loop = loop
         self._on_refusal = on_refusal
         self._on_gap = on_gap
+        self._pace = Pace(streams.last_answer)
 
     def plan(self, event: dict[str, Any]) -> None:
         """A ServingPlan, parsed here and now."""
@@ -120,18 +127,21 @@ class Feed:
         else:
             self._hand_over(self._cache.see_table, seen)
 
-    def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
+    async def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
         """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
 
-        Asked for by name: kopf on its own would prefer a file in HOME to the pod's.
+        Asked for by name: kopf on its own would prefer a file in HOME to the pod's. In a pod it
+        would also ask the cluster's DNS where the API server is, which the kubelet told us.
         """
+        await asyncio.sleep(self._pace.pause())
+        self._pace.logged_in()
         by_file = bool(os.environ.get(KUBECONFIG))
         log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
         found = log_in(settings=settings)
         if found is None:
             raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
         return kopf.AiohttpSession(
-            server=found.server,
+            server=found.server if by_file else server_of_pod(os.environ),
             default_namespace=found.default_namespace,
             aiohttp_session=aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context()),
@@ -142,7 +152,9 @@ class Feed:
             ),
         )
 
-    def _refused(self) -> None:
+    def _refused(self, status: int) -> None:
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._pace.denied()
         self._loop.call_soon_threadsafe(self._on_refusal)
 
     def _may_have_missed(self) -> None:
@@ -259,7 +271,7 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
 
 
 def _trace(
-    streams: Streams, on_refusal: Callable[[], None], on_gap: Callable[[], None]
+    streams: Streams, on_refusal: Callable[[int], None], on_gap: Callable[[], None]
 ) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
@@ -269,8 +281,8 @@ def _trace(
         params: aiohttp.TraceRequestEndParams,
     ) -> None:
         status = params.response.status
-        if status in (401, 403):
-            on_refusal()
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            on_refusal(status)
         kind = _kind(params.url.path)
         if kind and status < 400:  # noqa: PLR2004  # client and server errors
             if streams.answered(kind) or "watch" not in params.url.query:

@@ -1,7 +1,8 @@
 """A kind cluster in place of our own control plane, where Docker is present.
 
-``KIND_NODE_IMAGE`` and ``KIND_CONFIG`` in the environment are what a new cluster is made from: a
-node image that is there already where no registry can be reached, and a file for ``--config``.
+``KIND_IMAGE`` and ``KIND_CONFIG`` in the environment are what a new cluster is made from: a node
+image (kind's own where none is named; one that Docker has already needs no registry), and a file
+for ``--config`` (three nodes where none is named: ``kind.yaml`` beside this file).
 """
 
 import base64
@@ -18,6 +19,7 @@ from tests.controlplane.cluster import Cluster
 from tests.controlplane.errors import ControlPlaneError
 
 NAME = "archipelago-e2e"
+CONFIG = Path(__file__).with_name("kind.yaml")
 CREATE_SECONDS = 600
 
 
@@ -29,8 +31,8 @@ def kind_cluster(directory: Path) -> Iterator[Cluster]:
     if created:
         _kind(
             *("create", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}", "--wait=120s"),
-            *_given("image", "KIND_NODE_IMAGE"),
-            *_given("config", "KIND_CONFIG"),
+            f"--config={os.environ.get('KIND_CONFIG') or CONFIG}",
+            *([f"--image={image}"] if (image := os.environ.get("KIND_IMAGE")) else []),
         )
     else:
         _kind("export", "kubeconfig", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
@@ -39,6 +41,11 @@ def kind_cluster(directory: Path) -> Iterator[Cluster]:
     finally:
         if created:
             _kind("delete", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
+
+
+def load(image: str) -> None:
+    """Bring an image that Docker has to every node."""
+    _kind("load", "docker-image", image, f"--name={NAME}")
 
 
 def _cluster(kubeconfig: Path, directory: Path) -> Cluster:
@@ -62,11 +69,6 @@ def _cluster(kubeconfig: Path, directory: Path) -> Cluster:
         kubectl_binary=Path(kubectl),
         directory=directory,
     )
-
-
-def _given(option: str, variable: str) -> list[str]:
-    value = os.environ.get(variable)
-    return [f"--{option}={value}"] if value else []
 
 
 def _kind(*arguments: str) -> str:

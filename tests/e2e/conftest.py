@@ -1,11 +1,15 @@
-"""The operator of a test: its account, its namespace, its process."""
+"""The operator of a test: its account, its namespace, its process or, on kind, its image."""
 
-from collections.abc import Iterator
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.controlplane import Cluster
+from tests.controlplane.kind import load
 from tests.e2e.operators import Operator, Plans, grant, running
 
 
@@ -30,3 +34,37 @@ def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
 def operator(prepared: Operator) -> Iterator[Operator]:
     with running(prepared) as started:
         yield started
+
+
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+    """Note a measured figure; `pytest -s` and the JUnit report show it."""
+
+    def note(what: str, seconds: float) -> None:
+        record_property(what, round(seconds, 2))
+        print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
+
+    return note
+
+
+@pytest.fixture(scope="session")
+def kind(request: pytest.FixtureRequest) -> Cluster:
+    """A cluster whose nodes run pods."""
+    if not request.config.getoption("kind"):
+        pytest.skip("needs nodes: make e2e KIND=1")
+    found: Cluster = request.getfixturevalue("cluster")
+    return found
+
+
+@pytest.fixture(scope="session")
+def image(kind: Cluster) -> str:
+    """The operator's image, on every node: what IMAGE names, as `make image` builds it."""
+    del kind
+    name = os.environ.get("IMAGE") or "archipelago-operator:0.1.0"
+    docker = shutil.which("docker")
+    assert docker, "no docker on the PATH"
+    there = subprocess.run([docker, "image", "inspect", name], check=False, capture_output=True)
+    if there.returncode:
+        pytest.fail(f"Docker has no image {name}: make image IMAGE={name}", pytrace=False)
+    load(name)
+    return name

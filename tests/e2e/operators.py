@@ -222,3 +222,10 @@ def seconds_until(condition: Any, within: float) -> float:  # noqa: ANN401  # a 
     started = time.monotonic()
     eventually(condition, within)
     return time.monotonic() - started
+
+
+def refused(cluster: Cluster) -> float:
+    """Requests since the API server's start whose credentials it did not take."""
+    name = 'authentication_attempts{result="error"}'
+    lines = cluster.kubectl("get", "--raw", "/metrics").stdout.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import Cluster, ControlPlane, ControlPlaneError, eventually
-from tests.controlplane.kind import kind_cluster
+from tests.controlplane.kind import CONFIG, kind_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -281,7 +281,7 @@ def test_a_kind_cluster_is_deleted_only_where_it_was_made(
     stand_in.write_text(KIND.format(log=log, existing=existing, kubeconfig=controlplane.kubeconfig))
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("KIND_NODE_IMAGE", "node:1")
+    monkeypatch.setenv("KIND_IMAGE", "node:1")
     monkeypatch.setenv("KIND_CONFIG", "")
 
     with kind_cluster(tmp_path) as cluster, cluster.namespace() as name:
@@ -292,7 +292,7 @@ def test_a_kind_cluster_is_deleted_only_where_it_was_made(
     lines = log.read_text().splitlines()
     assert [line.split()[0] for line in lines] == commands
     created = [line for line in lines if line.startswith("create")]
-    assert all("--image=node:1" in line and "--config" not in line for line in created)
+    assert all("--image=node:1" in line and f"--config={CONFIG}" in line for line in created)
 
 
 def get(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:

@@ -20,17 +20,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 POLL = 0.1
 
 
-@pytest.fixture
-def report(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
-    """Note a measured figure; `pytest -s` and the JUnit report show it."""
-
-    def note(what: str, seconds: float) -> None:
-        record_property(what, round(seconds, 2))
-        print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
-
-    return note
-
-
 def example(name: str) -> dict[str, Any]:
     spec: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())["spec"]
     return spec

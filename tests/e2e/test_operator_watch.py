@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane import Cluster, ControlPlane, eventually
-from tests.e2e.operators import Operator, Plans, running, seconds_until, small
+from tests.e2e.operators import ACCOUNT, Operator, Plans, refused, running, seconds_until, small
 from tests.faults.proxy import proxied
 
 pytestmark = pytest.mark.cluster
 
 WATCHES = ("the watch of servingplans", "the watch of configmaps")
 OUTAGE = 8.0
+GONE = 10.0  # seconds without an account
+MOST_REFUSED = 40  # requests in that time; without a pause it is 35 each second
 
 
 def test_an_outage_of_the_api_server_is_told_once_a_watch(
@@ -61,3 +63,24 @@ def test_a_watch_that_ends_in_an_error_is_started_again(
             ended = [line for line in operator.lines() if "watches ended" in line["message"]]
             assert 2 <= len(ended) <= 3
             assert not [line for line in ended if "exception" in line]
+
+
+def test_an_account_that_is_gone_is_not_asked_for_all_the_time(
+    controlplane: ControlPlane, plans: Plans, prepared: Operator
+) -> None:
+    """At a 401 kopf reads the credentials anew and asks again at once, for ever."""
+    plans.kubectl("create", "serviceaccount", "short-lived")
+    whom = f"--serviceaccount={plans.namespace}:short-lived"
+    plans.kubectl("create", "rolebinding", "short-lived", f"--clusterrole={ACCOUNT}", whom)
+    prepared.kubeconfig = controlplane.service_account_kubeconfig(plans.namespace, "short-lived")
+    with running(prepared) as operator:
+        plans.kubectl("delete", "serviceaccount", "short-lived")
+        with controlplane.apiserver_stopped():  # which ends the watches that it let in before
+            pass
+        before = refused(controlplane)
+        time.sleep(GONE)
+        times = refused(controlplane) - before
+
+        print(f"\n{times:g} refused requests in {GONE:g} s")  # noqa: T201
+        assert 1 <= times <= MOST_REFUSED
+        assert operator.is_running()

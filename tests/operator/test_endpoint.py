@@ -50,3 +50,17 @@ async def test_a_taken_port_is_named() -> None:
         with pytest.raises(SettingsError, match=f"ARCHIPELAGO_HTTP_PORT={port}.*in use"):
             async with serve(health(), "127.0.0.1", port):
                 pass
+
+
+def test_it_is_not_ready_before_both_watches_were_answered() -> None:
+    """An update must not take an operator that sees no change for one that works."""
+    metrics = Metrics()
+    streams = Streams(metrics)
+    health = Health(streams, KeyedQueue(Backoff(Random(1))), Lag(metrics), metrics)  # noqa: S311
+    health.listed = True
+    kinds = ("servingplans", "configmaps")
+    assert health.not_ready() == [f"{kind}: not watched yet" for kind in kinds]
+    streams.answered("servingplans")
+    assert health.not_ready() == ["configmaps: not watched yet"]
+    streams.answered("configmaps")
+    assert health.not_ready() == []
