@@ -12,10 +12,13 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 from archipelago.operator.plugin import splan
 from archipelago.planner.cli import cli
 from archipelago.planner.errors import SpecError
+from archipelago.planner.spec import load_resource
+from archipelago.planner.whatif import changed
 from tests.docs.answers import differences
 from tests.docs.blocks import REPO, Page, names, page, pages
 from tests.docs.documents import documents, problem, to_apply
@@ -138,6 +141,26 @@ def _missing(group: click.Group, rest: Sequence[str]) -> str:
                 return f"no {word}"
             command = command.commands[word]
     return ""
+
+
+def test_each_change_in_the_table_of_what_ifs_changes_a_plan() -> None:
+    """All of them to one plan that has a pool, a model and a link of these names."""
+    table = (REPO / "docs" / "questions.md").read_text().partition("## what if")[2]
+    rows = re.findall(r"^\| (`.*?`) \|", table.partition("\n## ")[0], re.MULTILINE)
+    changes = [change for row in rows for change in re.findall(r"`([^`]+)`", row)]
+    assert len(changes) >= 14
+    body = yaml.safe_load((REPO / "examples" / "06-two-zones.yaml").read_text())
+    spec = body["spec"]
+    spec["models"][0]["name"] = "llama"
+    spec["network"]["links"][0]["name"] = "wan"
+    spec["budgetPerHour"] = "100"
+    spec["pools"][1].update(
+        domains=[{"name": "rack-1", "nodes": 3, "class": "zone-b"}], maxCount=32
+    )
+    for pool in spec["pools"]:
+        pool["pricePerGPUHour"] = "2"
+    before = load_resource(body)
+    assert [change for change in changes if changed(before, (change,)) == before] == []
 
 
 # The tests of the tests: what is planted is found.
