@@ -33,10 +33,13 @@ def test_an_outage_of_the_api_server_is_told_once_a_watch(
 
     told = [line for line in operator.lines()[before:] if line["logger"].endswith("outages")]
     said = Counter((line["level"], line["message"]) for line in told)
-    assert said == {
-        **{("WARNING", f"{watch}: fails, and is tried until it works"): 1 for watch in WATCHES},
-        **{("INFO", f"{watch}: works again"): 1 for watch in WATCHES},
+    watched = {
+        *(("WARNING", f"{watch}: fails, and is tried until it works") for watch in WATCHES),
+        *(("INFO", f"{watch}: works again") for watch in WATCHES),
     }
+    # What else was asked for meanwhile is told once, too: a full list may have been due.
+    assert watched <= set(said)
+    assert set(said.values()) == {1}
     assert [line for line in operator.lines() if line["level"] == "ERROR"] == []
     assert not [line for line in operator.lines() if line["logger"].startswith("kopf")]
     assert max(map(len, operator.log.read_text().splitlines())) < 600
