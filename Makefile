@@ -71,8 +71,9 @@ unit: $(READY) ## tests that need no cluster
 # On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
 IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))
 .PHONY: e2e
+# Two control planes side by side, each with whole files: these tests mostly wait.
 e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them on a kind cluster
-	$(PYTEST) -m cluster $(if $(KIND),--kind)
+	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 2 --dist loadfile)
 
 .PHONY: faults
 faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all writes; 17 minutes

@@ -46,7 +46,7 @@ class Operator:
     def start(self) -> None:
         """Start it and return when it is ready."""
         self.begin()
-        eventually(self.is_ready, within=30)
+        eventually(self.is_ready, within=60)
 
     def begin(self) -> None:
         """Start it without waiting."""

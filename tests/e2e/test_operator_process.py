@@ -212,7 +212,7 @@ def test_a_wrong_setting_ends_it_with_a_sentence(prepared: Operator) -> None:
     wrong.begin()
     assert wrong.process is not None
 
-    assert wrong.process.wait(10) == 2
+    assert wrong.process.wait(30) == 2
     assert wrong.log.read_text() == "ARCHIPELAGO_PLANNERS='many': use 1..64\n"
 
 
@@ -244,7 +244,7 @@ def test_without_credentials_it_ends_with_a_sentence(prepared: Operator, tmp_pat
         lost.begin()
         assert lost.process is not None
 
-        assert lost.process.wait(10) == 2, name
+        assert lost.process.wait(30) == 2, name
         (line,) = log.read_text().splitlines()
         assert "KUBECONFIG" in line
         assert str(name) in line
@@ -258,6 +258,6 @@ def test_a_taken_port_ends_it_with_a_sentence(prepared: Operator) -> None:
         second.begin()
         assert second.process is not None
 
-        assert second.process.wait(10) == 2
+        assert second.process.wait(30) == 2
     (line,) = second.log.read_text().splitlines()
     assert f"ARCHIPELAGO_HTTP_PORT={port}" in line
