@@ -41,7 +41,7 @@ class AuditEvent:
         """Read one record of the log."""
         target = record.get("objectRef", {})
         return cls(
-            user=record["user"]["username"],
+            user=record["user"].get("username", ""),  # none where it was not let in
             verb=record["verb"],
             group=target.get("apiGroup", ""),
             resource=target.get("resource", ""),

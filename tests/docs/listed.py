@@ -21,6 +21,8 @@ class Listed:
 DOCKER = "needs Docker and a base image; what Docker is given is tested"
 IMAGE = ("tests/deploy/test_image.py", "prepare")
 CI = (".ci/run", "make setup")
+KIND = "needs Docker and kind; `make e2e KIND=1` does the same"
+ON_KIND = ("tests/e2e/test_kind.py", "def test_")
 
 # Of each `make` line `make -n` is run too: the target exists and its recipe can be expanded.
 COMMANDS = {
@@ -41,6 +43,20 @@ COMMANDS = {
     "make recovery": Listed(
         "20 minutes; the same scenarios are played at a smaller scale",
         by=("tests/faults/test_scenarios.py", "scenario"),
+    ),
+    "make e2e KIND=1": Listed(KIND, by=ON_KIND),
+    "make e2e KIND=1 BASE_IMAGE=debian-with-python:12": Listed(KIND, by=ON_KIND),
+    "make e2e KIND=1 IMAGE=archipelago-operator:0.1.0": Listed(KIND, by=ON_KIND),
+    "make e2e KIND=1 KIND_IMAGE=node:v1.36.3 KIND_CONFIG=my.yaml": Listed(KIND, by=ON_KIND),
+    "kind create cluster --name archipelago-e2e --config tests/controlplane/kind.yaml": Listed(
+        KIND, by=("tests/controlplane/kind.py", '"create"')
+    ),
+    "kind load docker-image archipelago-operator:0.1.0 --name archipelago-e2e": Listed(
+        KIND, by=("tests/controlplane/kind.py", '"load"')
+    ),
+    "kubectl -n archipelago-system rollout status deployment/archipelago-operator": Listed(
+        "a Deployment gets pods only where there are nodes",
+        by=("tests/e2e/deployments.py", "rollout"),
     ),
     "make image": Listed(DOCKER, by=IMAGE),
     "make image IMAGE=archipelago-operator:0.1.0": Listed(DOCKER, by=IMAGE),
