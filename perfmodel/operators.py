@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.perfmodel.architecture import GroupedAttention, LatentAttention
-from archipelago.perfmodel.efficiency import efficiency
 from archipelago.perfmodel.memory import kv_elements_per_gpu
 from archipelago.perfmodel.precision import BF16_BYTES
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.efficiency import Efficiency
+    from archipelago.perfmodel.efficiency import Efficiency, EngineFit
     from archipelago.perfmodel.model import FloatArray
 
 ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
@@ -37,12 +36,14 @@ class Operator:
     """One kernel on one GPU: operations and bytes per pass, per token and per attended position.
 
     ``rate`` [FLOP/s] and ``bandwidth`` [B/s] are what the kernel reaches, not the peaks.
-    ``serial``: compute and memory time add up, because the kernel does not overlap them.
+    ``flops_pass``: operations that are paid whatever the number of tokens. ``serial``: compute and
+    memory time add up, because the kernel does not overlap them.
     """
 
     name: str
     rate: float
     bandwidth: float
+    flops_pass: float = 0.0
     flops_token: float = 0.0
     flops_context: float = 0.0
     bytes_pass: float = 0.0
@@ -52,7 +53,8 @@ class Operator:
 
     def seconds(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
         """Time of a pass over ``tokens`` that attend to ``context`` positions in all [s]."""
-        compute = (self.flops_token * tokens + self.flops_context * context) / self.rate
+        worked = self.flops_pass + self.flops_token * tokens + self.flops_context * context
+        compute = worked / self.rate
         moved = self.bytes_pass + self.bytes_token * tokens + self.bytes_context * context
         memory = moved / self.bandwidth
         return compute + memory if self.serial else np.maximum(compute, memory)
@@ -64,11 +66,11 @@ class Kernels:
 
     accelerator: Accelerator
     model: ModelArchitecture
-    engine: str
+    fit: EngineFit
 
     def reached(self, dtype: str) -> Efficiency:
         """Efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
-        return efficiency(self.accelerator, self.accelerator.operand(dtype), self.engine)
+        return self.fit.reached(self.accelerator.operand(dtype))
 
     def activation(self, dtype: str) -> float:
         """Bytes moved to read one activation for a product with weights of type ``dtype``."""
@@ -94,6 +96,7 @@ class Kernels:
             name,
             rate=reached.mfu * self.accelerator.peak(dtype),
             bandwidth=reached.mbu * self.accelerator.bandwidth,
+            flops_pass=2 * inputs * outputs * reached.ramp_rows,
             flops_token=2 * inputs * outputs,
             bytes_pass=inputs * outputs * weight,
             bytes_token=inputs * self.activation(dtype) + outputs * BF16_BYTES,
@@ -219,7 +222,7 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
     core = Operator(
         "attention",
-        rate=reached.prefill_attention_mfu * kernels.accelerator.bf16,
+        rate=reached.latent_prefill_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * per_head,
         bytes_token=2 * heads * per_head * BF16_BYTES,

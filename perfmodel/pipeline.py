@@ -66,6 +66,8 @@ class Pipeline:
         for number, stage in enumerate(placed, start=1):
             stage.check_weights(number)
         self._stages = Counter(placed)  # equal stages take equal time: how many of each
+        # One engine drives all sections from the host of the first.
+        self._overheads = self.settings.on(self.sections[0].accelerator).overheads
 
     @property
     def max_length(self) -> int:
@@ -87,7 +89,7 @@ class Pipeline:
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Seconds to the first token of one prompt: all of its passes through all stages."""
         prompt = Prompt.of(length, self.settings)
-        total = prompt.passes * self.settings.overheads.step
+        total = prompt.passes * self._overheads.step
         for stage, count in self._stages.items():
             total = total + count * stage.prefill(prompt)
         return np.asarray(total)
@@ -99,7 +101,7 @@ class Pipeline:
         """
         prompt = Prompt.of(length, self.settings)
         slowest = np.max([stage.prefill(prompt) for stage in self._stages], axis=0)
-        host = self.settings.overheads.step / self.parallelism.pp
+        host = self._overheads.step / self.parallelism.pp
         return np.asarray(slowest + prompt.passes * host)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
@@ -120,7 +122,7 @@ class Pipeline:
             seconds = stage.decode(tokens, context)
             slowest = np.maximum(slowest, seconds)
             total = total + count * seconds
-        spent = self.settings.overheads
+        spent = self._overheads
         host = spent.step + spent.sequence * running
         return np.asarray(np.maximum(np.minimum(running, stages) * slowest, total) + host)
 

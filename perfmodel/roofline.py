@@ -63,6 +63,7 @@ class Roofline:
         every = layers.whole(architecture)
         self._layers = Stage(architecture, every, parallelism, self._network, self.settings)
         self._kv_tokens_per_copy = self._fit()
+        self._overheads = self.settings.on(accelerator).overheads
 
     @property
     def max_length(self) -> int:
@@ -89,7 +90,7 @@ class Roofline:
         prompt = Prompt.of(length, self.settings)
         blocks = self._layers.prefill_pass(prompt)
         head = self._layers.head(np.ones_like(prompt.tokens))
-        host = self.settings.overheads.step
+        host = self._overheads.step
         return prompt.passes * (blocks + self._handovers(prompt.tokens) + host) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
@@ -109,7 +110,7 @@ class Roofline:
         tokens = np.maximum(1.0, running / self.parallelism.pp)
         context = kv_tokens / (self.parallelism.dp * self.parallelism.pp)
         blocks = self._layers.decode_pass(tokens, context)
-        spent = self.settings.overheads
+        spent = self._overheads
         host = spent.step + spent.sequence * running
         return blocks + self._layers.head(tokens) + self._handovers(tokens) + host
 

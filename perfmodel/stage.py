@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.efficiency import ANY, overheads
+from archipelago.perfmodel.efficiency import ANY, engine_fit
 from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.experts import SparseBlock
 from archipelago.perfmodel.memory import MemoryPolicy
@@ -20,9 +20,10 @@ from archipelago.perfmodel.operators import Kernels, attention, dense_ffn, outpu
 from archipelago.perfmodel.precision import BF16_BYTES
 
 if TYPE_CHECKING:
+    from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.communication import Network
-    from archipelago.perfmodel.efficiency import Overheads
+    from archipelago.perfmodel.efficiency import EngineFit, Overheads
     from archipelago.perfmodel.layers import LayerCounts
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.operators import Operator
@@ -33,15 +34,18 @@ if TYPE_CHECKING:
 class EngineSettings:
     """How the engine runs the model.
 
-    ``engine``: key of the efficiencies. ``chunk``: tokens of a prefill pass; longer prompts run
-    in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose cache is
-    already there, in [0, 1).
+    ``engine`` and ``version``: key of the efficiencies; ``fit``: explicit values in their place,
+    for one accelerator (a fit to measurements). ``chunk``: tokens of a prefill pass; longer
+    prompts run in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose
+    cache is already there, in [0, 1).
     """
 
     engine: str = ANY
     chunk: int = 8192
     prefix_hit: float = 0.0
     memory: MemoryPolicy = field(default_factory=MemoryPolicy)
+    version: str = ANY
+    fit: EngineFit | None = None
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
@@ -50,10 +54,9 @@ class EngineSettings:
                 f"valid are chunk >= 1 and 0 <= prefix_hit < 1"
             )
 
-    @property
-    def overheads(self) -> Overheads:
-        """Time outside the operators."""
-        return overheads(self.engine)
+    def on(self, accelerator: Accelerator) -> EngineFit:
+        """What the engine reaches and costs on ``accelerator``."""
+        return self.fit or engine_fit(accelerator, self.engine, self.version)
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,20 @@ class Stage:
         return tuple((layers, window) for layers, window in pairs if layers)
 
     @cached_property
+    def _fit(self) -> EngineFit:
+        return self.settings.on(self.network.accelerator)
+
+    @property
     def _overheads(self) -> Overheads:
-        return self.settings.overheads
+        return self._fit.overheads
+
+    @cached_property
+    def _links(self) -> Network:
+        return self.network.run_by(self._overheads)
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return Kernels(self.network.accelerator, self.model, self.settings.engine)
+        return Kernels(self.network.accelerator, self.model, self._fit)
 
     @cached_property
     def _operators(self) -> dict[str, tuple[Operator, ...]]:
@@ -165,8 +176,7 @@ class Stage:
         experts = self.model.experts
         if experts is None or not self.counts.sparse:
             return None
-        imbalance = self._overheads.expert_imbalance
-        return SparseBlock(self._kernels, experts, self.parallelism, self.network, imbalance)
+        return SparseBlock(self._kernels, experts, self.parallelism, self._links)
 
     def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
         return self._run(phase, tokens, context) + self._all_reduce(tokens)
@@ -186,7 +196,7 @@ class Stage:
         return total
 
     def _all_reduce(self, tokens: FloatArray) -> FloatArray:
-        return self.network.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
+        return self._links.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
 
 
 def handed_over(model: ModelArchitecture, length: FloatArray) -> FloatArray:

@@ -106,7 +106,8 @@ def test_expert_weights_stream_as_the_measured_kernels_do() -> None:
         island = Roofline(accelerator("H100"), model, Parallelism(dp=gpus, ep=gpus), 8)
         assert island._layers._sparse is not None
         seconds = (
-            island._layers._sparse.routed(np.array(8.0)) + island.settings.overheads.expert_layer
+            island._layers._sparse.routed(np.array(8.0))
+            + island.settings.on(island.accelerator).overheads.expert_layer
         )
         assert float(seconds) == pytest.approx(measured, rel=0.10)
 
