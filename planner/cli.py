@@ -38,6 +38,11 @@ Exit codes:
   0  every mean latency keeps its target
   1  the answer is no: a mean is above its target by more than 5 %
   2  the question cannot be answered: bad input or bad usage"""
+VALIDATE_CODES = """\b
+Exit codes:
+  0  every bar is reached
+  1  the answer is no: a bar is not reached
+  2  the question cannot be answered: no measurements, bad input or bad usage"""
 NODES_CODES = """\b
 Exit codes:
   0  every GPU node is counted, or is left out for its state
@@ -322,6 +327,30 @@ def inventory(path: str, form: str, model: str | None, workload_path: str | None
     from archipelago.planner.commands import inventory as command
 
     return command.run(path, form, model, workload_path)
+
+
+@cli.command(epilog=VALIDATE_CODES, short_help="The performance model beside measurements.")
+@click.option(
+    "--data",
+    metavar="FOLDER",
+    default="../shared/data",
+    show_default=True,
+    help="Where the published measurements lie.",
+)
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case. Repeatable.")
+@click.option("--page", metavar="FILE", help="Also write FILE (Markdown) and its plots.")
+@output("table", "json")
+@quiet
+def validate(data: str, names: tuple[str, ...], page: str | None, form: str, quiet: bool) -> int:
+    """Compare the performance model with published measurements, and with the bars it is held to.
+
+    Prints median, 90th percentile and bias of the errors per accelerator, engine, model, phase and
+    metric, the rows that were left out by which rule, and how groups were held out. Cases whose
+    data are absent are skipped and say so.
+    """
+    from archipelago.planner.commands import validate as command
+
+    return command.run(data, names, form, page, quiet)
 
 
 @cli.group(epilog=EXIT_CODES)
