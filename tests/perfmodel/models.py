@@ -11,18 +11,66 @@ import numpy as np
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.fitted import Fitted, Limits, Samples, fit_xiong
 from archipelago.perfmodel.lengths import RangeMoments
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline
+from archipelago.perfmodel.shallowsim import Shallowsim
+from archipelago.perfmodel.table import MeasuredTable, Measurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
-FAMILIES: dict[str, Callable[..., PerformanceModel]] = {"roofline": Roofline}
+
+def sampled(model: PerformanceModel, most: int) -> tuple[Samples, Samples]:
+    """What a profiling run of an island would measure, without noise: prompts and steps."""
+    batch, length = (x.ravel() for x in np.meshgrid([1.0, 2, 4, 8], [128.0, 512, 2048, 8192]))
+    prefill = Samples(batch, length, batch * model.prefill_occupancy(length))
+    sequences = np.unique(np.geomspace(1, most, 12).round())
+    b, context = (x.ravel() for x in np.meshgrid(sequences, [16.0, 256, 1024, 4096, 16_384]))
+    return prefill, Samples(b, context, model.decode_step_time(b, b * context))
+
+
+def fitted(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> Fitted:
+    """Xiong's eight parameters, fitted to what the roofline says of the same island."""
+    like = Roofline(card, model, split, per_node, most)
+    return Fitted(fit_xiong(*sampled(like, like.max_sequences())), Limits.of(like))
+
+
+def measured(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> MeasuredTable:
+    """A table of what the roofline says of the same island, that extends itself."""
+    like = Roofline(card, model, split, per_node, most)
+    _, decode = sampled(like, like.max_sequences())
+    lengths = np.geomspace(1, 131_072, 40)
+    points = Measurements(
+        lengths,
+        like.prefill_time(lengths),
+        decode.batch,
+        decode.batch * decode.length,
+        decode.seconds,
+    )
+    return MeasuredTable(points, Limits.of(like), copies=split.dp * split.pp, extend=True)
+
+
+FAMILIES: dict[str, Callable[..., PerformanceModel]] = {
+    "roofline": Roofline,
+    "shallowsim": Shallowsim,
+    "fitted": fitted,
+    "table": measured,
+}
 """Every performance model that the conformance suite must accept; later ones join here."""
+
+SHALLOW = {"deepseek/H200/ep8", "deepseek/H800/ep32"}
+"""Islands that shallowsim knows model and device of, and has room for."""
 
 ISLANDS = {
     "llama-8b/H100": ("H100", "Llama-3.1-8B", "bf16", Parallelism()),
@@ -57,7 +105,14 @@ PIPELINES = {
 }
 """Islands of several pools: model, precision, tp, and (accelerator, GPUs, layers) per section."""
 
-CASES = (*product(FAMILIES, ISLANDS), *(("pipeline", name) for name in PIPELINES))
+CASES = (
+    *(
+        (family, name)
+        for family, name in product(FAMILIES, ISLANDS)
+        if family != "shallowsim" or name in SHALLOW
+    ),
+    *(("pipeline", name) for name in PIPELINES),
+)
 """Every island that keeps the promises of ``PerformanceModel``, as arguments of ``island``."""
 
 
