@@ -8,12 +8,14 @@ running sequences: per token of a sequence B / output prompts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from archipelago.perfmodel.model import PerformanceModel
+
 if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.model import FloatArray
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,45 @@ def collocated_tpot(
     step = model.decode_step_time(batch, batch * loop.context)
     between = batch / loop.output * model.prefill_occupancy(loop.length)
     return np.asarray(step + interference * between)
+
+
+class Chunked(Protocol):
+    """What ``chunked_tpot`` asks beside a performance model: steps that carry part of a prompt."""
+
+    def mixed_step_time(
+        self,
+        sequences: FloatArray,
+        kv_tokens: FloatArray,
+        prompt_tokens: FloatArray,
+        pairs: FloatArray,
+    ) -> FloatArray:
+        """Seconds per token of such a step; arguments as in ``Roofline``."""
+
+
+class ChunkedModel(PerformanceModel, Chunked, Protocol):
+    """A performance model that knows steps with part of a prompt."""
+
+
+def chunked_tpot(model: ChunkedModel, loop: ClosedLoop, chunk: float) -> FloatArray:
+    """Mean seconds per output token where prompts run in chunks beside the sequences [s].
+
+    While B sequences make a token each, B l / o tokens of prompts are due. They fit into a share
+    f = B l / (o chunk) of the steps; the others are plain: (1 - f) step + f mixed. Where f would
+    exceed 1 every step carries a chunk, and only as many sequences decode as prompts arrive for:
+    B = chunk o / l. The scheduler is Sarathi-Serve's (arXiv:2403.02310, algorithm 3).
+
+    Args:
+        model: The island.
+        loop: Clients, input and output lengths; they broadcast.
+        chunk: Tokens of prompts in a step that carries any.
+    """
+    batch = loop.batch(model)
+    kept = np.minimum(batch, np.maximum(1.0, chunk * loop.output / loop.length))
+    share = np.minimum(1.0, kept * loop.length / (loop.output * chunk))
+    cached = kept * loop.context
+    pairs = chunk * (loop.length + 1) / 2
+    mixed = model.mixed_step_time(kept, cached, np.asarray(float(chunk)), pairs)
+    return np.asarray((1 - share) * model.decode_step_time(kept, cached) + share * mixed)
 
 
 def collocated_ttft(model: PerformanceModel, loop: ClosedLoop) -> FloatArray:

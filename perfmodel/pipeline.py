@@ -15,7 +15,8 @@ import numpy as np
 from archipelago.perfmodel.balance import Typical, balanced_layers, layer_splits
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.placement import Mould, Placed, Section, place, stack
-from archipelago.perfmodel.stage import EngineSettings, Prompt, handed_over
+from archipelago.perfmodel.settings import EngineSettings, Prompt
+from archipelago.perfmodel.stage import handed_over
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,8 @@ class Pipeline:
             total = total + count * seconds
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        return np.asarray(np.maximum(np.minimum(running, stages) * slowest, total) + host)
+        step = np.maximum(np.minimum(running, stages) * slowest, total) + host
+        return np.asarray(step * self.settings.per_token)
 
 
 def _placed(mould: Mould, sections: Sequence[Section]) -> list[Placed]:

@@ -15,7 +15,8 @@ import numpy as np
 from archipelago.perfmodel import layers, memory
 from archipelago.perfmodel.communication import Network
 from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.stage import EngineSettings, Prompt, Stage, handed_over
+from archipelago.perfmodel.settings import EngineSettings, LatentForm, Prompt, Speculation
+from archipelago.perfmodel.stage import Stage, handed_over
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.parallelism import Parallelism
 
-__all__ = ["EngineSettings", "Roofline"]
+__all__ = ["EngineSettings", "LatentForm", "Roofline", "Speculation"]
 
 
 class Roofline:
@@ -94,8 +95,12 @@ class Roofline:
         return prompt.passes * (blocks + self._handovers(prompt.tokens) + host) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Island-seconds of one prompt: copies work side by side, pipeline stages overlap."""
-        return self.prefill_time(length) / (self.parallelism.dp * self.parallelism.pp)
+        """Island-seconds of one prompt: copies work side by side, pipeline stages overlap.
+
+        Where the stages are unequal the fullest decides.
+        """
+        fullest = self._uneven(np.array(float(self.parallelism.pp))) / self.parallelism.pp
+        return self.prefill_time(length) * (fullest / self.parallelism.dp)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Seconds per token with ``sequences`` running and ``kv_tokens`` cached on the island.
@@ -109,10 +114,53 @@ class Roofline:
         running = np.maximum(1.0, sequences / self.parallelism.dp)
         tokens = np.maximum(1.0, running / self.parallelism.pp)
         context = kv_tokens / (self.parallelism.dp * self.parallelism.pp)
-        blocks = self._layers.decode_pass(tokens, context)
+        blocks = self._uneven(running) * self._layers.decode_pass(tokens, context)
+        return self._step(blocks, tokens * self.settings.rows, running) * self.settings.per_token
+
+    def mixed_step_time(
+        self,
+        sequences: FloatArray,
+        kv_tokens: FloatArray,
+        prompt_tokens: FloatArray,
+        pairs: FloatArray,
+    ) -> FloatArray:
+        """Seconds per token of a step that carries a chunk of prompts beside its sequences.
+
+        Args:
+            sequences: As in ``decode_step_time``.
+            kv_tokens: Cached tokens of the sequences.
+            prompt_tokens: Tokens of prompts in the step, over all copies.
+            pairs: Positions that these attend to in all; a whole prompt of l tokens in chunks of c
+                attends to c (l + 1) / 2 per chunk on average.
+        """
+        sequences, kv_tokens, prompt_tokens, pairs = np.broadcast_arrays(
+            *(np.asarray(x, dtype=float) for x in (sequences, kv_tokens, prompt_tokens, pairs))
+        )
+        running = np.maximum(1.0, sequences / self.parallelism.dp)
+        ways = self.parallelism.dp * self.parallelism.pp
+        tokens = np.maximum(1.0, running / self.parallelism.pp)
+        blocks = self._layers.mixed_pass(
+            tokens, kv_tokens / ways, prompt_tokens / ways, pairs / ways
+        )
+        rows = tokens * self.settings.rows + prompt_tokens / ways
+        step = self._step(self._uneven(running) * blocks, rows, running)
+        return np.asarray(step * self.settings.per_token)
+
+    def _step(self, blocks: FloatArray, rows: FloatArray, running: FloatArray) -> FloatArray:
+        """Layers, output head, hand-overs and host work of one step [s]."""
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        return blocks + self._layers.head(tokens) + self._handovers(tokens) + host
+        return blocks + self._layers.head(rows) + self._handovers(rows) + host
+
+    def _uneven(self, running: FloatArray) -> FloatArray | float:
+        """What stages of unequal length cost: the fullest has ceil(L / pp) layers, not L / pp.
+
+        With a micro-batch in every stage all wait for the fullest; one alone passes L layers.
+        """
+        layers, pp = self.architecture.layers, self.parallelism.pp
+        if layers % pp == 0:
+            return 1.0
+        return np.maximum(1.0, np.minimum(running, pp) * -(-layers // pp) / layers)
 
     def _fit(self) -> int:
         """KV tokens of one copy; raises where not even the weights fit."""

@@ -6,21 +6,18 @@ A layer is the sum of its operators, its communication and a fixed overhead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.efficiency import ANY, engine_fit
-from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.experts import SparseBlock
-from archipelago.perfmodel.memory import MemoryPolicy
 from archipelago.perfmodel.operators import Kernels, attention, dense_ffn, output_head
 from archipelago.perfmodel.precision import BF16_BYTES
+from archipelago.perfmodel.settings import EngineSettings, Prompt
 
 if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.communication import Network
     from archipelago.perfmodel.efficiency import EngineFit, Overheads
@@ -29,54 +26,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.operators import Operator
     from archipelago.perfmodel.parallelism import Parallelism
 
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How the engine runs the model.
-
-    ``engine`` and ``version``: key of the efficiencies; ``fit``: explicit values in their place,
-    for one accelerator (a fit to measurements). ``chunk``: tokens of a prefill pass; longer
-    prompts run in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose
-    cache is already there, in [0, 1).
-    """
-
-    engine: str = ANY
-    chunk: int = 8192
-    prefix_hit: float = 0.0
-    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
-    version: str = ANY
-    fit: EngineFit | None = None
-
-    def __post_init__(self) -> None:
-        if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
-            raise OutOfRange(
-                f"chunk is {self.chunk} and prefix_hit {self.prefix_hit}; "
-                f"valid are chunk >= 1 and 0 <= prefix_hit < 1"
-            )
-
-    def on(self, accelerator: Accelerator) -> EngineFit:
-        """What the engine reaches and costs on ``accelerator``."""
-        return self.fit or engine_fit(accelerator, self.engine, self.version)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as the engine computes it: ``passes`` passes of ``tokens`` new tokens each.
-
-    Passes are not rounded, so that the time grows smoothly with ``length`` [tokens].
-    """
-
-    length: FloatArray
-    tokens: FloatArray
-    passes: FloatArray
-
-    @classmethod
-    def of(cls, length: FloatArray, settings: EngineSettings) -> Prompt:
-        """What is left to compute of ``length`` tokens, in chunks."""
-        length = np.asarray(length, dtype=np.float64)
-        new = length * (1 - settings.prefix_hit)
-        passes = np.maximum(1.0, new / settings.chunk)
-        return cls(length, np.maximum(1.0, new / passes), passes)
+__all__ = ["EngineSettings", "Prompt", "Stage", "handed_over"]
 
 
 @dataclass(frozen=True)
@@ -109,21 +59,45 @@ class Stage:
             total = total + self.counts.sparse * np.maximum(block, launch)
         return total
 
-    def decode_pass(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
-        """All layers of one token step of ``tokens`` sequences with ``context`` tokens in all [s].
+    def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
+        """All layers of one step of ``sequences`` with ``context`` tokens in all [s].
 
         A windowed layer is charged a full window per sequence, whatever the context: the true
-        min(context, window) would not be convex in the cached tokens.
+        min(context, window) would not be convex in the cached tokens. Under speculation a sequence
+        has several rows, which read the cache once.
         """
+        tokens = sequences * self.settings.rows
         total = self.counts.layers * self._overheads.decode_layer + np.zeros_like(tokens)
         for layers, window in self._attention_layers:
-            seen = context if window is None else tokens * window
+            seen = context if window is None else sequences * window
             total = total + layers * self._attention(tokens, seen, "decode")
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(tokens)
         if self._sparse is not None:
             block = self._sparse_ffn(self._sparse, tokens, "low_latency")
             total = total + self.counts.sparse * block
+        return total
+
+    def mixed_pass(
+        self, sequences: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
+    ) -> FloatArray:
+        """All layers of a step that carries ``prompt`` tokens of prompts beside its sequences [s].
+
+        The weights are read once for both; each attends in its own form (Sarathi-Serve,
+        arXiv:2403.02310, section 4.2). ``pairs``: positions that the prompt tokens attend to.
+        """
+        tokens = sequences * self.settings.rows
+        both = tokens + prompt
+        total = self.counts.layers * self._overheads.decode_layer + np.zeros_like(both)
+        for layers, window in self._attention_layers:
+            seen = context if window is None else sequences * window
+            near = pairs if window is None else np.minimum(pairs, prompt * window)
+            block = self._mixed_attention(tokens, seen, prompt, near)
+            total = total + layers * block
+        if self.counts.dense:
+            total = total + self.counts.dense * self._dense_ffn(both)
+        if self._sparse is not None:
+            total = total + self.counts.sparse * self._sparse_ffn(self._sparse, both, "normal")
         return total
 
     def head(self, tokens: FloatArray) -> FloatArray:
@@ -160,9 +134,11 @@ class Stage:
     @cached_property
     def _operators(self) -> dict[str, tuple[Operator, ...]]:
         tp = self.parallelism.tp
+        form, rows = self.settings.latent, self.settings.rows
+        decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
         return {
-            "prefill": attention(self._kernels, tp, "prefill"),
-            "decode": attention(self._kernels, tp, "decode"),
+            "prefill": attention(self._kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
+            "decode": tuple(operator.attending(rows) for operator in decode),
             "dense": dense_ffn(self._kernels, tp),
             "sparse": self._sparse.always if self._sparse else (),
         }
@@ -180,6 +156,24 @@ class Stage:
 
     def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
         return self._run(phase, tokens, context) + self._all_reduce(tokens)
+
+    def _mixed_attention(
+        self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
+    ) -> FloatArray:
+        """Products that both forms have run once over all tokens, the rest each on its own."""
+        ours, theirs = self._operators["decode"], self._operators["prefill"]
+        alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
+        none, total = np.zeros_like(tokens + prompt), self._all_reduce(tokens + prompt)
+        for operator in ours:
+            if operator.name in alike:
+                total = total + operator.seconds(tokens + prompt, none)
+            else:
+                total = total + operator.seconds(tokens, context)
+        for operator in theirs:
+            if operator.name not in alike:
+                # Without a prompt its kernels do not run, so neither do they read their weights.
+                total = total + np.where(prompt > 0, operator.seconds(prompt, pairs), 0.0)
+        return total
 
     def _dense_ffn(self, tokens: FloatArray) -> FloatArray:
         return self._run("dense", tokens, np.zeros_like(tokens)) + self._all_reduce(tokens)

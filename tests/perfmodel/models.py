@@ -116,6 +116,10 @@ CASES = (
 """Every island that keeps the promises of ``PerformanceModel``, as arguments of ``island``."""
 
 
+KEEPING = tuple(case for case in CASES if case[0] in ("roofline", "pipeline"))
+"""Those of them that break no promise: bounds are tight, and steps have one fixed point."""
+
+
 @cache
 def island(family: str, name: str, max_sequences: int = 1024) -> PerformanceModel:
     """One of ``ISLANDS`` in one of ``FAMILIES``, or one of ``PIPELINES``."""

@@ -17,13 +17,13 @@ from archipelago.perfmodel.capacity import (
 )
 from archipelago.perfmodel.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import CASES, Line, island, moments
+from tests.perfmodel.models import KEEPING, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
 MOMENTS = LENGTHS.moments(RANGES)
 
-cases = st.sampled_from(CASES)
+cases = st.sampled_from(KEEPING)
 shares = st.floats(0, 1)
 
 
@@ -108,7 +108,7 @@ def test_the_bound_is_never_below_the_step(
     assert float(step.seconds(*at)) >= float(model.decode_step_time(*at))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KEEPING)
 def test_the_bound_is_tight_at_the_operating_point(case: tuple[str, str]) -> None:
     model = island(*case)
     for cap in batch_caps(model, MOMENTS, None):
@@ -165,7 +165,7 @@ def test_rates_that_keep_the_rows_keep_the_limits(
         )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KEEPING)
 def test_operating_points_are_few_ascending_and_within_limits(case: tuple[str, str]) -> None:
     model = island(*case)
     for tpot in (None, 0.03, 0.05):
