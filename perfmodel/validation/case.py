@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[str, str, str, str, str]
 """Accelerator, engine, model, phase, metric: what one line of a report speaks of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """One prediction beside one measurement, both in ``unit``.
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _LINES = 8
 """So many lines of a report have a colour of their own; the others share one."""
 
+FEWEST = 2
+"""Points that need no picture."""
+
 _DENSE = 1500
 """More points than this are drawn small and pale."""
 

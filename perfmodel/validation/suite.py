@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.validation.case import Case, Report
 
-MODULES = ("capacity",)
+MODULES = ("capacity", "operators")
 """Modules of this package with cases, in the order of the report."""
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.perfmodel.validation.case import Report
-    from archipelago.perfmodel.validation.page import document
 from archipelago.perfmodel.validation.suite import Ran
 
 
@@ -54,7 +53,9 @@ def write_page(ran: Sequence[Ran], path: Path) -> None:
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    for report in (report for one in ran for report in one.reports if report.points):
+    for report in (
+        report for one in ran for report in one.reports if len(report.points) > plots.FEWEST
+    ):
         name = plots.file_name(report)
         plots.draw(report, folder / name)
         files[report.name] = f"{folder.name}/{name}"

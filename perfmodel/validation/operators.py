@@ -1,0 +1,94 @@
+"""Operators: seven laws of kernel times, pooled over A100, H100, H200 and B200."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from archipelago.perfmodel.validation.case import Bar, Case, Report
+from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
+from archipelago.perfmodel.validation.kernels.law import points
+from archipelago.perfmodel.validation.kernels.tables import FOLDER, SYSTEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from archipelago.perfmodel.validation.kernels.law import Law, Sample
+
+_P90 = 0.40
+
+_LEFT_OUT = (
+    "not pooled: L40S (weights of 4-16 MB lie in its 96 MB L2 cache; its FP8 context attention "
+    "exceeds the peak 19 times)"
+)
+
+
+def gemm_report(data: Path) -> Iterator[Report]:
+    """Matrix products."""
+    split = f"{gemm.FOLDS} folds over pairs (n, k), per accelerator, engine and type"
+    yield _report(gemm.LAW, gemm.samples(data), 0.10, (gemm.FOLDS, split), {})
+
+
+def all_reduce_report(data: Path) -> Iterator[Report]:
+    """All-reduce."""
+    dropped: dict[str, int] = {}
+    split = "each number of GPUs (2, 4, 8) predicted by a fit to the other two"
+    found = list(allreduce.samples(data, dropped))
+    yield _report(allreduce.LAW, found, 0.08, (allreduce.FOLDS, split), dropped)
+
+
+def latent_report(data: Path) -> Iterator[Report]:
+    """Latent attention."""
+    split = "each number of heads per rank predicted by a fit to the others, per table and variant"
+    how = (latent.FOLDS, split)
+    yield _report(latent.DECODE, latent.decode_samples(data), 0.08, how, {})
+    yield _report(latent.CONTEXT, latent.context_samples(data), 0.13, how, {})
+
+
+def attention_report(data: Path) -> Iterator[Report]:
+    """Grouped attention."""
+    split = f"{attention.FOLDS} folds over (heads, KV heads, head size, window), per cache type"
+    for law, samples, bar in (
+        (attention.CONTEXT, attention.context_samples, 0.13),
+        (attention.DECODE, attention.decode_samples, 0.15),
+    ):
+        dropped: dict[str, int] = {}
+        found = list(samples(data, dropped))
+        yield _report(law, found, bar, (attention.FOLDS, split), dropped)
+
+
+def experts_report(data: Path) -> Iterator[Report]:
+    """Routed experts."""
+    split = (
+        f"{experts.FOLDS} folds over model shapes (hidden, intermediate, k, E), and degrees of "
+        "expert parallelism where a table has one shape only"
+    )
+    yield _report(experts.LAW, experts.samples(data), 0.16, (experts.FOLDS, split), {})
+
+
+def _report(
+    law: Law,
+    samples: Iterable[Sample],
+    median: float,
+    how: tuple[int, str],
+    dropped: dict[str, int],
+) -> Report:
+    folds, split = how
+    found = tuple(point for sample in samples for point in points(law, sample, "time", folds))
+    bar = Bar(median=median, p90=_P90)
+    notes = (f"{len(law.parameters)} parameters per accelerator, engine and variant", _LEFT_OUT)
+    return Report(f"Operators: {law.name}", bar, split, dropped, found, notes)
+
+
+_NEEDS = tuple(f"{FOLDER}/{system}" for system in SYSTEMS)
+
+CASES = tuple(
+    Case(name, title, _NEEDS, run, ("pyarrow",))
+    for name, title, run in (
+        ("gemm", "Operators: matrix products", gemm_report),
+        ("all-reduce", "Operators: all-reduce", all_reduce_report),
+        ("mla", "Operators: latent attention", latent_report),
+        ("attention", "Operators: grouped attention", attention_report),
+        ("moe", "Operators: routed experts", experts_report),
+    )
+)
