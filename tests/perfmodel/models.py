@@ -11,6 +11,7 @@ import numpy as np
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.bestserve import BestServe
 from archipelago.perfmodel.fitted import Fitted, Limits, Samples, fit_xiong
 from archipelago.perfmodel.lengths import RangeMoments
 from archipelago.perfmodel.parallelism import Parallelism
@@ -66,11 +67,17 @@ FAMILIES: dict[str, Callable[..., PerformanceModel]] = {
     "shallowsim": Shallowsim,
     "fitted": fitted,
     "table": measured,
+    "bestserve": BestServe,
 }
 """Every performance model that the conformance suite must accept; later ones join here."""
 
 SHALLOW = {"deepseek/H200/ep8", "deepseek/H800/ep32"}
 """Islands that shallowsim knows model and device of, and has room for."""
+
+LLAMA_BLOCKS = {"llama-8b/H100", "llama-70b/H100/tp8", "qwen-32b/MI300X/tp2"}
+"""Islands of the kind that BestServe counts."""
+
+ONLY = {"shallowsim": SHALLOW, "bestserve": LLAMA_BLOCKS}
 
 ISLANDS = {
     "llama-8b/H100": ("H100", "Llama-3.1-8B", "bf16", Parallelism()),
@@ -109,7 +116,7 @@ CASES = (
     *(
         (family, name)
         for family, name in product(FAMILIES, ISLANDS)
-        if family != "shallowsim" or name in SHALLOW
+        if name in ONLY.get(family, ISLANDS)
     ),
     *(("pipeline", name) for name in PIPELINES),
 )
