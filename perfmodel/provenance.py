@@ -14,6 +14,7 @@ from archipelago.perfmodel import catalogue
 from archipelago.perfmodel.efficiency import (
     Efficiency,
     Overheads,
+    Row,
     efficiency_rows,
     overhead_rows,
 )
@@ -70,30 +71,31 @@ def efficiency_facts(accelerator: Accelerator, dtype: str) -> Iterator[Fact]:
     """What engines reach on an accelerator with weights of a type, field by field."""
     operand = accelerator.operand(dtype)
     rows = efficiency_rows(accelerator, operand)
-    sources = catalogue.read("efficiencies.yaml")["sources"]
-    units = {"quantise_bytes": "B"}
+    units = {"quantise_bytes": "B", "ramp_rows": "rows"}
     for field in fields(Efficiency):
-        row = next(row for row in rows if field.name in row)
-        kind = Kind.ASSUMED if row["source"] == "assumed" else Kind.MEASURED
-        yield Fact(
-            f"{accelerator.name} {operand}",
-            field.name,
-            str(row[field.name]),
-            units.get(field.name, "1"),
-            kind,
-            *_title_and_date(sources[row["source"]]),
-        )
+        row = next(row for row in rows if field.name in row.values)
+        subject, unit = f"{accelerator.name} {operand}", units.get(field.name, "1")
+        yield _stated(subject, field.name, row, unit, row.half_width(accelerator))
 
 
 def overhead_facts() -> Iterator[Fact]:
     """Fixed costs of an engine; those that nobody measured are marked in the data."""
     rows = overhead_rows()
+    bare = ("expert_imbalance", "expert_spread", "link", "interference")
     for field in fields(Overheads):
-        row = next(row for row in rows if field.name in row)
-        assumed = field.name in row.get("assumed", ())
-        kind = Kind.ASSUMED if assumed else Kind.MEASURED
-        unit = "1" if field.name == "expert_imbalance" else "s"
-        yield Fact("engine", field.name, str(row[field.name]), unit, kind, row["source"])
+        row = next(row for row in rows if field.name in row.values)
+        unit = "1" if field.name in bare else "s"
+        yield _stated("engine", field.name, row, unit, row.uncertainty)
+
+
+def _stated(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
+    """A value of an efficiency row with its 90 % interval."""
+    kind = Kind.ASSUMED if row.assumed else Kind.MEASURED
+    title, date = _title_and_date(catalogue.read("efficiencies.yaml")["sources"][row.source])
+    value = f"{row.values[name]:g}"
+    return Fact(
+        subject, name, value, unit, kind, f"{title}; within a factor {1 + half_width:g}", date
+    )
 
 
 def architecture_fact(model: ModelArchitecture) -> Fact:

@@ -1,12 +1,25 @@
 """The interface of fits: every value of an engine explicit, changed by name, consumed as it is."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel import catalogue
+from archipelago.perfmodel.accelerators import accelerator, accelerators
 from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.collocation import ClosedLoop, collocated_tpot
-from archipelago.perfmodel.efficiency import engine_fit
+from archipelago.perfmodel.efficiency import (
+    CLASSES,
+    INHERITED,
+    OPERANDS,
+    Overheads,
+    Row,
+    _ordered,
+    efficiency_rows,
+    engine_fit,
+    uncertainties,
+)
 from archipelago.perfmodel.errors import UnknownName
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.roofline import EngineSettings, Roofline
@@ -66,3 +79,50 @@ def test_prompts_in_between_hold_every_token_up() -> None:
     prompt = model.prefill_time(np.array(1000.0))
     assert collocated_tpot(model, loop) == pytest.approx(step + 0.08 * prompt)
     assert collocated_tpot(model, loop, 0.5) == pytest.approx(step + 0.04 * prompt)
+
+
+def test_a_row_of_the_accelerator_counts_with_its_own_interval() -> None:
+    """H200's bandwidth in BF16 is measured to 10 %; its compute is Hopper's, so 30 % at least."""
+    widths = uncertainties(accelerator("H200"))
+    assert widths["bf16.mbu"] == 0.1
+    assert widths["bf16.mfu"] == INHERITED
+
+
+def test_what_nobody_measured_counts_with_30_percent_at_least() -> None:
+    for card in accelerators():
+        for operand in OPERANDS:
+            for row in efficiency_rows(card, operand):
+                if row.assumed or row.accelerator != card.name:
+                    assert row.half_width(card) >= 0.3
+
+
+def test_every_row_has_a_source_and_an_interval() -> None:
+    document = catalogue.read("efficiencies.yaml")
+    for row in [*document["efficiencies"], *document["overheads"], document["form"]]:
+        assert row["source"] in document["sources"]
+        assert 0 < row["uncertainty"] <= 1
+
+
+def test_every_value_of_the_data_reaches_a_field() -> None:
+    """A misspelt class or field would be left out without a word."""
+    document = catalogue.read("efficiencies.yaml")
+    spoken = {"accelerator", "dtype", "engine", "version", "source", "uncertainty"}
+    for row in document["efficiencies"]:
+        assert set(row) - spoken <= set(CLASSES)
+        for operators in set(row) - spoken:
+            assert set(row[operators]) <= set(CLASSES[operators])
+    for row in document["overheads"]:
+        assert set(row) - spoken <= {field.name for field in fields(Overheads)}
+
+
+def test_the_version_of_an_engine_decides_before_the_engine() -> None:
+    """The catalogue has no version yet; rows made by hand show the order."""
+    rows = [
+        Row("*", "bf16", "*", "*", "assumed", 0.3, {"mfu": 0.1}),
+        Row("hopper", "bf16", "vllm", "*", "operators", 0.2, {"mfu": 0.2}),
+        Row("hopper", "bf16", "vllm", "0.19", "operators", 0.2, {"mfu": 0.3}),
+        Row("H100", "bf16", "*", "*", "operators", 0.2, {"mfu": 0.4}),
+    ]
+    order = [row.values["mfu"] for row in _ordered(rows, "vllm", "0.19", CARD)]
+    assert order == [0.4, 0.3, 0.2, 0.1]
+    assert [row.values["mfu"] for row in _ordered(rows, "vllm", "0.14", CARD)] == [0.4, 0.2, 0.1]
