@@ -76,13 +76,25 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Whether one figure of a report keeps its bar."""
+
+    figure: str
+    reached: float
+    bar: str
+    kept: bool
+    key: Key | None = field(default=None)
+
+
+@dataclass(frozen=True)
 class Report:
     """The points of one claim.
 
     ``split_rule``: which groups were held out, and what was fitted to which others, in words.
     ``dropped``: measurements that were not used, by the rule that says so; in rows.
     ``notes``: what a reader must know to judge the figures. ``baseline``: the same measurements
-    by the simplest model that could do, with ``baseline_name``.
+    by the simplest model that could do, with ``baseline_name``. ``checks``: figures beside the
+    errors that have a bar too.
     """
 
     name: str
@@ -93,6 +105,7 @@ class Report:
     notes: Sequence[str] = ()
     baseline: Sequence[Point] = ()
     baseline_name: str = ""
+    checks: Sequence[Verdict] = ()
 
 
 @dataclass(frozen=True)
@@ -125,17 +138,6 @@ class Summary:
     largest: float
     bias: float
     coverage: float | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether one figure of a report keeps its bar."""
-
-    figure: str
-    reached: float
-    bar: str
-    kept: bool
-    key: Key | None = field(default=None)
 
 
 def errors(points: Iterable[Point]) -> FloatArray:
@@ -216,7 +218,7 @@ def verdicts(report: Report) -> list[Verdict]:
         found.append(
             Verdict("coverage", reached, f"{low:.0%} to {high:.0%}", low <= reached <= high)
         )
-    return found
+    return [*found, *report.checks]
 
 
 def _quantile(values: FloatArray, share: float) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.validation.case import Case, Report
 
-MODULES = ("capacity", "operators")
+MODULES = ("helix", "capacity", "operators", "vidur", "rtx4090", "published")
 """Modules of this package with cases, in the order of the report."""
 
 
