@@ -7,6 +7,8 @@ holds ``gpus / tp`` stages. A layer costs what it costs in ``roofline.py``: both
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,9 @@ from archipelago.perfmodel.settings import EngineSettings, Prompt
 from archipelago.perfmodel.stage import handed_over
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray
 
@@ -74,6 +77,29 @@ class Pipeline:
     def max_length(self) -> int:
         """Longest sequence that the architecture accepts [tokens]."""
         return self.architecture.max_length
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that its times depend on."""
+        return tuple(dict.fromkeys(section.accelerator for section in self.sections))
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Pipeline:
+        """The same island with values of ``EngineFit`` changed on one of its accelerators.
+
+        Raises:
+            UnknownName: a fit has no such value.
+        """
+        fit = self.settings.on(accelerator).replaced(values)
+        settings = replace(self.settings, fit=fit)
+        other = copy(self)
+        other._stages = Counter()  # noqa: SLF001  # its own copy
+        for stage, count in self._stages.items():
+            here = stage.network.accelerator == accelerator
+            mould = replace(stage.mould, settings=settings) if here else stage.mould
+            other._stages[replace(stage, mould=mould)] += count  # noqa: SLF001
+        if self.sections[0].accelerator == accelerator:
+            other._overheads = fit.overheads  # noqa: SLF001
+        return other
 
     def max_sequences(self) -> int:
         """Largest batch of the island [sequences]."""

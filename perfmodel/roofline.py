@@ -8,6 +8,8 @@ sources and limits are in docs/performance-model.md.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,8 @@ from archipelago.perfmodel.settings import EngineSettings, LatentForm, Prompt, S
 from archipelago.perfmodel.stage import Stage, handed_over
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray
@@ -70,6 +74,26 @@ class Roofline:
     def max_length(self) -> int:
         """Longest sequence that the architecture accepts [tokens]."""
         return self.architecture.max_length
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that its times depend on: its own."""
+        return (self.accelerator,)
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Roofline:
+        """The same island with values of ``EngineFit`` changed; unchanged for another accelerator.
+
+        Raises:
+            UnknownName: a fit has no such value.
+        """
+        if accelerator != self.accelerator:
+            return self
+        fit = self.settings.on(accelerator).replaced(values)
+        other = copy(self)
+        other.settings = replace(self.settings, fit=fit)
+        other._layers = replace(self._layers, settings=other.settings)  # noqa: SLF001  # its own copy
+        other._overheads = fit.overheads  # noqa: SLF001
+        return other
 
     def max_sequences(self) -> int:
         """Largest batch of the island: the engine's limit times the copies [sequences]."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.interval import theta_interval, times_within
 from archipelago.planner.overflow import overflow_route
 from archipelago.planner.placement import place
 from archipelago.planner.plan import Certificate, Group, Pair, Plan, Route, Unservable
@@ -86,6 +87,7 @@ def assemble(
         exclusions=catalogue.exclusions,
         rented=placement.rented,
         changes=placement.changes,
+        interval=theta_interval(theta, settled.used),
     )
 
 
@@ -138,6 +140,7 @@ def _group(name: str, used: Used, evaluation: Evaluation, theta: float) -> Group
         kv_capacity=template.performance.kv_capacity() if point else 0,
         domain_class=template.domain_class,
         parts=template.parts,
+        times_within=times_within(used),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from archipelago.perfmodel.uncertainty import LEVEL
 from archipelago.planner.canonical import (
     API_VERSION,
     INFEASIBLE,
@@ -24,7 +25,16 @@ from archipelago.planner.planfile import parse_plan
 from archipelago.planner.problem import DEFAULT_CLASS, Objective
 
 if TYPE_CHECKING:
-    from archipelago.planner.plan import Changes, Group, Infeasible, Island, Plan, Planned, Route
+    from archipelago.planner.plan import (
+        Changes,
+        Group,
+        Infeasible,
+        Island,
+        Plan,
+        Planned,
+        Route,
+        ThetaInterval,
+    )
     from archipelago.planner.spec import ServingPlanResource
 
 __all__ = [
@@ -131,8 +141,16 @@ def _certificate(plan: Plan) -> Document:
         proved: Document = {"throughput": plan.throughput, "costBound": proof.bound}
     else:
         proved = _bounds(plan)
+    if plan.interval is not None:
+        theta["thetaInterval"] = interval_document(plan.interval)
     ended = {"gap": proof.gap, "complete": proof.complete, "reason": proof.reason}
     return {**theta, **proved, **ended}
+
+
+def interval_document(spread: ThetaInterval) -> Document:
+    """The 90 % interval of theta."""
+    ends: Document = {"low": spread.low, "high": spread.high}
+    return {**ends, "level": LEVEL, "dominatedBy": spread.dominated_by}
 
 
 def _bounds(plan: Plan) -> Document:
@@ -187,6 +205,7 @@ def _group(group: Group, members: list[str]) -> Document:
         "sequences": group.sequences,
         "kvTokens": group.kv_tokens,
         "kvCapacity": group.kv_capacity,
+        **({"timesWithin": group.times_within} if group.times_within > 1 else {}),
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Changes, Group, Plan, Route
+    from archipelago.planner.plan import Changes, Group, Plan, Route, ThetaInterval
     from archipelago.planner.problem import PlanningProblem, Pool
 
 RARE = 0.01
@@ -62,6 +62,7 @@ def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Docume
         ("islands", _island_counts(plan)),
         ("found by", f"{plan.strategy} in {document['planSeconds']:.2f} s"),
         ("times from", plan.performance_model),
+        *([("uncertain", interval_text(plan.interval, plan.objective))] if plan.interval else []),
     ]
     facts.extend(
         (
@@ -92,6 +93,15 @@ def _reached(problem: PlanningProblem, plan: Plan, document: Document) -> list[t
     proof = ("proof", f"at most {document['bound']:,.2f} req/s is possible, {gap}")
     first = [headroom] if plan.objective is Objective.HEADROOM else []
     return [*first, throughput, proof, ("cost", _cost(plan))]
+
+
+def interval_text(spread: ThetaInterval, objective: Objective) -> str:
+    """What theta may be, and whose times that hangs on most."""
+    what = "req/s" if objective is Objective.THROUGHPUT else "times the stated rates"
+    return (
+        f"{spread.low:.4g} to {spread.high:.4g} {what} with 90 % probability; the times of "
+        f"{safe(spread.dominated_by)} matter most"
+    )
 
 
 def _rented(plan: Plan) -> str:

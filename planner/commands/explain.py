@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import PLAN, THETA_UNIT, canonical
 from archipelago.planner.commands.files import parse_document, read_text, write_document
-from archipelago.planner.document import infeasible_document
+from archipelago.planner.document import infeasible_document, interval_document
 from archipelago.planner.explain import Explanation, explain
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.problem import Objective
-from archipelago.planner.render import show_infeasible
+from archipelago.planner.render import interval_text, show_infeasible
 from archipelago.planner.resolve import Outcome
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.stored import read_stored
@@ -82,6 +82,7 @@ def explanation_document(found: Explanation) -> Document:
             "name": found.name,
             "objective": str(found.objective),
             **_reached(found),
+            **({"thetaInterval": interval_document(found.interval)} if found.interval else {}),
             "limits": [asdict(item) for item in found.limits],
             "carries": [asdict(item) for item in found.carries],
             "steps": [_resolved(item, found) for item in found.steps],
@@ -116,6 +117,9 @@ def show_explanation(out: Console, found: Explanation) -> None:
     """Print an explanation from the most to the least asked."""
     out.print(safe(found.name), style="bold")
     paragraph(out, _promise(found), 2)
+    if found.interval is not None:
+        text = interval_text(found.interval, found.objective)
+        paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
     _limits(out, found)
     _steps(out, found)
     _rejected(out, found)
