@@ -176,15 +176,21 @@ def learn(
     return Correction(accelerator, model, phase, math.exp(-moved), around, rows, count)
 
 
+def text(calibrations: Sequence[Calibration]) -> str:
+    """What ``write`` writes."""
+    document = {"calibrations": [_plain(each) for each in calibrations]}
+    found: str = yaml.safe_dump(document, sort_keys=False)
+    return found
+
+
 def write(calibrations: Sequence[Calibration], path: Path) -> None:
     """Write a calibration file (YAML).
 
     Raises:
         MeasurementError: the file cannot be written.
     """
-    document = {"calibrations": [_plain(each) for each in calibrations]}
     try:
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        path.write_text(text(calibrations), encoding="utf-8")
     except OSError as error:
         raise MeasurementError(f"{path}: cannot be written: {error}") from error
 

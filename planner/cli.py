@@ -329,6 +329,30 @@ def inventory(path: str, form: str, model: str | None, workload_path: str | None
     return command.run(path, form, model, workload_path)
 
 
+@cli.command(epilog=EXIT_CODES, short_help="Learn an engine from your own measurements.")
+@click.argument("path", metavar="FILE")
+@click.option("--accelerator", metavar="NAME", help="GPU type, where FILE does not state it.")
+@click.option("--engine", metavar="NAME", help="Engine, where FILE does not state it.")
+@click.option("--version", metavar="TEXT", help="Version of the engine.")
+@click.option("--model", metavar="NAME", help="Model, where FILE does not state it.")
+@click.option("--precision", metavar="NAME", help="bf16, fp8 or fp4.")
+@click.option("--tp", type=click.IntRange(1), help="GPUs that a layer is sliced over.")
+@click.option("-c", "--calibration", metavar="FILE", help="Write the calibration file here.")
+@output("table", "yaml")
+def calibrate(path: str, calibration: str | None, form: str, **given: str | int | None) -> int:
+    """Fit the performance model to measurements of an engine, and say how far it can be trusted.
+
+    FILE is a CSV with one closed-loop run per line (columns accelerator, engine, version, model,
+    precision, tp, pp, dp, ep, input, output, clients, ttft_ms, tpot_ms), or the JSON that the
+    serving benchmarks of vLLM and SGLang write. Four to eight runs are worth it: two input lengths
+    and two numbers of clients on two degrees of tensor parallelism say more than many alike.
+    """
+    from archipelago.planner.commands import calibrate as command
+
+    stated = {name: str(value) for name, value in given.items() if value is not None}
+    return command.run(path, stated, calibration, form)
+
+
 @cli.command(epilog=VALIDATE_CODES, short_help="The performance model beside measurements.")
 @click.option(
     "--data",
