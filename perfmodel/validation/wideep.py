@@ -8,6 +8,7 @@ multiprocessors do nothing but communicate.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.operators import Operator
 
 _NODE = 8
+
+_LARGEST = 1024
+"""Sequences on one GPU that are not exceeded."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +101,16 @@ class WideIsland:
         return self._pass(rows, batch * context, prefill=False) + host
 
     def batch_at(self, pace: float, context: float) -> float:
-        """Largest batch per GPU that makes a token of a sequence within ``pace`` seconds."""
-        batches = np.arange(1.0, 1025.0)
-        kept = [
-            batch
-            for batch in batches
-            if self.step(float(batch), context) <= pace * self.assumption.tokens_per_step
-        ]
-        return float(max(kept, default=1.0))
+        """Largest batch per GPU that makes a token of a sequence within ``pace`` seconds.
+
+        Steps grow with the batch, so the largest is found by halving.
+        """
+        kept = bisect_right(
+            range(1, _LARGEST),
+            pace * self.assumption.tokens_per_step,
+            key=lambda batch: self.step(float(batch), context),
+        )
+        return float(max(1, kept))
 
     def _pass(self, rows: float, pairs: float, *, prefill: bool) -> float:
         layer = self._layer(rows, pairs, prefill=prefill)
