@@ -65,6 +65,25 @@ class SparseBlock:
         missed = np.log1p(-self.experts.per_token / self.experts.routed)
         return np.asarray(-np.expm1(tokens * missed))
 
+    def coefficients(self) -> tuple[float, ...]:
+        """What ``routed`` multiplies, for many blocks at once: fields of ``sheet._Experts``."""
+        spread = self.parallelism.ep > 1
+        share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
+        together = float(self.parallelism.dp) if spread else 1.0
+        spent, one = self.kernels.fit.overheads, np.array(1.0)
+        none = np.array(0.0)
+        return (
+            together * self.experts.per_token * share * worst,
+            together,
+            float(np.log1p(-self.experts.per_token / self.experts.routed)),
+            spent.expert_spread,
+            worst,
+            float(self._compute(one)),
+            float(self._memory(one, none)),
+            float(self._memory(none, one)),
+            spent.expert_pair * together * self.experts.per_token,
+        )
+
     def _compute(self, rows: FloatArray) -> FloatArray:
         kernels = self.kernels
         dtype = kernels.model.precision.expert_compute

@@ -66,7 +66,7 @@ class Roofline:
         self._sequences_per_copy = max_sequences
         self._network = Network(accelerator, accelerator.local_gpus(gpus_per_node))
         every = layers.whole(architecture)
-        self._layers = Stage(architecture, every, parallelism, self._network, self.settings)
+        self.layers = Stage(architecture, every, parallelism, self._network, self.settings)
         self._kv_tokens_per_copy = self._fit()
         self._overheads = self.settings.on(accelerator).overheads
 
@@ -91,7 +91,7 @@ class Roofline:
         fit = self.settings.on(accelerator).replaced(values)
         other = copy(self)
         other.settings = replace(self.settings, fit=fit)
-        other._layers = replace(self._layers, settings=other.settings)  # noqa: SLF001  # its own copy
+        other.layers = replace(self.layers, settings=other.settings)
         other._overheads = fit.overheads  # noqa: SLF001
         return other
 
@@ -113,10 +113,10 @@ class Roofline:
         Prompts beyond the chunk run in ``length / chunk`` passes; each reads the weights again.
         """
         prompt = Prompt.of(length, self.settings)
-        blocks = self._layers.prefill_pass(prompt)
-        head = self._layers.head(np.ones_like(prompt.tokens))
+        blocks = self.layers.prefill_pass(prompt)
+        head = self.layers.head(np.ones_like(prompt.tokens))
         host = self._overheads.step
-        return prompt.passes * (blocks + self._handovers(prompt.tokens) + host) + head
+        return prompt.passes * (blocks + self.handovers(prompt.tokens) + host) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Island-seconds of one prompt: copies work side by side, pipeline stages overlap.
@@ -138,7 +138,7 @@ class Roofline:
         running = np.maximum(1.0, sequences / self.parallelism.dp)
         tokens = np.maximum(1.0, running / self.parallelism.pp)
         context = kv_tokens / (self.parallelism.dp * self.parallelism.pp)
-        blocks = self._uneven(running) * self._layers.decode_pass(tokens, context)
+        blocks = self._uneven(running) * self.layers.decode_pass(tokens, context)
         return self._step(blocks, tokens * self.settings.rows, running) * self.settings.per_token
 
     def mixed_step_time(
@@ -163,7 +163,7 @@ class Roofline:
         running = np.maximum(1.0, sequences / self.parallelism.dp)
         ways = self.parallelism.dp * self.parallelism.pp
         tokens = np.maximum(1.0, running / self.parallelism.pp)
-        blocks = self._layers.mixed_pass(
+        blocks = self.layers.mixed_pass(
             tokens, kv_tokens / ways, prompt_tokens / ways, pairs / ways
         )
         rows = tokens * self.settings.rows + prompt_tokens / ways
@@ -174,7 +174,7 @@ class Roofline:
         """Layers, output head, hand-overs and host work of one step [s]."""
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        return blocks + self._layers.head(rows) + self._handovers(rows) + host
+        return blocks + self.layers.head(rows) + self.handovers(rows) + host
 
     def _uneven(self, running: FloatArray) -> FloatArray | float:
         """What stages of unequal length cost: the fullest has ceil(L / pp) layers, not L / pp.
@@ -202,10 +202,10 @@ class Roofline:
             )
         return memory.kv_tokens_per_copy(model, self.parallelism, free, self._sequences_per_copy)
 
-    def _handovers(self, tokens: FloatArray) -> FloatArray:
+    def handovers(self, tokens: FloatArray) -> FloatArray:
         """Hidden states between pipeline stages; each tensor-parallel rank sends its part."""
         pp = self.parallelism.pp
         if pp == 1:
             return np.zeros_like(tokens)
-        size = tokens * (self._layers.hidden_bytes / self.parallelism.tp)
+        size = tokens * (self.layers.hidden_bytes / self.parallelism.tp)
         return (pp - 1) * self._network.send(size, self.parallelism.gpus)

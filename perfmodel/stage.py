@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.perfmodel.experts import SparseBlock
-from archipelago.perfmodel.operators import Kernels, attention, dense_ffn, output_head
+from archipelago.perfmodel.operators import Kernels, attention, dense_ffn
+from archipelago.perfmodel.operators import output_head as head_product
 from archipelago.perfmodel.precision import BF16_BYTES
 from archipelago.perfmodel.settings import EngineSettings, Prompt
 
@@ -45,7 +46,7 @@ class Stage:
         That is BestServe's rule (arXiv:2506.05871, algorithm 1): no graph is replayed in prefill.
         """
         hit = self.settings.prefix_hit
-        launch = self._overheads.dispatch / 2
+        launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
         total = np.zeros_like(tokens)
         for layers, window in self._attention_layers:
@@ -54,8 +55,8 @@ class Stage:
             total = total + layers * np.maximum(block, launch)
         if self.counts.dense:
             total = total + self.counts.dense * np.maximum(self._dense_ffn(tokens), launch)
-        if self._sparse is not None:
-            block = self._sparse_ffn(self._sparse, tokens, "normal")
+        if self.sparse is not None:
+            block = self._sparse_ffn(self.sparse, tokens, "normal")
             total = total + self.counts.sparse * np.maximum(block, launch)
         return total
 
@@ -67,14 +68,14 @@ class Stage:
         has several rows, which read the cache once.
         """
         tokens = sequences * self.settings.rows
-        total = self.counts.layers * self._overheads.decode_layer + np.zeros_like(tokens)
+        total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(tokens)
         for layers, window in self._attention_layers:
             seen = context if window is None else sequences * window
             total = total + layers * self._attention(tokens, seen, "decode")
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(tokens)
-        if self._sparse is not None:
-            block = self._sparse_ffn(self._sparse, tokens, "low_latency")
+        if self.sparse is not None:
+            block = self._sparse_ffn(self.sparse, tokens, "low_latency")
             total = total + self.counts.sparse * block
         return total
 
@@ -88,7 +89,7 @@ class Stage:
         """
         tokens = sequences * self.settings.rows
         both = tokens + prompt
-        total = self.counts.layers * self._overheads.decode_layer + np.zeros_like(both)
+        total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(both)
         for layers, window in self._attention_layers:
             seen = context if window is None else sequences * window
             near = pairs if window is None else np.minimum(pairs, prompt * window)
@@ -96,13 +97,13 @@ class Stage:
             total = total + layers * block
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(both)
-        if self._sparse is not None:
-            total = total + self.counts.sparse * self._sparse_ffn(self._sparse, both, "normal")
+        if self.sparse is not None:
+            total = total + self.counts.sparse * self._sparse_ffn(self.sparse, both, "normal")
         return total
 
     def head(self, tokens: FloatArray) -> FloatArray:
         """The output head for ``tokens`` tokens [s]; only the last stage has one."""
-        return self._head.seconds(tokens, np.zeros_like(tokens))
+        return self.output_head.seconds(tokens, np.zeros_like(tokens))
 
     @property
     def hidden_bytes(self) -> float:
@@ -120,19 +121,21 @@ class Stage:
         return self.settings.on(self.network.accelerator)
 
     @property
-    def _overheads(self) -> Overheads:
+    def overheads(self) -> Overheads:
+        """Time outside the operators."""
         return self._fit.overheads
 
     @cached_property
     def _links(self) -> Network:
-        return self.network.run_by(self._overheads)
+        return self.network.run_by(self.overheads)
 
     @cached_property
     def _kernels(self) -> Kernels:
         return Kernels(self.network.accelerator, self.model, self._fit)
 
     @cached_property
-    def _operators(self) -> dict[str, tuple[Operator, ...]]:
+    def operators(self) -> dict[str, tuple[Operator, ...]]:
+        """Operators of half a layer: ``prefill``, ``decode`` attention, ``dense``, ``sparse``."""
         tp = self.parallelism.tp
         form, rows = self.settings.latent, self.settings.rows
         decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
@@ -140,30 +143,32 @@ class Stage:
             "prefill": attention(self._kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
             "decode": tuple(operator.attending(rows) for operator in decode),
             "dense": dense_ffn(self._kernels, tp),
-            "sparse": self._sparse.always if self._sparse else (),
+            "sparse": self.sparse.always if self.sparse else (),
         }
 
     @cached_property
-    def _head(self) -> Operator:
-        return output_head(self._kernels, self.parallelism.tp)
+    def output_head(self) -> Operator:
+        """The product with the vocabulary."""
+        return head_product(self._kernels, self.parallelism.tp)
 
     @cached_property
-    def _sparse(self) -> SparseBlock | None:
+    def sparse(self) -> SparseBlock | None:
+        """The sparse feed-forward; None where no layer here has one."""
         experts = self.model.experts
         if experts is None or not self.counts.sparse:
             return None
         return SparseBlock(self._kernels, experts, self.parallelism, self._links)
 
     def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
-        return self._run(phase, tokens, context) + self._all_reduce(tokens)
+        return self._run(phase, tokens, context) + self.all_reduce(tokens)
 
     def _mixed_attention(
         self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
     ) -> FloatArray:
         """Products that both forms have run once over all tokens, the rest each on its own."""
-        ours, theirs = self._operators["decode"], self._operators["prefill"]
+        ours, theirs = self.operators["decode"], self.operators["prefill"]
         alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
-        none, total = np.zeros_like(tokens + prompt), self._all_reduce(tokens + prompt)
+        none, total = np.zeros_like(tokens + prompt), self.all_reduce(tokens + prompt)
         for operator in ours:
             if operator.name in alike:
                 total = total + operator.seconds(tokens + prompt, none)
@@ -176,20 +181,21 @@ class Stage:
         return total
 
     def _dense_ffn(self, tokens: FloatArray) -> FloatArray:
-        return self._run("dense", tokens, np.zeros_like(tokens)) + self._all_reduce(tokens)
+        return self._run("dense", tokens, np.zeros_like(tokens)) + self.all_reduce(tokens)
 
     def _sparse_ffn(self, block: SparseBlock, tokens: FloatArray, mode: str) -> FloatArray:
         always = self._run("sparse", tokens, np.zeros_like(tokens))
         moved = block.exchange(tokens, mode)
-        return always + block.routed(tokens) + moved + self._overheads.expert_layer
+        return always + block.routed(tokens) + moved + self.overheads.expert_layer
 
     def _run(self, kind: str, tokens: FloatArray, context: FloatArray) -> FloatArray:
         total = np.zeros_like(tokens)
-        for operator in self._operators[kind]:
+        for operator in self.operators[kind]:
             total = total + operator.seconds(tokens, context)
         return total
 
-    def _all_reduce(self, tokens: FloatArray) -> FloatArray:
+    def all_reduce(self, tokens: FloatArray) -> FloatArray:
+        """Adding up the hidden states of ``tokens`` over the tensor-parallel ranks [s]."""
         return self._links.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
 
 

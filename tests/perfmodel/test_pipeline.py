@@ -78,11 +78,11 @@ def test_one_section_of_even_stages_is_the_roofline(
     # others wait: at most P - 1 heads more per step, and per prompt that of one token. (Less the
     # hand-over, which the last stage does not have.)
     tokens = np.maximum(1.0, BATCHES / pp)
-    head = alone._layers.head(tokens)
+    head = alone.layers.head(tokens)
     cached = np.linspace(0, alone.kv_capacity(), 5)[None, :]
     more = staged.decode_step_time(BATCHES, cached) - alone.decode_step_time(BATCHES, cached)
     slack = 1e-12 * staged.decode_step_time(BATCHES, cached)
-    handover = alone._handovers(tokens) / max(1, pp - 1)
+    handover = alone.handovers(tokens) / max(1, pp - 1)
     assert (more >= -slack).all()
     assert (more <= (pp - 1) * np.maximum(head, handover) + slack).all()
     busier = staged.prefill_occupancy(LENGTHS) / alone.prefill_occupancy(LENGTHS)

@@ -91,7 +91,7 @@ def test_settings_out_of_range_say_what_is_valid(settings: dict[str, float]) -> 
 
 def test_a_step_touches_more_experts_as_the_batch_grows_until_all_are() -> None:
     model = Roofline(accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(tp=8), 8)
-    block = model._layers._sparse
+    block = model.layers.sparse
     assert block is not None
     touched = block._touched(np.array([1.0, 32.0, 1024.0]))
     # T tokens touch a share 1 - (1 - 8 of 256)^T of the experts
@@ -104,9 +104,9 @@ def test_expert_weights_stream_as_the_measured_kernels_do() -> None:
     model = architecture("DeepSeek-V3")
     for gpus, measured in ((64, 0.087e-3), (16, 0.278e-3)):
         island = Roofline(accelerator("H100"), model, Parallelism(dp=gpus, ep=gpus), 8)
-        assert island._layers._sparse is not None
+        assert island.layers.sparse is not None
         seconds = (
-            island._layers._sparse.routed(np.array(8.0))
+            island.layers.sparse.routed(np.array(8.0))
             + island.settings.on(island.accelerator).overheads.expert_layer
         )
         assert float(seconds) == pytest.approx(measured, rel=0.10)
@@ -127,8 +127,8 @@ def test_the_all_to_all_agrees_with_deepep() -> None:
         island = Roofline(
             accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(dp=gpus, ep=gpus), 8
         )
-        assert island._layers._sparse is not None
-        seconds = island._layers._sparse.exchange(np.array(128.0), "low_latency")
+        assert island.layers.sparse is not None
+        seconds = island.layers.sparse.exchange(np.array(128.0), "low_latency")
         assert float(seconds) == pytest.approx(measured, rel=0.15)
 
 
