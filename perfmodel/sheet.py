@@ -16,7 +16,9 @@ import numpy as np
 from archipelago.perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.operators import Operator
@@ -34,13 +36,10 @@ class _Line(NamedTuple):
     memory: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-class _Blocks(NamedTuple):
-    """The halves of an island's layers: lines of one pass, by kind."""
+_KINDS = ("full", "windowed", "dense", "sparse")
+"""Halves of layers: attention to everything and to a window, and the two feed-forwards."""
 
-    full: tuple[_Line, ...]
-    windowed: tuple[_Line, ...]
-    dense: tuple[_Line, ...]
-    sparse: tuple[_Line, ...]
+_WINDOWED, _SPARSE = 1, 3
 
 
 class _Experts(NamedTuple):
@@ -78,30 +77,20 @@ class Sheet:
     def __init__(self, islands: Sequence[Roofline]) -> None:
         if any(island.settings.speculation for island in islands):
             raise PerfModelError("a sheet has no speculation; ask the islands one by one")
-        seen: dict[tuple[object, ...], tuple[_Blocks, _Blocks, _Line]] = {}
         stages = [island.layers for island in islands]
-        common = [_common(stage, seen) for stage in stages]
+        tables: dict[tuple[object, ...], _Tables] = {}
+        keys = [_alike(stage, tables) for stage in stages]
+        order = {key: at for at, key in enumerate(tables)}
+        at = np.array([order[key] for key in keys])
         self._islands = islands
-        self._counts = np.array(
-            [[s.counts.full, s.counts.windowed, s.counts.dense, s.counts.sparse] for s in stages],
-            dtype=np.float64,
-        )
-        reduced = [_reduced(stage) for stage in stages]
-        every = [
-            (r, r, r, _sparse_lines(s, "normal")) for r, s in zip(reduced, stages, strict=True)
-        ]
-        self._prefill = [
-            _stack([(*c[0][kind], *e[kind]) for c, e in zip(common, every, strict=True)])
-            for kind in range(4)
-        ]
-        self._decode = _stack(
-            [
-                tuple(_decode_lines(c[1], stage, r))
-                for c, stage, r in zip(common, stages, reduced, strict=True)
-            ]
-        )
-        self._head = _stack([(c[2],) for c in common])
+        self._counts = np.array([_counts(stage) for stage in stages], dtype=np.float64)
+        self._halves = {phase: _by_kind(tables, phase, at) for phase in ("prefill", "decode")}
+        self._head = _stack([(table.head,) for table in tables.values()])[:, :, at]
         self._experts = np.array([_experts(stage) for stage in stages]).T[..., None]
+        self._moved = {
+            phase: np.array([_moved(stage, mode) for stage in stages])
+            for phase, mode in (("prefill", "normal"), ("decode", "low_latency"))
+        }
         self._host()
 
     def prefill_times(self, lengths: FloatArray) -> FloatArray:
@@ -111,17 +100,15 @@ class Sheet:
         passes = np.maximum(1.0, new / self._chunk)
         tokens = np.maximum(1.0, new / passes)
         window = np.where(self._window > 0, self._window, np.inf)
-        total = np.zeros(np.broadcast_shapes(tokens.shape, self._dp.shape))
-        for kind, lines in enumerate(self._prefill):
-            counts = self._counts[:, kind, None]
-            if not counts.any():
-                continue
-            far = window if kind == 1 else np.inf
-            pairs = _pairs(lengths, far) - _pairs(self._hit * lengths, far)
-            block = _evaluate(lines, tokens, pairs / passes)
-            if kind == 3:  # noqa: PLR2004  # the sparse ones
-                block = block + self._routed(tokens)
-            total = total + counts * np.maximum(block, self._launch)
+        shape = np.broadcast_shapes(tokens.shape, self._dp.shape)
+        tokens, passes = np.broadcast_to(tokens, shape), np.broadcast_to(passes, shape)
+        total = np.zeros(shape)
+        for kind, rows in self._present():
+            far = window[rows] if kind == _WINDOWED else np.inf
+            known = self._hit[rows] * lengths
+            pairs = (_pairs(lengths, far) - _pairs(known, far)) / passes[rows]
+            block = self._half("prefill", kind, rows, tokens[rows], pairs)
+            total[rows] += self._counts[rows, kind, None] * np.maximum(block, self._launch[rows])
         head = _evaluate(self._head, np.ones_like(tokens), np.zeros_like(tokens))
         return passes * (total + self._handover(tokens) + self._step) + head
 
@@ -136,12 +123,30 @@ class Sheet:
         tokens = np.maximum(1.0, running / self._pp)
         context = np.asarray(kv_tokens, dtype=np.float64) / (self._dp * self._pp)
         tokens, context = np.broadcast_arrays(tokens, context)
-        blocks = _evaluate(self._decode, tokens, context)
-        if self._counts[:, 3].any():
-            blocks = blocks + self._counts[:, 3, None] * self._routed(tokens)
+        blocks = self._gaps + np.zeros_like(tokens)
+        for kind, rows in self._present():
+            seen = tokens[rows] * self._window[rows] if kind == _WINDOWED else context[rows]
+            block = self._half("decode", kind, rows, tokens[rows], seen)
+            blocks[rows] += self._counts[rows, kind, None] * block
         head = _evaluate(self._head, tokens, np.zeros_like(tokens))
         host = self._step + self._sequence * running
-        return self._uneven(running) * blocks + head + self._handover(tokens) + host
+        return np.asarray(self._uneven(running) * blocks + head + self._handover(tokens) + host)
+
+    def _present(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """Kinds of halves, and the islands that have layers of the kind."""
+        for kind in range(len(_KINDS)):
+            rows = np.flatnonzero(self._counts[:, kind])
+            if len(rows):
+                yield kind, rows
+
+    def _half(
+        self, phase: str, kind: int, rows: NDArray[np.intp], tokens: FloatArray, seen: FloatArray
+    ) -> FloatArray:
+        """One half of a layer of the islands ``rows`` [s]."""
+        lines = self._halves[phase][kind][:, :, rows]
+        latency, slope = self._moved[phase][rows, int(kind == _SPARSE)].T[..., None]
+        block = np.asarray(_evaluate(lines, tokens, seen) + latency + slope * tokens)
+        return block + self._routed(tokens, self._experts[:, rows]) if kind == _SPARSE else block
 
     def _host(self) -> None:
         """What stands beside the layers of each island, arrays of shape (islands, 1)."""
@@ -159,6 +164,7 @@ class Sheet:
         self._step = column(lambda i: i.layers.overheads.step)
         self._sequence = column(lambda i: i.layers.overheads.sequence)
         self._launch = column(lambda i: i.layers.overheads.dispatch / 2)
+        self._gaps = column(lambda i: i.layers.counts.layers * i.layers.overheads.decode_layer)
         first = np.array([i.handovers(np.array([0.0, _FAR])) for i in self._islands])
         self._latency, self._slope = first[:, :1], np.diff(first, axis=1) / _FAR
 
@@ -169,8 +175,8 @@ class Sheet:
         fullest = np.ceil(self._layers / self._pp)
         return np.maximum(1.0, np.minimum(running, self._pp) * fullest / self._layers)
 
-    def _routed(self, tokens: FloatArray) -> FloatArray:
-        per_token, dp, missed, spread, worst, compute, moved, weights, pair = self._experts
+    def _routed(self, tokens: FloatArray, experts: FloatArray) -> FloatArray:
+        per_token, dp, missed, spread, worst, compute, moved, weights, pair = experts
         together, rows = tokens * dp, tokens * per_token
         alike = together if (spread == 1).all() else together**spread
         touched = np.minimum(1.0, -worst * np.expm1(alike * missed))
@@ -178,22 +184,48 @@ class Sheet:
         return np.asarray(np.maximum(rows * compute, memory) + tokens * pair)
 
 
-def _common(
-    stage: Stage, seen: dict[tuple[object, ...], tuple[_Blocks, _Blocks, _Line]]
-) -> tuple[_Blocks, _Blocks, _Line]:
-    """Lines of prefill and decode and of the head: alike for all islands of equal GPUs and tp."""
+class _Tables(NamedTuple):
+    """Lines of one kind of GPU, model and tp, by half of a layer; and of the output head."""
+
+    prefill: tuple[_Line, ...]
+    decode: tuple[_Line, ...]
+    dense: tuple[_Line, ...]
+    sparse: tuple[_Line, ...]
+    head: _Line
+
+    def halves(self, phase: str) -> tuple[tuple[_Line, ...], ...]:
+        """Lines of each of ``_KINDS``."""
+        attention = self.prefill if phase == "prefill" else self.decode
+        return attention, attention, self.dense, self.sparse
+
+
+def _alike(stage: Stage, tables: dict[tuple[object, ...], _Tables]) -> tuple[object, ...]:
+    """The key of what is alike for all islands of equal GPUs, model and tp; adds its tables."""
     accelerator, tp = stage.network.accelerator, stage.parallelism.tp
     key = (id(accelerator), id(stage.model), tp, stage.settings)
-    if key not in seen:
+    if key not in tables:
         found = stage.operators
-        prefill, decode = _lines(found["prefill"]), _lines(found["decode"])
-        dense, sparse = _lines(found["dense"]), _lines(found["sparse"])
-        seen[key] = (
-            _Blocks(prefill, prefill, dense, sparse),
-            _Blocks(decode, _within(decode, stage.model.window), dense, sparse),
+        tables[key] = _Tables(
+            _lines(found["prefill"]),
+            _lines(found["decode"]),
+            _lines(found["dense"]),
+            _lines(found["sparse"]),
             _line(stage.output_head),
         )
-    return seen[key]
+    return key
+
+
+def _by_kind(
+    tables: Mapping[tuple[object, ...], _Tables], phase: str, at: NDArray[np.intp]
+) -> list[FloatArray]:
+    """For each of ``_KINDS`` the lines of the islands, whose tables are those ``at``."""
+    halves = [table.halves(phase) for table in tables.values()]
+    return [_stack([half[kind] for half in halves])[:, :, at] for kind in range(len(_KINDS))]
+
+
+def _counts(stage: Stage) -> tuple[int, ...]:
+    counts = stage.counts
+    return counts.full, counts.windowed, counts.dense, counts.sparse
 
 
 def _line(operator: Operator) -> _Line:
@@ -215,48 +247,24 @@ def _lines(operators: Iterable[Operator]) -> tuple[_Line, ...]:
     return tuple(_line(operator) for operator in operators)
 
 
-def _within(lines: Iterable[_Line], window: int) -> tuple[_Line, ...]:
-    """The same where every token sees ``window`` positions."""
-    return tuple(
-        _Line(*((fixed, token + window * seen, 0.0) for fixed, token, seen in line))
-        for line in lines
-    )
-
-
-def _straight(seconds: Callable[[FloatArray], FloatArray]) -> _Line:
+def _straight(seconds: Callable[[FloatArray], FloatArray]) -> tuple[float, float]:
     """Latency and slope of what is linear beyond its first token."""
-    near, far = (float(seconds(np.array(tokens))) for tokens in (_FAR, 2 * _FAR))
+    near, far = (float(x) for x in seconds(np.array([_FAR, 2 * _FAR])))
     slope = (far - near) / _FAR
-    return _Line((near - slope * _FAR, slope, 0.0))
+    return near - slope * _FAR, slope
 
 
-def _reduced(stage: Stage) -> tuple[_Line, ...]:
-    """The all-reduce behind every half of a layer; none on a single GPU."""
-    return (_straight(stage.all_reduce),) if stage.parallelism.tp > 1 else ()
+def _moved(stage: Stage, mode: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Latency and slope of the communication of half a layer: dense or attention, and sparse.
 
-
-def _sparse_lines(stage: Stage, mode: str) -> tuple[_Line, ...]:
-    """What a sparse half spends beside its products and experts: exchange and a fixed time."""
+    The sparse one has the fixed time of its experts with it.
+    """
+    dense = _straight(stage.all_reduce) if stage.parallelism.tp > 1 else (0.0, 0.0)
     block = stage.sparse
     if block is None:
-        return ()
-    fixed = _Line((stage.overheads.expert_layer, 0.0, 0.0))
-    return (_straight(lambda tokens: block.exchange(tokens, mode)), fixed)
-
-
-def _decode_lines(blocks: _Blocks, stage: Stage, reduced: tuple[_Line, ...]) -> Iterable[_Line]:
-    """All lines of a decode pass, each times the layers that have it."""
-    counts = stage.counts
-    yield _Line((counts.layers * stage.overheads.decode_layer, 0.0, 0.0))
-    halves = (
-        (counts.full, (*blocks.full, *reduced)),
-        (counts.windowed, (*blocks.windowed, *reduced)),
-        (counts.dense, (*blocks.dense, *reduced)),
-        (counts.sparse, (*blocks.sparse, *_sparse_lines(stage, "low_latency"))),
-    )
-    for layers, lines in halves:
-        for line in lines if layers else ():
-            yield _Line(*((layers * a, layers * b, layers * c) for a, b, c in line))
+        return dense, (0.0, 0.0)
+    latency, slope = _straight(lambda tokens: block.exchange(tokens, mode))
+    return dense, (latency + stage.overheads.expert_layer, slope)
 
 
 def _experts(stage: Stage) -> _Experts:
@@ -265,7 +273,7 @@ def _experts(stage: Stage) -> _Experts:
 
 
 def _stack(lines: Sequence[tuple[_Line, ...]]) -> FloatArray:
-    """Shape (lines, 6, islands, 1); short tables are filled up with zeros."""
+    """Shape (lines, 6, tables, 1); short tables are filled up with zeros."""
     most = max(len(table) for table in lines)
     flat = np.zeros((len(lines), most, 6))
     for at, table in enumerate(lines):
