@@ -1,10 +1,12 @@
 """Intervals of predictions, from residuals of groups that a fit did not see.
 
-Residuals are log(predicted / measured). Rows of one group share an error, so that the number of
-groups counts, not that of rows: in-sample residuals cover 57 % in place of 90 %. A new group is
-taken to be exchangeable with the n seen ones (Dunn, Wasserman and Ramdas, "Distribution-Free
-Prediction Sets for Two-Layer Hierarchical Models", arXiv:1809.07441, section 3): each has mass
-1 / (n + 1), spread over its rows, and the new one, of which nothing is known, the rest.
+Residuals are log(predicted / measured). Rows of one group share an error, so that rows count less
+than groups: in-sample residuals cover 57 % in place of 90 %. A new group is taken to be
+exchangeable with the n seen ones (Dunn, Wasserman and Ramdas, "Distribution-Free Prediction Sets
+for Two-Layer Hierarchical Models", arXiv:1809.07441, section 3), of which each has the same mass;
+the conformal correction leaves 1 / (N + 1) of the mass to what was not seen, N being the number of
+independent rows that the groups are worth (Kish's design effect: m rows with correlation c are
+m / (1 + (m - 1) c)).
 """
 
 from __future__ import annotations
@@ -69,24 +71,46 @@ def interval(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) ->
 def half_width(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) -> float:
     """Half of the interval's width in logarithms.
 
-    The smallest w with sum_j (share of group j's rows within w) / (n + 1) >= level. With fewer
-    than level / (1 - level) groups there is none, and a Student factor takes its place; with
-    fewer than two, the assumption.
+    The smallest w with (N / (N + 1)) mean_j (share of group j's rows within w) >= level. With
+    fewer than level / (1 - level) independent rows there is none, and a Student factor takes its
+    place; with fewer than two groups, the assumption.
     """
     sizes = np.abs(np.asarray(residuals, dtype=np.float64))
     names, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
     if len(names) < 2:  # noqa: PLR2004  # one group says nothing of the next
         return max(math.log1p(ASSUMED), float(sizes.max(initial=0.0)))
-    mass = 1 / (counts[index] * (len(names) + 1))
+    mass = 1 / (counts[index] * len(names))
+    worth = independent_rows(residuals, groups)
     order = np.argsort(sizes)
-    reached = np.cumsum(mass[order])
+    reached = np.cumsum(mass[order]) * worth / (worth + 1)
     if reached[-1] < level:
-        return _student(sizes, mass, len(names), level)
+        return _student(sizes, mass, worth, level)
     return float(sizes[order][np.searchsorted(reached, level - 1e-12)])
 
 
-def _student(sizes: FloatArray, mass: FloatArray, count: int, level: float) -> float:
-    """T s sqrt(1 + 1 / n), s the root mean square over groups, with n - 1 degrees of freedom."""
+def independent_rows(residuals: FloatArray, groups: FloatArray) -> float:
+    """How many independent rows the groups are worth, from one per group to every row.
+
+    The correlation inside groups is that of the analysis of variance: (B - W) / (B + (m - 1) W)
+    with mean squares between and within groups and m rows per group (Fisher 1925; for groups of
+    unequal size m is (N - sum m_j^2 / N) / (n - 1)).
+    """
+    values = np.asarray(residuals, dtype=np.float64)
+    names, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    total, count = len(values), len(names)
+    if total == count:
+        return float(count)
+    means = np.bincount(index, values) / counts
+    between = float(counts @ (means - values.mean()) ** 2) / (count - 1)
+    within = float(np.sum((values - means[index]) ** 2)) / (total - count)
+    size = (total - float(counts @ counts) / total) / (count - 1)
+    denominator = between + (size - 1) * within
+    alike = (between - within) / denominator if denominator > 0 else 1.0
+    return float(np.sum(counts / (1 + (counts - 1) * min(1.0, max(0.0, alike)))))
+
+
+def _student(sizes: FloatArray, mass: FloatArray, worth: float, level: float) -> float:
+    """T s sqrt(1 + 1 / N), s the root mean square over groups, with N - 1 degrees of freedom."""
     spread = math.sqrt(float(np.average(sizes**2, weights=mass)))
-    factor = float(stdtrit(count - 1, (1 + level) / 2))
-    return max(factor * spread * math.sqrt(1 + 1 / count), float(sizes.max()))
+    factor = float(stdtrit(worth - 1, (1 + level) / 2))
+    return factor * spread * math.sqrt(1 + 1 / worth)

@@ -98,9 +98,14 @@ def _loop_bench(points: Sequence[EnginePoint]) -> ClosedLoopBench:
 def batch_problem(runs: Sequence[BatchRun]) -> Problem:
     """Whole batches of one accelerator and engine, with deployments as groups."""
     first = runs[0]
-    benches = [_batch_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
+    benches = batch_benches(runs)
     base = engine_fit(accelerator(first.accelerator), first.engine)
     return Problem(benches, base.replaced({"link": 0.5}), parameters.BATCH)
+
+
+def batch_benches(runs: Iterable[BatchRun]) -> list[BatchBench]:
+    """A bench per deployment."""
+    return [_batch_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
 
 
 def _batch_bench(runs: Sequence[BatchRun]) -> BatchBench:
@@ -119,8 +124,12 @@ def _batch_bench(runs: Sequence[BatchRun]) -> BatchBench:
 def prefill_problem(runs: Sequence[PhaseRun]) -> Problem:
     """Prompts of one accelerator, with deployments as groups."""
     base = engine_fit(accelerator(runs[0].accelerator))
-    benches = [_prefill_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
-    return Problem(benches, base, parameters.PREFILL)
+    return Problem(prefill_benches(runs), base, parameters.PREFILL)
+
+
+def prefill_benches(runs: Iterable[PhaseRun]) -> list[PrefillBench]:
+    """A bench per deployment."""
+    return [_prefill_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
 
 
 def _prefill_bench(runs: Sequence[PhaseRun]) -> PrefillBench:

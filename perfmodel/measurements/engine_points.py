@@ -33,6 +33,9 @@ _NEEDS = ("model_path", "system", "mode", "concurrency", "silicon_ttft_ms", "sil
 _CAPPED = 10.0
 """A mean TTFT beyond this [s] is a queue in front of a full server."""
 
+_SAME = 1.1
+"""Steps that take no longer than this times those of a fraction of the clients have their batch."""
+
 _Row = dict[str, str]
 
 
@@ -176,7 +179,7 @@ def _identity(point: EnginePoint) -> tuple[object, ...]:
 
 
 def _capped(points: Sequence[EnginePoint]) -> list[EnginePoint]:
-    """gpt-oss rows whose TTFT says that clients queue and whose TPOT fell with more clients."""
+    """gpt-oss rows whose TTFT says that clients queue, and whose TPOT is that of a lower number."""
     found = []
     for point in points:
         if point.model != "gpt-oss-120b" or point.ttft <= _CAPPED:
@@ -188,6 +191,6 @@ def _capped(points: Sequence[EnginePoint]) -> list[EnginePoint]:
             and other.sweep == point.sweep
             and other.clients < point.clients
         ]
-        if rest and point.tpot < max(rest):
+        if rest and point.tpot < _SAME * max(rest):
             found.append(point)
     return found

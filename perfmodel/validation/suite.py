@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.validation.case import Case, Report
 
-MODULES = ("helix", "capacity", "operators", "vidur", "rtx4090", "published")
+MODULES = (
+    "engines",
+    "batches",
+    "prompts",
+    "helix",
+    "capacity",
+    "operators",
+    "vidur",
+    "rtx4090",
+    "published",
+    "coverage",
+)
 """Modules of this package with cases, in the order of the report."""
 
 
