@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.validation.kernels.law import Law, Sample
 
 _P90 = 0.40
+_COVERAGE = (0.85, 0.95)
 
 _LEFT_OUT = (
     "not pooled: L40S (weights of 4-16 MB lie in its 96 MB L2 cache; its FP8 context attention "
@@ -75,7 +76,7 @@ def _report(
 ) -> Report:
     folds, split = how
     found = tuple(point for sample in samples for point in points(law, sample, "time", folds))
-    bar = Bar(median=median, p90=_P90)
+    bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
     notes = (f"{len(law.parameters)} parameters per accelerator, engine and variant", _LEFT_OUT)
     return Report(f"Operators: {law.name}", bar, split, dropped, found, notes)
 

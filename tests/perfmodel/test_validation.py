@@ -39,9 +39,15 @@ from archipelago.perfmodel.validation.words import against, judged, lines
 DATA = Path(__file__).parents[2] / "../shared/data"
 
 
-def point(predicted: float, measured: float, group: str = "g", **more: float) -> Point:
+def point(
+    predicted: float,
+    measured: float,
+    group: str = "g",
+    low: float | None = None,
+    high: float | None = None,
+) -> Point:
     key = ("H100", "vllm 1", "model", "decode", "TPOT")
-    return Point(group, *key, predicted, measured, "ms", **more)
+    return Point(group, *key, predicted, measured, "ms", low, high)
 
 
 def report(points: list[Point], bar: Bar | None = None, **more: object) -> Report:
@@ -58,8 +64,7 @@ def test_errors_are_relative_to_the_measurement_and_signed() -> None:
 
 
 def test_coverage_counts_groups_alike_however_many_points_they_have() -> None:
-    inside, outside = {"low": 9.0, "high": 11.0}, {"low": 11.0, "high": 12.0}
-    points = [point(10, 10, "a", **inside)] * 9 + [point(10, 10, "b", **outside)]
+    points = [point(10, 10, "a", 9, 11)] * 9 + [point(10, 10, "b", 11, 12)]
     assert coverage(points) == pytest.approx(0.5)
     assert coverage([point(10, 10)]) is None
 
@@ -168,7 +173,7 @@ class Clock:
         prompt_tokens: np.ndarray,
         pairs: np.ndarray,
     ) -> np.ndarray:
-        return 1.0 + 1e-3 * prompt_tokens + 0.0 * (sequences + kv_tokens + pairs)
+        return np.asarray(1.0 + 1e-3 * prompt_tokens + 0.0 * (sequences + kv_tokens + pairs))
 
 
 def test_a_replayed_server_chunks_prompts_and_then_decodes() -> None:

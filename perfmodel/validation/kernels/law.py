@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from scipy.optimize import least_squares
 
+from archipelago.perfmodel.intervals import half_width
 from archipelago.perfmodel.validation.case import Point
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -27,6 +28,9 @@ Columns: TypeAlias = "Mapping[str, FloatArray]"
 
 ROWS = 2500
 """Rows that a fit looks at, evenly taken: more change the parameters by less than their noise."""
+
+_FEW_GROUPS = 40
+"""Up to so many groups, an interval leaves out one at a time."""
 
 _SOFT = 0.1
 """Relative error from which residuals count linearly, not squared."""
@@ -106,12 +110,35 @@ def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
 
 
 def points(law: Law, sample: Sample, metric: str, folds: int) -> Iterator[Point]:
-    """Predictions of the law for groups it was not fitted to, beside the measurements."""
+    """Predictions of the law for groups it was not fitted to, beside the measurements.
+
+    Each has the interval that the held-out residuals of other groups give.
+    """
     predicted = held_out(law, sample, folds)
-    names: Sequence[str] = [str(group) for group in sample.groups]
+    residuals = np.log(predicted / sample.seconds)
+    width = _half_widths(residuals, sample.groups, fold_of(sample.groups, folds))
     key = (sample.accelerator, sample.engine, sample.variant, law.name, metric)
-    for group, ours, theirs in zip(names, predicted, sample.seconds, strict=True):
-        yield Point(group, *key, 1e3 * float(ours), 1e3 * float(theirs), "ms")
+    rows = zip(sample.groups.tolist(), predicted, sample.seconds, width, strict=True)
+    for group, ours, theirs, half in rows:
+        ends = 1e3 * ours * np.exp(-half), 1e3 * ours * np.exp(half)
+        figures = 1e3 * float(ours), 1e3 * float(theirs)
+        yield Point(group, *key, *figures, "ms", float(ends[0]), float(ends[1]))
+
+
+def _half_widths(
+    residuals: FloatArray, groups: NDArray[np.str_], fold: NDArray[np.intp]
+) -> FloatArray:
+    """Half-width of each row's interval in logarithms, from the residuals of other groups.
+
+    Few groups need all the others to have an interval at all; of many, a whole fold is left out.
+    """
+    names, numbers = np.unique(groups, return_inverse=True)
+    leave = numbers if len(names) <= _FEW_GROUPS else fold
+    widths = np.empty_like(residuals)
+    for out in np.unique(leave):
+        others = leave != out
+        widths[~others] = half_width(residuals[others], numbers[others].astype(np.float64))
+    return widths
 
 
 def smooth_max(*terms: FloatArray, power: float) -> FloatArray:
