@@ -18,13 +18,14 @@ from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.efficiency import ANY, check_names, engine_fit
 from archipelago.perfmodel.errors import MeasurementError
 from archipelago.perfmodel.intervals import Interval, assumed, interval
+from archipelago.perfmodel.model import broken, step_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from archipelago.perfmodel.efficiency import EngineFit
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel, Promise
 
 PHASES = ("prefill", "decode")
 
@@ -140,6 +141,16 @@ class Calibrated:
         """Seconds per token with ``sequences`` running and ``kv_tokens`` cached."""
         step = self.model.decode_step_time(sequences, kv_tokens)
         return self._corrections["decode"].factor * step
+
+    @property
+    def breaks(self) -> frozenset[Promise]:
+        """The promises that the model itself does not keep."""
+        return broken(self.model)
+
+    def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """A step time above this one that keeps every promise."""
+        bound = step_bound(self.model)(sequences, kv_tokens)
+        return self._corrections["decode"].factor * bound
 
     def correction(self, phase: str) -> Correction:
         """The correction of a phase, ``prefill`` or ``decode``."""
