@@ -8,7 +8,7 @@ import pytest
 from archipelago.perfmodel.errors import MeasurementError, UnknownName
 from archipelago.perfmodel.measurements import engine_points, inference_bench, splitwise
 from archipelago.perfmodel.measurements.models import measured_model
-from archipelago.perfmodel.measurements.rules import Rule, first_of_each, read_csv, sift
+from archipelago.perfmodel.measurements.rules import Loaded, Rule, first_of_each, read_csv, sift
 from archipelago.perfmodel.measurements.user import read_points
 from archipelago.perfmodel.parallelism import Parallelism
 
@@ -23,7 +23,7 @@ GPT = "{engine},{v},openai/gpt-oss-120b,h200_sxm,fp4,agg,1024,1024,{tp},1.0,1.0,
 QWEN = "vllm,0.12,Qwen/Qwen3-235B-A22B-FP8,h200_sxm,fp8,agg,2000,500,{tp},1.0,,{m},{ep},{t},{c}"
 
 
-def points(folder: Path, *rows: str) -> engine_points.Loaded[engine_points.EnginePoint]:
+def points(folder: Path, *rows: str) -> Loaded[engine_points.EnginePoint]:
     path = folder / engine_points.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join((HEADER, *rows)) + "\n")
