@@ -181,7 +181,7 @@ _ROWS = 8
 
 
 def _from_few(problem: Problem, rows: Sequence[EnginePoint], draw: int) -> list[Point]:
-    used = _drawn(problem, draw)
+    used = drawn(problem, draw)
     fitted = fit_engine(problem, used)
     seen = set(problem.groups[used > 0])
     judged = np.array([group not in seen for group in problem.groups])
@@ -190,7 +190,7 @@ def _from_few(problem: Problem, rows: Sequence[EnginePoint], draw: int) -> list[
     return [point for point, keep in zip(made, judged, strict=True) if keep]
 
 
-def _drawn(problem: Problem, draw: int) -> FloatArray:
+def drawn(problem: Problem, draw: int) -> FloatArray:
     """1 for the rows that a user would measure, by their design and not by their times."""
     names = problem.groups
     sweeps: list[NDArray[np.intp]] = []
