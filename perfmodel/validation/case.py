@@ -94,7 +94,7 @@ class Report:
     ``dropped``: measurements that were not used, by the rule that says so; in rows.
     ``notes``: what a reader must know to judge the figures. ``baseline``: the same measurements
     by the simplest model that could do, with ``baseline_name``. ``checks``: figures beside the
-    errors that have a bar too.
+    errors that have a bar too. ``values``: a table of what a fit to all rows found, headings first.
     """
 
     name: str
@@ -106,6 +106,7 @@ class Report:
     baseline: Sequence[Point] = ()
     baseline_name: str = ""
     checks: Sequence[Verdict] = ()
+    values: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.validation.case import Bar, Case, Report
 from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
-from archipelago.perfmodel.validation.kernels.law import points
+from archipelago.perfmodel.validation.kernels.law import fit_law, points
 from archipelago.perfmodel.validation.kernels.tables import FOLDER, SYSTEMS
 
 if TYPE_CHECKING:
@@ -75,10 +75,22 @@ def _report(
     dropped: dict[str, int],
 ) -> Report:
     folds, split = how
+    samples = tuple(samples)
     found = tuple(point for sample in samples for point in points(law, sample, "time", folds))
     bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
     notes = (f"{len(law.parameters)} parameters per accelerator, engine and variant", _LEFT_OUT)
-    return Report(f"Operators: {law.name}", bar, split, dropped, found, notes)
+    name = f"Operators: {law.name}"
+    return Report(name, bar, split, dropped, found, notes, values=_values(law, samples))
+
+
+def _values(law: Law, samples: Iterable[Sample]) -> list[list[str]]:
+    """What a fit to all rows of each sample finds, by parameter with its unit."""
+    rows = [["accelerator", "engine", "variant", *(f"{p.name} [{p.unit}]" for p in law.parameters)]]
+    for sample in samples:
+        found = fit_law(law, sample.columns, sample.seconds)
+        key = [sample.accelerator, sample.engine, sample.variant]
+        rows.append([*key, *(f"{value:.3g}" for value in found)])
+    return rows
 
 
 _NEEDS = tuple(f"{FOLDER}/{system}" for system in SYSTEMS)

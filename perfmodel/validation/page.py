@@ -23,6 +23,10 @@ bias is the median with its sign (positive: too much predicted). Whole groups ar
 rows, and every figure is of held-out points unless the split says otherwise. "Inside" is the
 share of measurements inside the nominal 90 % interval, group by group. A bar that is not reached
 says so.
+
+Every section is a case: a module of `perfmodel/validation/` that reads one data set, leaves groups
+out, and gives points with the bar that they are held to (`case.py` says how). A new one is a module
+with `CASES`, listed in `suite.py`.
 """
 
 
@@ -57,6 +61,8 @@ def section(report: Report, plot: str | None) -> str:
     if report.baseline:
         parts.append(f"* {against(report)}")
     parts.append("* largest errors: " + "; ".join(worst(report.points)) + "\n")
+    if report.values:
+        parts.append("Values of a fit to all rows:\n\n" + _rows(report.values, 3))
     if plot:
         parts.append(f"![{report.name}: predicted against measured]({plot})\n")
     return "\n".join(parts)
@@ -71,5 +77,10 @@ def _bullets(rows: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] * TEXTS + ["---:"] * (len(HEADINGS) - TEXTS)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (HEADINGS, rule, *rows)) + "\n"
+    return _rows((HEADINGS, *rows), TEXTS)
+
+
+def _rows(rows: Sequence[Sequence[str]], texts: int) -> str:
+    """A table, its first row the headings; after ``texts`` columns come numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(rows[0]) - texts)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:])) + "\n"

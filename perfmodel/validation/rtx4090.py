@@ -1,37 +1,37 @@
-"""An RTX 4090 with Llama-3.1-8B: its operators, and a whole vLLM run predicted from them.
+"""An RTX 4090 with Llama-3.1-8B: matrix products and attention of one layer.
 
-Source: casys-kaist/LLMServingSim @ 5daddb2 (MIT), vLLM 0.19 in bfloat16. Operator times in us of
-one layer; requests in seconds. Efficiencies of the card come from the operator tables alone,
-overheads are the catalogue's, and nothing is fitted to the run itself.
+Source: casys-kaist/LLMServingSim @ 5daddb2 (MIT), vLLM 0.19 in bfloat16, us.
 """
 
 from __future__ import annotations
 
 import csv
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.efficiency import engine_fit
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.roofline import EngineSettings, Roofline
 from archipelago.perfmodel.validation.capacity import rtx_4090
-from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
+from archipelago.perfmodel.validation.case import Bar, Case, Report
+from archipelago.perfmodel.validation.kernels import attention as kernels
 from archipelago.perfmodel.validation.kernels import gemm
-from archipelago.perfmodel.validation.kernels.law import Sample, points
-from archipelago.perfmodel.validation.replay import Engine, Request, replay
+from archipelago.perfmodel.validation.kernels.law import (
+    Law,
+    Parameter,
+    Sample,
+    fit_law,
+    points,
+    smooth_max,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.efficiency import EngineFit
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.perfmodel.validation.kernels.law import Columns
 
 OPERATORS = "measured/operators_rtx4090"
-RUN = "measured/llmservingsim_rtx4090/vllm"
 
 _SHAPES = {
     "qkv_proj": (4096, 6144),
@@ -42,23 +42,112 @@ _SHAPES = {
 }
 """k and n of each product of Llama-3.1-8B."""
 
-_MEMORY = 24 * 2.0**30
-_SPLIT = "nothing of the run is fitted"
-_NOTE = "the server's own scheduler is replayed; prefix hits between turns are not known"
+KV_BYTES = 2 * 8 * 128 * 2
+"""Bytes of one token's keys and values in one layer: 8 KV heads of 128, BF16."""
 
-_FEW, _MANY = 16, 1024
-"""Rows up to which a product streams weights, and from which it is bound by operations."""
+_FOLDS = 5
+
+_OPERATORS = Bar(median=0.15, p90=0.35)
+
+_MEMORY = 24 * 2.0**30
 
 
 def operators(data: Path) -> Iterator[Report]:
     """Products of the model, each predicted by a law fitted to the other four."""
-    sample = _products(data / OPERATORS)
+    sample = products(data / OPERATORS)
     found = tuple(points(gemm.LAW, sample, "time", len(_SHAPES)))
     split = "each product predicted by the law of matrix products fitted to the other four"
-    yield Report("RTX 4090: matrix products", Bar(median=0.10, p90=0.40), split, {}, found)
+    yield Report("RTX 4090: matrix products", _OPERATORS, split, {}, found)
 
 
-def _products(folder: Path) -> Sample:
+def attention(data: Path) -> Iterator[Report]:
+    """Attention of decode batches and of prompt chunks, and of steps that hold both."""
+    decode, prefill, mixed = _attention(data / OPERATORS)
+    alone = [
+        *points(kernels.DECODE, decode, "time", _FOLDS),
+        *points(kernels.CONTEXT, prefill, "time", _FOLDS),
+    ]
+    split = f"numbers of sequences, and of prompt tokens, in {_FOLDS} folds"
+    yield Report("RTX 4090: attention", _OPERATORS, split, {}, alone)
+    split = f"numbers of sequences in {_FOLDS} folds; chunks by the law fitted to chunks alone"
+    together = list(points(MIXED, _beside(prefill, mixed), "time", _FOLDS))
+    yield Report("RTX 4090: attention of mixed steps", _OPERATORS, split, {}, together)
+
+
+def _beside_seconds(columns: Columns, values: FloatArray) -> FloatArray:
+    """Launch, a chunk's attention, and that of the sequences in the same launch [s].
+
+    There the query heads of a sequence are not packed onto their KV head and the context is not
+    split: a block of threads per sequence and query head, and a chain along the context.
+    """
+    launch, bandwidth, block, chain, beside, power = values
+    memory = columns["cached"] * columns["context"] / (bandwidth * columns["bandwidth"])
+    blocks = block * columns["sequences"] * columns["heads"]
+    sequences = smooth_max(memory, blocks, chain * columns["context"], power=power)
+    return np.asarray(launch + sequences + beside * columns["prefill"])
+
+
+MIXED = Law(
+    "mixed attention",
+    (
+        Parameter("launch", "s", 6e-6, 1e-6, 1e-4),
+        Parameter("bandwidth", "share of the memory bandwidth", 0.5, 0.05, 1.5),
+        Parameter("block", "s per sequence and head", 1e-8, 1e-10, 1e-6),
+        Parameter("chain", "s per token of context", 1e-8, 1e-12, 1e-6),
+        Parameter("beside", "times the chunk's attention alone", 1.0, 0.5, 2.0),
+        Parameter("power", "1 adds, infinity takes the largest", 3.0, 1.0, 12.0),
+    ),
+    _beside_seconds,
+)
+
+
+def _beside(prefill: Sample, mixed: Sample) -> Sample:
+    """Mixed steps with what their chunks would take alone, but for the launch [s]."""
+    law = kernels.CONTEXT
+    values = fit_law(law, prefill.columns, prefill.seconds)
+    launch = values[[parameter.name for parameter in law.parameters].index("launch")]
+    alone = np.asarray(law.seconds(mixed.columns, values) - launch)
+    return replace(mixed, columns=dict(mixed.columns) | {"prefill": alone})
+
+
+def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
+    """Steps of sequences alone, of a chunk alone, and of both."""
+    rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
+    table = np.array([[float(value) for value in row.values()] for row in rows]).T
+    chunk, before, sequences, context, micros = table
+    card, one = rtx_4090(_MEMORY), np.ones(len(rows))
+    columns = {
+        "sequences": np.maximum(1.0, sequences),
+        "heads": 32 * one,
+        "kv_heads": 8 * one,
+        "grouped": one,
+        "window": np.inf * one,
+        "context": context,
+        "cached": sequences * KV_BYTES,
+        "length": before + chunk,  # the last rows attend to all of it
+        "operations": 4 * 32 * 128 * (chunk * before + chunk * (chunk + 1) / 2),
+        "bytes": chunk * 2 * (32 + 8) * 128 * 2.0 + before * KV_BYTES,
+        "peak": card.bf16 * one,
+        "bandwidth": card.bandwidth * one,
+    }
+    kinds = (chunk == 0, sequences == 0, (chunk > 0) & (sequences > 0))
+    groups = (sequences, chunk, sequences)
+    made = [
+        Sample(
+            card.name,
+            "vllm 0.19.0",
+            "Llama-3.1-8B",
+            {name: column[kind] for name, column in columns.items()},
+            micros[kind] * 1e-6,
+            by[kind].astype(int).astype(np.str_),
+        )
+        for kind, by in zip(kinds, groups, strict=True)
+    ]
+    return made[0], made[1], made[2]
+
+
+def products(folder: Path) -> Sample:
+    """Times of the five products, a group each."""
     rows = [
         (row["layer"], float(row.get("tokens") or row["sequences"]), float(row["time_us"]))
         for name in ("dense.csv", "per_sequence.csv")
@@ -73,88 +162,7 @@ def _products(folder: Path) -> Sample:
     return Sample(card.name, "vllm 0.19.0", "bfloat16", columns, seconds, groups)
 
 
-def run(data: Path) -> Iterator[Report]:
-    """The run, replayed: 300 requests, 10 a second, far more than the card can serve."""
-    meta = json.loads((data / RUN / "meta.json").read_text())
-    rows = [json.loads(line) for line in (data / RUN / "requests.jsonl").read_text().splitlines()]
-    card = rtx_4090(meta["hardware"]["device_total_memory_bytes"])
-    for name, fit in (("operator tables", _fit(data, card)), ("catalogue", None)):
-        settings = EngineSettings(chunk=meta["engine_kwargs"]["max_num_batched_tokens"], fit=fit)
-        model = Roofline(card, architecture("Llama-3.1-8B"), Parallelism(), settings=settings)
-        requests = _requests(rows)
-        span = replay(_engine(meta), model, requests)
-        bar = Bar() if fit is None else Bar(largest=0.15)
-        title = f"RTX 4090: a vLLM run, efficiencies of the {name}"
-        yield Report(title, bar, _SPLIT, {}, _compared(requests, rows, span), (_NOTE,))
-
-
-def _engine(meta: dict[str, dict[str, int]]) -> Engine:
-    cache, limits = meta["kv_cache"], meta["engine_kwargs"]
-    sizes = limits["max_num_seqs"], limits["max_num_batched_tokens"]
-    return Engine(cache["num_gpu_blocks"], cache["block_size"], *sizes)
-
-
-def _requests(rows: list[dict[str, float]]) -> list[Request]:
-    start = min(row["queued_ts"] for row in rows)
-    return [
-        Request(row["queued_ts"] - start, int(row["input_toks"]), int(row["output_toks"]))
-        for row in rows
-    ]
-
-
-def _fit(data: Path, card: Accelerator) -> EngineFit:
-    """The catalogue's values with the shares of the peaks that the operator tables show."""
-    folder = data / OPERATORS
-    products, few, many = _products(folder), _FEW, _MANY
-    m, k, n = (products.columns[name] for name in ("m", "k", "n"))
-    compute = 2 * m * k * n / products.seconds / card.bf16
-    stream = 2 * k * n / products.seconds / card.bandwidth
-    rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
-    table = np.array([[float(value) for value in row.values()] for row in rows]).T
-    chunk, before, sequences, context, micros = table
-    seconds = micros * 1e-6
-    cached = sequences * context * 2 * 8 * 128 * 2  # 8 KV heads of 128, key and value, BF16
-    decode = (chunk == 0) & (sequences >= few) & (context >= _MANY)
-    pairs = chunk * before + chunk * (chunk + 1) / 2
-    prefill = (sequences == 0) & (chunk >= _MANY)
-    values = {
-        "mfu": float(np.median(compute[m >= many])),
-        "mbu": float(np.median(stream[m <= few])),
-        "kv_mbu": float(np.median((cached / seconds)[decode])) / card.bandwidth,
-        "prefill_attention_mfu": float(np.median((4 * 32 * 128 * pairs / seconds)[prefill]))
-        / card.bf16,
-        "decode_attention_mfu": 1.0,  # the kernel reads the cache; its operations hide behind
-    }
-    return engine_fit(card).replaced(values)
-
-
-def _compared(requests: list[Request], rows: list[dict[str, float]], span: float) -> list[Point]:
-    start = min(row["queued_ts"] for row in rows)
-    first = np.array([row["first_token_ts"] - row["queued_ts"] for row in rows])
-    token = np.array(
-        [
-            (row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1)
-            for row in rows
-            if row["output_toks"] > 1
-        ]
-    )
-    ours = np.array([request.first_token_time for request in requests])
-    pace = np.array([request.token_time for request in requests if request.output > 1])
-    pairs = {
-        ("whole run", "mean TTFT", "s"): (ours.mean(), first.mean()),
-        ("whole run", "mean TPOT", "s"): (pace.mean(), token.mean()),
-        ("whole run", "duration", "s"): (span, max(row["last_token_ts"] for row in rows) - start),
-        ("whole run", "p90 TTFT", "s"): (np.quantile(ours, 0.9), np.quantile(first, 0.9)),
-        ("whole run", "p90 TPOT", "s"): (np.quantile(pace, 0.9), np.quantile(token, 0.9)),
-    }
-    key = ("RTX-4090", "vllm 0.19.0", "Llama-3.1-8B")
-    return [
-        Point("run", *key, phase, metric, float(value), float(measured), unit)
-        for (phase, metric, unit), (value, measured) in pairs.items()
-    ]
-
-
 CASES = (
     Case("rtx4090-operators", "RTX 4090: operators", (OPERATORS,), operators),
-    Case("rtx4090-run", "RTX 4090: a vLLM run", (OPERATORS, RUN), run),
+    Case("rtx4090-attention", "RTX 4090: attention", (OPERATORS,), attention),
 )

@@ -29,6 +29,7 @@ MODULES = (
     "operators",
     "vidur",
     "rtx4090",
+    "vllmrun",
     "published",
     "coverage",
 )
