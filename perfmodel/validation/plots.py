@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ _LINES = 8
 FEWEST = 2
 """Points that need no picture."""
 
+_COLOURS = 64
+
 _DENSE = 1500
 """More points than this are drawn small and pale."""
 
@@ -35,13 +38,17 @@ def draw(report: Report, path: Path) -> None:
     """Write the picture of a report. Equal reports give equal files."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  # an extra
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from PIL import Image  # noqa: PLC0415  # matplotlib needs it too
 
     figure = Figure(figsize=(5.6, 4.4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     _scatter(axes, report)
     _diagonal(axes, report)
-    figure.savefig(path, dpi=72, metadata={"Software": None})
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=72, metadata={"Software": None})
+    # Few colours are needed: a palette makes the file a third as large.
+    Image.open(drawn).convert("RGB").quantize(_COLOURS).save(path, optimize=True)
 
 
 def _scatter(axes: Axes, report: Report) -> None:
