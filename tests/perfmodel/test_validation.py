@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.errors import OutOfRange, UnknownName
 from archipelago.perfmodel.validation.case import (
     Bar,
@@ -31,9 +33,10 @@ from archipelago.perfmodel.validation.kernels.law import (
 )
 from archipelago.perfmodel.validation.page import document
 from archipelago.perfmodel.validation.plots import draw, file_name
+from archipelago.perfmodel.validation.published import PLANNED, Fleet
 from archipelago.perfmodel.validation.replay import Engine, Request, replay
 from archipelago.perfmodel.validation.suite import Ran, cases, chosen, run
-from archipelago.perfmodel.validation.wideep import Assumption, Layer
+from archipelago.perfmodel.validation.wideep import Assumption, Layer, WideIsland
 from archipelago.perfmodel.validation.words import against, judged, lines
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -214,6 +217,27 @@ def test_micro_batches_hide_transfers_and_reserved_multiprocessors_cost() -> Non
     assert layer.seconds(hidden, prefill=True) == 28.0
     # In decode none are reserved: max(6, 7) + max(8, 3).
     assert layer.seconds(hidden, prefill=False) == 15.0
+
+
+def test_deepseeks_day_at_the_stated_rates_is_arithmetic() -> None:
+    # 608e9 / 86400 / 73700 and 168e9 / 86400 / 14800; islands of 4 and 18 nodes: 96 + 144
+    stated = Fleet(608e9 / 86400 / 73_700, 168e9 / 86400 / 14_800)
+    assert (stated.prefill, stated.decode) == pytest.approx((95.48, 131.38), abs=0.01)
+    assert stated.continuous == pytest.approx(226.86, abs=0.01)
+    assert stated.whole == 240
+
+
+def test_a_batch_is_the_largest_that_keeps_the_pace() -> None:
+    island = WideIsland(accelerator("H800"), architecture("DeepSeek-V3"), 144, PLANNED)
+    batch = island.batch_at(0.05, 4989.0)
+    assert island.step(batch, 4989.0) <= 0.05 < island.step(batch + 1, 4989.0)
+
+
+def test_cached_prompts_cost_only_their_new_tokens() -> None:
+    island = WideIsland(accelerator("H800"), architecture("DeepSeek-V3"), 32, PLANNED)
+    whole, half = island.prefill_rate(16384, 4096), island.prefill_rate(16384, 4096, hit=0.5)
+    # The same new tokens a pass, which attend to a little more: twice as many tokens but for that.
+    assert 1.7 * whole < half < 2 * whole
 
 
 def judge(name: str) -> dict[str, list[Verdict]]:
