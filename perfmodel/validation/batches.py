@@ -5,6 +5,7 @@ Beside each report stands the four-parameter roofline of ``fits/baseline.py`` on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from archipelago.perfmodel.fits.baseline import FourParameters
 from archipelago.perfmodel.fits.engine import Problem, fit_engine
 from archipelago.perfmodel.fits.series import batch_benches, batch_problem
 from archipelago.perfmodel.measurements.inference_bench import FILE, LARGE, load
-from archipelago.perfmodel.validation.case import Bar, Case, Report
+from archipelago.perfmodel.validation.case import Bar, Case, Report, by_key, median_error
 from archipelago.perfmodel.validation.heldout import Line, points, split_points
 
 if TYPE_CHECKING:
@@ -94,23 +95,27 @@ def _by_model(_: Problem, line: Line) -> FloatArray:
 def held_out(root: Path) -> Iterator[Report]:
     """Deployments, models and the 70B class left out."""
     dropped, name = _loaded(root).dropped, "LLM-Inference-Bench"
-    yield Report(
-        f"{name}, deployments left out",
-        Bar(median=0.045, p90=0.12),
-        "a model on so many GPUs left out" + _PRIORS,
-        dropped,
-        deployment_points(root),
-        baseline=list(_baseline(root, lambda problem, _: problem.groups)),
-        baseline_name=_BASELINE,
+    yield _told(
+        Report(
+            f"{name}, deployments left out",
+            Bar(median=0.045, p90=0.12),
+            "a model on so many GPUs left out" + _PRIORS,
+            dropped,
+            deployment_points(root),
+            baseline=list(_baseline(root, lambda problem, _: problem.groups)),
+            baseline_name=_BASELINE,
+        )
     )
-    yield Report(
-        f"{name}, models left out",
-        Bar(median=0.06, p90=0.15),
-        "a model left out on all its numbers of GPUs" + _PRIORS,
-        dropped,
-        _split(root, _by_model),
-        baseline=list(_baseline(root, _by_model)),
-        baseline_name=_BASELINE,
+    yield _told(
+        Report(
+            f"{name}, models left out",
+            Bar(median=0.06, p90=0.15),
+            "a model left out on all its numbers of GPUs" + _PRIORS,
+            dropped,
+            _split(root, _by_model),
+            baseline=list(_baseline(root, _by_model)),
+            baseline_name=_BASELINE,
+        )
     )
     yield _large(root, f"{name}, the 70B class left out", dropped)
 
@@ -136,7 +141,20 @@ def _large(root: Path, name: str, dropped: Mapping[str, int]) -> Report:
         "the priors too"
     )
     bar = Bar(median=0.08, p90=0.15)
-    return Report(name, bar, split, dropped, found, (), baseline, _BASELINE)
+    return _told(Report(name, bar, split, dropped, found, (), baseline, _BASELINE))
+
+
+def _told(report: Report) -> Report:
+    """The report with the lines on which the baseline is the better one."""
+    ours, theirs = by_key(report.points), by_key(report.baseline)
+    lines = [
+        f"{' '.join(key[:3])} ({median_error(theirs[key]):.1%} to {median_error(own):.1%})"
+        for key, own in ours.items()
+        if median_error(theirs[key]) < median_error(own)
+    ]
+    better = "; ".join(lines) or "none"
+    note = f"lines where the four-parameter roofline has the lower median: {better}"
+    return replace(report, notes=(*report.notes, note))
 
 
 def _only(made: Sequence[Point], keep: FloatArray) -> list[Point]:
