@@ -16,6 +16,7 @@ from archipelago.perfmodel import catalogue
 from archipelago.perfmodel.calibration import Calibration, Correction, learn
 from archipelago.perfmodel.collocation import collocated_ttft
 from archipelago.perfmodel.efficiency import ANY
+from archipelago.perfmodel.errors import MeasurementError
 from archipelago.perfmodel.fits.engine import Fitted, Problem, fit_engine
 from archipelago.perfmodel.fits.heldout import held_out
 from archipelago.perfmodel.fits.series import (
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 _MOVED = 0.1
 """A value that moved by less than this share of its prior's spread was not measured."""
 
+_PLAUSIBLE = 20.0
+"""Factor beyond which a time is not that of an engine, but a mistake."""
+
 
 def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibration, ...]:
     """One calibration per accelerator, engine (with its version) and kind of model.
@@ -43,7 +47,7 @@ def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibrat
         source: Where they come from, for the file.
 
     Raises:
-        MeasurementError: there are none.
+        MeasurementError: there are none, or one is off by more than a factor of 20.
         DoesNotFit: a run states a deployment whose weights do not fit.
     """
     sets: dict[Hashable, list[EnginePoint]] = defaultdict(list)
@@ -79,6 +83,7 @@ def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[
 def _one(points: Sequence[EnginePoint], source: str) -> Calibration:
     first = points[0]
     problem = informed(loop_problem(points), first.accelerator, first.engine)
+    _check(problem)
     fitted = fit_engine(problem)
     groups = problem.groups
     many = len(np.unique(groups)) > 1
@@ -98,6 +103,18 @@ def _one(points: Sequence[EnginePoint], source: str) -> Calibration:
         inherited=_inherited(fitted),
         source=source,
     )
+
+
+def _check(problem: Problem) -> None:
+    """Refuse times that no efficiency explains: they are in another unit, or of another run."""
+    off = np.exp(problem.residuals(problem.prior))
+    worst = int(np.argmax(np.abs(np.log(off))))
+    if not 1 / _PLAUSIBLE <= off[worst] <= _PLAUSIBLE:
+        measured = 1e3 * problem.measured[worst]
+        raise MeasurementError(
+            f"{problem.groups[worst]}: TPOT of {measured:.4g} ms where engines like this have "
+            f"about {measured * off[worst]:.3g} ms; check the unit (ms) and the deployment"
+        )
 
 
 def _values(fitted: Fitted) -> dict[str, float]:

@@ -24,12 +24,13 @@ def measured_model(name: str, precision: str = "bf16") -> ModelArchitecture:
         UnknownName: neither list has it; says the closest name.
     """
     try:
-        return architecture(name, precision)
+        architecture(name)
     except UnknownName:
         rows: dict[str, dict[str, Any]] = catalogue.read("benchmarked.yaml")["models"]
         by_repository = {row["repository"]: known for known, row in rows.items()}
         known = by_repository.get(name, name)
         return _build(known, catalogue.find("model", rows, known), precision)
+    return architecture(name, precision)
 
 
 def _build(name: str, row: dict[str, Any], precision: str) -> ModelArchitecture:

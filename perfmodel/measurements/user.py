@@ -106,7 +106,7 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         if not row.get(name):
             raise MeasurementError(f"{place}: no {name}; state it in a column or as --{name}")
     precision = row.get("precision") or "bf16"
-    degrees = {name: int(_number(place, row, name, 1)) for name in ("tp", "pp", "dp", "ep")}
+    degrees = {name: _degree(place, row, name) for name in ("tp", "pp", "dp", "ep")}
     return EnginePoint(
         accelerator=accelerator(row["accelerator"]).name,
         engine=row["engine"],
@@ -120,6 +120,13 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         ttft=_number(place, row, "ttft_ms", math.nan) / 1e3,
         tpot=_number(place, row, "tpot_ms") / 1e3,
     )
+
+
+def _degree(place: str, row: Mapping[str, str], name: str) -> int:
+    value = _number(place, row, name, 1)
+    if value != int(value):
+        raise MeasurementError(f"{place}: {name} is {row[name]!r}; it must be a whole number")
+    return int(value)
 
 
 def _number(place: str, row: Mapping[str, str], name: str, default: float | None = None) -> float:

@@ -50,7 +50,7 @@ def _print(screen: Console, one: Calibration) -> None:
         note = "as other engines have it" if name in one.inherited else ""
         values.add_row(name, f"{value:.4g}", note)
     screen.print(values)
-    errors = grid("~HELD OUT", ">ERROR")
+    errors = grid("~HELD OUT" if len(one.residuals) > 1 else "~FITTED, NOT HELD OUT", ">ERROR")
     for name, error in one.residuals.items():
         errors.add_row(name, f"{error:+.1%}")
     screen.print(errors)

@@ -153,6 +153,12 @@ def test_what_few_runs_cannot_tell_is_marked_as_inherited() -> None:
     assert made.correction("Llama-3.1-70B", "decode").interval.high >= 1.3
 
 
+def test_times_in_another_unit_are_refused() -> None:
+    """17.4 s in place of 17.4 ms."""
+    with pytest.raises(MeasurementError, match=r"TPOT of 1.741e\+04 ms .* check the unit"):
+        calibrate(runs(RUNS[:1], slower=1000))
+
+
 def test_dense_models_and_experts_are_calibrated_apart() -> None:
     sparse = [
         replace(run, model="gpt-oss-120b", precision="fp4", tpot=run.tpot / 3)

@@ -216,6 +216,8 @@ def test_results_of_a_serving_benchmark(tmp_path: Path) -> None:
         ("H100,vllm,Llama-3.1-8B,bf16,1,1024,256,many,80,9\n", "clients is 'many'"),
         (",vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,9\n", "no accelerator"),
         ("H1000,vllm,Llama-3.1-8B,bf16,1,1024,256,8,80,9\n", "H1000"),
+        ("H100,vllm,Llama-3.1-8B,fp16,1,1024,256,8,80,9\n", "unknown precision 'fp16'"),
+        ("H100,vllm,Llama-3.1-8B,bf16,1.5,1024,256,8,80,9\n", "tp is '1.5'; it must be a whole"),
         ("", "no measurement in it"),
     ],
 )
