@@ -62,7 +62,7 @@ LOOP = (MFU, MBU, KV_MBU, DECODE_ATTENTION, STEP, SEQUENCE, WAIT, INTERFERENCE)
 SPARSE = (
     replace(MFU, names=("mfu", "expert_mfu", "prefill_attention_mfu"), value=0.5, low=0.05),
     MBU,
-    Parameter(("expert_mbu",), 0.7, 0.25, 0.2, 1.2),
+    Parameter(("expert_mbu",), 0.7, 0.5, 0.1, 1.2),
     STEP,
     SEQUENCE,
     WAIT,
