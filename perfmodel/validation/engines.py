@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.collocation import collocated_ttft
 from archipelago.perfmodel.fits.engine import Problem, fit_engine
 from archipelago.perfmodel.fits.series import loop_benches, loop_problem
 from archipelago.perfmodel.measurements.engine_points import FILE, load
-from archipelago.perfmodel.validation.case import Bar, Case, Report
-from archipelago.perfmodel.validation.heldout import Line, points, split_points
+from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
+from archipelago.perfmodel.validation.heldout import MILLISECONDS, Line, points, split_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from archipelago.perfmodel.efficiency import EngineFit
     from archipelago.perfmodel.measurements.engine_points import EnginePoint
     from archipelago.perfmodel.measurements.rules import Loaded
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.case import Point
 
 _SWEEPS = "one sweep of clients (a model, a parallelism, an input and an output length) left out"
 _DEPLOYMENTS = "one parallelism left out, all its lengths and clients"
@@ -35,6 +36,15 @@ _NOTES = (
     _CACHE,
 )
 _FAMILY = "; priors from the fits of the other sets"
+_QUEUE = (
+    "no bar, and no good: the prediction is one prompt, half a step and the queue of a full server, "
+    "while clients begin at once and their prompts queue behind each other"
+)
+_BESIDE = (
+    "TPOT tells only how long a prompt holds up the others, which is less than it takes where "
+    "chunks run beside tokens: `archipelago calibrate` corrects TTFT by a factor of its own"
+)
+_FIRST = (_QUEUE, _BESIDE)
 _CLIENTS = (4, 128)
 _FEWEST = 5
 """Rows below which a set is not judged: gpt-oss on H100 with TensorRT-LLM has three."""
@@ -133,6 +143,37 @@ def dense(root: Path) -> Iterator[Report]:
     yield _report(root, "Dense TPOT, B200", Bar(), _SWEEPS, blackwell, "no bar; for information")
 
 
+def first_tokens(root: Path) -> Iterator[Report]:
+    """Time to the first token, to which nothing is fitted."""
+    found: list[Point] = []
+    for rows, problem in _dense_family(root):
+        fewest = {point.sweep: point for point in sorted(rows, key=lambda p: -p.clients)}
+        found += _waiting(list(fewest.values()), fit_engine(problem).fit)
+    split = "the run with the fewest clients of each sweep; fitted to TPOT, no TTFT was fitted"
+    yield _report(root, "TTFT, dense models on H100 and H200", Bar(), split, found, *_FIRST)
+
+
+def _waiting(rows: Sequence[EnginePoint], fit: EngineFit) -> list[Point]:
+    found = []
+    for point, bench in zip(rows, map(loop_benches, zip(rows)), strict=True):
+        island = bench[0].deployment.roofline(fit)
+        predicted = float(collocated_ttft(island, bench[0].loop)[0])
+        found.append(
+            Point(
+                group=f"{point.accelerator} {point.engine} {point.model} {point.sweep}",
+                accelerator=point.accelerator,
+                engine=point.engine,
+                model=point.model,
+                phase="prefill",
+                metric="TTFT",
+                predicted=MILLISECONDS * predicted,
+                measured=MILLISECONDS * point.ttft,
+                unit="ms",
+            )
+        )
+    return found
+
+
 def transfer(root: Path) -> Iterator[Report]:
     """The H100's fit with the H200's data sheet."""
     split = "fitted to H100 alone; every H200 row is held out, only the data sheet changes"
@@ -224,6 +265,7 @@ def latent(root: Path) -> Iterator[Report]:
 
 CASES = (
     Case("engines-dense", "Engines: dense models", (FILE,), dense),
+    Case("engines-ttft", "Engines: time to the first token", (FILE,), first_tokens),
     Case("engines-transfer", "Engines: from H100 to H200", (FILE,), transfer),
     Case("engines-few", "Engines: a new one from eight rows", (FILE,), few),
     Case("engines-moe", "Engines: mixtures of experts", (FILE,), sparse),
