@@ -37,8 +37,8 @@ _NOTES = (
 )
 _FAMILY = "; priors from the fits of the other sets"
 _QUEUE = (
-    "no bar, and no good: the prediction is one prompt, half a step and the queue of a full server, "
-    "while clients begin at once and their prompts queue behind each other"
+    "no bar, and no good: the prediction is one prompt, half a step and the queue of a full "
+    "server, while clients begin at once and their prompts queue behind each other"
 )
 _BESIDE = (
     "TPOT tells only how long a prompt holds up the others, which is less than it takes where "
