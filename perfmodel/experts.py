@@ -66,7 +66,7 @@ class SparseBlock:
         return np.asarray(-np.expm1(tokens * missed))
 
     def coefficients(self) -> tuple[float, ...]:
-        """What ``routed`` multiplies, for many blocks at once: fields of ``sheet._Experts``."""
+        """What ``routed`` multiplies, for many blocks at once: ``sheetlines.RoutedTerms``."""
         spread = self.parallelism.ep > 1
         share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
         together = float(self.parallelism.dp) if spread else 1.0

@@ -11,7 +11,8 @@ from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.shallowdevices import Defects, device
-from archipelago.perfmodel.shallowsim import ShallowFormulas, Shallowsim
+from archipelago.perfmodel.shallowformulas import ShallowFormulas
+from archipelago.perfmodel.shallowsim import Shallowsim
 
 OUTPUTS = Path(__file__).parents[2].parent / "shared" / "data" / "shallowsim_outputs"
 MODEL = architecture("DeepSeek-V3")
