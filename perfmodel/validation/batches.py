@@ -16,7 +16,7 @@ from archipelago.perfmodel.fits.engine import Problem, fit_engine
 from archipelago.perfmodel.fits.series import batch_benches, batch_problem
 from archipelago.perfmodel.measurements.inference_bench import FILE, LARGE, load
 from archipelago.perfmodel.validation.case import Bar, Case, Report, by_key, median_error
-from archipelago.perfmodel.validation.heldout import Line, points, split_points
+from archipelago.perfmodel.validation.heldout import CHOSEN, Line, points, split_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -154,7 +154,7 @@ def _told(report: Report) -> Report:
     ]
     better = "; ".join(lines) or "none"
     note = f"lines where the four-parameter roofline has the lower median: {better}"
-    return replace(report, notes=(*report.notes, note))
+    return replace(report, notes=(CHOSEN, *report.notes, note))
 
 
 def _only(made: Sequence[Point], keep: FloatArray) -> list[Point]:

@@ -12,7 +12,13 @@ from archipelago.perfmodel.fits.engine import Problem, fit_engine
 from archipelago.perfmodel.fits.series import loop_benches, loop_problem
 from archipelago.perfmodel.measurements.engine_points import FILE, load
 from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
-from archipelago.perfmodel.validation.heldout import MILLISECONDS, Line, points, split_points
+from archipelago.perfmodel.validation.heldout import (
+    CHOSEN,
+    MILLISECONDS,
+    Line,
+    points,
+    split_points,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +40,7 @@ _CACHE = (
 _NOTES = (
     "input and output lengths are nominal; chunk size and memory fraction are not stated",
     _CACHE,
+    CHOSEN,
 )
 _FAMILY = "; priors from the fits of the other sets"
 _QUEUE = (
