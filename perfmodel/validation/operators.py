@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from archipelago.perfmodel.validation.case import Bar, Case, Report
 from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
 from archipelago.perfmodel.validation.kernels.law import fit_law, points
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.validation.kernels.law import Law, Sample
 
 _P90 = 0.40
@@ -24,6 +27,9 @@ _LEFT_OUT = (
     "exceeds the peak 19 times)"
 )
 
+
+_NEGLIGIBLE = 1e-3
+"""Relative change of every time, for a tenth more of a parameter, that counts as none."""
 
 _OLD_FP8 = (
     "vllm 0.14's FP8 products on the H100 take 2.1-2.5 times as long as vllm 0.19's on the H200, "
@@ -100,8 +106,20 @@ def _values(law: Law, samples: Iterable[Sample]) -> list[list[str]]:
     for sample in samples:
         found = fit_law(law, sample.columns, sample.seconds)
         key = [sample.accelerator, sample.engine, sample.variant]
-        rows.append([*key, *(f"{value:.3g}" for value in found)])
+        rows.append([*key, *(_value(law, sample, found, i) for i in range(len(found)))])
     return rows
+
+
+def _value(law: Law, sample: Sample, found: FloatArray, index: int) -> str:
+    """A value; ``-`` where the times hardly depend on it, starred where it lies on its bound."""
+    more = found.copy()
+    more[index] *= 1.1
+    ratio = law.seconds(sample.columns, more) / law.seconds(sample.columns, found)
+    if np.abs(np.log(ratio)).max() < _NEGLIGIBLE:
+        return "-"
+    parameter, value = law.parameters[index], float(found[index])
+    on_bound = np.isclose(value, [parameter.low, parameter.high], rtol=1e-2, atol=0).any()
+    return f"{value:.3g}" + ("*" if on_bound else "")
 
 
 _NEEDS = tuple(f"{FOLDER}/{system}" for system in SYSTEMS)

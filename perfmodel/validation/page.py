@@ -30,6 +30,9 @@ with `CASES`, listed in `suite.py`.
 """
 
 
+_VALUES = "Values of a fit to all rows (-: of no influence here; *: on its bound):"
+
+
 def document(ran: Sequence[Ran], plots: dict[str, str]) -> str:
     """The page; ``plots``: file of a report's picture relative to the page, by report name."""
     parts = [HEAD, _overview(ran)]
@@ -62,7 +65,7 @@ def section(report: Report, plot: str | None) -> str:
         parts.append(f"* {against(report)}")
     parts.append("* largest errors: " + "; ".join(worst(report.points)) + "\n")
     if report.values:
-        parts.append("Values of a fit to all rows:\n\n" + _rows(report.values, 3))
+        parts.append(f"{_VALUES}\n\n" + _rows(report.values, 3))
     if plot:
         parts.append(f"![{report.name}: predicted against measured]({plot})\n")
     return "\n".join(parts)
