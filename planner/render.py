@@ -179,11 +179,13 @@ def _groups(out: Console, plan: Plan) -> None:
     classes = {group.domain_class for group in plan.groups} != {DEFAULT_CLASS}
     heads = ["PHASE", ">ISLANDS", ">GPUS", "PARALLELISM", ">BATCH", ">REQ/S", ">USED", "BINDS"]
     optional = [name for name, shown in (("MODEL", several), ("CLASS", classes)) if shown]
-    table = grid("~GROUP", *optional, *heads, ">TPOT MS")
+    known = [">TIMES WITHIN"] if any(group.times_within > 1 for group in plan.groups) else []
+    table = grid("~GROUP", *optional, *heads, ">TPOT MS", *known)
     for group in plan.groups:
         facts = {"MODEL": group.model, "CLASS": group.domain_class}
         name = short_name(group.name, group.model, group.phase)
-        table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group))
+        within = [f"x {group.times_within:.2f}"] if known else []
+        table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group), *within)
     out.print()
     out.print(table)
 
