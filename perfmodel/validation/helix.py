@@ -16,6 +16,7 @@ import numpy as np
 from archipelago.perfmodel.accelerators import Accelerator, accelerator
 from archipelago.perfmodel.validation.case import Bar, Case, Point, Report, Verdict
 from archipelago.perfmodel.validation.kernels.law import (
+    CHOSEN,
     Law,
     Parameter,
     Sample,
@@ -195,7 +196,12 @@ def layers(data: Path) -> Iterator[Report]:
     prompts = [point for point in whole if point.phase == "prefill"]
     split = "each model predicted by a fit to the other one alone, accelerator by accelerator"
     yield Report(
-        "Helix: prompts of a left-out model", Bar(median=0.06, p90=0.12), split, dropped, prompts
+        "Helix: prompts of a left-out model",
+        Bar(median=0.06, p90=0.12),
+        split,
+        dropped,
+        prompts,
+        (CHOSEN,),
     )
     batches = [point for point in whole if point.phase == "decode"]
     note = "one model cannot tell bytes of the cache from work per query head: no bar"
@@ -204,6 +210,7 @@ def layers(data: Path) -> Iterator[Report]:
 
 _NOTES = (
     f"{len(_PARAMETERS)} parameters per accelerator, for both models and phases",
+    CHOSEN,
     "times of few milliseconds are rounded to 1 ms: up to half of that is nobody's error",
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from archipelago.perfmodel.validation.case import Bar, Case, Report
 from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
-from archipelago.perfmodel.validation.kernels.law import fit_law, points
+from archipelago.perfmodel.validation.kernels.law import CHOSEN, fit_law, points
 from archipelago.perfmodel.validation.kernels.tables import FOLDER, SYSTEMS
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _report(
     bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
     notes = (
         f"{len(law.parameters)} parameters per accelerator, engine and variant",
+        CHOSEN,
         _LEFT_OUT,
     )
     name = f"Operators: {law.name}"

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 Columns: TypeAlias = "Mapping[str, FloatArray]"
 """What a law reads of every row: shapes, and facts of the accelerator in SI units."""
 
+CHOSEN = (
+    "the form of the law and the bounds of its parameters were chosen with all groups in sight; "
+    "their values were not"
+)
+"""What every report of a law has to say."""
+
 ROWS = 2500
 """Rows that a fit looks at, evenly taken: more change the parameters by less than their noise."""
 
