@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PHASES = ("prefill", "decode")
 
+CALIBRATED = "calibrated "
+"""Begins the name of a family whose times are corrected."""
+
 _PRIOR_SPREAD = 0.2
 """How far the median error of an uncalibrated model strays, in logarithms: one group of
 measurements moves the factor half-way where groups scatter as much."""
@@ -85,32 +88,36 @@ class Calibration:
 
     def correction(self, model: str, phase: str) -> Correction:
         """What was learnt of a model and phase, else of all models, else the assumption."""
+        return self.learnt(model, phase) or Correction(self.accelerator, ANY, phase)
+
+    def learnt(self, model: str, phase: str) -> Correction | None:
+        """What was learnt of a model and phase, else of all models."""
         for name in (model, ANY):
             for each in self.corrections:
                 if (each.model, each.phase) == (name, phase):
                     return each
-        return Correction(self.accelerator, ANY, phase)
+        return None
 
 
 class Calibrated:
     """Any performance model times a correction per phase; implements ``PerformanceModel``.
 
     A constant factor keeps every promise that the model makes: convex stays convex, and a bound
-    on its step time is the factor times the old one.
+    on its step time is the factor times the old one. An island of several accelerators takes the
+    largest of their factors, 1 being that of those without a correction: rather too slow.
     """
 
-    def __init__(
-        self, model: PerformanceModel, accelerator: str, prefill: Correction, decode: Correction
-    ) -> None:
-        """Correct ``model``, an island of ``accelerator``."""
+    def __init__(self, model: PerformanceModel, corrections: Iterable[Correction]) -> None:
+        """Correct ``model`` with at most one correction per accelerator and phase."""
         self.model = model
-        self.accelerator = accelerator
-        self._corrections = {"prefill": prefill, "decode": decode}
+        self._corrections: dict[str, dict[str, Correction]] = {phase: {} for phase in PHASES}
+        for each in corrections:
+            self._corrections[each.phase][each.accelerator] = each
 
     @property
     def name(self) -> str:
         """The family, and that it is calibrated."""
-        return f"calibrated {self.model.name}"
+        return CALIBRATED + self.model.name
 
     @property
     def max_length(self) -> int:
@@ -131,16 +138,16 @@ class Calibrated:
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Seconds to the first token of one prompt."""
-        return self._corrections["prefill"].factor * self.model.prefill_time(length)
+        return self.factor("prefill") * self.model.prefill_time(length)
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Island-seconds of one prompt."""
-        return self._corrections["prefill"].factor * self.model.prefill_occupancy(length)
+        return self.factor("prefill") * self.model.prefill_occupancy(length)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Seconds per token with ``sequences`` running and ``kv_tokens`` cached."""
         step = self.model.decode_step_time(sequences, kv_tokens)
-        return self._corrections["decode"].factor * step
+        return self.factor("decode") * step
 
     @property
     def breaks(self) -> frozenset[Promise]:
@@ -150,15 +157,18 @@ class Calibrated:
     def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """A step time above this one that keeps every promise."""
         bound = step_bound(self.model)(sequences, kv_tokens)
-        return self._corrections["decode"].factor * bound
+        return self.factor("decode") * bound
 
-    def correction(self, phase: str) -> Correction:
-        """The correction of a phase, ``prefill`` or ``decode``."""
-        return self._corrections[phase]
+    def factor(self, phase: str) -> float:
+        """What times of a phase, ``prefill`` or ``decode``, are multiplied by."""
+        own = self._corrections[phase]
+        others = {a.name for a in getattr(self.model, "accelerators", ())} - set(own)
+        factors = [each.factor for each in own.values()]
+        return max([*factors, 1.0] if others or not own else factors)
 
     def log_half_widths(self, phase: str) -> dict[str, float]:
-        """By accelerator, half the width of the interval of log(time)."""
-        return {self.accelerator: self._corrections[phase].log_half_width}
+        """By accelerator that has a correction, half the width of the interval of log(time)."""
+        return {name: each.log_half_width for name, each in self._corrections[phase].items()}
 
 
 def learn(
@@ -189,7 +199,7 @@ def learn(
 
 def text(calibrations: Sequence[Calibration]) -> str:
     """What ``write`` writes."""
-    document = {"calibrations": [_plain(each) for each in calibrations]}
+    document = {"calibrations": [plain(each) for each in calibrations]}
     found: str = yaml.safe_dump(document, sort_keys=False)
     return found
 
@@ -241,7 +251,8 @@ def find(
     return next(iter(measured + general), None)
 
 
-def _plain(calibration: Calibration) -> dict[str, Any]:
+def plain(calibration: Calibration) -> dict[str, Any]:
+    """A calibration as its file has it: six digits of values, four of residuals and factors."""
     document = asdict(replace(calibration, corrections=()))
     document["values"] = {name: float(f"{v:.6g}") for name, v in calibration.values.items()}
     document["residuals"] = {n: round(v, 4) for n, v in calibration.residuals.items()}

@@ -74,7 +74,8 @@ class EngineSettings:
     """How the engine runs the model.
 
     ``engine`` and ``version``: key of the efficiencies; ``fit``: explicit values in their place,
-    for one accelerator (a fit to measurements). ``chunk``: tokens of a prefill pass; longer
+    for one accelerator (a fit to measurements); ``fits``: the same by accelerator, for islands of
+    several. ``chunk``: tokens of a prefill pass; longer
     prompts run in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose
     cache is already there, in [0, 1). ``latent``: the form of multi-head latent attention.
     ``speculation``: None where every step makes one token per sequence.
@@ -88,6 +89,7 @@ class EngineSettings:
     fit: EngineFit | None = None
     latent: LatentForm = LatentForm.DECODE
     speculation: Speculation | None = None
+    fits: tuple[tuple[str, EngineFit], ...] = ()
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
@@ -108,7 +110,8 @@ class EngineSettings:
 
     def on(self, accelerator: Accelerator) -> EngineFit:
         """What the engine reaches and costs on ``accelerator``."""
-        return self.fit or engine_fit(accelerator, self.engine, self.version)
+        found = self.fit or dict(self.fits).get(accelerator.name)
+        return found or engine_fit(accelerator, self.engine, self.version)
 
 
 @dataclass(frozen=True)

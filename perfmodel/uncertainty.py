@@ -42,7 +42,12 @@ class Refittable(Protocol):
 
 @runtime_checkable
 class Calibrated(Protocol):
-    """A model that knows its own intervals, from measurements of the like."""
+    """A model that knows its own intervals, from measurements of the like.
+
+    ``model``: what it corrects, which is asked for accelerators that have no measurement.
+    """
+
+    model: PerformanceModel
 
     def log_half_widths(self, phase: str) -> Mapping[str, float]:
         """By accelerator, half the width of the 90 % interval of log(time)."""
@@ -62,7 +67,10 @@ def log_half_widths(
         phase: ``prefill`` or ``decode``: which intervals a calibrated model is asked for.
     """
     if isinstance(model, Calibrated):
-        return dict(model.log_half_widths(phase))
+        known = dict(model.log_half_widths(phase))
+        if {a.name for a in getattr(model.model, "accelerators", ())} <= set(known):
+            return known
+        return log_half_widths(model.model, seconds, phase) | known
     if not isinstance(model, Refittable):
         return {}
     now, rest = seconds(model), math.log1p(form_uncertainty())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.calibration import CALIBRATED
 from archipelago.planner.deadline import ENDLESS, Deadline
 from archipelago.planner.interval import theta_interval, times_within
 from archipelago.planner.overflow import overflow_route
@@ -71,7 +72,7 @@ def assemble(
     return Plan(
         name=problem.name,
         strategy=layout.strategy,
-        performance_model=settled.used[0].template.performance.name,
+        performance_model=_times_from(problem, settled.used[0].template.performance.name),
         objective=problem.objective,
         theta=theta,
         throughput=theta
@@ -89,6 +90,12 @@ def assemble(
         changes=placement.changes,
         interval=theta_interval(theta, settled.used),
     )
+
+
+def _times_from(problem: PlanningProblem, name: str) -> str:
+    """The family of the models of times, and whether measurements changed any of them."""
+    family = name.removeprefix(CALIBRATED)
+    return CALIBRATED + family if problem.calibrations else family
 
 
 def _certificate(layout: Layout, value: float, cheapest: bool, most: float) -> Certificate:

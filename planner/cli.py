@@ -64,6 +64,17 @@ def plan_file(function: F) -> F:
     )(function)
 
 
+def calibrations(function: F) -> F:
+    """``--calibration FILE``: what times are calibrated with."""
+    return click.option(
+        "--calibration",
+        "calibrations",
+        multiple=True,
+        metavar="FILE",
+        help="Times by this calibration file, which `archipelago calibrate -c` wrote. Repeatable.",
+    )(function)
+
+
 def output(*kinds: str) -> Callable[[F], F]:
     """``-o KIND``: how the answer is written."""
     return click.option(
@@ -139,6 +150,7 @@ def cli() -> None:
     help="Plan file that runs now: islands are kept where they are as far as that loses nothing, "
     "and the answer says what changes.",
 )
+@calibrations
 @quiet
 def plan(
     *,
@@ -149,6 +161,7 @@ def plan(
     time_limit: int | None,
     changes: tuple[str, ...],
     running: str | None,
+    calibrations: tuple[str, ...],
     quiet: bool,
 ) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
@@ -159,7 +172,7 @@ def plan(
     from archipelago.planner.commands import plan as command
 
     run = command.what_if if changes else command.run
-    overrides = command.Overrides(strategy, time_limit, changes, running)
+    overrides = command.Overrides(strategy, time_limit, changes, running, calibrations)
     return run(path, form, overrides, plot, quiet)
 
 
@@ -203,8 +216,9 @@ def diff(old: str, new: str, form: str) -> int:
     help="ServingPlan, which is planned first, or a plan file; - reads standard input.",
 )
 @output("table", "json", "yaml")
+@calibrations
 @quiet
-def explain(path: str, form: str, quiet: bool) -> int:
+def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """Say what binds, what one step more or less gives, what was rejected, and the sources.
 
     Each difference is found by solving the changed problem and has an interval that holds the true
@@ -213,7 +227,7 @@ def explain(path: str, form: str, quiet: bool) -> int:
     """
     from archipelago.planner.commands import explain as command
 
-    return command.run(path, form, quiet)
+    return command.run(path, form, calibrations, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="A plan file as a picture, or as text.")
@@ -284,8 +298,9 @@ def simulate(
 @cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")
 @plan_file
 @output("table", "json")
+@calibrations
 @quiet
-def templates(path: str, form: str, quiet: bool) -> int:
+def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """List what an island can be, what it serves, and what was left out and why.
 
     Rates are requests per second of one island on the model's own mix of lengths, as far as the
@@ -293,7 +308,7 @@ def templates(path: str, form: str, quiet: bool) -> int:
     """
     from archipelago.planner.commands import templates as command
 
-    return command.run(path, form, quiet)
+    return command.run(path, form, calibrations, quiet)
 
 
 @cli.command(epilog=NODES_CODES, short_help="From a node list to pools or a ServingPlan.")

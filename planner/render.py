@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from archipelago.planner.calibrations import describe
 from archipelago.planner.plan import MILLION
 from archipelago.planner.problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase
 from archipelago.planner.terminal import grid
@@ -62,6 +63,7 @@ def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Docume
         ("islands", _island_counts(plan)),
         ("found by", f"{plan.strategy} in {document['planSeconds']:.2f} s"),
         ("times from", plan.performance_model),
+        *(("", f"measured: {safe(describe(one))}") for one in problem.calibrations),
         *([("uncertain", interval_text(plan.interval, plan.objective))] if plan.interval else []),
     ]
     facts.extend(

@@ -69,7 +69,7 @@ def calibrated(
     """The roofline, a fifth slower in prefill and a tenth faster in decode."""
     prefill = Correction(card.name, model.name, "prefill", 1.2)
     decode = Correction(card.name, model.name, "decode", 0.9)
-    return Calibrated(Roofline(card, model, split, per_node, most), card.name, prefill, decode)
+    return Calibrated(Roofline(card, model, split, per_node, most), [prefill, decode])
 
 
 FAMILIES: dict[str, Callable[..., PerformanceModel]] = {

@@ -73,7 +73,7 @@ def test_a_calibrated_model_is_the_model_times_its_corrections() -> None:
     plain = island()
     decode = Correction("H100", "Llama-3.1-70B", "decode", 1.25, Interval(0.8, 1.25, groups=9))
     prefill = Correction("H100", "Llama-3.1-70B", "prefill", 0.5)
-    model = Calibrated(plain, "H100", prefill, decode)
+    model = Calibrated(plain, [prefill, decode])
     length, b, k = np.array([512.0, 4096.0]), np.array([8.0]), np.array([8192.0])
     assert model.prefill_time(length) == pytest.approx(0.5 * plain.prefill_time(length))
     assert model.prefill_occupancy(length) == pytest.approx(0.5 * plain.prefill_occupancy(length))
