@@ -50,7 +50,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(PY) || { echo "creating $(VENV)"; rm -rf "$(VENV)"; $(PYTHON) -m venv "$(VENV)"; }
 	@uv=uv; uv --version >/dev/null 2>&1 || { uv=$(BIN)/uv; $(PY) -m pip install --quiet uv; }; \
 	  $$uv pip install --quiet --python $(PY) --constraints constraints.txt \
-	    --editable '.[operator,plot]' --group dev
+	    --editable '.[operator,plot,validate]' --group dev
 	@touch $@
 
 .PHONY: check
@@ -93,6 +93,10 @@ demo: setup ## control plane, operator, first example, plan, table and plot; Ctr
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
+
+.PHONY: validate
+validate: $(READY) ## the performance model beside published measurements: writes docs/accuracy.md
+	$(BIN)/archipelago validate --quiet --page docs/accuracy.md || test $$? -eq 1  # 1: a bar is missed
 
 .PHONY: fuzz
 fuzz: $(READY) ## a coverage-guided fuzzer on everything that reads files, FUZZ_SECONDS=60 each

@@ -20,7 +20,7 @@ import numpy as np
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.layers import LayerCounts, consecutive
 from archipelago.perfmodel.placement import place, stack
-from archipelago.perfmodel.stage import EngineSettings, Prompt
+from archipelago.perfmodel.settings import EngineSettings, Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ Every function is vectorised over the bytes or tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,15 +15,32 @@ from archipelago.perfmodel import catalogue
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.efficiency import Overheads
     from archipelago.perfmodel.model import FloatArray
 
 
 @dataclass(frozen=True)
 class Network:
-    """The links of one island: ``local`` GPUs reach each other without leaving the domain."""
+    """The links of one island: ``local`` GPUs reach each other without leaving the domain.
+
+    What an engine adds to the kernels alone: ``wait`` at an all-reduce and ``dispatch_wait`` at
+    either way of an all-to-all [s], and the share ``link`` of the usable bandwidth.
+    """
 
     accelerator: Accelerator
     local: int
+    wait: float = 0.0
+    dispatch_wait: float = 0.0
+    link: float = 1.0
+
+    def run_by(self, overheads: Overheads) -> Network:
+        """The same links under an engine."""
+        return replace(
+            self,
+            wait=overheads.all_reduce_wait,
+            dispatch_wait=overheads.all_to_all_wait,
+            link=overheads.link,
+        )
 
     def all_reduce(self, size: FloatArray, gpus: int) -> FloatArray:
         """Seconds to sum ``size`` bytes over ``gpus`` GPUs.
@@ -35,13 +52,14 @@ class Network:
             return 0.0 * size
         volume = 2.0 * (gpus - 1) / gpus * size
         row = self._all_reduce_row()
-        waiting = _links()["waiting"]["latency"]
-        latency = waiting + _latency(row["latency"], min(gpus, self.local))
+        latency = self.wait + _latency(row["latency"], min(gpus, self.local))
         if gpus <= self.local:
-            return _line(latency, volume, row["share"] * self.accelerator.local_bandwidth)
+            return _line(
+                latency, volume, self.link * row["share"] * self.accelerator.local_bandwidth
+            )
         remote = _links()["scale_out"]
         steps = (-(-gpus // self.local) - 1).bit_length()
-        bandwidth = remote["share"] * self.accelerator.scale_out_bandwidth
+        bandwidth = self.link * remote["share"] * self.accelerator.scale_out_bandwidth
         return _line(latency + 2 * steps * remote["latency"], volume, bandwidth)
 
     def _all_reduce_row(self) -> dict[str, Any]:
@@ -60,7 +78,8 @@ class Network:
         inside = local / (row["local_share"][mode] * self.accelerator.local_bandwidth)
         outside = remote / (row["remote_share"] * self.accelerator.scale_out_bandwidth)
         latency = row["remote_latency"] if np.any(remote > 0) else row["local_latency"]
-        seconds: FloatArray = latency + np.maximum(inside, outside)
+        moving = np.maximum(inside, outside) / self.link
+        seconds: FloatArray = self.dispatch_wait + latency + moving
         return seconds
 
     def send(self, size: FloatArray, span: int) -> FloatArray:

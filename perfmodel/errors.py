@@ -5,6 +5,7 @@ ArchipelagoError
     ├── UnknownName           no such accelerator or model; lists what is known
     ├── DoesNotFit            the weights do not fit on the island
     ├── OutOfRange            a length or batch outside what the model is valid for
+    ├── MeasurementError      measurements cannot be read or used; names the place and the remedy
     └── TraceError            a trace file cannot be read; names the line and the remedy
 """
 
@@ -27,6 +28,10 @@ class DoesNotFit(PerfModelError):  # noqa: N818
 
 class OutOfRange(PerfModelError):  # noqa: N818
     """A value lies outside the range the model is valid for."""
+
+
+class MeasurementError(PerfModelError):
+    """Measurements, or a calibration made from them, are not in a form that is understood."""
 
 
 class TraceError(PerfModelError):

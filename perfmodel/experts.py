@@ -1,7 +1,8 @@
 """The sparse feed-forward: routed and shared experts of one layer, with their communication.
 
 Few tokens touch few experts, so the weights to read grow with the batch: with T tokens that each
-choose k of E experts evenly, an expert is touched with probability 1 - (1 - k/E)^T.
+choose k of E experts evenly, an expert is touched with probability 1 - (1 - k/E)^T. Equal prompts
+choose alike: T^g in place of T, with g below 1.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SparseBlock:
-    """One sparse feed-forward on one GPU of an island.
-
-    ``imbalance``: load of the busiest GPU over the mean under expert parallelism.
-    """
+    """One sparse feed-forward on one GPU of an island."""
 
     kernels: Kernels
     experts: Experts
     parallelism: Parallelism
     network: Network
-    imbalance: float
+
+    @property
+    def imbalance(self) -> float:
+        """Load of the busiest GPU over the mean under expert parallelism."""
+        return self.kernels.fit.overheads.expert_imbalance
 
     @property
     def always(self) -> tuple[Operator, ...]:
@@ -54,11 +56,33 @@ class SparseBlock:
         share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
         rows = together * self.experts.per_token * share * worst
         touched = np.minimum(1.0, worst * self._touched(together))
-        return np.maximum(self._compute(rows), self._memory(rows, touched))
+        sorting = self.kernels.fit.overheads.expert_pair * together * self.experts.per_token
+        return np.maximum(self._compute(rows), self._memory(rows, touched)) + sorting
 
     def _touched(self, tokens: FloatArray) -> FloatArray:
+        spread = self.kernels.fit.overheads.expert_spread
+        tokens = tokens if spread == 1 else tokens**spread
         missed = np.log1p(-self.experts.per_token / self.experts.routed)
         return np.asarray(-np.expm1(tokens * missed))
+
+    def coefficients(self) -> tuple[float, ...]:
+        """What ``routed`` multiplies, for many blocks at once: ``sheetlines.RoutedTerms``."""
+        spread = self.parallelism.ep > 1
+        share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
+        together = float(self.parallelism.dp) if spread else 1.0
+        spent, one = self.kernels.fit.overheads, np.array(1.0)
+        none = np.array(0.0)
+        return (
+            together * self.experts.per_token * share * worst,
+            together,
+            float(np.log1p(-self.experts.per_token / self.experts.routed)),
+            spent.expert_spread,
+            worst,
+            float(self._compute(one)),
+            float(self._memory(one, none)),
+            float(self._memory(none, one)),
+            spent.expert_pair * together * self.experts.per_token,
+        )
 
     def _compute(self, rows: FloatArray) -> FloatArray:
         kernels = self.kernels

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.model import step_bound
+
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
@@ -56,6 +58,9 @@ def affine_majorant(model: PerformanceModel, batch_cap: int, context: float) -> 
     kappa is the best of a few between the flattest and the steepest chord in K; best at
     (batch_cap, batch_cap * context), the corners of the box breaking ties.
 
+    Of a model that declares its step not to be monotone or convex its own bound takes the place of
+    the step (``model.step_bound``).
+
     Args:
         model: The island.
         batch_cap: Largest batch of the operating point [sequences], at least 1.
@@ -63,7 +68,7 @@ def affine_majorant(model: PerformanceModel, batch_cap: int, context: float) -> 
     """
     memory = float(model.kv_capacity())
     edges = np.linspace(0.0, float(batch_cap), _CELLS + 1)
-    ends = model.decode_step_time(edges[1:, None], np.array([[0.0, memory]]))
+    ends = step_bound(model)(edges[1:, None], np.array([[0.0, memory]]))
     empty, full = ends[:, 0], ends[:, 1]
     slope = (full - empty) / memory if memory else np.zeros_like(full)
     kappa = np.unique(np.linspace(slope.min(), slope.max(), _SLOPES)).clip(min=0.0)

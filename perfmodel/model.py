@@ -4,12 +4,27 @@ A model is built for one island: accelerator, architecture, precision and parall
 lengths and batch vary. All methods are vectorised over numpy arrays and pure.
 """
 
-from typing import Protocol, TypeAlias
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 FloatArray: TypeAlias = NDArray[np.float64]
+
+
+class Promise(StrEnum):
+    """What capacity rows build on; a model that breaks one declares it (``breaks``)."""
+
+    GROWS_WITH_LENGTH = "a longer prompt takes no less time"
+    GROWS_WITH_BATCH = "a larger batch takes no less time"
+    GROWS_WITH_CACHE = "a fuller cache takes no less time"
+    CONVEX_IN_CACHE = "a step is convex in the cached tokens"
 
 
 class PerformanceModel(Protocol):
@@ -48,3 +63,17 @@ class PerformanceModel(Protocol):
 
     def kv_bytes(self, length: FloatArray) -> FloatArray:
         """Bytes of KV cache handed from prefill to decode for a prompt of ``length`` tokens."""
+
+
+def broken(model: PerformanceModel) -> frozenset[Promise]:
+    """Promises that the model declares not to keep; none where it declares nothing."""
+    found: frozenset[Promise] = getattr(model, "breaks", frozenset())
+    return found
+
+
+def step_bound(model: PerformanceModel) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    """A step time that keeps every promise: the model's own, or its declared bound above it."""
+    found: Callable[[FloatArray, FloatArray], FloatArray] = getattr(
+        model, "decode_step_bound", model.decode_step_time
+    )
+    return found

@@ -10,23 +10,25 @@ Counts are 2 operations per multiply-accumulate. Letters follow DeepSeek-V2 (arX
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from archipelago.perfmodel.architecture import GroupedAttention, LatentAttention
-from archipelago.perfmodel.efficiency import efficiency
 from archipelago.perfmodel.memory import kv_elements_per_gpu
 from archipelago.perfmodel.precision import BF16_BYTES
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.efficiency import Efficiency
+    from archipelago.perfmodel.efficiency import Efficiency, EngineFit
     from archipelago.perfmodel.model import FloatArray
 
 ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+
+ATTENTION = "attention"
+"""Name of the operator in which queries meet the context."""
 
 _NORM_TRAFFIC = 4
 """Reads and writes of the hidden state by one fused norm with residual."""
@@ -37,12 +39,14 @@ class Operator:
     """One kernel on one GPU: operations and bytes per pass, per token and per attended position.
 
     ``rate`` [FLOP/s] and ``bandwidth`` [B/s] are what the kernel reaches, not the peaks.
-    ``serial``: compute and memory time add up, because the kernel does not overlap them.
+    ``flops_pass``: operations that are paid whatever the number of tokens. ``serial``: compute and
+    memory time add up, because the kernel does not overlap them.
     """
 
     name: str
     rate: float
     bandwidth: float
+    flops_pass: float = 0.0
     flops_token: float = 0.0
     flops_context: float = 0.0
     bytes_pass: float = 0.0
@@ -50,9 +54,21 @@ class Operator:
     bytes_context: float = 0.0
     serial: bool = False
 
+    @property
+    def attends(self) -> bool:
+        """Whether its work grows with the context."""
+        return self.flops_context > 0 or self.bytes_context > 0
+
+    def attending(self, rows: int) -> Operator:
+        """The same where every attended position is multiplied with ``rows`` queries, read once."""
+        if rows == 1 or self.name != ATTENTION:
+            return self
+        return replace(self, flops_context=rows * self.flops_context)
+
     def seconds(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
         """Time of a pass over ``tokens`` that attend to ``context`` positions in all [s]."""
-        compute = (self.flops_token * tokens + self.flops_context * context) / self.rate
+        worked = self.flops_pass + self.flops_token * tokens + self.flops_context * context
+        compute = worked / self.rate
         moved = self.bytes_pass + self.bytes_token * tokens + self.bytes_context * context
         memory = moved / self.bandwidth
         return compute + memory if self.serial else np.maximum(compute, memory)
@@ -64,11 +80,11 @@ class Kernels:
 
     accelerator: Accelerator
     model: ModelArchitecture
-    engine: str
+    fit: EngineFit
 
     def reached(self, dtype: str) -> Efficiency:
         """Efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
-        return efficiency(self.accelerator, self.accelerator.operand(dtype), self.engine)
+        return self.fit.reached(self.accelerator.operand(dtype))
 
     def activation(self, dtype: str) -> float:
         """Bytes moved to read one activation for a product with weights of type ``dtype``."""
@@ -94,6 +110,7 @@ class Kernels:
             name,
             rate=reached.mfu * self.accelerator.peak(dtype),
             bandwidth=reached.mbu * self.accelerator.bandwidth,
+            flops_pass=2 * inputs * outputs * reached.ramp_rows,
             flops_token=2 * inputs * outputs,
             bytes_pass=inputs * outputs * weight,
             bytes_token=inputs * self.activation(dtype) + outputs * BF16_BYTES,
@@ -144,11 +161,18 @@ def ffn(kernels: Kernels, width: float, up: float) -> tuple[Operator, ...]:
     )
 
 
-def attention(kernels: Kernels, tp: int, phase: str) -> tuple[Operator, ...]:
-    """An attention block on one of ``tp`` GPUs, for ``prefill`` or ``decode``."""
+def attention(
+    kernels: Kernels, tp: int, phase: str, *, absorbed: bool | None = None
+) -> tuple[Operator, ...]:
+    """An attention block on one of ``tp`` GPUs, for ``prefill`` or ``decode``.
+
+    ``absorbed``: form of latent attention; None takes what engines do, absorbed in decode alone.
+    """
     shape = kernels.model.attention
     if isinstance(shape, LatentAttention):
-        build = _latent_prefill if phase == "prefill" else _latent_decode
+        if absorbed if absorbed is not None else phase == "decode":
+            return (kernels.norm(), *_latent_absorbed(kernels, shape, tp))
+        build = _latent_prefill if phase == "prefill" else _latent_expanded_decode
         return (kernels.norm(), *build(kernels, shape, tp))
     return (kernels.norm(), *_grouped(kernels, shape, tp, phase))
 
@@ -171,7 +195,7 @@ def _grouped_prefill(kernels: Kernels, queries: float, cached: float) -> Operato
     """Flash attention: 4 d operations per query head and position; the causal half is skipped."""
     reached = kernels.reached(kernels.model.precision.compute)
     return Operator(
-        "attention",
+        ATTENTION,
         rate=reached.prefill_attention_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=4 * queries,
@@ -188,7 +212,7 @@ def _grouped_decode(kernels: Kernels, queries: float, cached: float) -> Operator
     reached = kernels.reached(kernels.model.precision.compute)
     kv = kernels.model.precision.kv
     return Operator(
-        "attention",
+        ATTENTION,
         rate=reached.decode_attention_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=4 * queries,
@@ -218,8 +242,8 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     reached = kernels.reached(kernels.model.precision.compute)
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
     core = Operator(
-        "attention",
-        rate=reached.prefill_attention_mfu * kernels.accelerator.bf16,
+        ATTENTION,
+        rate=reached.latent_prefill_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * per_head,
         bytes_token=2 * heads * per_head * BF16_BYTES,
@@ -232,7 +256,7 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     )
 
 
-def _latent_decode(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
+def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
     """Absorbed: queries go into the latent space, every head reads the one latent vector.
 
     2 (r_kv + d_r) operations for the scores and 2 r_kv for the values per head and position.
@@ -241,7 +265,7 @@ def _latent_decode(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[O
     reached = kernels.reached(kernels.model.precision.compute)
     kv = kernels.model.precision.kv
     core = Operator(
-        "attention",
+        ATTENTION,
         rate=reached.latent_mfu * kernels.accelerator.bf16,
         bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * (2 * shape.kv_rank + shape.rope_dim),
@@ -254,3 +278,34 @@ def _latent_decode(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[O
         kernels.per_head("absorb v", heads, shape.kv_rank, shape.v_dim),
         kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden),
     )
+
+
+def _latent_expanded_decode(
+    kernels: Kernels, shape: LatentAttention, tp: int
+) -> tuple[Operator, ...]:
+    """Unabsorbed: every step makes the keys and values of the whole context from the latents.
+
+    2 r_kv H (d_n + d_v) operations per cached token before any head attends.
+    """
+    heads = shape.heads / tp
+    reached = kernels.reached(kernels.model.precision.compute)
+    bandwidth = reached.kv_mbu * kernels.accelerator.bandwidth
+    made = heads * (shape.nope_dim + shape.v_dim)
+    up = Operator(
+        "kv up",
+        rate=kernels.reached("bf16").mfu * kernels.accelerator.bf16,
+        bandwidth=bandwidth,
+        flops_context=2 * shape.kv_rank * made,
+        bytes_pass=shape.kv_rank * made * kernels.model.precision.linear,
+        bytes_context=shape.kv_elements * kernels.model.precision.kv + made * BF16_BYTES,
+    )
+    core = Operator(
+        ATTENTION,
+        rate=reached.decode_attention_mfu * kernels.accelerator.bf16,
+        bandwidth=bandwidth,
+        flops_context=2 * heads * (shape.nope_dim + shape.rope_dim + shape.v_dim),
+        bytes_context=(made + shape.rope_dim) * BF16_BYTES,
+        serial=True,
+    )
+    out = kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden)
+    return (*_latent_down(kernels, shape, tp), up, core, out)

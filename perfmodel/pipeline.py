@@ -7,6 +7,8 @@ holds ``gpus / tp`` stages. A layer costs what it costs in ``roofline.py``: both
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,13 @@ import numpy as np
 from archipelago.perfmodel.balance import Typical, balanced_layers, layer_splits
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.placement import Mould, Placed, Section, place, stack
-from archipelago.perfmodel.stage import EngineSettings, Prompt, handed_over
+from archipelago.perfmodel.settings import EngineSettings, Prompt
+from archipelago.perfmodel.stage import handed_over
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray
 
@@ -66,11 +70,36 @@ class Pipeline:
         for number, stage in enumerate(placed, start=1):
             stage.check_weights(number)
         self._stages = Counter(placed)  # equal stages take equal time: how many of each
+        # One engine drives all sections from the host of the first.
+        self._overheads = self.settings.on(self.sections[0].accelerator).overheads
 
     @property
     def max_length(self) -> int:
         """Longest sequence that the architecture accepts [tokens]."""
         return self.architecture.max_length
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that its times depend on."""
+        return tuple(dict.fromkeys(section.accelerator for section in self.sections))
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Pipeline:
+        """The same island with values of ``EngineFit`` changed on one of its accelerators.
+
+        Raises:
+            UnknownName: a fit has no such value.
+        """
+        fit = self.settings.on(accelerator).replaced(values)
+        settings = replace(self.settings, fit=fit)
+        other = copy(self)
+        other._stages = Counter()  # noqa: SLF001  # its own copy
+        for stage, count in self._stages.items():
+            here = stage.network.accelerator == accelerator
+            mould = replace(stage.mould, settings=settings) if here else stage.mould
+            other._stages[replace(stage, mould=mould)] += count  # noqa: SLF001
+        if self.sections[0].accelerator == accelerator:
+            other._overheads = fit.overheads  # noqa: SLF001
+        return other
 
     def max_sequences(self) -> int:
         """Largest batch of the island [sequences]."""
@@ -87,7 +116,7 @@ class Pipeline:
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Seconds to the first token of one prompt: all of its passes through all stages."""
         prompt = Prompt.of(length, self.settings)
-        total = prompt.passes * self.settings.overheads.step
+        total = prompt.passes * self._overheads.step
         for stage, count in self._stages.items():
             total = total + count * stage.prefill(prompt)
         return np.asarray(total)
@@ -99,7 +128,7 @@ class Pipeline:
         """
         prompt = Prompt.of(length, self.settings)
         slowest = np.max([stage.prefill(prompt) for stage in self._stages], axis=0)
-        host = self.settings.overheads.step / self.parallelism.pp
+        host = self._overheads.step / self.parallelism.pp
         return np.asarray(slowest + prompt.passes * host)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
@@ -120,9 +149,10 @@ class Pipeline:
             seconds = stage.decode(tokens, context)
             slowest = np.maximum(slowest, seconds)
             total = total + count * seconds
-        spent = self.settings.overheads
+        spent = self._overheads
         host = spent.step + spent.sequence * running
-        return np.asarray(np.maximum(np.minimum(running, stages) * slowest, total) + host)
+        step = np.maximum(np.minimum(running, stages) * slowest, total) + host
+        return np.asarray(step * self.settings.per_token)
 
 
 def _placed(mould: Mould, sections: Sequence[Section]) -> list[Placed]:

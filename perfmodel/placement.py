@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.layers import LayerCounts
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.stage import EngineSettings, Prompt
+    from archipelago.perfmodel.settings import EngineSettings, Prompt
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,9 @@ class Placed:
 
     def decode(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
         """One micro-batch of ``tokens`` sequences, with its hand-over to the next stage [s]."""
-        passed = self.stage.decode_pass(tokens, context) + self.handover(tokens)
-        return passed + self.stage.head(tokens) if self.last else passed
+        rows = tokens * self.mould.settings.rows
+        passed = self.stage.decode_pass(tokens, context) + self.handover(rows)
+        return passed + self.stage.head(rows) if self.last else passed
 
     @property
     def kv_tokens(self) -> int:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from archipelago.perfmodel import catalogue
 from archipelago.perfmodel.efficiency import (
+    ANY,
     Efficiency,
     Overheads,
+    Row,
     efficiency_rows,
     overhead_rows,
 )
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
+    from archipelago.perfmodel.calibration import Calibration
+
+
+_UNITS = {"quantise_bytes": "B", "ramp_rows": "rows"}
+_BARE = ("expert_imbalance", "expert_spread", "link", "interference")
+_SECONDS = {field.name for field in fields(Overheads)} - set(_BARE)
 
 
 class Kind(StrEnum):
@@ -66,34 +74,63 @@ def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
     return tuple(dict.fromkeys((precision.compute, precision.expert_compute, "bf16")))
 
 
-def efficiency_facts(accelerator: Accelerator, dtype: str) -> Iterator[Fact]:
+def efficiency_facts(
+    accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
+) -> Iterator[Fact]:
     """What engines reach on an accelerator with weights of a type, field by field."""
     operand = accelerator.operand(dtype)
-    rows = efficiency_rows(accelerator, operand)
-    sources = catalogue.read("efficiencies.yaml")["sources"]
-    units = {"quantise_bytes": "B"}
+    rows = efficiency_rows(accelerator, operand, engine, version)
     for field in fields(Efficiency):
-        row = next(row for row in rows if field.name in row)
-        kind = Kind.ASSUMED if row["source"] == "assumed" else Kind.MEASURED
-        yield Fact(
-            f"{accelerator.name} {operand}",
-            field.name,
-            str(row[field.name]),
-            units.get(field.name, "1"),
-            kind,
-            *_title_and_date(sources[row["source"]]),
-        )
+        row = next(row for row in rows if field.name in row.values)
+        subject = f"{accelerator.name} {operand}"
+        yield _stated(subject, field.name, row, _unit(field.name), row.half_width(accelerator))
 
 
-def overhead_facts() -> Iterator[Fact]:
+def overhead_facts(
+    accelerator: Accelerator | None = None, engine: str = ANY, version: str = ANY
+) -> Iterator[Fact]:
     """Fixed costs of an engine; those that nobody measured are marked in the data."""
-    rows = overhead_rows()
+    rows = overhead_rows(engine, version, accelerator)
+    subject = f"engine on {accelerator.name}" if accelerator else "engine"
     for field in fields(Overheads):
-        row = next(row for row in rows if field.name in row)
-        assumed = field.name in row.get("assumed", ())
-        kind = Kind.ASSUMED if assumed else Kind.MEASURED
-        unit = "1" if field.name == "expert_imbalance" else "s"
-        yield Fact("engine", field.name, str(row[field.name]), unit, kind, row["source"])
+        row = next(row for row in rows if field.name in row.values)
+        yield _stated(subject, field.name, row, _unit(field.name), row.uncertainty)
+
+
+def calibration_facts(one: Calibration) -> Iterator[Fact]:
+    """What measurements of one's own say: values, and corrections with their 90 % intervals.
+
+    Values that the runs did not move are those of other engines.
+    """
+    source = f"calibration of {one.engine} {one.version} on {one.accelerator}"
+    source = f"{source} from {one.source}" if one.source else source
+    of = f"{one.accelerator} for {', '.join(one.models) or 'any model'}"
+    for name, value in one.values.items():
+        kind, moved = Kind.MEASURED, source
+        if name in one.inherited:
+            kind, moved = Kind.ASSUMED, f"{source}, as other engines have it"
+        yield Fact(of, name, f"{value:g}", _unit(name.rpartition(".")[2]), kind, moved)
+    for each in one.corrections:
+        kind = Kind.MEASURED if each.rows else Kind.ASSUMED
+        low, high = each.interval.low, each.interval.high
+        subject = f"{each.phase} of {each.model} on {one.accelerator}"
+        within = f"{each.factor:g} (90 %: {low:g} to {high:g} times that)"
+        yield Fact(subject, "factor on times", within, "1", kind, source)
+
+
+def _unit(name: str) -> str:
+    """Unit of a value of an engine's fit."""
+    return _UNITS.get(name, "s" if name in _SECONDS else "1")
+
+
+def _stated(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
+    """A value of an efficiency row with its 90 % interval."""
+    kind = Kind.ASSUMED if row.assumed else Kind.MEASURED
+    title, date = _title_and_date(catalogue.read("efficiencies.yaml")["sources"][row.source])
+    value = f"{row.values[name]:g}"
+    return Fact(
+        subject, name, value, unit, kind, f"{title}; within a factor {1 + half_width:g}", date
+    )
 
 
 def architecture_fact(model: ModelArchitecture) -> Fact:

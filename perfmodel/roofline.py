@@ -8,6 +8,8 @@ sources and limits are in docs/performance-model.md.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,15 +17,18 @@ import numpy as np
 from archipelago.perfmodel import layers, memory
 from archipelago.perfmodel.communication import Network
 from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.stage import EngineSettings, Prompt, Stage, handed_over
+from archipelago.perfmodel.settings import EngineSettings, LatentForm, Prompt, Speculation
+from archipelago.perfmodel.stage import Stage, handed_over
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.parallelism import Parallelism
 
-__all__ = ["EngineSettings", "Roofline"]
+__all__ = ["EngineSettings", "LatentForm", "Roofline", "Speculation"]
 
 
 class Roofline:
@@ -61,13 +66,34 @@ class Roofline:
         self._sequences_per_copy = max_sequences
         self._network = Network(accelerator, accelerator.local_gpus(gpus_per_node))
         every = layers.whole(architecture)
-        self._layers = Stage(architecture, every, parallelism, self._network, self.settings)
+        self.layers = Stage(architecture, every, parallelism, self._network, self.settings)
         self._kv_tokens_per_copy = self._fit()
+        self._overheads = self.settings.on(accelerator).overheads
 
     @property
     def max_length(self) -> int:
         """Longest sequence that the architecture accepts [tokens]."""
         return self.architecture.max_length
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that its times depend on: its own."""
+        return (self.accelerator,)
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Roofline:
+        """The same island with values of ``EngineFit`` changed; unchanged for another accelerator.
+
+        Raises:
+            UnknownName: a fit has no such value.
+        """
+        if accelerator != self.accelerator:
+            return self
+        fit = self.settings.on(accelerator).replaced(values)
+        other = copy(self)
+        other.settings = replace(self.settings, fit=fit)
+        other.layers = replace(self.layers, settings=other.settings)
+        other._overheads = fit.overheads  # noqa: SLF001
+        return other
 
     def max_sequences(self) -> int:
         """Largest batch of the island: the engine's limit times the copies [sequences]."""
@@ -87,14 +113,18 @@ class Roofline:
         Prompts beyond the chunk run in ``length / chunk`` passes; each reads the weights again.
         """
         prompt = Prompt.of(length, self.settings)
-        blocks = self._layers.prefill_pass(prompt)
-        head = self._layers.head(np.ones_like(prompt.tokens))
-        host = self.settings.overheads.step
-        return prompt.passes * (blocks + self._handovers(prompt.tokens) + host) + head
+        blocks = self.layers.prefill_pass(prompt)
+        head = self.layers.head(np.ones_like(prompt.tokens))
+        host = self._overheads.step
+        return prompt.passes * (blocks + self.handovers(prompt.tokens) + host) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Island-seconds of one prompt: copies work side by side, pipeline stages overlap."""
-        return self.prefill_time(length) / (self.parallelism.dp * self.parallelism.pp)
+        """Island-seconds of one prompt: copies work side by side, pipeline stages overlap.
+
+        Where the stages are unequal the fullest decides.
+        """
+        fullest = self._uneven(np.array(float(self.parallelism.pp))) / self.parallelism.pp
+        return self.prefill_time(length) * (fullest / self.parallelism.dp)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Seconds per token with ``sequences`` running and ``kv_tokens`` cached on the island.
@@ -108,10 +138,53 @@ class Roofline:
         running = np.maximum(1.0, sequences / self.parallelism.dp)
         tokens = np.maximum(1.0, running / self.parallelism.pp)
         context = kv_tokens / (self.parallelism.dp * self.parallelism.pp)
-        blocks = self._layers.decode_pass(tokens, context)
-        spent = self.settings.overheads
+        blocks = self._uneven(running) * self.layers.decode_pass(tokens, context)
+        return self._step(blocks, tokens * self.settings.rows, running) * self.settings.per_token
+
+    def mixed_step_time(
+        self,
+        sequences: FloatArray,
+        kv_tokens: FloatArray,
+        prompt_tokens: FloatArray,
+        pairs: FloatArray,
+    ) -> FloatArray:
+        """Seconds per token of a step that carries a chunk of prompts beside its sequences.
+
+        Args:
+            sequences: As in ``decode_step_time``.
+            kv_tokens: Cached tokens of the sequences.
+            prompt_tokens: Tokens of prompts in the step, over all copies.
+            pairs: Positions that these attend to in all; a whole prompt of l tokens in chunks of c
+                attends to c (l + 1) / 2 per chunk on average.
+        """
+        sequences, kv_tokens, prompt_tokens, pairs = np.broadcast_arrays(
+            *(np.asarray(x, dtype=float) for x in (sequences, kv_tokens, prompt_tokens, pairs))
+        )
+        running = np.maximum(1.0, sequences / self.parallelism.dp)
+        ways = self.parallelism.dp * self.parallelism.pp
+        tokens = np.maximum(1.0, running / self.parallelism.pp)
+        blocks = self.layers.mixed_pass(
+            tokens, kv_tokens / ways, prompt_tokens / ways, pairs / ways
+        )
+        rows = tokens * self.settings.rows + prompt_tokens / ways
+        step = self._step(self._uneven(running) * blocks, rows, running)
+        return np.asarray(step * self.settings.per_token)
+
+    def _step(self, blocks: FloatArray, rows: FloatArray, running: FloatArray) -> FloatArray:
+        """Layers, output head, hand-overs and host work of one step [s]."""
+        spent = self._overheads
         host = spent.step + spent.sequence * running
-        return blocks + self._layers.head(tokens) + self._handovers(tokens) + host
+        return blocks + self.layers.head(rows) + self.handovers(rows) + host
+
+    def _uneven(self, running: FloatArray) -> FloatArray | float:
+        """What stages of unequal length cost: the fullest has ceil(L / pp) layers, not L / pp.
+
+        With a micro-batch in every stage all wait for the fullest; one alone passes L layers.
+        """
+        layers, pp = self.architecture.layers, self.parallelism.pp
+        if layers % pp == 0:
+            return 1.0
+        return np.maximum(1.0, np.minimum(running, pp) * -(-layers // pp) / layers)
 
     def _fit(self) -> int:
         """KV tokens of one copy; raises where not even the weights fit."""
@@ -129,10 +202,10 @@ class Roofline:
             )
         return memory.kv_tokens_per_copy(model, self.parallelism, free, self._sequences_per_copy)
 
-    def _handovers(self, tokens: FloatArray) -> FloatArray:
+    def handovers(self, tokens: FloatArray) -> FloatArray:
         """Hidden states between pipeline stages; each tensor-parallel rank sends its part."""
         pp = self.parallelism.pp
         if pp == 1:
             return np.zeros_like(tokens)
-        size = tokens * (self._layers.hidden_bytes / self.parallelism.tp)
+        size = tokens * (self.layers.hidden_bytes / self.parallelism.tp)
         return (pp - 1) * self._network.send(size, self.parallelism.gpus)

@@ -6,74 +6,28 @@ A layer is the sum of its operators, its communication and a fixed overhead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.efficiency import ANY, overheads
-from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.experts import SparseBlock
-from archipelago.perfmodel.memory import MemoryPolicy
-from archipelago.perfmodel.operators import Kernels, attention, dense_ffn, output_head
+from archipelago.perfmodel.operators import Kernels, attention, dense_ffn
+from archipelago.perfmodel.operators import output_head as head_product
 from archipelago.perfmodel.precision import BF16_BYTES
+from archipelago.perfmodel.settings import EngineSettings, Prompt
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.communication import Network
-    from archipelago.perfmodel.efficiency import Overheads
+    from archipelago.perfmodel.efficiency import EngineFit, Overheads
     from archipelago.perfmodel.layers import LayerCounts
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.operators import Operator
     from archipelago.perfmodel.parallelism import Parallelism
 
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """How the engine runs the model.
-
-    ``engine``: key of the efficiencies. ``chunk``: tokens of a prefill pass; longer prompts run
-    in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose cache is
-    already there, in [0, 1).
-    """
-
-    engine: str = ANY
-    chunk: int = 8192
-    prefix_hit: float = 0.0
-    memory: MemoryPolicy = field(default_factory=MemoryPolicy)
-
-    def __post_init__(self) -> None:
-        if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
-            raise OutOfRange(
-                f"chunk is {self.chunk} and prefix_hit {self.prefix_hit}; "
-                f"valid are chunk >= 1 and 0 <= prefix_hit < 1"
-            )
-
-    @property
-    def overheads(self) -> Overheads:
-        """Time outside the operators."""
-        return overheads(self.engine)
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt as the engine computes it: ``passes`` passes of ``tokens`` new tokens each.
-
-    Passes are not rounded, so that the time grows smoothly with ``length`` [tokens].
-    """
-
-    length: FloatArray
-    tokens: FloatArray
-    passes: FloatArray
-
-    @classmethod
-    def of(cls, length: FloatArray, settings: EngineSettings) -> Prompt:
-        """What is left to compute of ``length`` tokens, in chunks."""
-        length = np.asarray(length, dtype=np.float64)
-        new = length * (1 - settings.prefix_hit)
-        passes = np.maximum(1.0, new / settings.chunk)
-        return cls(length, np.maximum(1.0, new / passes), passes)
+__all__ = ["EngineSettings", "Prompt", "Stage", "handed_over"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +46,7 @@ class Stage:
         That is BestServe's rule (arXiv:2506.05871, algorithm 1): no graph is replayed in prefill.
         """
         hit = self.settings.prefix_hit
-        launch = self._overheads.dispatch / 2
+        launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
         total = np.zeros_like(tokens)
         for layers, window in self._attention_layers:
@@ -101,31 +55,55 @@ class Stage:
             total = total + layers * np.maximum(block, launch)
         if self.counts.dense:
             total = total + self.counts.dense * np.maximum(self._dense_ffn(tokens), launch)
-        if self._sparse is not None:
-            block = self._sparse_ffn(self._sparse, tokens, "normal")
+        if self.sparse is not None:
+            block = self._sparse_ffn(self.sparse, tokens, "normal")
             total = total + self.counts.sparse * np.maximum(block, launch)
         return total
 
-    def decode_pass(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
-        """All layers of one token step of ``tokens`` sequences with ``context`` tokens in all [s].
+    def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
+        """All layers of one step of ``sequences`` with ``context`` tokens in all [s].
 
         A windowed layer is charged a full window per sequence, whatever the context: the true
-        min(context, window) would not be convex in the cached tokens.
+        min(context, window) would not be convex in the cached tokens. Under speculation a sequence
+        has several rows, which read the cache once.
         """
-        total = self.counts.layers * self._overheads.decode_layer + np.zeros_like(tokens)
+        tokens = sequences * self.settings.rows
+        total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(tokens)
         for layers, window in self._attention_layers:
-            seen = context if window is None else tokens * window
+            seen = context if window is None else sequences * window
             total = total + layers * self._attention(tokens, seen, "decode")
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(tokens)
-        if self._sparse is not None:
-            block = self._sparse_ffn(self._sparse, tokens, "low_latency")
+        if self.sparse is not None:
+            block = self._sparse_ffn(self.sparse, tokens, "low_latency")
             total = total + self.counts.sparse * block
+        return total
+
+    def mixed_pass(
+        self, sequences: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
+    ) -> FloatArray:
+        """All layers of a step that carries ``prompt`` tokens of prompts beside its sequences [s].
+
+        The weights are read once for both; each attends in its own form (Sarathi-Serve,
+        arXiv:2403.02310, section 4.2). ``pairs``: positions that the prompt tokens attend to.
+        """
+        tokens = sequences * self.settings.rows
+        both = tokens + prompt
+        total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(both)
+        for layers, window in self._attention_layers:
+            seen = context if window is None else sequences * window
+            near = pairs if window is None else np.minimum(pairs, prompt * window)
+            block = self._mixed_attention(tokens, seen, prompt, near)
+            total = total + layers * block
+        if self.counts.dense:
+            total = total + self.counts.dense * self._dense_ffn(both)
+        if self.sparse is not None:
+            total = total + self.counts.sparse * self._sparse_ffn(self.sparse, both, "normal")
         return total
 
     def head(self, tokens: FloatArray) -> FloatArray:
         """The output head for ``tokens`` tokens [s]; only the last stage has one."""
-        return self._head.seconds(tokens, np.zeros_like(tokens))
+        return self.output_head.seconds(tokens, np.zeros_like(tokens))
 
     @property
     def hidden_bytes(self) -> float:
@@ -139,54 +117,86 @@ class Stage:
         return tuple((layers, window) for layers, window in pairs if layers)
 
     @cached_property
-    def _overheads(self) -> Overheads:
-        return self.settings.overheads
+    def _fit(self) -> EngineFit:
+        return self.settings.on(self.network.accelerator)
+
+    @property
+    def overheads(self) -> Overheads:
+        """Time outside the operators."""
+        return self._fit.overheads
+
+    @cached_property
+    def _links(self) -> Network:
+        return self.network.run_by(self.overheads)
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return Kernels(self.network.accelerator, self.model, self.settings.engine)
+        return Kernels(self.network.accelerator, self.model, self._fit)
 
     @cached_property
-    def _operators(self) -> dict[str, tuple[Operator, ...]]:
+    def operators(self) -> dict[str, tuple[Operator, ...]]:
+        """Operators of half a layer: ``prefill``, ``decode`` attention, ``dense``, ``sparse``."""
         tp = self.parallelism.tp
+        form, rows = self.settings.latent, self.settings.rows
+        decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
         return {
-            "prefill": attention(self._kernels, tp, "prefill"),
-            "decode": attention(self._kernels, tp, "decode"),
+            "prefill": attention(self._kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
+            "decode": tuple(operator.attending(rows) for operator in decode),
             "dense": dense_ffn(self._kernels, tp),
-            "sparse": self._sparse.always if self._sparse else (),
+            "sparse": self.sparse.always if self.sparse else (),
         }
 
     @cached_property
-    def _head(self) -> Operator:
-        return output_head(self._kernels, self.parallelism.tp)
+    def output_head(self) -> Operator:
+        """The product with the vocabulary."""
+        return head_product(self._kernels, self.parallelism.tp)
 
     @cached_property
-    def _sparse(self) -> SparseBlock | None:
+    def sparse(self) -> SparseBlock | None:
+        """The sparse feed-forward; None where no layer here has one."""
         experts = self.model.experts
         if experts is None or not self.counts.sparse:
             return None
-        imbalance = self._overheads.expert_imbalance
-        return SparseBlock(self._kernels, experts, self.parallelism, self.network, imbalance)
+        return SparseBlock(self._kernels, experts, self.parallelism, self._links)
 
     def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
-        return self._run(phase, tokens, context) + self._all_reduce(tokens)
+        return self._run(phase, tokens, context) + self.all_reduce(tokens)
+
+    def _mixed_attention(
+        self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
+    ) -> FloatArray:
+        """Products that both forms have run once over all tokens, the rest each on its own."""
+        ours, theirs = self.operators["decode"], self.operators["prefill"]
+        alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
+        none, total = np.zeros_like(tokens + prompt), self.all_reduce(tokens + prompt)
+        for operator in ours:
+            if operator.name in alike:
+                total = total + operator.seconds(tokens + prompt, none)
+            else:
+                total = total + operator.seconds(tokens, context)
+        for operator in theirs:
+            if operator.name not in alike:
+                # Without a prompt its kernels do not run, so neither do they read their weights.
+                total = total + np.where(prompt > 0, operator.seconds(prompt, pairs), 0.0)
+        return total
 
     def _dense_ffn(self, tokens: FloatArray) -> FloatArray:
-        return self._run("dense", tokens, np.zeros_like(tokens)) + self._all_reduce(tokens)
+        return self._run("dense", tokens, np.zeros_like(tokens)) + self.all_reduce(tokens)
 
     def _sparse_ffn(self, block: SparseBlock, tokens: FloatArray, mode: str) -> FloatArray:
         always = self._run("sparse", tokens, np.zeros_like(tokens))
         moved = block.exchange(tokens, mode)
-        return always + block.routed(tokens) + moved + self._overheads.expert_layer
+        return always + block.routed(tokens) + moved + self.overheads.expert_layer
 
     def _run(self, kind: str, tokens: FloatArray, context: FloatArray) -> FloatArray:
         total = np.zeros_like(tokens)
-        for operator in self._operators[kind]:
+        for operator in self.operators[kind]:
             total = total + operator.seconds(tokens, context)
         return total
 
-    def _all_reduce(self, tokens: FloatArray) -> FloatArray:
-        return self.network.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
+    def all_reduce(self, tokens: FloatArray) -> FloatArray:
+        """Adding up the hidden states of ``tokens`` over the tensor-parallel ranks [s]."""
+        return self._links.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
 
 
 def handed_over(model: ModelArchitecture, length: FloatArray) -> FloatArray:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.calibration import CALIBRATED
 from archipelago.planner.deadline import ENDLESS, Deadline
+from archipelago.planner.interval import theta_interval, times_within
 from archipelago.planner.overflow import overflow_route
 from archipelago.planner.placement import place
 from archipelago.planner.plan import Certificate, Group, Pair, Plan, Route, Unservable
@@ -70,7 +72,7 @@ def assemble(
     return Plan(
         name=problem.name,
         strategy=layout.strategy,
-        performance_model=settled.used[0].template.performance.name,
+        performance_model=_times_from(problem, settled.used[0].template.performance.name),
         objective=problem.objective,
         theta=theta,
         throughput=theta
@@ -86,7 +88,14 @@ def assemble(
         exclusions=catalogue.exclusions,
         rented=placement.rented,
         changes=placement.changes,
+        interval=theta_interval(theta, settled.used),
     )
+
+
+def _times_from(problem: PlanningProblem, name: str) -> str:
+    """The family of the models of times, and whether measurements changed any of them."""
+    family = name.removeprefix(CALIBRATED)
+    return CALIBRATED + family if problem.calibrations else family
 
 
 def _certificate(layout: Layout, value: float, cheapest: bool, most: float) -> Certificate:
@@ -138,6 +147,7 @@ def _group(name: str, used: Used, evaluation: Evaluation, theta: float) -> Group
         kv_capacity=template.performance.kv_capacity() if point else 0,
         domain_class=template.domain_class,
         parts=template.parts,
+        times_within=times_within(used),
     )
 
 

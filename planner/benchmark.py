@@ -9,17 +9,18 @@ import numpy as np
 
 from archipelago.perfmodel import capacity
 from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.pipeline import Pipeline, Section, Typical, balanced_layers
-from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase
 from archipelago.planner.template import Template
+from archipelago.planner.times import times
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from archipelago.perfmodel.calibration import Calibration
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
-    from archipelago.planner.problem import ModelDemand
     from archipelago.planner.shapes import Shape
 
 BALANCED = 0.999999
@@ -37,8 +38,8 @@ class Unusable(Exception):  # noqa: N818  # control flow between this module and
         self.factor = factor
 
 
-def benchmark(shape: Shape) -> list[Template]:
-    """One template per operating point.
+def benchmark(shape: Shape, calibrations: Sequence[Calibration] = ()) -> list[Template]:
+    """One template per operating point, by calibrated times where there are any.
 
     Raises:
         Unusable: the island could serve nothing within memory and targets.
@@ -47,55 +48,13 @@ def benchmark(shape: Shape) -> list[Template]:
         longest = shape.demand.ranges[-1].max
         raise Unusable(f"no request is below {longest} tokens, the most that the model reads")
     try:
-        performance, layers = _performance(shape)
+        performance, layers = times(shape, calibrations)
     except DoesNotFit as error:
         raise Unusable(str(error)) from None
     bench = _Bench(shape, performance, layers)
     if shape.phase is Phase.PREFILL:
         return bench.prefill()
     return bench.decode() if shape.phase is Phase.DECODE else bench.mixed()
-
-
-def _performance(shape: Shape) -> tuple[PerformanceModel, tuple[int, ...]]:
-    """The model of times, and the layers that each part holds (none for islands of one pool)."""
-    demand = shape.demand
-    if len(shape.sections) == 1:
-        pool = shape.sections[0][0]
-        alone = Roofline(
-            pool.accelerator,
-            demand.architecture,
-            shape.parallelism,
-            gpus_per_node=pool.gpus_per_node,
-            max_sequences=demand.max_sequences,
-        )
-        return alone, ()
-    stages = [Section(p.accelerator, gpus, 0, p.gpus_per_node) for p, gpus in shape.sections]
-    tp = shape.parallelism.tp
-    layers = balanced_layers(
-        demand.architecture,
-        stages,
-        tp,
-        str(shape.phase),
-        _typical(demand),
-        max_sequences=demand.max_sequences,
-    )
-    sections = [
-        Section(p.accelerator, gpus, n, p.gpus_per_node)
-        for (p, gpus), n in zip(shape.sections, layers, strict=True)
-    ]
-    return Pipeline(sections, demand.architecture, tp, demand.max_sequences), layers
-
-
-def _typical(demand: ModelDemand) -> Typical:
-    """What the layers of a pipeline are balanced for: a mean request, room for the longest."""
-    lengths = demand.lengths
-    longest = demand.ranges[-1].max - 1 + float(demand.lengths.moments(demand.ranges).output[-1])
-    return Typical(
-        length=float(lengths.probability @ lengths.length),
-        output=float(lengths.probability @ lengths.output),
-        sequences=float(demand.max_sequences),
-        longest=longest,
-    )
 
 
 class _Bench:

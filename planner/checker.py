@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from archipelago.planner.calibrations import read_calibrations
 from archipelago.planner.checks import (
     certificate,
     changes,
@@ -97,4 +98,5 @@ def check_document(document: Document) -> list[Checked]:
     except SpecError as error:
         lines = (f"{path.replace('spec', 'problem', 1)}: {text}" for path, text in error.problems)
         raise PlanFileError("\n".join(lines)) from None
+    problem = replace(problem, calibrations=read_calibrations(document))
     return [*run_checks(problem, plan), Checked("document", tuple(copies.check(document, plan)))]

@@ -38,6 +38,11 @@ Exit codes:
   0  every mean latency keeps its target
   1  the answer is no: a mean is above its target by more than 5 %
   2  the question cannot be answered: bad input or bad usage"""
+VALIDATE_CODES = """\b
+Exit codes:
+  0  every bar is reached
+  1  the answer is no: a bar is not reached
+  2  the question cannot be answered: no measurements, bad input or bad usage"""
 NODES_CODES = """\b
 Exit codes:
   0  every GPU node is counted, or is left out for its state
@@ -56,6 +61,17 @@ def plan_file(function: F) -> F:
         required=True,
         metavar="FILE",
         help="ServingPlan (YAML or JSON); - reads standard input.",
+    )(function)
+
+
+def calibrations(function: F) -> F:
+    """``--calibration FILE``: what times are calibrated with."""
+    return click.option(
+        "--calibration",
+        "calibrations",
+        multiple=True,
+        metavar="FILE",
+        help="Times by this calibration file, which `archipelago calibrate -c` wrote. Repeatable.",
     )(function)
 
 
@@ -134,6 +150,7 @@ def cli() -> None:
     help="Plan file that runs now: islands are kept where they are as far as that loses nothing, "
     "and the answer says what changes.",
 )
+@calibrations
 @quiet
 def plan(
     *,
@@ -144,6 +161,7 @@ def plan(
     time_limit: int | None,
     changes: tuple[str, ...],
     running: str | None,
+    calibrations: tuple[str, ...],
     quiet: bool,
 ) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
@@ -154,7 +172,7 @@ def plan(
     from archipelago.planner.commands import plan as command
 
     run = command.what_if if changes else command.run
-    overrides = command.Overrides(strategy, time_limit, changes, running)
+    overrides = command.Overrides(strategy, time_limit, changes, running, calibrations)
     return run(path, form, overrides, plot, quiet)
 
 
@@ -198,8 +216,9 @@ def diff(old: str, new: str, form: str) -> int:
     help="ServingPlan, which is planned first, or a plan file; - reads standard input.",
 )
 @output("table", "json", "yaml")
+@calibrations
 @quiet
-def explain(path: str, form: str, quiet: bool) -> int:
+def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """Say what binds, what one step more or less gives, what was rejected, and the sources.
 
     Each difference is found by solving the changed problem and has an interval that holds the true
@@ -208,7 +227,7 @@ def explain(path: str, form: str, quiet: bool) -> int:
     """
     from archipelago.planner.commands import explain as command
 
-    return command.run(path, form, quiet)
+    return command.run(path, form, calibrations, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="A plan file as a picture, or as text.")
@@ -279,8 +298,9 @@ def simulate(
 @cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")
 @plan_file
 @output("table", "json")
+@calibrations
 @quiet
-def templates(path: str, form: str, quiet: bool) -> int:
+def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """List what an island can be, what it serves, and what was left out and why.
 
     Rates are requests per second of one island on the model's own mix of lengths, as far as the
@@ -288,7 +308,7 @@ def templates(path: str, form: str, quiet: bool) -> int:
     """
     from archipelago.planner.commands import templates as command
 
-    return command.run(path, form, quiet)
+    return command.run(path, form, calibrations, quiet)
 
 
 @cli.command(epilog=NODES_CODES, short_help="From a node list to pools or a ServingPlan.")
@@ -322,6 +342,54 @@ def inventory(path: str, form: str, model: str | None, workload_path: str | None
     from archipelago.planner.commands import inventory as command
 
     return command.run(path, form, model, workload_path)
+
+
+@cli.command(epilog=EXIT_CODES, short_help="Learn an engine from your own measurements.")
+@click.argument("path", metavar="FILE")
+@click.option("--accelerator", metavar="NAME", help="GPU type, where FILE does not state it.")
+@click.option("--engine", metavar="NAME", help="Engine, where FILE does not state it.")
+@click.option("--version", metavar="TEXT", help="Version of the engine.")
+@click.option("--model", metavar="NAME", help="Model, where FILE does not state it.")
+@click.option("--precision", metavar="NAME", help="bf16, fp8 or fp4.")
+@click.option("--tp", type=click.IntRange(1), help="GPUs that a layer is sliced over.")
+@click.option("-c", "--calibration", metavar="FILE", help="Write the calibration file here.")
+@output("table", "yaml")
+def calibrate(path: str, calibration: str | None, form: str, **given: str | int | None) -> int:
+    """Fit the performance model to measurements of an engine, and say how far it can be trusted.
+
+    FILE is a CSV with one closed-loop run per line (columns accelerator, engine, version, model,
+    precision, tp, pp, dp, ep, input, output, clients, ttft_ms, tpot_ms), or the JSON that the
+    serving benchmarks of vLLM and SGLang write. Four to eight runs are worth it: two input lengths
+    and two numbers of clients on two degrees of tensor parallelism say more than many alike.
+    """
+    from archipelago.planner.commands import calibrate as command
+
+    stated = {name: str(value) for name, value in given.items() if value is not None}
+    return command.run(path, stated, calibration, form)
+
+
+@cli.command(epilog=VALIDATE_CODES, short_help="The performance model beside measurements.")
+@click.option(
+    "--data",
+    metavar="FOLDER",
+    default="../shared/data",
+    show_default=True,
+    help="Where the published measurements lie.",
+)
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case. Repeatable.")
+@click.option("--page", metavar="FILE", help="Also write FILE (Markdown) and its plots.")
+@output("table", "json")
+@quiet
+def validate(data: str, names: tuple[str, ...], page: str | None, form: str, quiet: bool) -> int:
+    """Compare the performance model with published measurements, and with the bars it is held to.
+
+    Prints median, 90th percentile and bias of the errors per accelerator, engine, model, phase and
+    metric, the rows that were left out by which rule, and how groups were held out. Cases whose
+    data are absent are skipped and say so.
+    """
+    from archipelago.planner.commands import validate as command
+
+    return command.run(data, names, form, page, quiet)
 
 
 @cli.group(epilog=EXIT_CODES)

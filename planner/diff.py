@@ -163,7 +163,7 @@ def compare(old: Stored, new: Stored) -> PlanDiff:
     """From the old plan to the new one."""
     moved = tuple(_moved(old, new))
     return PlanDiff(
-        tuple(_asked(old.document["problem"], new.document["problem"], "")),
+        tuple(_asked(_question(old.document), _question(new.document), "")),
         tuple(_figures(old, new)),
         tuple(_pools(old, new)),
         tuple(_islands(old.plan, new.plan)),
@@ -316,6 +316,16 @@ def _total(moved: tuple[Moved, ...], new: Stored) -> Moved:
         for side in ("prefill", "decode", "either")
     )
     return Moved("all", *sums)
+
+
+def _question(document: Document) -> Document:
+    """What was asked: the spec, and what times were calibrated with, by a name of each."""
+    calibrations = [
+        {**row, "name": f"{row['engine']} on {row['accelerator']}: {', '.join(row['models'])}"}
+        for row in document.get("calibrations", ())
+    ]
+    named = {"calibrations": calibrations} if calibrations else {}
+    return {**document["problem"], **named}
 
 
 def _asked(old: Any, new: Any, path: str) -> Iterator[Asked]:  # noqa: ANN401  # any JSON value

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from archipelago.perfmodel.uncertainty import LEVEL
+from archipelago.planner.calibrations import FIELD, calibration_documents
 from archipelago.planner.canonical import (
     API_VERSION,
     INFEASIBLE,
@@ -24,7 +26,19 @@ from archipelago.planner.planfile import parse_plan
 from archipelago.planner.problem import DEFAULT_CLASS, Objective
 
 if TYPE_CHECKING:
-    from archipelago.planner.plan import Changes, Group, Infeasible, Island, Plan, Planned, Route
+    from collections.abc import Sequence
+
+    from archipelago.perfmodel.calibration import Calibration
+    from archipelago.planner.plan import (
+        Changes,
+        Group,
+        Infeasible,
+        Island,
+        Plan,
+        Planned,
+        Route,
+        ThetaInterval,
+    )
     from archipelago.planner.spec import ServingPlanResource
 
 __all__ = [
@@ -68,8 +82,13 @@ def _said(kind: str, item: Document) -> Document:
     return {key: value for key, value in item.items() if key not in unsaid or value != unsaid[key]}
 
 
-def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
-    """The document of a plan, ready to be written as JSON or YAML."""
+def plan_document(
+    resource: ServingPlanResource, planned: Planned, calibrations: Sequence[Calibration] = ()
+) -> Document:
+    """The document of a plan, ready to be written as JSON or YAML.
+
+    ``calibrations``: those of the problem that was planned.
+    """
     plan, spec = planned.plan, normalised_spec(resource)
     groups = {group.name: group for group in plan.groups}
     members = plan.members()
@@ -89,12 +108,16 @@ def plan_document(resource: ServingPlanResource, planned: Planned) -> Document:
         "unservable": [asdict(item) for item in plan.unservable],
         "exclusions": [asdict(item) for item in plan.exclusions],
         "problem": spec,
+        **_calibrated(calibrations),
     }
     return _sealed(content, planned.seconds)
 
 
 def infeasible_document(
-    resource: ServingPlanResource, answer: Infeasible, seconds: float = 0.0
+    resource: ServingPlanResource,
+    answer: Infeasible,
+    seconds: float = 0.0,
+    calibrations: Sequence[Calibration] = (),
 ) -> Document:
     """The document that says why there is no plan and what would help."""
     content = {
@@ -106,8 +129,14 @@ def infeasible_document(
         "relaxations": [asdict(item) for item in answer.relaxations],
         "exclusions": [asdict(item) for item in answer.exclusions],
         "problem": normalised_spec(resource),
+        **_calibrated(calibrations),
     }
     return _sealed(content, seconds)
+
+
+def _calibrated(calibrations: Sequence[Calibration]) -> Document:
+    """What the plan was calibrated with; nothing where it was not, so that its hash stays."""
+    return {FIELD: calibration_documents(calibrations)} if calibrations else {}
 
 
 def _name(item: Document) -> str:
@@ -131,8 +160,16 @@ def _certificate(plan: Plan) -> Document:
         proved: Document = {"throughput": plan.throughput, "costBound": proof.bound}
     else:
         proved = _bounds(plan)
+    if plan.interval is not None:
+        theta["thetaInterval"] = interval_document(plan.interval)
     ended = {"gap": proof.gap, "complete": proof.complete, "reason": proof.reason}
     return {**theta, **proved, **ended}
+
+
+def interval_document(spread: ThetaInterval) -> Document:
+    """The 90 % interval of theta."""
+    ends: Document = {"low": spread.low, "high": spread.high}
+    return {**ends, "level": LEVEL, "dominatedBy": spread.dominated_by}
 
 
 def _bounds(plan: Plan) -> Document:
@@ -187,6 +224,7 @@ def _group(group: Group, members: list[str]) -> Document:
         "sequences": group.sequences,
         "kvTokens": group.kv_tokens,
         "kvCapacity": group.kv_capacity,
+        **({"timesWithin": group.times_within} if group.times_within > 1 else {}),
     }
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.model import FloatArray
     from archipelago.perfmodel.provenance import Fact
-    from archipelago.planner.plan import Exclusion, Group, Plan
+    from archipelago.planner.plan import Exclusion, Group, Plan, ThetaInterval
 
 REJECTED = 3
 """Rejected templates per phase that are tried by force."""
@@ -79,7 +79,8 @@ class Explanation:
     """Why a plan is what it is. ``value`` and ``bound`` are what the differences start from.
 
     ``planned``, ``value`` and ``bound`` are theta, or the cost under the cost objective [$/h].
-    ``planned`` is what the plan promises after evaluation, a little worse than ``value``.
+    ``planned`` is what the plan promises after evaluation, a little worse than ``value``;
+    ``interval`` what that may be, if times are as uncertain as they say.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Explanation:
     rejected: tuple[Rejected, ...]
     excluded: tuple[tuple[str, Phase, Exclusion], ...]
     facts: tuple[Fact, ...]
+    interval: ThetaInterval | None = None
 
 
 def explain(
@@ -133,6 +135,7 @@ def explain(
         refused,
         tuple((*key, item) for key, item in sorted(catalogue.nearest.items())),
         tuple(facts(problem)),
+        plan.interval,
     )
 
 

@@ -58,7 +58,8 @@ class Group:
     (1 for prefill). ``utilisation``: the largest used share of its capacity rows, and
     ``binding`` that row's name. ``step_time`` [s] (time per output token; on a mixed island with
     the prompts in between), ``sequences`` and ``kv_tokens``: the evaluated fixed point of one
-    decode or mixed island at theta (0 for prefill).
+    decode or mixed island at theta (0 for prefill). ``times_within``: factor either way within
+    which its times, and so its rates, lie with 90 % probability; 1 where nothing is known of that.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Group:
     kv_capacity: int = 0
     domain_class: str = DEFAULT_CLASS
     parts: tuple[Part, ...] = ()
+    times_within: float = 1.0
 
     @property
     def sections(self) -> tuple[Part, ...]:
@@ -145,6 +147,19 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class ThetaInterval:
+    """What theta may be with 90 % probability, if times are as uncertain as they say.
+
+    ``low`` and ``high`` in the unit of theta, for the plan as it stands: islands and routes stay.
+    ``dominated_by``: the accelerator whose times, if they were known, would raise ``low`` most.
+    """
+
+    low: float
+    high: float
+    dominated_by: str
+
+
+@dataclass(frozen=True)
 class Changes:
     """What a plan asks of the cluster that runs now, by island name (of the running plan).
 
@@ -165,7 +180,7 @@ class Plan:
     """Templates with counts, rates per range, routes, and the certificate.
 
     ``rented``: GPUs beyond those that exist, by pool. ``changes``: None where no running plan was
-    given.
+    given. ``interval``: None where the performance model says nothing of its uncertainty.
     """
 
     name: str
@@ -183,6 +198,7 @@ class Plan:
     exclusions: tuple[Exclusion, ...]
     rented: tuple[tuple[str, int], ...] = ()
     changes: Changes | None = None
+    interval: ThetaInterval | None = None
 
     def used(self, pool: str) -> int:
         """GPUs of a pool that islands stand on."""

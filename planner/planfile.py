@@ -19,6 +19,7 @@ from archipelago.planner.plan import (
     Part,
     Plan,
     Route,
+    ThetaInterval,
     Unservable,
 )
 from archipelago.planner.problem import DEFAULT_CLASS, Objective, Phase
@@ -57,6 +58,7 @@ def parse_plan(document: Document) -> Plan:
         exclusions=tuple(_read_exclusion(item) for item in node.field("exclusions").items()),
         rented=tuple(_read_rented(node.field("pools"))),
         changes=_read_changes(node.optional("changes")),
+        interval=_read_interval(node.optional("thetaInterval")),
     )
 
 
@@ -78,6 +80,14 @@ def _read_rented(pools: Node) -> Iterator[tuple[str, int]]:
             yield pool.field("name").text(), rented.integer(1)
 
 
+def _read_interval(node: Node | None) -> ThetaInterval | None:
+    if node is None:
+        return None
+    return ThetaInterval(
+        node.field("low").number(), node.field("high").number(), node.field("dominatedBy").text()
+    )
+
+
 def _read_changes(node: Node | None) -> Changes | None:
     if node is None:
         return None
@@ -90,6 +100,7 @@ def _read_changes(node: Node | None) -> Changes | None:
 
 def _read_group(node: Node) -> Group:
     placed, parts = node.optional("domainClass"), node.optional("parts")
+    within = node.optional("timesWithin")
     return Group(
         name=node.field("name").text(),
         model=node.field("model").text(),
@@ -108,6 +119,7 @@ def _read_group(node: Node) -> Group:
         kv_capacity=node.field("kvCapacity").integer(),
         domain_class=placed.text() if placed else DEFAULT_CLASS,
         parts=tuple(_read_part(item) for item in parts.items()) if parts else (),
+        times_within=within.number(1.0) if within else 1.0,
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
+    from archipelago.perfmodel.calibration import Calibration
     from archipelago.perfmodel.lengths import LengthDistribution, Range
     from archipelago.perfmodel.parallelism import Parallelism
 
@@ -170,6 +171,7 @@ class PlanningProblem:
 
     ``pipelines``: pools (two or more names each) whose GPUs may together form one island.
     ``running``: what stands now; among plans of equal value the one that changes least is taken.
+    ``calibrations``: what measurements say of engines, in place of the catalogue.
     """
 
     name: str
@@ -183,6 +185,7 @@ class PlanningProblem:
     links: tuple[Link, ...] = ()
     pipelines: tuple[tuple[str, ...], ...] = ()
     running: tuple[Running, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
 
     @property
     def objective(self) -> Objective:

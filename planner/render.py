@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from archipelago.planner.calibrations import describe
 from archipelago.planner.plan import MILLION
 from archipelago.planner.problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase
 from archipelago.planner.terminal import grid
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Changes, Group, Plan, Route
+    from archipelago.planner.plan import Changes, Group, Plan, Route, ThetaInterval
     from archipelago.planner.problem import PlanningProblem, Pool
 
 RARE = 0.01
@@ -62,6 +63,8 @@ def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Docume
         ("islands", _island_counts(plan)),
         ("found by", f"{plan.strategy} in {document['planSeconds']:.2f} s"),
         ("times from", plan.performance_model),
+        *(("", f"measured: {safe(describe(one))}") for one in problem.calibrations),
+        *([("uncertain", interval_text(plan.interval, plan.objective))] if plan.interval else []),
     ]
     facts.extend(
         (
@@ -92,6 +95,15 @@ def _reached(problem: PlanningProblem, plan: Plan, document: Document) -> list[t
     proof = ("proof", f"at most {document['bound']:,.2f} req/s is possible, {gap}")
     first = [headroom] if plan.objective is Objective.HEADROOM else []
     return [*first, throughput, proof, ("cost", _cost(plan))]
+
+
+def interval_text(spread: ThetaInterval, objective: Objective) -> str:
+    """What theta may be, and whose times that hangs on most."""
+    what = "req/s" if objective is Objective.THROUGHPUT else "times the stated rates"
+    return (
+        f"{spread.low:.4g} to {spread.high:.4g} {what} with 90 % probability; the times of "
+        f"{safe(spread.dominated_by)} matter most"
+    )
 
 
 def _rented(plan: Plan) -> str:
@@ -169,11 +181,13 @@ def _groups(out: Console, plan: Plan) -> None:
     classes = {group.domain_class for group in plan.groups} != {DEFAULT_CLASS}
     heads = ["PHASE", ">ISLANDS", ">GPUS", "PARALLELISM", ">BATCH", ">REQ/S", ">USED", "BINDS"]
     optional = [name for name, shown in (("MODEL", several), ("CLASS", classes)) if shown]
-    table = grid("~GROUP", *optional, *heads, ">TPOT MS")
+    known = [">TIMES WITHIN"] if any(group.times_within > 1 for group in plan.groups) else []
+    table = grid("~GROUP", *optional, *heads, ">TPOT MS", *known)
     for group in plan.groups:
         facts = {"MODEL": group.model, "CLASS": group.domain_class}
         name = short_name(group.name, group.model, group.phase)
-        table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group))
+        within = [f"x {group.times_within:.2f}"] if known else []
+        table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group), *within)
     out.print()
     out.print(table)
 

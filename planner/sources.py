@@ -11,6 +11,9 @@ from archipelago.planner.problem import Billing, ModelDemand, Objective, Plannin
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.calibration import Calibration
+
 GIGABIT = 1e9 / 8
 
 
@@ -23,9 +26,46 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
     dtypes = sorted({t for m in problem.models for t in provenance.weight_types(m.architecture)})
     for accelerator in accelerators.values():
         yield from provenance.accelerator_facts(accelerator)
-        for dtype in dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes):
-            yield from provenance.efficiency_facts(accelerator, dtype)
-    yield from provenance.overhead_facts()
+        operands = dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes)
+        yield from _reached(problem, accelerator, tuple(operands))
+    if any(_uncalibrated(problem, accelerator) for accelerator in accelerators.values()):
+        yield from provenance.overhead_facts()
+
+
+def _reached(
+    problem: PlanningProblem, accelerator: Accelerator, operands: tuple[str, ...]
+) -> Iterator[Fact]:
+    """What engines reach there: by measurements where there are any, else by the catalogue."""
+    if _uncalibrated(problem, accelerator):
+        for operand in operands:
+            yield from provenance.efficiency_facts(accelerator, operand)
+    for one in problem.calibrations:
+        if one.accelerator == accelerator.name:
+            yield from provenance.calibration_facts(one)
+            rest = [
+                *provenance.overhead_facts(accelerator, one.engine, one.version),
+                *(
+                    fact
+                    for operand in operands
+                    for fact in provenance.efficiency_facts(
+                        accelerator, operand, one.engine, one.version
+                    )
+                ),
+            ]
+            yield from (fact for fact in rest if not _replaced(one, fact))
+
+
+def _replaced(one: Calibration, fact: Fact) -> bool:
+    """Whether the calibration has a value in the place of a catalogue's."""
+    operand = fact.subject.rpartition(" ")[2]
+    return fact.name in one.values or f"{operand}.{fact.name}" in one.values
+
+
+def _uncalibrated(problem: PlanningProblem, accelerator: Accelerator) -> bool:
+    """Whether a model's times on an accelerator are by the catalogue alone."""
+    own = [one for one in problem.calibrations if one.accelerator == accelerator.name]
+    models = {model.architecture.name for model in problem.models}
+    return not (own and all(any(not c.models or m in c.models for c in own) for m in models))
 
 
 def _user(subject: str, name: str, value: object, unit: str) -> Fact:

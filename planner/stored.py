@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from archipelago.planner.calibrations import read_calibrations
 from archipelago.planner.canonical import API_VERSION
 from archipelago.planner.errors import PlanFileError, SpecError
 from archipelago.planner.planfile import parse_plan
@@ -40,7 +41,9 @@ def read_stored(document: Document) -> Stored:
         "spec": Node(document).field("problem").mapping(),
     }
     try:
-        return Stored(document, plan, to_problem(plan.name, load_resource(body).spec))
+        problem = to_problem(plan.name, load_resource(body).spec)
     except SpecError as error:
         lines = (f"{path.replace('spec', 'problem', 1)}: {text}" for path, text in error.problems)
         raise PlanFileError("\n".join(lines)) from None
+    calibrations = read_calibrations(document)
+    return Stored(document, plan, replace(problem, calibrations=calibrations))

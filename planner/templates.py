@@ -23,6 +23,7 @@ from archipelago.planner.template import Template
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from archipelago.perfmodel.calibration import Calibration
     from archipelago.planner.kinds import Kind
     from archipelago.planner.problem import Phase, PlanningProblem
 
@@ -54,8 +55,8 @@ def build_catalogue(
 ) -> Catalogue:
     """Benchmark every shape, keep what can serve something and is not dominated.
 
-    ``known``: what was benchmarked before, for problems of the same models' lengths and ranges;
-    it is added to.
+    ``known``: what was benchmarked before, for problems of the same models' lengths and ranges
+    and calibrations; it is added to.
 
     Raises:
         OutOfTimeError: the deadline passed before all shapes were benchmarked.
@@ -69,7 +70,7 @@ def build_catalogue(
         deadline.check("benchmarking templates", f"{done} of {len(todo)}")
         progress("benchmarking templates", done / len(todo))
         if shape.silicon not in known:
-            known[shape.silicon] = _outcome(shape)
+            known[shape.silicon] = _outcome(shape, problem.calibrations)
         answer = known[shape.silicon]
         if isinstance(answer, Unusable):
             missed.append((answer.factor, shape, Exclusion(str(shape), str(answer))))
@@ -81,9 +82,9 @@ def build_catalogue(
     return Catalogue(tuple(kept), tuple(exclusions), _nearest(missed))
 
 
-def _outcome(shape: Shape) -> list[Template] | Unusable:
+def _outcome(shape: Shape, calibrations: tuple[Calibration, ...]) -> list[Template] | Unusable:
     try:
-        return benchmark(shape)
+        return benchmark(shape, calibrations)
     except Unusable as unusable:
         return unusable
 

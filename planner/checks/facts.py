@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.planner.checks.lengths import atoms_by_range
+from archipelago.planner.checks.measured import measured
 from archipelago.planner.checks.parts import wrong_parts
 from archipelago.planner.plan import MILLION
 
@@ -137,7 +138,9 @@ class Facts:
     def performance(self, group: Group) -> PerformanceModel:
         """The model of times of one island of a known group; raises what ``build`` raises."""
         placed = [(self.pools[part.pool], part) for part in group.sections]
-        return self.build(placed, self.models[group.model], group.parallelism)
+        model = self.models[group.model]
+        plain = self.build(placed, model, group.parallelism)
+        return measured(plain, model.architecture.name, self.problem.calibrations)
 
     def island_rates(self, group: Group) -> list[float]:
         """Requests per second of one island, per range, from theta and the integer weights.

@@ -17,6 +17,7 @@ from archipelago.perfmodel.errors import PerfModelError
 from archipelago.planner.checks import steady
 from archipelago.planner.checks.facts import TOLERANCE
 from archipelago.planner.checks.lengths import decoding, mean_by_range
+from archipelago.planner.checks.measured import stated_name
 from archipelago.planner.checks.network import adapter_share
 from archipelago.planner.checks.queueing import utilisation_cap
 from archipelago.planner.checks.routing import span_text
@@ -49,11 +50,9 @@ def check(facts: Facts) -> Iterator[str]:
         except PerfModelError as error:
             yield f"groups[{group.name}]: such an island cannot exist: {error}"
             continue
-        if performance.name != facts.plan.performance_model:
-            yield (
-                f"performanceModel: {facts.plan.performance_model!r} stated, judged by "
-                f"{performance.name!r}"
-            )
+        name = stated_name(performance.name, facts.problem.calibrations)
+        if name != facts.plan.performance_model:
+            yield f"performanceModel: {facts.plan.performance_model!r} stated, judged by {name!r}"
         network = adapter_share(facts, group, performance) or 0.0
         yield from _Island(group, facts.island_rates(group), model, performance, network).findings()
 

@@ -7,14 +7,21 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import PLAN, THETA_UNIT, canonical
-from archipelago.planner.commands.files import parse_document, read_text, write_document
-from archipelago.planner.document import infeasible_document
+from archipelago.planner.commands.files import (
+    parse_document,
+    planned_problem,
+    read_given,
+    read_text,
+    write_document,
+)
+from archipelago.planner.document import infeasible_document, interval_document
+from archipelago.planner.errors import InputError
 from archipelago.planner.explain import Explanation, explain
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.problem import Objective
-from archipelago.planner.render import show_infeasible
+from archipelago.planner.render import interval_text, show_infeasible
 from archipelago.planner.resolve import Outcome
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.spec import load_resource
 from archipelago.planner.stored import read_stored
 from archipelago.planner.strategies import strategy
 from archipelago.planner.terminal import console, grid, paragraph, progress
@@ -23,6 +30,7 @@ from archipelago.planner.text import safe
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from archipelago.planner.calibrations import Given
     from archipelago.planner.canonical import Document
     from archipelago.planner.explain import Rejected, Step
     from archipelago.planner.resolve import Resolved
@@ -31,16 +39,19 @@ if TYPE_CHECKING:
 DONE, INFEASIBLE = 0, 1
 
 
-def run(path: str, form: str, quiet: bool) -> int:
+def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """Explain a ServingPlan or a plan file; 1 where there is no plan to explain."""
+    given = read_given(calibrations)
     text = read_text(path)
     document = parse_document(text, path)
-    with progress(quiet) as report:
-        answer = (
-            _of_plan(document, report)
-            if document.get("kind") == PLAN
-            else _of_resource(text, report)
+    is_plan = document.get("kind") == PLAN
+    if is_plan and given:
+        raise InputError(
+            f"--calibration: {path} is a plan file and carries the calibrations that it was made "
+            f"with; give the ServingPlan"
         )
+    with progress(quiet) as report:
+        answer = _of_plan(document, report) if is_plan else _of_resource(text, given, report)
     if isinstance(answer, Explanation):
         _write(answer, form)
         return DONE
@@ -56,14 +67,15 @@ def _of_plan(document: Document, report: Progress) -> Explanation:
     return explain(stored.problem, stored.plan, report)
 
 
-def _of_resource(text: str, report: Progress) -> Explanation | Document:
+def _of_resource(text: str, given: tuple[Given, ...], report: Progress) -> Explanation | Document:
     """The explanation, or the document that says why there is no plan."""
     started = time.perf_counter()
     resource = load_resource(text)
-    problem = to_problem(resource.metadata.name, resource.spec)
+    problem = planned_problem(resource, given)
     outcome = strategy(problem.solver.strategy).plan(problem, report)
     if isinstance(outcome, Infeasible):
-        return infeasible_document(resource, outcome, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        return infeasible_document(resource, outcome, seconds, problem.calibrations)
     return explain(problem, outcome.plan, report)
 
 
@@ -82,6 +94,7 @@ def explanation_document(found: Explanation) -> Document:
             "name": found.name,
             "objective": str(found.objective),
             **_reached(found),
+            **({"thetaInterval": interval_document(found.interval)} if found.interval else {}),
             "limits": [asdict(item) for item in found.limits],
             "carries": [asdict(item) for item in found.carries],
             "steps": [_resolved(item, found) for item in found.steps],
@@ -116,6 +129,9 @@ def show_explanation(out: Console, found: Explanation) -> None:
     """Print an explanation from the most to the least asked."""
     out.print(safe(found.name), style="bold")
     paragraph(out, _promise(found), 2)
+    if found.interval is not None:
+        text = interval_text(found.interval, found.objective)
+        paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
     _limits(out, found)
     _steps(out, found)
     _rejected(out, found)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from archipelago.planner.calibrations import FIELD, Given, calibrated, read_calibrations, speaking
 from archipelago.planner.canonical import load_document, to_json, to_yaml
 from archipelago.planner.errors import InputError, PlanFileError
+from archipelago.planner.spec import to_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from archipelago.perfmodel.calibration import Calibration
     from archipelago.planner.canonical import Document
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.spec import ServingPlanResource
 
 STDIN = "-"
 LARGEST = 64 * 1024 * 1024
@@ -50,6 +58,40 @@ def parse_document(text: str, path: str) -> Document:
         return load_document(text)
     except PlanFileError as error:
         raise PlanFileError(f"{path}: {error}") from None
+
+
+def read_given(paths: Iterable[str]) -> tuple[Given, ...]:
+    """Calibration files.
+
+    Raises:
+        InputError: one cannot be read or is no such file; the message names it and the place.
+    """
+    return tuple(_given(path) for path in paths)
+
+
+def _given(path: str) -> Given:
+    document = parse_document(read_text(path), path)
+    if FIELD not in document or "kind" in document:
+        raise InputError(
+            f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
+        )
+    try:
+        return Given(path, read_calibrations(document))
+    except PlanFileError as error:
+        raise PlanFileError(f"{path}: {error}") from None
+
+
+def planned_problem(resource: ServingPlanResource, given: tuple[Given, ...]) -> PlanningProblem:
+    """The problem of a resource, with the calibrations that were given."""
+    return calibrated(to_problem(resource.metadata.name, resource.spec), given)
+
+
+def still_calibrated(
+    resource: ServingPlanResource, calibrations: tuple[Calibration, ...]
+) -> PlanningProblem:
+    """The problem of a changed resource; calibrations of pools that are gone go with them."""
+    problem = to_problem(resource.metadata.name, resource.spec)
+    return replace(problem, calibrations=speaking(problem, calibrations))
 
 
 def write_document(document: Document, form: str) -> None:

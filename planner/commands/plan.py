@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 from archipelago.planner.canonical import API_VERSION
 from archipelago.planner.checker import run_checks
 from archipelago.planner.commands.diff import diff_document, read_plan, show_diff
-from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.commands.files import (
+    planned_problem,
+    read_given,
+    read_text,
+    still_calibrated,
+    write_document,
+)
 from archipelago.planner.diff import compare
 from archipelago.planner.document import infeasible_document, plan_document
 from archipelago.planner.errors import CheckError
 from archipelago.planner.plan import Infeasible
 from archipelago.planner.render import show_infeasible, show_plan
 from archipelago.planner.running import running_of
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.spec import load_resource
 from archipelago.planner.stored import Stored
 from archipelago.planner.strategies import strategy
 from archipelago.planner.terminal import console, progress
@@ -42,6 +48,7 @@ class Overrides:
     time_limit: int | None = None
     changes: tuple[str, ...] = ()  # of --what-if; ``what_if`` applies them, ``apply`` does not
     running: str | None = None  # the plan file that runs now
+    calibrations: tuple[str, ...] = ()  # calibration files
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """The resource as if its file had said so."""
@@ -65,8 +72,9 @@ class Overrides:
 def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
     """Plan, check, draw and print; 0 for a plan, 1 where there is none."""
     _require(plot)  # before the work, not after it
-    running = overrides.islands()
-    answer = _answer(overrides.apply(load_resource(read_text(path))), running, quiet)
+    running, given = overrides.islands(), read_given(overrides.calibrations)
+    resource = overrides.apply(load_resource(read_text(path)))
+    answer = _answer(resource, planned_problem(resource, given), running, quiet)
     _draw(answer, plot)
     if form == "table":
         _show(answer)
@@ -78,10 +86,13 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
 def what_if(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
     """Plan the changed problem, and compare with the unchanged one where both have a plan."""
     _require(plot)
-    running = overrides.islands()
+    running, given = overrides.islands(), read_given(overrides.calibrations)
     resource = overrides.apply(load_resource(read_text(path)))
-    new = _answer(changed(resource, overrides.changes), running, quiet)
-    old = _answer(resource, running, quiet)
+    other = changed(resource, overrides.changes)
+    problem = planned_problem(resource, given)
+    left = still_calibrated(other, problem.calibrations)
+    new = _answer(other, left, running, quiet)
+    old = _answer(resource, problem, running, quiet)
     _draw(new, plot)
     difference = None
     if old.plan is not None and new.plan is not None:
@@ -147,8 +158,13 @@ def _show(answer: _Answer) -> None:
         show_plan(console(), answer.problem, answer.plan, answer.document)
 
 
-def _answer(resource: ServingPlanResource, running: tuple[Running, ...], quiet: bool) -> _Answer:
-    problem = replace(to_problem(resource.metadata.name, resource.spec), running=running)
+def _answer(
+    resource: ServingPlanResource,
+    problem: PlanningProblem,
+    running: tuple[Running, ...],
+    quiet: bool,
+) -> _Answer:
+    problem = replace(problem, running=running)
     return _Answer(problem, *_solve(resource, problem, quiet))
 
 
@@ -160,9 +176,10 @@ def _solve(
     with progress(quiet) as report:
         outcome = strategy(problem.solver.strategy).plan(problem, report)
         if isinstance(outcome, Infeasible):
-            return infeasible_document(resource, outcome, time.perf_counter() - started), None
+            seconds = time.perf_counter() - started
+            return infeasible_document(resource, outcome, seconds, problem.calibrations), None
         _check(problem, outcome.plan, report)
-    return plan_document(resource, outcome), outcome.plan
+    return plan_document(resource, outcome, problem.calibrations), outcome.plan
 
 
 def _check(problem: PlanningProblem, plan: Plan, report: Progress) -> None:

@@ -6,11 +6,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from archipelago.planner.canonical import canonical
-from archipelago.planner.commands.files import read_text, write_document
+from archipelago.planner.commands.files import (
+    planned_problem,
+    read_given,
+    read_text,
+    write_document,
+)
 from archipelago.planner.offer import offer
 from archipelago.planner.problem import DEFAULT_CLASS
 from archipelago.planner.render import phrase
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.spec import load_resource
 from archipelago.planner.template import place_name
 from archipelago.planner.templates import build_catalogue
 from archipelago.planner.terminal import console, grid, progress
@@ -23,10 +28,10 @@ if TYPE_CHECKING:
     from archipelago.planner.templates import Catalogue, Template
 
 
-def run(path: str, form: str, quiet: bool) -> int:
+def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
     """List templates and exclusions."""
-    resource = load_resource(read_text(path))
-    problem = to_problem(resource.metadata.name, resource.spec)
+    given = read_given(calibrations)
+    problem = planned_problem(load_resource(read_text(path)), given)
     with progress(quiet) as report:
         catalogue = build_catalogue(problem, report)
     if form == "json":

@@ -11,18 +11,84 @@ import numpy as np
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.bestserve import BestServe
+from archipelago.perfmodel.calibration import Calibrated, Correction
+from archipelago.perfmodel.fitted import Fitted, Limits, Samples, fit_xiong
 from archipelago.perfmodel.lengths import RangeMoments
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline
+from archipelago.perfmodel.shallowsim import Shallowsim
+from archipelago.perfmodel.table import MeasuredTable, Measurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
-FAMILIES: dict[str, Callable[..., PerformanceModel]] = {"roofline": Roofline}
+
+def sampled(model: PerformanceModel, most: int) -> tuple[Samples, Samples]:
+    """What a profiling run of an island would measure, without noise: prompts and steps."""
+    batch, length = (x.ravel() for x in np.meshgrid([1.0, 2, 4, 8], [128.0, 512, 2048, 8192]))
+    prefill = Samples(batch, length, batch * model.prefill_occupancy(length))
+    sequences = np.unique(np.geomspace(1, most, 12).round())
+    b, context = (x.ravel() for x in np.meshgrid(sequences, [16.0, 256, 1024, 4096, 16_384]))
+    return prefill, Samples(b, context, model.decode_step_time(b, b * context))
+
+
+def fitted(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> Fitted:
+    """Xiong's eight parameters, fitted to what the roofline says of the same island."""
+    like = Roofline(card, model, split, per_node, most)
+    return Fitted(fit_xiong(*sampled(like, like.max_sequences())), Limits.of(like))
+
+
+def measured(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> MeasuredTable:
+    """A table of what the roofline says of the same island, that extends itself."""
+    like = Roofline(card, model, split, per_node, most)
+    _, decode = sampled(like, like.max_sequences())
+    lengths = np.geomspace(1, 131_072, 40)
+    points = Measurements(
+        lengths,
+        like.prefill_time(lengths),
+        decode.batch,
+        decode.batch * decode.length,
+        decode.seconds,
+    )
+    return MeasuredTable(points, Limits.of(like), copies=split.dp * split.pp, extend=True)
+
+
+def calibrated(
+    card: Accelerator, model: ModelArchitecture, split: Parallelism, per_node: int, most: int = 1024
+) -> Calibrated:
+    """The roofline, a fifth slower in prefill and a tenth faster in decode."""
+    prefill = Correction(card.name, model.name, "prefill", 1.2)
+    decode = Correction(card.name, model.name, "decode", 0.9)
+    return Calibrated(Roofline(card, model, split, per_node, most), [prefill, decode])
+
+
+FAMILIES: dict[str, Callable[..., PerformanceModel]] = {
+    "roofline": Roofline,
+    "shallowsim": Shallowsim,
+    "fitted": fitted,
+    "table": measured,
+    "calibrated": calibrated,
+    "bestserve": BestServe,
+}
 """Every performance model that the conformance suite must accept; later ones join here."""
+
+SHALLOW = {"deepseek/H200/ep8", "deepseek/H800/ep32"}
+"""Islands that shallowsim knows model and device of, and has room for."""
+
+LLAMA_BLOCKS = {"llama-8b/H100", "llama-70b/H100/tp8", "qwen-32b/MI300X/tp2"}
+"""Islands of the kind that BestServe counts."""
+
+ONLY = {"shallowsim": SHALLOW, "bestserve": LLAMA_BLOCKS}
 
 ISLANDS = {
     "llama-8b/H100": ("H100", "Llama-3.1-8B", "bf16", Parallelism()),
@@ -57,8 +123,19 @@ PIPELINES = {
 }
 """Islands of several pools: model, precision, tp, and (accelerator, GPUs, layers) per section."""
 
-CASES = (*product(FAMILIES, ISLANDS), *(("pipeline", name) for name in PIPELINES))
+CASES = (
+    *(
+        (family, name)
+        for family, name in product(FAMILIES, ISLANDS)
+        if name in ONLY.get(family, ISLANDS)
+    ),
+    *(("pipeline", name) for name in PIPELINES),
+)
 """Every island that keeps the promises of ``PerformanceModel``, as arguments of ``island``."""
+
+
+KEEPING = tuple(case for case in CASES if case[0] in ("roofline", "pipeline"))
+"""Those of them that break no promise: bounds are tight, and steps have one fixed point."""
 
 
 @cache

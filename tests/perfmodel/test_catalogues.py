@@ -65,7 +65,7 @@ def test_efficiencies_fall_back_field_by_field() -> None:
     stated = efficiency(h200, "fp8", "tensorrt-llm")
     assert stated.expert_mbu == 0.88  # (hopper, fp8, tensorrt-llm)
     assert stated.latent_mfu == 0.61  # (hopper, fp8, any)
-    assert stated.kv_mbu == 0.75  # (any, fp8, any)
+    assert stated.kv_mbu == 0.90  # (any, fp8, any)
     assert efficiency(h200, "fp8", "an engine of tomorrow") == efficiency(h200, "fp8")
     assert overheads("tensorrt-llm").step < overheads().step
     assert overheads("tensorrt-llm").dispatch == overheads().dispatch

@@ -20,14 +20,14 @@ from archipelago.perfmodel.capacity import (
 )
 from archipelago.perfmodel.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import CASES, Line, island, moments
+from tests.perfmodel.models import KEEPING, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
 MOMENTS = LENGTHS.moments(RANGES)
 MEAN_CONTEXT = 1200.0
 
-cases = st.sampled_from(CASES)
+cases = st.sampled_from(KEEPING)
 shares = st.floats(0, 1)
 mixes = st.lists(shares, min_size=8, max_size=8).filter(lambda mix: sum(mix) > 1e-3)
 
@@ -236,7 +236,7 @@ def test_busier_islands_take_longer_per_token(
     assert points[0].sequences <= points[1].sequences * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", KEEPING)
 def test_mixed_operating_points_are_few_and_no_larger_than_those_of_decode(
     case: tuple[str, str],
 ) -> None:

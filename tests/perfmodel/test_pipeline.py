@@ -78,11 +78,11 @@ def test_one_section_of_even_stages_is_the_roofline(
     # others wait: at most P - 1 heads more per step, and per prompt that of one token. (Less the
     # hand-over, which the last stage does not have.)
     tokens = np.maximum(1.0, BATCHES / pp)
-    head = alone._layers.head(tokens)
+    head = alone.layers.head(tokens)
     cached = np.linspace(0, alone.kv_capacity(), 5)[None, :]
     more = staged.decode_step_time(BATCHES, cached) - alone.decode_step_time(BATCHES, cached)
     slack = 1e-12 * staged.decode_step_time(BATCHES, cached)
-    handover = alone._handovers(tokens) / max(1, pp - 1)
+    handover = alone.handovers(tokens) / max(1, pp - 1)
     assert (more >= -slack).all()
     assert (more <= (pp - 1) * np.maximum(head, handover) + slack).all()
     busier = staged.prefill_occupancy(LENGTHS) / alone.prefill_occupancy(LENGTHS)
@@ -97,34 +97,34 @@ def test_a_step_over_two_accelerators_by_hand() -> None:
     layer = (
         2 * 8_000  # two norms: 4 x 1000 x 2 B
         + 4_006_000  # qkv 1000 x 2000 and activations
-        + 2_006_000  # cache 1000 x 1000 x 2 B; q, result, k and v of the token
         + 2_004_000  # attention output
         + 12_014_000  # gate and up
         + 6_008_000  # down
     )
-    heads = 4 * 1000 * 1000 / 0.04e12  # 4 operations per query element and position
+    # 4 operations per query element and position; cache 1000 x 1000 x 2 B, q, result, k and v
+    heads = 4 * 1000 * 1000 / 0.10e12 + 2_006_000 / 0.90e11
     send = 10e-6 + 2000 / (0.72 * 5e9)  # 1000 x 2 B over the slower NIC
     slow = layer / 0.75e11 + heads + 8e-6 + send
     fast = (layer + 4_006_000) / 1.5e11 + heads / 2 + 8e-6  # with the output head
     island = pipeline(tiny(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
-    host = 1.5e-3
+    host = 1.4e-3
     one = float(island.decode_step_time(np.array(1.0), np.array(2000.0)))
-    assert one == pytest.approx(slow + fast + host + 15e-6, rel=1e-12)
+    assert one == pytest.approx(slow + fast + host + 18e-6, rel=1e-12)
     # Two sequences are two micro-batches, and the slow stage is busy with both.
     two = float(island.decode_step_time(np.array(2.0), np.array(2000.0)))
-    assert two == pytest.approx(2 * slow + host + 2 * 15e-6, rel=1e-12)
+    assert two == pytest.approx(2 * slow + host + 2 * 18e-6, rel=1e-12)
     # Turned round, the slow stage has the head but no hand-over.
     turned = pipeline(tiny(2), 1, (FAST, 1, 1), (SLOW, 1, 1))
     last = (layer + 4_006_000) / 0.75e11 + heads + 8e-6
     again = float(turned.decode_step_time(np.array(2.0), np.array(2000.0)))
-    assert again == pytest.approx(2 * last + host + 2 * 15e-6, rel=1e-12)
+    assert again == pytest.approx(2 * last + host + 2 * 18e-6, rel=1e-12)
 
 
 def test_a_prompt_passes_all_stages_and_occupies_the_slowest() -> None:
     island = pipeline(tiny(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
     alone = {
         card.name: float(
-            Roofline(card, tiny(1), Parallelism()).prefill_time(np.array(1000.0)) - 1.5e-3
+            Roofline(card, tiny(1), Parallelism()).prefill_time(np.array(1000.0)) - 1.4e-3
         )
         for card in (SLOW, FAST)
     }
@@ -133,8 +133,8 @@ def test_a_prompt_passes_all_stages_and_occupies_the_slowest() -> None:
     send = 10e-6 + 1000 * 2000 / (0.72 * 5e9)
     slow, fast = alone["slow"] - head["slow"] + send, alone["fast"]
     length = np.array(1000.0)
-    assert float(island.prefill_time(length)) == pytest.approx(slow + fast + 1.5e-3, rel=1e-12)
-    assert float(island.prefill_occupancy(length)) == pytest.approx(slow + 1.5e-3 / 2, rel=1e-12)
+    assert float(island.prefill_time(length)) == pytest.approx(slow + fast + 1.4e-3, rel=1e-12)
+    assert float(island.prefill_occupancy(length)) == pytest.approx(slow + 1.4e-3 / 2, rel=1e-12)
 
 
 def test_the_stage_with_least_room_limits_the_cache() -> None:
@@ -276,7 +276,7 @@ def test_equal_sections_share_evenly_but_for_the_output_head() -> None:
     # The head is 1.05 GB beside 0.44 GB a layer: 2.4 layers, so the last stage has fewer.
     front = balanced_layers(model, sections, 1, "decode")
     assert front[-1] < 8
-    assert max(front) - min(front[:-1]) <= 1
+    assert max(front[:-1]) <= front[-1] + 3  # nobody waits for another than the last stage
 
 
 def test_a_model_too_large_for_the_sections_says_how_many_layers_fit() -> None:

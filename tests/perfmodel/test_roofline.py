@@ -40,8 +40,6 @@ def test_one_decode_step_by_hand() -> None:
         + 4_000_000
         + 6_000  # qkv 1000 x 2000, activations (1000 + 2000) x 2 B
         + 2_000_000
-        + 6_000  # cache 1000 x 1000 x 2 B; q, result, k and v of the token
-        + 2_000_000
         + 4_000  # attention output 1000 x 1000
         + 12_000_000
         + 14_000  # gate and up 1000 x 6000
@@ -50,8 +48,9 @@ def test_one_decode_step_by_hand() -> None:
         + 4_000_000
         + 6_000  # output head 1000 x 2000
     )
-    heads = 4 * 1000 * 1000 / (0.04 * 1e12)  # 4 operations per query element and position
-    fixed = 1.5e-3 + 15e-6 + 8e-6  # step, one sequence, one layer
+    # 4 operations per query element and position; cache 1000 x 1000 x 2 B, q, result, k and v
+    heads = 4 * 1000 * 1000 / (0.10 * 1e12) + 2_006_000 / 0.90e11
+    fixed = 1.4e-3 + 18e-6 + 8e-6  # step, one sequence, one layer
     step = tiny().decode_step_time(np.array(1.0), np.array(1000.0))
     assert float(step) == pytest.approx(bytes_moved / READ + heads + fixed, rel=1e-12)
 
@@ -62,7 +61,7 @@ def test_one_prefill_by_hand() -> None:
     attention = 4 * 1000 * (1000 * 1001 / 2) / 0.45e12  # causal: 1 + 2 + ... + 1000 positions
     norms = 2 * 8_000 * 1000 / READ
     head = 4_006_000 / READ  # of the last token only
-    expected = products + attention + norms + head + 1.5e-3
+    expected = products + attention + norms + head + 1.4e-3
     assert float(tiny().prefill_time(np.array(1000.0))) == pytest.approx(expected, rel=1e-12)
 
 
@@ -71,7 +70,7 @@ def test_a_prompt_of_two_chunks_reads_the_weights_twice() -> None:
     whole = Roofline(CARD, TINY, Parallelism(), settings=EngineSettings(chunk=2000))
     extra = one.prefill_time(np.array(2000.0)) - whole.prefill_time(np.array(2000.0))
     # All products are bound by compute either way, so only the fixed cost of a pass comes again.
-    assert float(extra) == pytest.approx(1.5e-3, rel=1e-9)
+    assert float(extra) == pytest.approx(1.4e-3, rel=1e-9)
 
 
 def test_cached_prefixes_save_their_products_but_not_the_attention_to_them() -> None:
@@ -79,7 +78,7 @@ def test_cached_prefixes_save_their_products_but_not_the_attention_to_them() -> 
     # The new half attends to all 500,500 positions but the 125,250 of the cached half.
     products = 2 * 500 * 12_000_000 / 0.7e12
     attention = 4 * 1000 * (500_500 - 125_250) / 0.45e12
-    expected = products + attention + 2 * 8_000 * 500 / READ + 4_006_000 / READ + 1.5e-3
+    expected = products + attention + 2 * 8_000 * 500 / READ + 4_006_000 / READ + 1.4e-3
     assert float(half.prefill_time(np.array(1000.0))) == pytest.approx(expected, rel=1e-12)
 
 
@@ -91,7 +90,7 @@ def test_settings_out_of_range_say_what_is_valid(settings: dict[str, float]) -> 
 
 def test_a_step_touches_more_experts_as_the_batch_grows_until_all_are() -> None:
     model = Roofline(accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(tp=8), 8)
-    block = model._layers._sparse
+    block = model.layers.sparse
     assert block is not None
     touched = block._touched(np.array([1.0, 32.0, 1024.0]))
     # T tokens touch a share 1 - (1 - 8 of 256)^T of the experts
@@ -104,9 +103,10 @@ def test_expert_weights_stream_as_the_measured_kernels_do() -> None:
     model = architecture("DeepSeek-V3")
     for gpus, measured in ((64, 0.087e-3), (16, 0.278e-3)):
         island = Roofline(accelerator("H100"), model, Parallelism(dp=gpus, ep=gpus), 8)
-        assert island._layers._sparse is not None
+        assert island.layers.sparse is not None
         seconds = (
-            island._layers._sparse.routed(np.array(8.0)) + island.settings.overheads.expert_layer
+            island.layers.sparse.routed(np.array(8.0))
+            + island.settings.on(island.accelerator).overheads.expert_layer
         )
         assert float(seconds) == pytest.approx(measured, rel=0.10)
 
@@ -126,8 +126,8 @@ def test_the_all_to_all_agrees_with_deepep() -> None:
         island = Roofline(
             accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(dp=gpus, ep=gpus), 8
         )
-        assert island._layers._sparse is not None
-        seconds = island._layers._sparse.exchange(np.array(128.0), "low_latency")
+        assert island.layers.sparse is not None
+        seconds = island.layers.sparse.exchange(np.array(128.0), "low_latency")
         assert float(seconds) == pytest.approx(measured, rel=0.15)
 
 
@@ -157,7 +157,7 @@ def test_thousands_of_lengths_and_batches_take_milliseconds() -> None:
     model = Roofline(accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(dp=8, ep=8), 8)
     lengths = np.linspace(1, 16384, 4000)
     model.prefill_time(lengths)
-    started = time.perf_counter()
+    started = time.process_time()  # what else runs does not count
     model.prefill_time(lengths)
     model.decode_step_time(lengths, 1000 * lengths)
-    assert time.perf_counter() - started < 0.05  # 2 ms alone; slack for a busy machine
+    assert time.process_time() - started < 0.05  # 2 ms alone

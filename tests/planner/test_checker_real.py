@@ -162,12 +162,14 @@ FREE = {
     "hash": "has its own test",
     "complete": "false only weakens the claim",
     "reason": "free text",
+    "thetaInterval": "an estimate beside the promise",
 }
 """Fields whose value alone cannot be wrong."""
 FREE_IN_GROUPS = {
     "maxBatch": "a larger limit only has to fit the engine",
     "binding": "which row binds is the rate model's word",
     "utilisation": "of decode is a bound from above",
+    "timesWithin": "an estimate beside the times",
 }
 """Fields of groups that the steady state leaves open to one side."""
 STOPPED = ("changes", "stopped")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +117,17 @@ def test_weights_of_a_route_sum_to_a_million(small_plan: Planned) -> None:
         assert sum(pair.weight for pair in route.pairs) == MILLION
 
 
-def test_a_group_serves_one_stretch_of_lengths(small_plan: Planned) -> None:
-    """Of all rates with equal theta the plan takes those in order of length."""
+def test_a_group_serves_few_stretches_of_lengths(small_plan: Planned) -> None:
+    """Of all rates with equal theta the plan takes those in order of length.
+
+    Two at most: a pool may be relatively best at short and at the longest prompts.
+    """
     for phase in ("prefill", "decode"):
         by_range = [{getattr(p, phase) for p in route.pairs} for route in small_plan.plan.routes]
         for group in set.union(*by_range):
             served = [j for j, groups in enumerate(by_range) if group in groups]
-            assert served == list(range(served[0], served[-1] + 1)), (group, by_range)
+            gaps = sum(after - before > 1 for before, after in pairwise(served))
+            assert gaps <= 1, (group, by_range)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,286 @@
+"""Calibrations: what measurements taught about one engine, as a file, and the model that uses it.
+
+A calibration has efficiencies that a fit found (they replace those of the catalogue) and
+*corrections*: per (accelerator, model, phase) a factor on times, with the interval that held-out
+groups give it. ``Calibrated`` is any performance model times its corrections.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.efficiency import ANY, check_names, engine_fit
+from archipelago.perfmodel.errors import MeasurementError
+from archipelago.perfmodel.intervals import Interval, assumed, interval
+from archipelago.perfmodel.model import broken, step_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from archipelago.perfmodel.efficiency import EngineFit
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel, Promise
+
+PHASES = ("prefill", "decode")
+
+CALIBRATED = "calibrated "
+"""Begins the name of a family whose times are corrected."""
+
+_PRIOR_SPREAD = 0.2
+"""How far the median error of an uncalibrated model strays, in logarithms: one group of
+measurements moves the factor half-way where groups scatter as much."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Factor on the predicted times of a phase, and the interval around the corrected time.
+
+    ``model`` is ``*`` where it speaks of every model. ``rows`` and ``groups``: what it was learnt
+    from; without any, it is an assumption.
+    """
+
+    accelerator: str
+    model: str
+    phase: str
+    factor: float = 1.0
+    interval: Interval = field(default_factory=assumed)
+    rows: int = 0
+    groups: int = 0
+
+    @property
+    def log_half_width(self) -> float:
+        """Half of the interval's width in logarithms."""
+        return math.log(self.interval.high / self.interval.low) / 2
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """One engine on one accelerator: ``values`` by their names in ``EngineFit``.
+
+    ``models``: those that were measured; none says that it is for any.
+    ``residuals``: by group, the median of predicted / measured - 1 where the group was held out.
+    ``inherited``: values that the measurements moved by less than a tenth of their prior's spread.
+    """
+
+    accelerator: str
+    engine: str = ANY
+    version: str = ANY
+    models: tuple[str, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+    corrections: tuple[Correction, ...] = ()
+    residuals: Mapping[str, float] = field(default_factory=dict)
+    inherited: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        check_names(self.values)
+
+    def fit(self) -> EngineFit:
+        """The catalogue's efficiencies with the calibrated values in their place."""
+        base = engine_fit(accelerator(self.accelerator), self.engine, self.version)
+        return base.replaced(self.values)
+
+    def correction(self, model: str, phase: str) -> Correction:
+        """What was learnt of a model and phase, else of all models, else the assumption."""
+        return self.learnt(model, phase) or Correction(self.accelerator, ANY, phase)
+
+    def learnt(self, model: str, phase: str) -> Correction | None:
+        """What was learnt of a model and phase, else of all models."""
+        for name in (model, ANY):
+            for each in self.corrections:
+                if (each.model, each.phase) == (name, phase):
+                    return each
+        return None
+
+
+class Calibrated:
+    """Any performance model times a correction per phase; implements ``PerformanceModel``.
+
+    A constant factor keeps every promise that the model makes: convex stays convex, and a bound
+    on its step time is the factor times the old one. An island of several accelerators takes the
+    largest of their factors, 1 being that of those without a correction: rather too slow.
+    """
+
+    def __init__(self, model: PerformanceModel, corrections: Iterable[Correction]) -> None:
+        """Correct ``model`` with at most one correction per accelerator and phase."""
+        self.model = model
+        self._corrections: dict[str, dict[str, Correction]] = {phase: {} for phase in PHASES}
+        for each in corrections:
+            self._corrections[each.phase][each.accelerator] = each
+
+    @property
+    def name(self) -> str:
+        """The family, and that it is calibrated."""
+        return CALIBRATED + self.model.name
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence that the architecture accepts [tokens]."""
+        return self.model.max_length
+
+    def max_sequences(self) -> int:
+        """Largest batch of the island [sequences]."""
+        return self.model.max_sequences()
+
+    def kv_capacity(self) -> int:
+        """KV-cache tokens of the island [tokens]."""
+        return self.model.kv_capacity()
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Bytes of cache of a prompt [B]."""
+        return self.model.kv_bytes(length)
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        """Seconds to the first token of one prompt."""
+        return self.factor("prefill") * self.model.prefill_time(length)
+
+    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
+        """Island-seconds of one prompt."""
+        return self.factor("prefill") * self.model.prefill_occupancy(length)
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Seconds per token with ``sequences`` running and ``kv_tokens`` cached."""
+        step = self.model.decode_step_time(sequences, kv_tokens)
+        return self.factor("decode") * step
+
+    @property
+    def breaks(self) -> frozenset[Promise]:
+        """The promises that the model itself does not keep."""
+        return broken(self.model)
+
+    def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """A step time above this one that keeps every promise."""
+        bound = step_bound(self.model)(sequences, kv_tokens)
+        return self.factor("decode") * bound
+
+    def factor(self, phase: str) -> float:
+        """What times of a phase, ``prefill`` or ``decode``, are multiplied by."""
+        own = self._corrections[phase]
+        others = {a.name for a in getattr(self.model, "accelerators", ())} - set(own)
+        factors = [each.factor for each in own.values()]
+        return max([*factors, 1.0] if others or not own else factors)
+
+    def log_half_widths(self, phase: str) -> dict[str, float]:
+        """By accelerator that has a correction, half the width of the interval of log(time)."""
+        return {name: each.log_half_width for name, each in self._corrections[phase].items()}
+
+
+def learn(
+    accelerator: str, model: str, phase: str, residuals: FloatArray, groups: FloatArray
+) -> Correction:
+    """The correction that observed times ask for.
+
+    The median over groups of log(predicted / measured), drawn towards no correction as far as
+    groups scatter: n / (n + s^2 / t^2) of it counts, s the scatter of groups and t that of
+    uncalibrated models (the posterior mean of a normal with known variances).
+
+    Args:
+        accelerator: Whose times they are.
+        model: Of which model; ``*`` for all.
+        phase: ``prefill`` or ``decode``.
+        residuals: log(predicted / measured), shape (rows,); of groups the fit did not see, if any.
+        groups: What was measured together, shape (rows,).
+    """
+    names = np.unique(groups)
+    medians = np.array([np.median(residuals[groups == name]) for name in names])
+    scatter = float(np.var(medians, ddof=1)) if len(names) > 1 else _PRIOR_SPREAD**2
+    share = len(names) / (len(names) + scatter / _PRIOR_SPREAD**2)
+    moved = share * float(np.median(medians))
+    around = interval(residuals - moved, groups)
+    rows, count = len(residuals), len(names)
+    return Correction(accelerator, model, phase, math.exp(-moved), around, rows, count)
+
+
+def text(calibrations: Sequence[Calibration]) -> str:
+    """What ``write`` writes."""
+    document = {"calibrations": [plain(each) for each in calibrations]}
+    found: str = yaml.safe_dump(document, sort_keys=False)
+    return found
+
+
+def write(calibrations: Sequence[Calibration], path: Path) -> None:
+    """Write a calibration file (YAML).
+
+    Raises:
+        MeasurementError: the file cannot be written.
+    """
+    try:
+        path.write_text(text(calibrations), encoding="utf-8")
+    except OSError as error:
+        raise MeasurementError(f"{path}: cannot be written: {error}") from error
+
+
+def read(path: Path) -> tuple[Calibration, ...]:
+    """The calibrations of a file.
+
+    Raises:
+        MeasurementError: names the file and what is wrong in it.
+        UnknownName: a value is none of an engine's.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return tuple(_parsed(row) for row in document["calibrations"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise MeasurementError(f"{path}: cannot be read as a calibration: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MeasurementError(
+            f"{path}: not a calibration file ({type(error).__name__}: {error}); "
+            f"`archipelago calibrate` writes one"
+        ) from error
+
+
+def find(
+    calibrations: Iterable[Calibration], accelerator: str, engine: str, model: str
+) -> Calibration | None:
+    """The calibration for an island: of its engine, and of its model where there is one.
+
+    With an unknown engine (``*``) the only engine of the accelerator's calibrations counts.
+    """
+    own = [each for each in calibrations if each.accelerator == accelerator]
+    if engine == ANY and len({each.engine for each in own}) == 1:
+        engine = own[0].engine
+    own = [each for each in own if each.engine in (engine, ANY)]
+    measured = [each for each in own if model in each.models]
+    general = [each for each in own if not each.models]
+    return next(iter(measured + general), None)
+
+
+def plain(calibration: Calibration) -> dict[str, Any]:
+    """A calibration as its file has it: six digits of values, four of residuals and factors."""
+    document = asdict(replace(calibration, corrections=()))
+    document["values"] = {name: float(f"{v:.6g}") for name, v in calibration.values.items()}
+    document["residuals"] = {n: round(v, 4) for n, v in calibration.residuals.items()}
+    document["models"] = list(calibration.models)
+    document["inherited"] = list(calibration.inherited)
+    document["corrections"] = [_plain_correction(each) for each in calibration.corrections]
+    return document
+
+
+def _plain_correction(correction: Correction) -> dict[str, Any]:
+    around = correction.interval
+    return asdict(correction) | {
+        "factor": round(correction.factor, 4),
+        "interval": {
+            "low": round(around.low, 4),
+            "high": round(around.high, 4),
+            "level": around.level,
+            "groups": around.groups,
+        },
+    }
+
+
+def _parsed(row: Mapping[str, Any]) -> Calibration:
+    fields = dict(row)
+    fields["corrections"] = tuple(
+        Correction(**(each | {"interval": Interval(**each["interval"])}))
+        for each in row["corrections"]
+    )
+    fields["inherited"] = tuple(row["inherited"])
+    fields["models"] = tuple(row["models"])
+    return Calibration(**fields)

@@ -1,0 +1,173 @@
+"""Calibration on measurements of a user: the same fit, with the published fits as priors.
+
+Four to eight runs are enough to tell a new engine from the ones that are known; fewer move the
+values less, and the interval says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from archipelago.perfmodel import catalogue
+from archipelago.perfmodel.calibration import Calibration, Correction, learn
+from archipelago.perfmodel.collocation import collocated_ttft
+from archipelago.perfmodel.efficiency import ANY
+from archipelago.perfmodel.errors import MeasurementError
+from archipelago.perfmodel.fits.engine import Fitted, Problem, fit_engine
+from archipelago.perfmodel.fits.heldout import held_out
+from archipelago.perfmodel.fits.series import (
+    loop_benches,
+    loop_parameters,
+    loop_problem,
+    served_model,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from archipelago.perfmodel.measurements.engine_points import EnginePoint
+    from archipelago.perfmodel.model import FloatArray
+
+_MOVED = 0.1
+"""A value that moved by less than this share of its prior's spread was not measured."""
+
+_PLAUSIBLE = 20.0
+"""Factor beyond which a time is not that of an engine, but a mistake."""
+
+
+def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibration, ...]:
+    """One calibration per accelerator, engine (with its version) and kind of model.
+
+    Args:
+        points: Closed-loop runs.
+        source: Where they come from, for the file.
+
+    Raises:
+        MeasurementError: there are none, or one is off by more than a factor of 20.
+        DoesNotFit: a run states a deployment whose weights do not fit.
+    """
+    sets: dict[Hashable, list[EnginePoint]] = defaultdict(list)
+    for point in points:
+        model = served_model(point.model, point.precision, point.engine)
+        kind = loop_parameters(model)
+        sets[point.accelerator, point.engine, point.version, kind].append(point)
+    return tuple(_one(own, source) for own in sets.values())
+
+
+def informed(problem: Problem, accelerator: str, engine: str) -> Problem:
+    """The problem with priors from the published fits of its nearest relatives."""
+    return problem.informed(relatives([p.name for p in problem.parameters], accelerator, engine))
+
+
+def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[str, float]]:
+    """Values of published fits with the same parameters.
+
+    Of the same engine where there are any, else of any engine on the accelerator, else all.
+    """
+    rows: list[dict[str, Any]] = catalogue.read("fits.yaml")["fits"]
+    alike = [row for row in rows if set(row["values"]) == set(names)]
+    for near in (
+        [row for row in alike if row["engine"] == engine],
+        [row for row in alike if row["accelerator"] == accelerator],
+        alike,
+    ):
+        if near:
+            return [row["values"] for row in near]
+    return []
+
+
+def _one(points: Sequence[EnginePoint], source: str) -> Calibration:
+    first = points[0]
+    problem = informed(loop_problem(points), first.accelerator, first.engine)
+    _check(problem)
+    fitted = fit_engine(problem)
+    groups = problem.groups
+    many = len(np.unique(groups)) > 1
+    residuals = held_out(problem, groups, fitted) if many else fitted.residuals
+    errors = {
+        str(name): float(np.median(np.expm1(residuals[groups == name])))
+        for name in np.unique(groups)
+    }
+    return Calibration(
+        accelerator=first.accelerator,
+        engine=first.engine,
+        version=first.version or ANY,
+        models=tuple(dict.fromkeys(point.model for point in points)),
+        values=_values(fitted),
+        corrections=_corrections(points, fitted, residuals),
+        residuals=errors,
+        inherited=_inherited(fitted),
+        source=source,
+    )
+
+
+def _check(problem: Problem) -> None:
+    """Refuse times that no efficiency explains: they are in another unit, or of another run."""
+    off = np.exp(problem.residuals(problem.prior))
+    worst = int(np.argmax(np.abs(np.log(off))))
+    if not 1 / _PLAUSIBLE <= off[worst] <= _PLAUSIBLE:
+        measured = 1e3 * problem.measured[worst]
+        raise MeasurementError(
+            f"{problem.groups[worst]}: TPOT of {measured:.4g} ms where engines like this have "
+            f"about {measured * off[worst]:.3g} ms; check the unit (ms) and the deployment"
+        )
+
+
+def _values(fitted: Fitted) -> dict[str, float]:
+    """Every name that a parameter stands for, and what the fit took as given."""
+    found = {
+        name: fitted.values[parameter.name]
+        for parameter in fitted.problem.parameters
+        for name in parameter.names
+    }
+    return {"link": fitted.fit.overheads.link} | found
+
+
+def _inherited(fitted: Fitted) -> tuple[str, ...]:
+    moved = np.abs(fitted.logs - fitted.problem.prior)
+    return tuple(
+        parameter.name
+        for parameter, by in zip(fitted.problem.parameters, moved, strict=True)
+        if by < _MOVED * parameter.spread
+    )
+
+
+def _corrections(
+    points: Sequence[EnginePoint], fitted: Fitted, residuals: FloatArray
+) -> tuple[Correction, ...]:
+    """Per model a correction of decode; of prefill where TTFT was measured."""
+    accelerator = points[0].accelerator
+    benches = loop_benches(points)
+    model_of = np.array([b.deployment.model.name for b in benches for _ in b.groups])
+    found = []
+    for model in dict.fromkeys(map(str, model_of)):
+        own = model_of == model
+        decode = learn(accelerator, model, "decode", residuals[own], fitted.problem.groups[own])
+        # The fit has already moved the times; what is left is scatter, not a factor.
+        found.append(replace(decode, factor=1.0, interval=decode.interval.scaled(decode.factor)))
+        prefill = _prefill(accelerator, model, points, fitted)
+        if prefill is not None:
+            found.append(prefill)
+    return tuple(found)
+
+
+def _prefill(
+    accelerator: str, model: str, points: Sequence[EnginePoint], fitted: Fitted
+) -> Correction | None:
+    """From the runs with the fewest clients of each sweep: with more, TTFT is queueing."""
+    residuals, groups = [], []
+    own = [point for point in points if point.model == model and np.isfinite(point.ttft)]
+    for sweep in dict.fromkeys(point.sweep for point in own):
+        least = min((p for p in own if p.sweep == sweep), key=lambda point: point.clients)
+        bench = loop_benches([least])[0]
+        island = bench.deployment.roofline(fitted.fit)
+        predicted = float(collocated_ttft(island, bench.loop)[0])
+        residuals.append(np.log(predicted / least.ttft))
+        groups.append(sweep)
+    if not residuals:
+        return None
+    return learn(accelerator, model, "prefill", np.array(residuals), np.array(groups))

@@ -1,0 +1,167 @@
+"""The fitted model of Xiong et al. (2025, equations 1 to 4): eight numbers per instance.
+
+    T_prefill(b, I) = p1 b I + p2 b + p3 I + p4
+    tau(L, b)       = p5 b L + p6 b + p7 L + p8
+
+b sequences of a batch, I longest input, L cached tokens of one sequence. With K = b L cached in
+all, a step is p5 K + p6 b + p7 K / b + p8: at a fixed cache a larger batch may be faster, because
+its sequences are shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.model import Promise
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.architecture import ModelArchitecture
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+
+_TERMS = 4
+"""Parameters of a phase: as many samples are the least that determine them."""
+
+ENGINE_BYTES = 2e9
+"""What an engine keeps for itself beside weights and cache (section 5.1, delta_engine) [B]."""
+
+
+@dataclass(frozen=True)
+class XiongParameters:
+    """p1 to p8 of equations 3 and 4, in seconds; none is negative."""
+
+    p1: float
+    p2: float
+    p3: float
+    p4: float
+    p5: float
+    p6: float
+    p7: float
+    p8: float
+
+    def __post_init__(self) -> None:
+        if min(astuple(self)) < 0:
+            raise PerfModelError(f"{self}: a negative parameter would make more work take less")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Measured batches of one phase: sizes [sequences], lengths [tokens] and times [s].
+
+    ``length``: input of prefill, cached tokens of a sequence of decode.
+    """
+
+    batch: FloatArray
+    length: FloatArray
+    seconds: FloatArray
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an instance holds, as other models say it too.
+
+    ``max_length`` [tokens per sequence], ``kv_capacity`` [tokens], ``max_sequences``,
+    ``kv_bytes_per_token`` [B].
+    """
+
+    max_length: int
+    kv_capacity: int
+    max_sequences: int
+    kv_bytes_per_token: float
+
+    @classmethod
+    def of(cls, model: PerformanceModel) -> Limits:
+        """The limits of another model of the same island."""
+        per_token = float(np.diff(model.kv_bytes(np.array([1024.0, 1025.0])))[0])
+        return cls(model.max_length, model.kv_capacity(), model.max_sequences(), per_token)
+
+
+def kv_size(model: ModelArchitecture, gpus: int, memory: float, usage: float = 0.9) -> float:
+    """Bytes for the cache of an instance (equation 1): t d phi - delta - Phi b [B].
+
+    Args:
+        model: Phi parameters of b bytes each.
+        gpus: t, GPUs of the instance.
+        memory: d, memory of one GPU [B].
+        usage: phi, share that the engine takes.
+    """
+    weights = model.parameters * model.precision.linear
+    return gpus * memory * usage - ENGINE_BYTES - weights
+
+
+def fit_xiong(prefill: Samples, decode: Samples) -> XiongParameters:
+    """Least squares for p1 to p8 (the paper: scipy's ``curve_fit``), none of them negative.
+
+    Rows are divided by their times, so that short runs count as much as long ones.
+
+    Raises:
+        PerfModelError: a phase has fewer than four different batches.
+    """
+    return XiongParameters(*_least_squares(prefill), *_least_squares(decode))
+
+
+def _least_squares(samples: Samples) -> list[float]:
+    batch, length = (np.asarray(x, dtype=np.float64) for x in (samples.batch, samples.length))
+    terms = np.stack([batch * length, batch, length, np.ones_like(batch)], axis=-1)
+    if np.linalg.matrix_rank(terms) < _TERMS:
+        raise PerfModelError(
+            f"{len(terms)} samples do not determine the four parameters of a phase; vary both the "
+            f"batch and the length, four combinations or more"
+        )
+    scaled = terms / samples.seconds[:, None]
+    largest = scaled.max(axis=0)  # columns of like size: b I is millions of times 1
+    found = lsq_linear(scaled / largest, np.ones(len(terms)), bounds=(0, np.inf), tol=1e-12)
+    return [float(value) for value in found.x / largest]
+
+
+class Fitted:
+    """One instance with fitted parameters; implements ``PerformanceModel``.
+
+    Prompts run one by one (b = 1). Where p7 > 0 the step at a fixed cache falls with the batch;
+    ``decode_step_bound`` is the longest step of any smaller batch with that cache.
+    """
+
+    name = "fitted"
+
+    def __init__(self, parameters: XiongParameters, limits: Limits) -> None:
+        self.parameters = parameters
+        self.limits = limits
+        self.max_length = limits.max_length
+        grows = parameters.p7 == 0
+        self.breaks = frozenset() if grows else frozenset({Promise.GROWS_WITH_BATCH})
+
+    def max_sequences(self) -> int:
+        """Largest batch [sequences]."""
+        return self.limits.max_sequences
+
+    def kv_capacity(self) -> int:
+        """Tokens of cache [tokens]."""
+        return self.limits.kv_capacity
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Bytes of cache of a prompt [B]."""
+        return np.asarray(length) * self.limits.kv_bytes_per_token
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        """Seconds of one prompt: (p1 + p3) I + p2 + p4 (equation 3 with b = 1)."""
+        p = self.parameters
+        return np.asarray((p.p1 + p.p3) * np.asarray(length, dtype=np.float64) + (p.p2 + p.p4))
+
+    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
+        """Seconds of the instance: one prompt at a time."""
+        return self.prefill_time(length)
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Seconds of a step: p5 K + p6 b + p7 K / b + p8, at least one sequence (equation 4)."""
+        p = self.parameters
+        batch = np.maximum(1.0, np.asarray(sequences, dtype=np.float64))
+        return np.asarray(p.p5 * kv_tokens + p.p6 * batch + p.p7 * kv_tokens / batch + p.p8)
+
+    def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Longest step of any batch from 1 to ``sequences``: convex in b, so at one of the ends."""
+        alone = self.decode_step_time(np.ones_like(sequences), kv_tokens)
+        return np.maximum(alone, self.decode_step_time(sequences, kv_tokens))

@@ -1,0 +1,107 @@
+"""Handing a cache from prefill to decode: latency plus bytes, per pair of network domains.
+
+ThunderServe (Jiang et al., 2025, equation 1) has T = alpha + 2 b s h N_bytes / beta for one layer
+of full multi-head attention. Here the bytes are those of the real layout over all layers: grouped
+heads, the latent of MLA, sliding windows, in 16, 8 or 4 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.errors import OutOfRange, UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.perfmodel.architecture import ModelArchitecture
+    from archipelago.perfmodel.model import FloatArray
+
+BITS = (16, 8, 4)
+
+_SCALE_BYTES = 4.0
+"""A scale and a zero point of 16 bits for each group of quantised elements (KIVI, section 4)."""
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """What the cache of one sequence is on the wire.
+
+    ``elements``: per token and layer. ``full`` layers send every token, ``windowed`` ones the last
+    ``window``. ``bits`` per element; ``group``: elements that share a scale and a zero point, None
+    where the format has none (16 bits, or a static FP8 scale).
+    """
+
+    elements: int
+    full: int
+    windowed: int
+    window: int
+    bits: int = 16
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits not in BITS or (self.group is not None and self.group < 1):
+            raise OutOfRange(f"{self.bits} bits in groups of {self.group}: valid are 16, 8, 4 bits")
+
+    @classmethod
+    def of(cls, model: ModelArchitecture, bits: int = 16, group: int | None = None) -> CacheLayout:
+        """The layout of a model's cache."""
+        full = model.layers - model.windowed_layers
+        elements = model.attention.kv_elements
+        return cls(elements, full, model.windowed_layers, model.window, bits, group)
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its part of the scales [B]."""
+        return self.bits / 8 + (_SCALE_BYTES / self.group if self.group else 0.0)
+
+    def size(self, length: FloatArray, sequences: FloatArray | float = 1.0) -> FloatArray:
+        """Bytes of ``sequences`` prompts of ``length`` tokens each [B]."""
+        length = np.asarray(length, dtype=np.float64)
+        tokens = self.full * length + self.windowed * np.minimum(length, self.window)
+        return np.asarray(sequences * tokens * self.elements * self.element_bytes)
+
+
+@dataclass(frozen=True)
+class DomainLink:
+    """The way between two domains: ``alpha`` latency [s], ``beta`` bandwidth [B/s]."""
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.beta <= 0:
+            raise OutOfRange(f"{self}: valid are alpha >= 0 s and beta > 0 B/s")
+
+    def seconds(self, size: FloatArray) -> FloatArray:
+        """T = alpha + size / beta [s] (Hockney's model)."""
+        return np.asarray(self.alpha + np.asarray(size) / self.beta)
+
+
+@dataclass(frozen=True)
+class DomainLinks:
+    """Links by (from, to); a pair that is stated in one direction holds in both."""
+
+    links: Mapping[tuple[str, str], DomainLink]
+
+    def between(self, sender: str, receiver: str) -> DomainLink:
+        """The link from ``sender`` to ``receiver``.
+
+        Raises:
+            UnknownName: no link joins the two; lists those there are.
+        """
+        found = self.links.get((sender, receiver)) or self.links.get((receiver, sender))
+        if found is None:
+            known = ", ".join(f"{a} - {b}" for a, b in sorted(self.links))
+            raise UnknownName(f"no link between {sender!r} and {receiver!r}; known: {known}")
+        return found
+
+    def seconds(
+        self, layout: CacheLayout, length: FloatArray, senders: list[str], receivers: list[str]
+    ) -> FloatArray:
+        """Seconds to hand one prompt over, shape (senders, receivers, *length.shape)."""
+        size = layout.size(length)
+        return np.array([[self.between(a, b).seconds(size) for b in receivers] for a in senders])

@@ -1,0 +1,113 @@
+"""How far times may be off: 90 % intervals from what the efficiencies themselves say.
+
+Each value of an engine's fit has a relative half-width u (``efficiency.uncertainties``). Moved to
+value (1 + u) it changes a time by a factor; the logarithms of these factors add as squares, with
+that of what the formulas leave out: values are taken as independent and log-normal.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from archipelago.perfmodel.architecture import LatentAttention
+from archipelago.perfmodel.efficiency import form_uncertainty, uncertainties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from archipelago.perfmodel.accelerators import Accelerator
+    from archipelago.perfmodel.architecture import ModelArchitecture
+    from archipelago.perfmodel.model import PerformanceModel
+    from archipelago.perfmodel.settings import EngineSettings
+
+LEVEL = 0.9
+"""Probability that an interval stands for."""
+
+
+@runtime_checkable
+class Refittable(Protocol):
+    """A model whose efficiencies can be changed by name, accelerator by accelerator."""
+
+    architecture: ModelArchitecture
+    settings: EngineSettings
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that its times depend on."""
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> PerformanceModel:
+        """The same island with some values of ``EngineFit`` changed on one accelerator."""
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """A model that knows its own intervals, from measurements of the like.
+
+    ``model``: what it corrects, which is asked for accelerators that have no measurement.
+    """
+
+    model: PerformanceModel
+
+    def log_half_widths(self, phase: str) -> Mapping[str, float]:
+        """By accelerator, half the width of the 90 % interval of log(time)."""
+
+
+def log_half_widths(
+    model: PerformanceModel, seconds: Callable[[PerformanceModel], float], phase: str
+) -> dict[str, float]:
+    """Half the width of the 90 % interval of log(time), by the accelerator it comes from.
+
+    The time lies between t exp(-w) and t exp(w). Empty where the model says nothing of its own
+    efficiencies.
+
+    Args:
+        model: The island.
+        seconds: The time in question, of any model of the same kind.
+        phase: ``prefill`` or ``decode``: which intervals a calibrated model is asked for.
+    """
+    if isinstance(model, Calibrated):
+        known = dict(model.log_half_widths(phase))
+        if {a.name for a in getattr(model.model, "accelerators", ())} <= set(known):
+            return known
+        return log_half_widths(model.model, seconds, phase) | known
+    if not isinstance(model, Refittable):
+        return {}
+    now, rest = seconds(model), math.log1p(form_uncertainty())
+    found = {}
+    for accelerator in model.accelerators:
+        squares = [
+            math.log(seconds(model.refitted(accelerator, moved)) / now) ** 2
+            for moved in _moved(model, accelerator)
+        ]
+        found[accelerator.name] = math.sqrt(math.fsum(squares) + rest**2)
+    return found
+
+
+def _moved(model: Refittable, accelerator: Accelerator) -> list[dict[str, float]]:
+    """Every value that can matter, by itself at the end of its interval."""
+    settings = model.settings
+    widths = uncertainties(accelerator, settings.engine, settings.version)
+    values = settings.on(accelerator).values()
+    return [
+        {name: values[name] * (1 + widths[name])}
+        for name in values
+        if values[name] and _matters(name, model.architecture, accelerator)
+    ]
+
+
+def _matters(name: str, architecture: ModelArchitecture, accelerator: Accelerator) -> bool:
+    """Whether times of the model can depend on the value at all."""
+    operand, _, field = name.rpartition(".")
+    precision = architecture.precision
+    used = {accelerator.operand(t) for t in (precision.compute, precision.expert_compute, "bf16")}
+    if operand and operand not in used:
+        return False
+    if field.startswith("expert"):
+        return architecture.experts is not None
+    latent = isinstance(architecture.attention, LatentAttention)
+    if field in ("latent_mfu", "latent_prefill_mfu"):
+        return latent
+    if field in ("prefill_attention_mfu", "decode_attention_mfu"):
+        return not latent
+    return field != "interference"

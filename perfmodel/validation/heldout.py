@@ -1,0 +1,93 @@
+"""Points of held-out groups with their intervals: what the cases of whole engines share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.fits.engine import fit_engine
+from archipelago.perfmodel.fits.heldout import Linearised, held_out
+from archipelago.perfmodel.intervals import half_width
+from archipelago.perfmodel.validation.case import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from archipelago.perfmodel.fits.engine import Fitted, Problem
+    from archipelago.perfmodel.model import FloatArray
+
+MILLISECONDS = 1e3
+
+CHOSEN = (
+    "which values are free, their first priors, the weight of a deployment and the type of the "
+    "cache were chosen with held-out figures of these sets in sight; no third set is left to judge"
+)
+"""What every report on fits to these data has to say."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the points of one set say about themselves; ``models`` of each row."""
+
+    accelerator: str
+    engine: str
+    models: Sequence[str]
+    phase: str
+    metric: str
+
+
+def split_points(problem: Problem, groups: FloatArray, line: Line) -> list[Point]:
+    """Every row predicted by a fit that did not see its group, with its interval.
+
+    The interval of a group is made from the other groups' residuals, held out as well, by fits
+    that saw neither: nothing of the group is in it.
+    """
+    full = fit_engine(problem)
+    residuals = held_out(problem, groups, full)
+    widths = _widths(full, groups)
+    return points(problem, residuals, groups, line, widths)
+
+
+def points(
+    problem: Problem,
+    residuals: FloatArray,
+    groups: FloatArray,
+    line: Line,
+    widths: FloatArray | None = None,
+) -> list[Point]:
+    """Points from log(predicted / measured); ``widths``: half-widths of intervals in logs."""
+    measured = MILLISECONDS * problem.measured
+    predicted = measured * np.exp(residuals)
+    spread = np.full(len(measured), np.nan) if widths is None else widths
+    name = f"{line.accelerator} {line.engine}"
+    return [
+        Point(
+            group=f"{name} {group}",
+            accelerator=line.accelerator,
+            engine=line.engine,
+            model=model,
+            phase=line.phase,
+            metric=line.metric,
+            predicted=float(guess),
+            measured=float(truth),
+            unit="ms",
+            low=None if np.isnan(width) else float(guess * np.exp(-width)),
+            high=None if np.isnan(width) else float(guess * np.exp(width)),
+        )
+        for group, model, guess, truth, width in zip(
+            groups, line.models, predicted, measured, spread, strict=True
+        )
+    ]
+
+
+def _widths(full: Fitted, groups: FloatArray) -> FloatArray:
+    found = np.full(len(groups), np.nan)
+    names = np.unique(groups)
+    if len(names) < 3:  # noqa: PLR2004  # two others at least, or there is nothing to learn from
+        return found
+    beside = Linearised(full, groups)
+    for name in names:
+        found[groups == name] = half_width(*beside.held_out_beside(name))
+    return found

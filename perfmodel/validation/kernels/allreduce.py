@@ -1,0 +1,75 @@
+"""All-reduce inside a scale-up domain, replayed from a graph: three algorithms by size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample
+from archipelago.perfmodel.validation.kernels.tables import named, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.perfmodel.validation.kernels.law import Columns
+
+FOLDS = 3
+
+EAGER = "all-reduce started from the host (vllm_eager): decode replays graphs"
+
+_NCCL = 8 * 2**20
+"""Messages of this size and more go to NCCL (vLLM, custom_all_reduce.py, max_size) [B]."""
+
+_TWO_SHOT = {4: 512 * 1024, 8: 256 * 1024}
+"""From this size four and eight GPUs reduce and gather in two steps (vLLM, csrc) [B]."""
+
+_BF16 = 2.0
+
+
+def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
+    """Latency + bytes over the link: everything from everyone, two steps, or NCCL's ring [s]."""
+    wait, doubling, second, share_one, share_two, nccl, nccl_doubling, share_nccl = values
+    gpus, size, link = columns["gpus"], columns["size"], columns["link"]
+    steps = np.log2(gpus)
+    ring = 2 * (gpus - 1) / gpus * size / link
+    one = wait + doubling * steps + (gpus - 1) * size / (share_one * link)
+    two = wait + doubling * steps + second + ring / share_two
+    large = nccl + nccl_doubling * steps + ring / share_nccl
+    small = np.where(size < columns["two_shot"], one, two)
+    return np.asarray(np.where(size >= _NCCL, large, small))
+
+
+LAW = Law(
+    "all-reduce",
+    (
+        Parameter("wait", "s", 4e-6, 1e-6, 1e-4),
+        Parameter("doubling", "s per doubling of GPUs", 3e-7, 1e-9, 1e-5),
+        Parameter("second", "s of the second step", 3e-6, 1e-9, 1e-4),
+        Parameter("share_one", "share of the link, one step", 0.8, 0.05, 1.5),
+        Parameter("share_two", "share of the link, two steps", 0.8, 0.05, 1.5),
+        Parameter("nccl", "s", 2e-5, 1e-6, 3e-4),
+        Parameter("nccl_doubling", "s per doubling of GPUs", 5e-6, 1e-8, 1e-4),
+        Parameter("share_nccl", "share of the link, NCCL", 0.8, 0.05, 1.5),
+    ),
+    _seconds,
+)
+
+
+def samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
+    """Times by number of GPUs, which is the group; sizes in the tables are elements."""
+    for table in tables(data, "comm/vllm/*/custom_allreduce_perf.parquet"):
+        graph = table.texts("backend") == "vllm_graph"
+        dropped[EAGER] = dropped.get(EAGER, 0) + int((~graph).sum())
+        kept = table.where(graph)
+        gpus = kept.floats("num_gpus")
+        columns = {
+            "gpus": gpus,
+            "size": _BF16 * kept.floats("message_size"),
+            "link": kept.constant(kept.accelerator.local_bandwidth),
+            "two_shot": np.array([_TWO_SHOT.get(int(n), np.inf) for n in gpus]),
+        }
+        card = kept.accelerator.name
+        yield Sample(card, kept.engine, "bfloat16", columns, kept.seconds, named(gpus))

@@ -1,0 +1,160 @@
+"""Routed experts: grouped products of the busiest rank, its touched experts, and the sorting.
+
+``num_tokens`` is global, over all ranks of expert parallelism. ``power_law_a`` means that loads of
+experts were drawn from a density x^-a and that the time is the busiest rank's: what that rank gets
+is estimated from draws of our own, with a fixed seed, so one draw of theirs stays noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, smooth_max
+from archipelago.perfmodel.validation.kernels.tables import named, tables, variants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.perfmodel.validation.kernels.law import Columns
+    from archipelago.perfmodel.validation.kernels.tables import Table
+
+FOLDS = 5
+
+FORMATS = {
+    "bfloat16": ("bf16", 2.0),
+    "fp8": ("fp8", 1.0),
+    "fp8_block": ("fp8", 1.0),
+    "nvfp4": ("fp4", 4.5 / 8),
+    "int4_wo": ("bf16", 4.25 / 8),
+}
+"""Type that products run in, and bytes per weight with its scales."""
+
+_DRAWS = 24
+_WIDEST = 0.8
+"""Largest load that is drawn, as a share of the tokens (aiconfigurator's sampler)."""
+_FEW_CONFIGURATIONS = 3
+"""Up to so many model shapes, the expert-parallel degree is part of the group."""
+
+
+def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
+    """Launch + max(touched weights and rows, operations with padding) + rows + pairs [s].
+
+    ``pad``: rows that every touched expert is rounded up by. ``row``: extra bytes per element of
+    the rank's own rows (quantisation, permutation). ``pair``: bytes per element of all T k pairs,
+    which engines sort and reduce on every rank.
+    """
+    launch, bandwidth, compute, row, pair, pad, power = values
+    rows, touched = columns["rows"], columns["touched"]
+    one = 3 * columns["hidden"] * columns["width"]
+    wide = columns["hidden"] + columns["width"]
+    moved = touched * one * columns["weight"] + 4 * rows * wide
+    memory = moved / (bandwidth * columns["bandwidth"])
+    operations = 2 * (rows + pad * touched) * one / (compute * columns["peak"])
+    extra = (row * rows + pair * columns["pairs"]) * wide / columns["bandwidth"]
+    return np.asarray(launch + smooth_max(memory, operations, power=power) + extra)
+
+
+LAW = Law(
+    "MoE",
+    (
+        Parameter("launch", "s", 5e-5, 1e-6, 2e-3),
+        Parameter("bandwidth", "share of the memory bandwidth", 0.7, 0.05, 1.2),
+        Parameter("compute", "share of the peak", 0.5, 0.02, 1.3),
+        Parameter("row", "B per element of a rank's rows", 1.0, 1e-3, 300.0),
+        Parameter("pair", "B per element of all pairs", 0.1, 1e-3, 30.0),
+        Parameter("pad", "rows per touched expert", 1.0, 1e-3, 128.0),
+        Parameter("power", "1 adds, infinity takes the largest", 2.0, 1.0, 10.0),
+    ),
+    _seconds,
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the busiest rank gets: rows (token-expert pairs) and experts that see any."""
+
+    rows: float
+    touched: float
+
+
+@cache
+def busiest(tokens: int, experts: int, per_token: int, ranks: int, law: str) -> Load:
+    """The busiest of ``ranks`` ranks when ``tokens`` tokens choose ``per_token`` experts each.
+
+    ``law``: ``balanced`` (every expert alike), ``uniform`` (drawn evenly: an expert is touched
+    with probability 1 - (1 - k/E)^T), ``power_law_a``, or that with ``_eplb`` (redundant copies
+    even it out).
+    """
+    mine = experts / ranks
+    if not law.startswith("power_law") or law.endswith("eplb"):
+        rows = tokens * per_token / ranks
+        drawn = mine * (1 - (1 - per_token / experts) ** tokens)
+        return Load(rows, min(mine, rows) if law == "balanced" else drawn)
+    loads = _drawn(tokens, experts, per_token, float(law.rpartition("_")[2]))
+    by_rank = loads.reshape(_DRAWS, ranks, experts // ranks)
+    heaviest = by_rank[np.arange(_DRAWS), by_rank.sum(axis=2).argmax(axis=1)]
+    touched = (1 - np.exp(-heaviest)).sum(axis=1)  # Poisson around the expected load
+    return Load(float(np.median(heaviest.sum(axis=1))), float(np.median(touched)))
+
+
+def _drawn(tokens: int, experts: int, per_token: int, exponent: float) -> FloatArray:
+    """Expected loads of experts [tokens], shape (draws, experts): a bounded power law, inverted."""
+    uniform = np.random.default_rng(experts).random((_DRAWS, experts))
+    share = _WIDEST if tokens * per_token > experts else 2.0
+    widest = max(2.0, share * tokens)
+    power = 1 - exponent
+    drawn = ((widest**power - 1) * uniform + 1) ** (1 / power)
+    loads = drawn / drawn.sum(axis=1, keepdims=True) * tokens * per_token
+    return np.asarray(np.minimum(loads, tokens))
+
+
+def samples(data: Path) -> Iterator[Sample]:
+    """Grouped products by kernel and type; a group is a model shape, or that and a degree."""
+    for name in ("moe", "wideep_context_moe", "wideep_generation_moe", "wideep_moe"):
+        for table in tables(data, f"moe/*/*/{name}_perf.parquet"):
+            kernels = variants(
+                table.texts("kernel_source"), table.texts("moe_dtype"), table.texts("op_name")
+            )
+            for (kernel, dtype, operation), rows in kernels:
+                yield _sample(table.where(rows), f"{operation} {kernel} {dtype}", dtype)
+
+
+def _sample(table: Table, variant: str, dtype: str) -> Sample:
+    operand, weight = FORMATS[dtype]
+    card = table.accelerator
+    hidden, inner = table.floats("hidden_size"), table.floats("inter_size")
+    loads = _loads(table)
+    columns = {
+        "rows": np.maximum(1e-9, np.array([load.rows for load in loads])),
+        "touched": np.maximum(0.5, np.array([load.touched for load in loads])),
+        "pairs": table.floats("num_tokens") * table.floats("topk"),
+        "hidden": hidden,
+        "width": inner / table.floats("moe_tp_size"),
+        "weight": table.constant(weight),
+        "peak": table.constant(card.peak(operand)),
+        "bandwidth": table.constant(card.bandwidth),
+    }
+    return Sample(card.name, table.engine, variant, columns, table.seconds, _groups(table))
+
+
+def _loads(table: Table) -> list[Load]:
+    names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
+    numbers = zip(*(table.floats(name).astype(int).tolist() for name in names), strict=True)
+    laws = table.texts("distribution").tolist()
+    return [busiest(*row, law) for row, law in zip(numbers, laws, strict=True)]
+
+
+def _groups(table: Table) -> NDArray[np.str_]:
+    shape = [table.floats(name) for name in ("hidden_size", "inter_size", "topk", "num_experts")]
+    alone = named(*shape)
+    if len(np.unique(alone)) > _FEW_CONFIGURATIONS:
+        return alone
+    return named(*shape, table.floats("moe_ep_size"))

@@ -1,0 +1,161 @@
+"""Laws of kernel times and their fit: positive parameters, errors of the logarithm, groups out.
+
+``fit_law`` is a least-squares fit of log(predicted / measured) with a robust loss (residuals beyond
+10 % count linearly), by scipy's trust-region method within bounds. ``held_out`` leaves whole groups
+of shapes out, so that no figure is of a shape that the fit has seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from archipelago.perfmodel.intervals import half_width
+from archipelago.perfmodel.validation.case import Point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.model import FloatArray
+
+Columns: TypeAlias = "Mapping[str, FloatArray]"
+"""What a law reads of every row: shapes, and facts of the accelerator in SI units."""
+
+CHOSEN = (
+    "the form of the law and the bounds of its parameters were chosen with all groups in sight; "
+    "their values were not"
+)
+"""What every report of a law has to say."""
+
+ROWS = 2500
+"""Rows that a fit looks at, evenly taken: more change the parameters by less than their noise."""
+
+_FEW_GROUPS = 40
+"""Up to so many groups, an interval leaves out one at a time."""
+
+_SOFT = 0.1
+"""Relative error from which residuals count linearly, not squared."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A positive number of a law: where a fit starts, and between which bounds it stays."""
+
+    name: str
+    unit: str
+    start: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """The time of one class of operator as a formula: ``seconds(columns, values)`` [s]."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    seconds: Callable[[Columns, FloatArray], FloatArray]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Measured kernels of one variant on one accelerator and engine.
+
+    ``groups``: what is left out together, by row. ``seconds``: measured times, shape (rows,).
+    """
+
+    accelerator: str
+    engine: str
+    variant: str
+    columns: Columns
+    seconds: FloatArray
+    groups: NDArray[np.str_]
+
+
+def fit_law(law: Law, columns: Columns, seconds: FloatArray) -> FloatArray:
+    """Values of the law's parameters, in their order."""
+    rows = _evenly(len(seconds))
+    some = {name: column[rows] for name, column in columns.items()}
+    target = np.log(seconds[rows])
+
+    def residuals(logarithms: FloatArray) -> FloatArray:
+        return np.log(law.seconds(some, np.exp(logarithms))) - target
+
+    start, low, high = (
+        np.log([getattr(parameter, end) for parameter in law.parameters])
+        for end in ("start", "low", "high")
+    )
+    found = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT)
+    return np.asarray(np.exp(found.x))
+
+
+def held_out(law: Law, sample: Sample, folds: int) -> FloatArray:
+    """Times of every row by a fit to rows of other groups only [s], shape (rows,)."""
+    fold = fold_of(sample.groups, folds)
+    predicted = np.empty_like(sample.seconds)
+    for out in np.unique(fold):
+        seen, unseen = fold != out, fold == out
+        values = fit_law(law, _rows(sample.columns, seen), sample.seconds[seen])
+        predicted[unseen] = law.seconds(_rows(sample.columns, unseen), values)
+    return predicted
+
+
+def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
+    """Which fold each row's group is in: groups in order of their names, dealt out at random.
+
+    The order is drawn with a fixed seed; at most as many folds as groups.
+    """
+    names, place = np.unique(groups, return_inverse=True)
+    dealt = np.random.default_rng(0).permutation(len(names)) % min(folds, len(names))
+    return np.asarray(dealt[place])
+
+
+def points(law: Law, sample: Sample, metric: str, folds: int) -> Iterator[Point]:
+    """Predictions of the law for groups it was not fitted to, beside the measurements.
+
+    Each has the interval that the held-out residuals of other groups give.
+    """
+    predicted = held_out(law, sample, folds)
+    residuals = np.log(predicted / sample.seconds)
+    width = _half_widths(residuals, sample.groups, fold_of(sample.groups, folds))
+    key = (sample.accelerator, sample.engine, sample.variant, law.name, metric)
+    rows = zip(sample.groups.tolist(), predicted, sample.seconds, width, strict=True)
+    for group, ours, theirs, half in rows:
+        ends = 1e3 * ours * np.exp(-half), 1e3 * ours * np.exp(half)
+        figures = 1e3 * float(ours), 1e3 * float(theirs)
+        yield Point(group, *key, *figures, "ms", float(ends[0]), float(ends[1]))
+
+
+def _half_widths(
+    residuals: FloatArray, groups: NDArray[np.str_], fold: NDArray[np.intp]
+) -> FloatArray:
+    """Half-width of each row's interval in logarithms, from the residuals of other groups.
+
+    Few groups need all the others to have an interval at all; of many, a whole fold is left out.
+    """
+    names, numbers = np.unique(groups, return_inverse=True)
+    leave = numbers if len(names) <= _FEW_GROUPS else fold
+    widths = np.empty_like(residuals)
+    for out in np.unique(leave):
+        others = leave != out
+        widths[~others] = half_width(residuals[others], numbers[others].astype(np.float64))
+    return widths
+
+
+def smooth_max(*terms: FloatArray, power: float) -> FloatArray:
+    """(sum of terms^power)^(1/power): the sum at power 1, the largest term as it grows."""
+    total: FloatArray = np.sum([term**power for term in terms], axis=0)
+    return np.asarray(total ** (1 / power))
+
+
+def _rows(columns: Columns, chosen: NDArray[np.bool_]) -> Columns:
+    return {name: column[chosen] for name, column in columns.items()}
+
+
+def _evenly(count: int) -> NDArray[np.intp]:
+    return np.linspace(0, count - 1, min(count, ROWS)).astype(np.intp)

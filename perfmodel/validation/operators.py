@@ -1,0 +1,137 @@
+"""Operators: seven laws of kernel times, pooled over A100, H100, H200 and B200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.validation.case import Bar, Case, Report
+from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
+from archipelago.perfmodel.validation.kernels.law import CHOSEN, fit_law, points
+from archipelago.perfmodel.validation.kernels.tables import FOLDER, SYSTEMS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.perfmodel.validation.kernels.law import Law, Sample
+
+_P90 = 0.40
+_COVERAGE = (0.85, 0.95)
+
+_LEFT_OUT = (
+    "not pooled: L40S (weights of 4-16 MB lie in its 96 MB L2 cache; its FP8 context attention "
+    "exceeds the peak 19 times)"
+)
+
+
+_NEGLIGIBLE = 1e-3
+"""Relative change of every time, for a tenth more of a parameter, that counts as none."""
+
+_OLD_FP8 = (
+    "vllm 0.14's FP8 products on the H100 take 2.1-2.5 times as long as vllm 0.19's on the H200, "
+    "although peaks are equal and whole engines show no such gap: values stay with their version"
+)
+
+
+def gemm_report(data: Path) -> Iterator[Report]:
+    """Matrix products."""
+    split = f"{gemm.FOLDS} folds over pairs (n, k), per accelerator, engine and type"
+    made = _report(gemm.LAW, gemm.samples(data), 0.10, (gemm.FOLDS, split), {})
+    yield replace(made, notes=(*made.notes, _OLD_FP8))
+
+
+def all_reduce_report(data: Path) -> Iterator[Report]:
+    """All-reduce."""
+    dropped: dict[str, int] = {}
+    split = "each number of GPUs (2, 4, 8) predicted by a fit to the other two"
+    found = list(allreduce.samples(data, dropped))
+    yield _report(allreduce.LAW, found, 0.08, (allreduce.FOLDS, split), dropped)
+
+
+def latent_report(data: Path) -> Iterator[Report]:
+    """Latent attention."""
+    split = "each number of heads per rank predicted by a fit to the others, per table and variant"
+    how = (latent.FOLDS, split)
+    yield _report(latent.DECODE, latent.decode_samples(data), 0.08, how, {})
+    yield _report(latent.CONTEXT, latent.context_samples(data), 0.13, how, {})
+
+
+def attention_report(data: Path) -> Iterator[Report]:
+    """Grouped attention."""
+    split = f"{attention.FOLDS} folds over (heads, KV heads, head size, window), per cache type"
+    for law, samples, bar in (
+        (attention.CONTEXT, attention.context_samples, 0.13),
+        (attention.DECODE, attention.decode_samples, 0.15),
+    ):
+        dropped: dict[str, int] = {}
+        found = list(samples(data, dropped))
+        yield _report(law, found, bar, (attention.FOLDS, split), dropped)
+
+
+def experts_report(data: Path) -> Iterator[Report]:
+    """Routed experts."""
+    split = (
+        f"{experts.FOLDS} folds over model shapes (hidden, intermediate, k, E), and degrees of "
+        "expert parallelism where a table has one shape only"
+    )
+    yield _report(experts.LAW, experts.samples(data), 0.16, (experts.FOLDS, split), {})
+
+
+def _report(
+    law: Law,
+    samples: Iterable[Sample],
+    median: float,
+    how: tuple[int, str],
+    dropped: dict[str, int],
+) -> Report:
+    folds, split = how
+    samples = tuple(samples)
+    found = tuple(point for sample in samples for point in points(law, sample, "time", folds))
+    bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
+    notes = (
+        f"{len(law.parameters)} parameters per accelerator, engine and variant",
+        CHOSEN,
+        _LEFT_OUT,
+    )
+    name = f"Operators: {law.name}"
+    return Report(name, bar, split, dropped, found, notes, values=_values(law, samples))
+
+
+def _values(law: Law, samples: Iterable[Sample]) -> list[list[str]]:
+    """What a fit to all rows of each sample finds, by parameter with its unit."""
+    rows = [["accelerator", "engine", "variant", *(f"{p.name} [{p.unit}]" for p in law.parameters)]]
+    for sample in samples:
+        found = fit_law(law, sample.columns, sample.seconds)
+        key = [sample.accelerator, sample.engine, sample.variant]
+        rows.append([*key, *(_value(law, sample, found, i) for i in range(len(found)))])
+    return rows
+
+
+def _value(law: Law, sample: Sample, found: FloatArray, index: int) -> str:
+    """A value; ``-`` where the times hardly depend on it, starred where it lies on its bound."""
+    more = found.copy()
+    more[index] *= 1.1
+    ratio = law.seconds(sample.columns, more) / law.seconds(sample.columns, found)
+    if np.abs(np.log(ratio)).max() < _NEGLIGIBLE:
+        return "-"
+    parameter, value = law.parameters[index], float(found[index])
+    on_bound = np.isclose(value, [parameter.low, parameter.high], rtol=1e-2, atol=0).any()
+    return f"{value:.3g}" + ("*" if on_bound else "")
+
+
+_NEEDS = tuple(f"{FOLDER}/{system}" for system in SYSTEMS)
+
+CASES = tuple(
+    Case(name, title, _NEEDS, run, ("pyarrow",))
+    for name, title, run in (
+        ("gemm", "Operators: matrix products", gemm_report),
+        ("all-reduce", "Operators: all-reduce", all_reduce_report),
+        ("mla", "Operators: latent attention", latent_report),
+        ("attention", "Operators: grouped attention", attention_report),
+        ("moe", "Operators: routed experts", experts_report),
+    )
+)

@@ -1,0 +1,253 @@
+"""DeepSeek's published figures: its profile, its production day, and tables of its kernels.
+
+Sources: deepseek-ai/open-infra-index (day 6), DeepSeek profile data as derived by the SGLang team
+(LMSYS blog, 2025-05-05), DeepEP docs/legacy.md, DeepGEMM README. Nothing is fitted to any of them;
+efficiencies are the catalogue's.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.communication import Network, expert_copies
+from archipelago.perfmodel.efficiency import engine_fit
+from archipelago.perfmodel.operators import Kernels
+from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
+from archipelago.perfmodel.validation.wideep import Assumption, WideIsland
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FOLDER = "measured/published"
+
+_MULTIPROCESSORS, _COMMUNICATING = 132, 20
+"""Of an H800, and those of them that communicate in prefill (DeepSeek-V3, section 3.2.1)."""
+
+_DAY = 86_400.0
+_INPUT, _HIT, _OUTPUT = 608e9, 0.563, 168e9
+"""Tokens of the day: input, share of it from the cache on disk, output (open-infra-index)."""
+_LENGTH, _NEW = 4383.0, 1210.0
+"""Mean request: as many in and out as give the day's ratio and its mean cache of 4,989 tokens."""
+_CONTEXT = 4989.0
+_PACE = 1 / 21
+"""Seconds per token of a user: 20-22 tokens/s are stated."""
+_PREFILL_GPUS, _DECODE_GPUS = 32, 144
+_NODES = 226.9
+"""Nodes of eight H800 that the day's tokens need at the stated rates."""
+
+_FEW = 256
+"""Rows of a product from which the table's sizes are large."""
+
+_STATED_PREFILL, _STATED_DECODE = 73_700.0, 14_800.0
+"""Tokens per second and node of the day, hits included (open-infra-index)."""
+
+_RESERVED = _COMMUNICATING / _MULTIPROCESSORS
+
+PROFILED = Assumption("overlap, 20 SMs reserved, balanced", True, _RESERVED, 1.0)
+"""What the profile's own description says; ``D3`` is judged under it."""
+
+PLANNED = Assumption("no overlap, imbalance 1.15", False, 0.0, 1.15)
+"""What the planner's roofline assumes; the day is judged under it."""
+
+ASSUMPTIONS = (
+    PROFILED,
+    Assumption("overlap, 20 SMs reserved, imbalance 1.15", True, _RESERVED, 1.15),
+    Assumption("overlap, 20 SMs reserved, imbalance 1.5", True, _RESERVED, 1.5),
+    Assumption("no overlap, balanced", False, 0.0, 1.0),
+    PLANNED,
+)
+
+_SPECULATING = 0.6
+"""Share of drafted tokens that the profile's decode is taken to accept (SGLang team)."""
+
+
+def speculating(assumption: Assumption) -> Assumption:
+    """The same with one drafted token per step: two rows of products, 1.6 tokens kept."""
+    name = f"{assumption.name}, one draft token"
+    spread = (assumption.overlap, assumption.reserved, assumption.imbalance)
+    return Assumption(name, *spread, tokens_per_step=1 + _SPECULATING, rows=2.0)
+
+
+def profile(_: Path) -> Iterator[Report]:
+    """Prefill of the profile, D3: judged; decode D4 and production D1b, D2: reported."""
+    d3 = _point("D3", PROFILED, _island(PROFILED, 32).prefill_rate(16384, 4096), 7839.0)
+    yield Report(
+        "DeepSeek D3: prefill of the profile",
+        Bar(largest=0.20),
+        "nothing is fitted; overlap, reserved multiprocessors and balance as the profile states",
+        {},
+        [d3],
+        ("two micro-batches: attention beside combine, experts and shared expert beside dispatch",),
+    )
+    note = (
+        "no bar: overlap, imbalance and speculation in production are not published, and a day's "
+        "mean is below what full batches reach"
+    )
+    yield Report(
+        "DeepSeek D1b, D2, D3, D4 under each assumption",
+        Bar(),
+        "nothing is fitted",
+        {},
+        list(_assumed()),
+        (note,),
+    )
+
+
+def _assumed() -> Iterator[Point]:
+    for one in ASSUMPTIONS:
+        island = _island(one, 32)
+        yield _point("D3", one, island.prefill_rate(16384, 4096), 7839.0)
+        yield _point("D1b", one, island.prefill_rate(16384, _LENGTH), 4025.8)
+    for one in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)):
+        island = _island(one, 128)
+        yield _point("D4", one, island.decode_rate(128, 4096), 2324.8)
+        wide = _island(one, _DECODE_GPUS)
+        yield _point("D2", one, wide.decode_rate(wide.batch_at(_PACE, _CONTEXT), _CONTEXT), 1850.0)
+
+
+def _island(assumption: Assumption, gpus: int) -> WideIsland:
+    return WideIsland(accelerator("H800"), architecture("DeepSeek-V3"), gpus, assumption)
+
+
+def _point(what: str, assumption: Assumption, predicted: float, measured: float) -> Point:
+    phase = "decode" if what in ("D2", "D4") else "prefill"
+    key = ("H800", "deepseek", f"{what}: {assumption.name}", phase, "rate per GPU")
+    return Point(what, *key, predicted, measured, "token/s")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Nodes that a day needs: prefill and decode, as they come and in whole islands."""
+
+    prefill: float
+    decode: float
+
+    @property
+    def continuous(self) -> float:
+        """Fractions of nodes."""
+        return self.prefill + self.decode
+
+    @property
+    def whole(self) -> float:
+        """Whole islands of 4 prefill nodes and 18 decode nodes."""
+        return _whole(self.prefill, _PREFILL_GPUS // 8) + _whole(self.decode, _DECODE_GPUS // 8)
+
+
+def _whole(nodes: float, island: int) -> float:
+    return float(math.ceil(nodes / island) * island)
+
+
+def fleet(assumption: Assumption) -> Fleet:
+    """The day's nodes from predicted rates of full islands under an assumption."""
+    prefill = _island(assumption, _PREFILL_GPUS).prefill_rate(16384, _LENGTH, _HIT)
+    island = _island(assumption, _DECODE_GPUS)
+    decode = island.decode_rate(island.batch_at(_PACE, _CONTEXT), _CONTEXT)
+    return Fleet(_INPUT / _DAY / (8 * prefill), _OUTPUT / _DAY / (8 * decode))
+
+
+_NO_OVERLAP = (
+    "production overlaps transfers, which the planner's assumption leaves out together with the "
+    "losses of a day (load that varies, imbalance): under overlap alone nodes come out 26-46 % few"
+)
+
+
+def day(_: Path) -> Iterator[Report]:
+    """The day's nodes from predicted rates, continuous and in whole islands."""
+    yield Report(
+        "DeepSeek's day from predicted node rates",
+        Bar(largest=0.20),
+        "nothing is fitted; rates of full islands by what the planner assumes",
+        {},
+        list(_nodes(PLANNED)),
+        (
+            "decode batches are as large as 21 tokens/s per user allow; prompts are of mean length",
+            _phases(fleet(PLANNED)),
+            _NO_OVERLAP,
+        ),
+    )
+    others = [one for one in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)) if one != PLANNED]
+    yield Report(
+        "DeepSeek's day under other assumptions",
+        Bar(),
+        "nothing is fitted",
+        {},
+        [point for one in others for point in _nodes(one)],
+    )
+
+
+def _phases(found: Fleet) -> str:
+    stated = _INPUT / _DAY / _STATED_PREFILL, _OUTPUT / _DAY / _STATED_DECODE
+    return (
+        f"the phases err apart: prefill {found.prefill:.1f} nodes where the stated rate "
+        f"gives {stated[0]:.1f}, decode {found.decode:.1f} for {stated[1]:.1f}"
+    )
+
+
+def _nodes(assumption: Assumption) -> Iterator[Point]:
+    found = fleet(assumption)
+    for metric, nodes in (("continuous", found.continuous), ("whole islands", found.whole)):
+        key = ("H800", "deepseek", assumption.name, "both", metric)
+        yield Point("day", *key, nodes, _NODES, "node")
+
+
+def kernels(data: Path) -> Iterator[Report]:
+    """DeepGEMM's products and DeepEP's transfers by the catalogue's efficiencies, as they are."""
+    folder = data / FOLDER
+    products = csv.DictReader((folder / "deepgemm_h800_fp8.csv").read_text().splitlines())
+    split = "nothing is fitted"
+    yield Report("DeepGEMM on H800", Bar(), split, {}, [_product(row) for row in products])
+    transfers = list(csv.DictReader((folder / "deepep_v1_h800.csv").read_text().splitlines()))
+    timed = [row for row in transfers if row["latency_us"]]
+    rule = "normal mode: bandwidth of the bottleneck only, no time"
+    untimed = {rule: len(transfers) - len(timed)}
+    yield Report("DeepEP on H800", Bar(), split, untimed, [_transfer(row) for row in timed])
+
+
+def _product(row: dict[str, str]) -> Point:
+    """A product, or one per group of rows: weights once each, operations at the experts' share."""
+    card = accelerator("H800")
+    kernels_ = Kernels(card, architecture("DeepSeek-V3"), engine_fit(card))
+    m, n, k = (float(row[name]) for name in ("m_or_m_per_group", "n", "k"))
+    groups = float(row["groups"] or 1)
+    if row["kind"] == "dense":
+        seconds = float(kernels_.product("product", k, n).seconds(np.array(m), np.array(0.0)))
+    else:
+        reached = kernels_.reached("fp8")
+        operations = 2 * m * n * k / (reached.expert_mfu * card.peak("fp8"))
+        moved = (n * k + m * k + 2 * m * n) / (reached.expert_mbu * card.bandwidth)
+        seconds = groups * max(operations, moved)
+    measured = 2 * groups * m * n * k / (float(row["tflops"]) * 1e12)
+    size = f"{row['kind'].replace('_', ', ')}, {_size(m)}"
+    key = (f"{n:.0f}x{k:.0f}", card.name, f"deepgemm {row['readme_date']}", size, "GEMM", "time")
+    return Point(*key, 1e6 * seconds, 1e6 * measured, "us")
+
+
+def _size(rows: float) -> str:
+    return "64-128 rows" if rows < _FEW else "256 rows and more"
+
+
+def _transfer(row: dict[str, str]) -> Point:
+    card = accelerator("H800")
+    gpus, tokens = int(row["ep"]), float(row["tokens_per_gpu"])
+    inside, outside = expert_copies(gpus, 8, int(row["topk"]), None, "low_latency")
+    size = tokens * float(row["hidden"]) * (1.0 if "fp8" in row["op"] else 2.0)
+    moved = Network(card, 8).all_to_all(
+        np.array(size * inside), np.array(size * outside), "low_latency"
+    )
+    key = (f"ep {gpus}", card.name, "deepep v1", row["op"], "all-to-all", "time")
+    return Point(*key, 1e6 * float(moved), float(row["latency_us"]), "us")
+
+
+CASES = (
+    Case("deepseek", "DeepSeek: profile and production", (FOLDER,), profile),
+    Case("deepseek-day", "DeepSeek's day", (FOLDER,), day),
+    Case("deepseek-kernels", "DeepSeek's kernels", (FOLDER,), kernels),
+)

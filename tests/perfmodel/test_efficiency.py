@@ -1,0 +1,128 @@
+"""The interface of fits: every value of an engine explicit, changed by name, consumed as it is."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from archipelago.perfmodel import catalogue
+from archipelago.perfmodel.accelerators import accelerator, accelerators
+from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.collocation import ClosedLoop, collocated_tpot
+from archipelago.perfmodel.efficiency import (
+    CLASSES,
+    INHERITED,
+    OPERANDS,
+    Overheads,
+    Row,
+    _ordered,
+    efficiency_rows,
+    engine_fit,
+    uncertainties,
+)
+from archipelago.perfmodel.errors import UnknownName
+from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline import EngineSettings, Roofline
+
+CARD = accelerator("H100")
+MODEL = architecture("Llama-3.1-8B")
+ISLAND = Parallelism(tp=2)
+
+
+def test_the_catalogue_as_a_fit_changes_nothing() -> None:
+    stated = Roofline(CARD, MODEL, ISLAND, 8, settings=EngineSettings(engine="tensorrt-llm"))
+    fit = engine_fit(CARD, "tensorrt-llm")
+    explicit = Roofline(CARD, MODEL, ISLAND, 8, settings=EngineSettings(fit=fit))
+    batch = np.array([1.0, 32.0])
+    step = stated.decode_step_time(batch, 1000 * batch)
+    assert explicit.decode_step_time(batch, 1000 * batch).tolist() == step.tolist()
+
+
+def test_every_value_of_a_fit_goes_out_and_in_by_name() -> None:
+    fit = engine_fit(accelerator("B200"))
+    assert engine_fit(CARD).replaced(fit.values()) == fit
+
+
+def test_a_bare_name_is_every_type_and_a_type_wins() -> None:
+    fit = engine_fit(CARD).replaced({"mfu": 0.5, "fp8.mfu": 0.25, "step": 2e-3})
+    assert (fit.bf16.mfu, fit.fp8.mfu, fit.fp4.mfu) == (0.5, 0.25, 0.5)
+    assert fit.overheads.step == 2e-3
+
+
+def test_a_name_that_no_fit_has_is_an_error() -> None:
+    with pytest.raises(UnknownName, match=r"mfuu.*known: mfu"):
+        engine_fit(CARD).replaced({"mfuu": 0.5})
+
+
+@pytest.mark.parametrize("name", ["step", "sequence", "decode_layer", "all_reduce_wait"])
+def test_the_step_grows_with_every_cost_of_a_fit(name: str) -> None:
+    """By hand: 10 us more per layer, sequence, all-reduce (2 per layer) or step."""
+    base = engine_fit(CARD)
+    more = base.replaced({name: getattr(base.overheads, name) + 1e-5})
+    times = [
+        float(
+            Roofline(CARD, MODEL, ISLAND, 8, settings=EngineSettings(fit=fit)).decode_step_time(
+                np.array(8.0), np.array(8000.0)
+            )
+        )
+        for fit in (base, more)
+    ]
+    count = {"step": 1, "sequence": 8, "decode_layer": 32, "all_reduce_wait": 64}[name]
+    assert times[1] - times[0] == pytest.approx(count * 1e-5)
+
+
+def test_prompts_in_between_hold_every_token_up() -> None:
+    """8 clients, 1,000 in and 100 out: a token of each waits for 8 / 100 of a prompt."""
+    model = Roofline(CARD, MODEL, ISLAND, 8)
+    loop = ClosedLoop(np.array(8.0), np.array(1000.0), np.array(100.0))
+    step = model.decode_step_time(np.array(8.0), np.array(8 * 1050.0))
+    prompt = model.prefill_time(np.array(1000.0))
+    assert collocated_tpot(model, loop) == pytest.approx(step + 0.08 * prompt)
+    assert collocated_tpot(model, loop, 0.5) == pytest.approx(step + 0.04 * prompt)
+
+
+def test_a_row_of_the_accelerator_counts_with_its_own_interval() -> None:
+    """H200's bandwidth in BF16 is measured to 10 %; its compute is Hopper's, so 30 % at least."""
+    widths = uncertainties(accelerator("H200"))
+    assert widths["bf16.mbu"] == 0.1
+    assert widths["bf16.mfu"] == INHERITED
+
+
+def test_what_nobody_measured_counts_with_30_percent_at_least() -> None:
+    for card in accelerators():
+        for operand in OPERANDS:
+            for row in efficiency_rows(card, operand):
+                if row.assumed or row.accelerator != card.name:
+                    assert row.half_width(card) >= 0.3
+
+
+def test_every_row_has_a_source_and_an_interval() -> None:
+    document = catalogue.read("efficiencies.yaml")
+    for row in [*document["efficiencies"], *document["overheads"], document["form"]]:
+        assert row["source"] in document["sources"]
+        assert 0 < row["uncertainty"] <= 1
+
+
+def test_every_value_of_the_data_reaches_a_field() -> None:
+    """A misspelt class or field would be left out without a word."""
+    document = catalogue.read("efficiencies.yaml")
+    spoken = {"accelerator", "dtype", "engine", "version", "source", "uncertainty"}
+    for row in document["efficiencies"]:
+        assert set(row) - spoken <= set(CLASSES)
+        for operators in set(row) - spoken:
+            assert set(row[operators]) <= set(CLASSES[operators])
+    for row in document["overheads"]:
+        assert set(row) - spoken <= {field.name for field in fields(Overheads)}
+
+
+def test_the_version_of_an_engine_decides_before_the_engine() -> None:
+    """The catalogue has no version yet; rows made by hand show the order."""
+    rows = [
+        Row("*", "bf16", "*", "*", "assumed", 0.3, {"mfu": 0.1}),
+        Row("hopper", "bf16", "vllm", "*", "operators", 0.2, {"mfu": 0.2}),
+        Row("hopper", "bf16", "vllm", "0.19", "operators", 0.2, {"mfu": 0.3}),
+        Row("H100", "bf16", "*", "*", "operators", 0.2, {"mfu": 0.4}),
+    ]
+    order = [row.values["mfu"] for row in _ordered(rows, "vllm", "0.19", CARD)]
+    assert order == [0.4, 0.3, 0.2, 0.1]
+    assert [row.values["mfu"] for row in _ordered(rows, "vllm", "0.14", CARD)] == [0.4, 0.2, 0.1]

@@ -1,0 +1,94 @@
+"""Intervals: widths by hand, what groups are worth, and coverage of groups that were not seen."""
+
+import math
+
+import numpy as np
+import pytest
+
+from archipelago.perfmodel.intervals import (
+    ASSUMED,
+    assumed,
+    half_width,
+    independent_rows,
+    interval,
+)
+
+
+def alone(count: int) -> np.ndarray:
+    return np.array([f"g{n}" for n in range(count)])
+
+
+def test_twenty_single_rows_by_hand() -> None:
+    """K / 20 x 20 / 21 >= 0.9 asks for k = 19: the 19th smallest of 0.01 ... 0.20 is 0.19."""
+    residuals = 0.01 * np.arange(1, 21) * np.resize([1, -1], 20)
+    assert half_width(residuals, alone(20)) == pytest.approx(0.19)
+
+
+def test_eight_rows_take_a_student_factor() -> None:
+    """8/9 of the mass is below 0.9; t(7, 0.95) = 1.8946, s = 0.1: 0.18946 sqrt(1 + 1/8)."""
+    residuals = 0.1 * np.resize([1.0, -1.0], 8)
+    assert half_width(residuals, alone(8)) == pytest.approx(0.200952, rel=1e-4)
+
+
+def test_equal_rows_of_a_group_are_worth_one() -> None:
+    residuals = np.repeat([0.1, -0.2, 0.3], 5)
+    assert independent_rows(residuals, np.repeat(alone(3), 5)) == pytest.approx(3.0)
+
+
+def test_rows_that_differ_as_much_within_as_between_are_worth_themselves() -> None:
+    residuals = np.tile([0.1, -0.1], 6)
+    assert independent_rows(residuals, np.repeat(alone(6), 2)) == pytest.approx(12.0)
+
+
+def test_a_group_counts_once_however_many_rows_it_has() -> None:
+    """Ninety good rows of one group do not hide the nine bad groups of a single row."""
+    residuals = np.concatenate([np.full(90, 0.01), np.full(9, 0.5)])
+    groups = np.concatenate([np.full(90, "many"), alone(9)])
+    assert half_width(residuals, groups) >= 0.5
+
+
+def test_one_group_says_nothing_of_the_next() -> None:
+    assert half_width(np.array([0.01, 0.02]), np.array(["a", "a"])) == pytest.approx(
+        math.log1p(ASSUMED)
+    )
+    assert half_width(np.array([0.6]), np.array(["a"])) == pytest.approx(0.6)
+
+
+def test_what_nobody_measured_has_thirty_per_cent_at_least() -> None:
+    found = assumed(0.1)
+    assert found.high == pytest.approx(1.3)
+    assert found.low == pytest.approx(1 / 1.3)
+    assert found.groups == 0
+
+
+def test_a_correction_moves_both_ends() -> None:
+    found = interval(np.array([0.1, -0.1, 0.1]), alone(3))
+    moved = found.scaled(1.1)
+    assert moved.low == pytest.approx(1.1 * found.low)
+    assert moved.high == pytest.approx(1.1 * found.high)
+
+
+@pytest.mark.parametrize(("groups", "rows"), [(6, 5), (12, 4), (40, 3)])
+def test_new_groups_are_covered_as_promised(groups: int, rows: int) -> None:
+    """Normal errors, half of the variance shared in a group: 90 % within four points at most."""
+    draw = np.random.default_rng(groups)
+    names = np.repeat(alone(groups), rows)
+    inside = []
+    for _ in range(400):
+        seen = np.repeat(draw.normal(size=groups), rows) + draw.normal(size=groups * rows)
+        width = half_width(seen, names)
+        fresh = draw.normal() + draw.normal(size=rows)
+        inside.append(np.mean(np.abs(fresh) <= width))
+    assert 0.86 <= np.mean(inside) <= 0.97
+
+
+def test_in_sample_rows_taken_as_independent_cover_too_little() -> None:
+    """Why groups are asked for: the same errors, every row its own group."""
+    draw = np.random.default_rng(1)
+    inside = []
+    for _ in range(200):
+        seen = np.repeat(draw.normal(size=4), 10) + 0.2 * draw.normal(size=40)
+        width = half_width(seen, np.arange(40).astype(str))
+        fresh = draw.normal() + 0.2 * draw.normal(size=10)
+        inside.append(np.mean(np.abs(fresh) <= width))
+    assert np.mean(inside) < 0.85
