@@ -30,8 +30,17 @@ if TYPE_CHECKING:
 FIELD = "calibrations"
 """Where a calibration file has its calibrations, and a plan those that it was made with."""
 
-LEAST, MOST = 1e-12, 1e12
-"""Values and factors beyond these are none."""
+LEAST, MOST = 1e-9, 1e9
+"""Values beyond these are none: a nanosecond, a share of a billionth."""
+FACTORS = 1e-3, 1e3
+"""Nor are factors on times: another unit, more likely."""
+WIDEST = 1e4
+"""An interval that ends further away says no less."""
+MAY_BE_NONE = {
+    *("step", "sequence", "decode_layer", "dispatch", "expert_layer", "expert_pair"),
+    *("all_reduce_wait", "all_to_all_wait", "interference", "quantise_bytes", "ramp_rows"),
+}
+"""Values that may be 0: an engine without the cost. No share of a peak may."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,7 @@ def _word(node: Node | None) -> str:
 
 def _values(node: Node) -> dict[str, float]:
     """Values by name, rounded as the file has them."""
-    found = {name: _positive(node.field(name), 6) for name in node.mapping()}
+    found = {name: _value(node.field(name), name) for name in node.mapping()}
     try:
         Calibration("", values=found)  # knows the names
     except PerfModelError as error:
@@ -194,11 +203,17 @@ def _values(node: Node) -> dict[str, float]:
     return found
 
 
-def _positive(node: Node, digits: int = 0) -> float:
-    value = node.number(LEAST)
-    if value > MOST:
-        raise node.refuse(f"a number <= {MOST:g}")
-    return float(f"{value:.{digits}g}") if digits else value
+def _value(node: Node, name: str) -> float:
+    if node.value == 0 and name.rpartition(".")[2] in MAY_BE_NONE:
+        return node.number()
+    return float(f"{_within(node, LEAST, MOST):.6g}")
+
+
+def _within(node: Node, least: float, most: float) -> float:
+    value = node.number(least)
+    if value > most:
+        raise node.refuse(f"a number from {least:g} to {most:g}")
+    return value
 
 
 def _residuals(node: Node | None) -> dict[str, float]:
@@ -225,15 +240,17 @@ def _correction(node: Node, card: str) -> Correction:
 
 
 def _interval(node: Node, groups: int) -> Interval:
-    low, high = _rounded(node.field("low")), _rounded(node.field("high"))
+    low, high = _end(node.field("low")), _end(node.field("high"))
     if low > high:
         raise node.field("low").refuse(f"at most high, {high:g}")
     return Interval(low, high, node.field("level").number(), groups)
 
 
 def _rounded(node: Node) -> float:
-    """A factor with the digits that a calibration file has; those below are no factors."""
-    found = round(_positive(node), 4)
-    if not found:
-        raise node.refuse("a factor of 0.0001 or more")
-    return found
+    """A factor on times, with the digits that a calibration file has."""
+    return round(_within(node, *FACTORS), 4)
+
+
+def _end(node: Node) -> float:
+    """An end of an interval; two groups that disagree know less than any digits say."""
+    return min(max(round(node.number(), 4), 1 / WIDEST), WIDEST)
