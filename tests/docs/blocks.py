@@ -9,7 +9,7 @@ from pathlib import Path
 REPO = Path(__file__).parents[2]
 
 SHELL, SESSION = "sh", "console"
-LANGUAGES = {SHELL, SESSION, "yaml", "json", "python", "text"}
+LANGUAGES = {SHELL, SESSION, "yaml", "json", "csv", "python", "text"}
 PROGRAMS = ("archipelago", "kubectl", "make", "python", "pip", "uv", "helm", "docker")
 
 _FENCE = re.compile(r"^\s*(```+|~~~+)\s*(.*?)\s*$")

@@ -75,6 +75,11 @@ COMMANDS = {
         instead=".venv/bin/python -m benchmarks.run --repeats 1 --markdown docs/benchmarks.md"
         " --only l40s-8-llama8b",
     ),
+    "archipelago calibrate result.json --accelerator H100 --engine vllm --model Llama-3.1-70B"
+    " --precision fp8 --tp 4": Listed(
+        "reads what a benchmark of a serving engine wrote, and none is here",
+        by=("tests/perfmodel/test_measurements.py", "json"),
+    ),
     "uv pip install -c constraints.txt -c constraints-bayes.txt -e '.[bayes]'": Listed(
         "downloads gigabytes; both files and the extra are there",
         by=("pyproject.toml", "bayes = ["),
@@ -91,6 +96,11 @@ COMMANDS = {
         "is part of `make test`; it finds the one",
         instead="python -m pytest tests/faults -k watches-410 --collect-only -q",
     ),
+}
+
+# Blocks that a page tells its readers to save, by language, and under which name.
+SAVED = {
+    "docs/calibration.md": {"csv": "runs.csv", "yaml": "chat.yaml"},
 }
 
 # Commands in code marks; of the others each name and option exists, and kubectl's are run.

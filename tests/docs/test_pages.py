@@ -22,7 +22,7 @@ from archipelago.planner.whatif import changed
 from tests.docs.answers import differences
 from tests.docs.blocks import REPO, Page, names, page, pages
 from tests.docs.documents import documents, problem, to_apply
-from tests.docs.listed import COMMANDS, DRAWINGS, EXIT_CODES, MENTIONS, PYTHON
+from tests.docs.listed import COMMANDS, DRAWINGS, EXIT_CODES, MENTIONS, PYTHON, SAVED
 from tests.docs.workshop import Workshop, needs_cluster, words
 
 PAGES = {found.name: found for found in pages()}
@@ -53,6 +53,9 @@ def test_every_block_has_a_language_that_the_tests_know() -> None:
 @pytest.mark.parametrize("name", TYPED)
 def test_what_a_page_types_comes_true(name: str, workshop: Workshop) -> None:
     """In the page's order, in one folder: what a line writes the next ones read."""
+    for language, file in SAVED.get(name, {}).items():
+        block = next(block for block in PAGES[name].blocks if block.language == language)
+        (workshop.folder / file).write_text(block.text + "\n")
     here = [command for command in PAGES[name].commands if not needs_cluster(command.text)]
     assert [found for found in map(workshop.problem, here) if found] == []
 
