@@ -90,7 +90,7 @@ def event_manifest(plan: SeenPlan, event: EmitEvent, instance: str, time: dateti
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{plan.key.name[:200].rstrip('-.')}.{secrets.token_hex(8)}",
+            "name": f"{plan.key.name[:200].rstrip('-.')}.{_moment(time)}{secrets.token_hex(2)}",
             "namespace": plan.key.namespace,
         },
         "eventTime": time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -109,3 +109,11 @@ def event_manifest(plan: SeenPlan, event: EmitEvent, instance: str, time: dateti
             "resourceVersion": plan.resource_version,
         },
     }
+
+
+def _moment(time: datetime) -> str:
+    """Sixteen digits that grow with time: `kubectl describe` shows our events by their names.
+
+    It orders by a stamp that events of this version must not have, and else leaves them as listed.
+    """
+    return f"{int(time.timestamp() * 1e6):016x}"

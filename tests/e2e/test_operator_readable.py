@@ -1,7 +1,6 @@
 """What people read stays short: the status of a large plan (A19), `kubectl describe` (A22)."""
 
 import json
-import time
 
 import pytest
 
@@ -55,7 +54,6 @@ def test_describe_is_short_and_its_newest_event_says_the_last_decision(
     assert operator.is_running()
     plans.apply("eight", small(pools=pools(8, 8)))
     plans.wait_ready("eight", 60)
-    time.sleep(1.1)  # kubectl orders events by whole seconds
     plans.patch("eight", {"routing": {"unknownLength": "Shortest"}})
     eventually(lambda: plans.ready("eight")[2] == 2 and plans.ready("eight")[1] != "Planning")
     eventually(lambda: len(plans.events("eight")) >= 2)

@@ -1,5 +1,7 @@
 """Events: few, once, small, and of two types."""
 
+from datetime import timedelta
+
 from archipelago.operator.actions import EmitEvent, EventType
 from archipelago.operator.conditions import Reason
 from archipelago.operator.events import Limiter, event_manifest
@@ -44,3 +46,12 @@ def test_the_note_is_bounded_and_the_name_fits() -> None:
     assert manifest["eventTime"] == "2026-01-01T00:00:00.000000Z"
     assert len(manifest["metadata"]["name"]) <= 253
     assert manifest["regarding"]["uid"] == "uid-1"
+
+
+def test_names_are_in_the_order_in_which_events_were_told() -> None:
+    """`kubectl describe` shows them by name (A22)."""
+    moments = [T0 + timedelta(milliseconds=n) for n in (0, 1, 999, 1000, 86_400_000)]
+    names = [event_manifest(plan(), event("told"), "pod", at)["metadata"]["name"] for at in moments]
+
+    assert names == sorted(names)
+    assert len(set(names)) == len(names)
