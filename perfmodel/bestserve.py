@@ -14,7 +14,7 @@ import numpy as np
 
 from archipelago.perfmodel.architecture import GroupedAttention
 from archipelago.perfmodel.errors import PerfModelError
-from archipelago.perfmodel.fitted import Limits
+from archipelago.perfmodel.limits import Limited, Limits
 from archipelago.perfmodel.roofline import Roofline
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Block:
         return [scores, divided, masked, softmax, scores, *(Counts(none, q) for q in moved)]
 
 
-class BestServe:
+class BestServe(Limited):
     """One island by BestServe's estimator; implements ``PerformanceModel``.
 
     Memory and limits are the roofline's: the paper has none. The three rates kappa that it does not
@@ -206,10 +206,9 @@ class BestServe:
         if parallelism.gpus != parallelism.tp:
             raise PerfModelError(f"BestServe knows tensor parallelism alone, not {parallelism}")
         like = Roofline(accelerator, architecture, parallelism, gpus_per_node, max_sequences)
+        super().__init__(Limits.of(like))
         self.accelerator = accelerator
         self.architecture = architecture
-        self.limits = Limits.of(like)
-        self.max_length = like.max_length
         self.block = Block(
             architecture.hidden,
             architecture.intermediate,
@@ -217,18 +216,6 @@ class BestServe:
             shape.kv_heads / shape.heads,
             parallelism.tp,
         )
-
-    def max_sequences(self) -> int:
-        """Largest batch [sequences]."""
-        return self.limits.max_sequences
-
-    def kv_capacity(self) -> int:
-        """Tokens of cache [tokens]."""
-        return self.limits.kv_capacity
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of cache of a prompt [B]."""
-        return np.asarray(length) * self.limits.kv_bytes_per_token
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Seconds of one prompt, b = 1."""

@@ -245,7 +245,14 @@ def find(
     own = [each for each in calibrations if each.accelerator == accelerator]
     if engine == ANY and len({each.engine for each in own}) == 1:
         engine = own[0].engine
-    own = [each for each in own if each.engine in (engine, ANY)]
+    return speaking([each for each in own if each.engine in (engine, ANY)], accelerator, model)
+
+
+def speaking(
+    calibrations: Iterable[Calibration], accelerator: str, model: str
+) -> Calibration | None:
+    """The calibration of that accelerator and model, else the accelerator's for any model."""
+    own = [each for each in calibrations if each.accelerator == accelerator]
     measured = [each for each in own if model in each.models]
     general = [each for each in own if not each.models]
     return next(iter(measured + general), None)

@@ -17,11 +17,13 @@ import numpy as np
 from scipy.optimize import lsq_linear
 
 from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.limits import Limited
 from archipelago.perfmodel.model import Promise
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.limits import Limits
+    from archipelago.perfmodel.model import FloatArray
 
 _TERMS = 4
 """Parameters of a phase: as many samples are the least that determine them."""
@@ -58,26 +60,6 @@ class Samples:
     batch: FloatArray
     length: FloatArray
     seconds: FloatArray
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an instance holds, as other models say it too.
-
-    ``max_length`` [tokens per sequence], ``kv_capacity`` [tokens], ``max_sequences``,
-    ``kv_bytes_per_token`` [B].
-    """
-
-    max_length: int
-    kv_capacity: int
-    max_sequences: int
-    kv_bytes_per_token: float
-
-    @classmethod
-    def of(cls, model: PerformanceModel) -> Limits:
-        """The limits of another model of the same island."""
-        per_token = float(np.diff(model.kv_bytes(np.array([1024.0, 1025.0])))[0])
-        return cls(model.max_length, model.kv_capacity(), model.max_sequences(), per_token)
 
 
 def kv_size(model: ModelArchitecture, gpus: int, memory: float, usage: float = 0.9) -> float:
@@ -118,7 +100,7 @@ def _least_squares(samples: Samples) -> list[float]:
     return [float(value) for value in found.x / largest]
 
 
-class Fitted:
+class Fitted(Limited):
     """One instance with fitted parameters; implements ``PerformanceModel``.
 
     Prompts run one by one (b = 1). Where p7 > 0 the step at a fixed cache falls with the batch;
@@ -128,23 +110,10 @@ class Fitted:
     name = "fitted"
 
     def __init__(self, parameters: XiongParameters, limits: Limits) -> None:
+        super().__init__(limits)
         self.parameters = parameters
-        self.limits = limits
-        self.max_length = limits.max_length
         grows = parameters.p7 == 0
         self.breaks = frozenset() if grows else frozenset({Promise.GROWS_WITH_BATCH})
-
-    def max_sequences(self) -> int:
-        """Largest batch [sequences]."""
-        return self.limits.max_sequences
-
-    def kv_capacity(self) -> int:
-        """Tokens of cache [tokens]."""
-        return self.limits.kv_capacity
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of cache of a prompt [B]."""
-        return np.asarray(length) * self.limits.kv_bytes_per_token
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Seconds of one prompt: (p1 + p3) I + p2 + p4 (equation 3 with b = 1)."""

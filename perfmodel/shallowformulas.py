@@ -42,8 +42,8 @@ _MLA_MIB, _EXPERT_MIB = 187.17, 44.05
 
 
 @dataclass(frozen=True)
-class PrefillParts:
-    """One prompt's parts [ms per layer], its total and what it leaves waiting [ms]."""
+class Parts:
+    """Times of a layer's parts and of its communication [ms per layer]."""
 
     mla: FloatArray
     dense: FloatArray
@@ -54,10 +54,18 @@ class PrefillParts:
     dispatch: FloatArray
 
     @property
+    def sparse(self) -> FloatArray:
+        """A layer with experts, without what communication adds [ms]."""
+        return self.sparse_mla + self.shared + self.routed
+
+
+class PrefillParts(Parts):
+    """One prompt's parts [ms per layer], its total and what it leaves waiting [ms]."""
+
+    @property
     def compute(self) -> FloatArray:
         """All layers without what communication adds [ms]."""
-        sparse = self.sparse_mla + self.shared + self.routed
-        return _DENSE * (self.mla + self.dense) + _SPARSE * sparse
+        return _DENSE * (self.mla + self.dense) + _SPARSE * self.sparse
 
     @property
     def total(self) -> FloatArray:
@@ -67,25 +75,15 @@ class PrefillParts:
         return np.asarray(self.compute + _SPARSE * (first + second))
 
 
-@dataclass(frozen=True)
-class DecodeParts:
+class DecodeParts(Parts):
     """One step's parts [ms per layer]; ``mla`` with the reading of the cache."""
-
-    mla: FloatArray
-    dense: FloatArray
-    sparse_mla: FloatArray
-    shared: FloatArray
-    routed: FloatArray
-    combine: FloatArray
-    dispatch: FloatArray
 
     @property
     def total(self) -> FloatArray:
         """The step: communication hides behind attention and shared expert [ms]."""
-        sparse = self.sparse_mla + self.shared + self.routed
         exchanged = self.dispatch + self.combine
         waiting = np.maximum(0.0, exchanged - self.sparse_mla - self.shared)
-        return np.asarray(_DENSE * (self.mla + self.dense) + _SPARSE * (sparse + waiting))
+        return np.asarray(_DENSE * (self.mla + self.dense) + _SPARSE * (self.sparse + waiting))
 
 
 @dataclass(frozen=True)

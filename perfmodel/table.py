@@ -15,12 +15,13 @@ from scipy.interpolate import LinearNDInterpolator
 from scipy.optimize import linprog
 
 from archipelago.perfmodel.errors import OutOfRange, PerfModelError
+from archipelago.perfmodel.limits import Limited
 from archipelago.perfmodel.model import Promise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archipelago.perfmodel.fitted import Limits
+    from archipelago.perfmodel.limits import Limits
     from archipelago.perfmodel.model import FloatArray
 
 _CORNERS = 3
@@ -51,7 +52,7 @@ class Measurements:
             )
 
 
-class MeasuredTable:
+class MeasuredTable(Limited):
     """One island as it was measured; implements ``PerformanceModel``.
 
     Measurements need not be monotone or convex, so the table promises neither;
@@ -72,9 +73,8 @@ class MeasuredTable:
     def __init__(
         self, measured: Measurements, limits: Limits, *, copies: int = 1, extend: bool = False
     ) -> None:
+        super().__init__(limits)
         self.measured = measured
-        self.limits = limits
-        self.max_length = limits.max_length
         self._copies = copies
         self._extend = extend
         order = np.argsort(measured.lengths)
@@ -84,18 +84,6 @@ class MeasuredTable:
         points = np.stack([measured.sequences, measured.kv_tokens], axis=-1)
         self._steps = LinearNDInterpolator(points, measured.step_seconds, rescale=True)
         self._plane = fit_plane(measured.sequences, measured.kv_tokens, measured.step_seconds)
-
-    def max_sequences(self) -> int:
-        """Largest batch [sequences]."""
-        return self.limits.max_sequences
-
-    def kv_capacity(self) -> int:
-        """Tokens of cache [tokens]."""
-        return self.limits.kv_capacity
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of cache of a prompt [B]."""
-        return np.asarray(length) * self.limits.kv_bytes_per_token
 
     def covers(self, sequences: FloatArray, kv_tokens: FloatArray) -> NDArray[np.bool_]:
         """Whether a decode batch lies in the convex range of the measurements."""

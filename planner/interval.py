@@ -85,7 +85,7 @@ def interval(theta: float, rows: Sequence[Weakness], fixed: float = math.inf) ->
     low, high = _quantile(theta, rows, TAIL), _quantile(theta, rows, 1 - TAIL)
     accelerators = sorted({row.accelerator for row in rows})
     known = {
-        name: _quantile(theta, [r for r in rows if r.accelerator != name] or rows[:0], TAIL)
+        name: _quantile(theta, [r for r in rows if r.accelerator != name], TAIL)
         for name in accelerators
     }
     return ThetaInterval(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.calibration import PHASES, Calibrated
+from archipelago.perfmodel.calibration import PHASES, Calibrated, speaking
 from archipelago.perfmodel.pipeline import Pipeline, Section, Typical, balanced_layers
 from archipelago.perfmodel.roofline import Roofline
 from archipelago.perfmodel.settings import EngineSettings
@@ -39,14 +39,9 @@ def times(
 def _own(shape: Shape, calibrations: Sequence[Calibration]) -> dict[str, Calibration]:
     """The calibration of each accelerator of the shape that has one for the model."""
     model = shape.demand.architecture.name
-    speaking = [one for one in calibrations if not one.models or model in one.models]
-    speaking.sort(key=lambda one: not one.models)  # of the model before that of any
-    names = {pool.accelerator.name for pool, _ in shape.sections}
-    found: dict[str, Calibration] = {}
-    for one in speaking:
-        if one.accelerator in names:
-            found.setdefault(one.accelerator, one)
-    return found
+    names = dict.fromkeys(pool.accelerator.name for pool, _ in shape.sections)
+    found = {name: speaking(calibrations, name, model) for name in names}
+    return {name: one for name, one in found.items() if one is not None}
 
 
 def _roofline(shape: Shape, settings: EngineSettings) -> tuple[PerformanceModel, tuple[int, ...]]:

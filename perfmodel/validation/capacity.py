@@ -58,7 +58,7 @@ def distserve(data: Path) -> Iterator[Report]:
 
 
 def _profiled(row: dict[str, str]) -> Point:
-    model = _opt(row["model"])
+    model = opt(row["model"])
     parallelism = Parallelism(tp=int(row["tp"]), pp=int(row["pp"]))
     whole = model.embedding_parameters * 2 * (1 - 1 / parallelism.tp)
     free = _TAKEN - weights_per_gpu(model, parallelism) - whole
@@ -71,7 +71,8 @@ def _profiled(row: dict[str, str]) -> Point:
     )
 
 
-def _opt(name: str) -> ModelArchitecture:
+def opt(name: str) -> ModelArchitecture:
+    """One of the OPT models by the name that DistServe gives it."""
     layers, hidden, heads = _OPT[name]
     config = {
         "model_type": "opt",

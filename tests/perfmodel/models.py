@@ -13,8 +13,9 @@ from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.bestserve import BestServe
 from archipelago.perfmodel.calibration import Calibrated, Correction
-from archipelago.perfmodel.fitted import Fitted, Limits, Samples, fit_xiong
+from archipelago.perfmodel.fitted import Fitted, Samples, fit_xiong
 from archipelago.perfmodel.lengths import RangeMoments
+from archipelago.perfmodel.limits import Limits
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.pipeline import Pipeline, Section
 from archipelago.perfmodel.roofline import Roofline

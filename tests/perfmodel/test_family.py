@@ -8,12 +8,12 @@ from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.errors import OutOfRange, PerfModelError
 from archipelago.perfmodel.fitted import (
     Fitted,
-    Limits,
     Samples,
     XiongParameters,
     fit_xiong,
     kv_size,
 )
+from archipelago.perfmodel.limits import Limits
 from archipelago.perfmodel.model import Promise, broken
 from archipelago.perfmodel.table import MeasuredTable, Measurements, fit_plane
 

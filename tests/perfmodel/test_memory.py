@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.architecture import ModelArchitecture, architecture, from_config
+from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.memory import kv_tokens_per_copy, weights_per_gpu
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.roofline import EngineSettings, Roofline
+from archipelago.perfmodel.validation.capacity import opt
 
 DISTSERVE = (
     Path(__file__)
@@ -19,25 +20,6 @@ DISTSERVE = (
         "../shared/data/measured/distserve/simdistserve/estimators/profile_data/max_num_tokens.csv"
     )
 )
-OPT = {"facebook/opt-13b": (40, 5120, 40), "facebook/opt-66b": (64, 9216, 72)}
-OPT |= {"facebook/opt-175b": (96, 12288, 96)}
-
-
-def opt(name: str) -> ModelArchitecture:
-    layers, hidden, heads = OPT[name]
-    return from_config(
-        {
-            "model_type": "opt",
-            "num_hidden_layers": layers,
-            "hidden_size": hidden,
-            "num_attention_heads": heads,
-            "vocab_size": 50272,
-            "ffn_dim": 4 * hidden,
-            "max_position_embeddings": 2048,
-            "tie_word_embeddings": True,
-        },
-        name,
-    )
 
 
 def test_deepseek_needs_sixteen_h800_but_only_eight_h20_or_h200() -> None:
