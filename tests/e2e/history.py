@@ -1,51 +1,40 @@
-"""Every version of ConfigMaps ever stored, and what a reader would have found at each moment.
+"""What a reader of routing tables would have found at each moment that was ever stored.
 
-A watch of our own from before the first write: the API server tells every version, in order. From
-that the state at each version is rebuilt, and whether the pointer of that moment resolved.
+From the recorder's versions of ConfigMaps the state at each of them is rebuilt, and whether the
+pointer of that moment resolved.
 """
 
 import json
-import subprocess
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.shards import assemble
 from archipelago.planner.table import validate_table
-from tests.controlplane import Cluster, eventually
+from tests.faults.history import DELETED, TABLE, History
 
 
-@dataclass
-class History:
-    """What happened to the ConfigMaps of one namespace: (seconds, type, body), in order."""
+def tables(history: History, name: str) -> Iterator[tuple[float, dict[str, Any] | None, list[str]]]:
+    """After each change: when, the stored table, and what is wrong with it for a reader.
 
-    events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
+    While no table is stored there is nothing to be wrong.
+    """
+    stored: dict[str, dict[str, Any]] = {}
+    for version in history.ordered(TABLE):
+        if version.change == DELETED:
+            stored.pop(version.name, None)
+        else:
+            stored[version.name] = version.body
+        if name in stored:
+            pointer = json.loads(stored[name]["data"]["table.json"])
+            yield version.at, pointer, unreadable(pointer, stored)
+        else:
+            yield version.at, None, []
 
-    def tables(self, name: str) -> Iterator[tuple[float, dict[str, Any] | None, list[str]]]:
-        """After each event: when, the stored table, and what is wrong with it for a reader.
 
-        While no table is stored there is nothing to be wrong.
-        """
-        stored: dict[str, dict[str, Any]] = {}
-        for when, kind, body in self.events:
-            key = body["metadata"]["name"]
-            if kind == "DELETED":
-                stored.pop(key, None)
-            else:
-                stored[key] = body
-            if name in stored:
-                pointer = json.loads(stored[name]["data"]["table.json"])
-                yield when, pointer, unreadable(pointer, stored)
-            else:
-                yield when, None, []
-
-    def deletions(self) -> list[tuple[float, str]]:
-        """When which ConfigMap went."""
-        return [(t, b["metadata"]["name"]) for t, kind, b in self.events if kind == "DELETED"]
+def deletions(history: History) -> list[tuple[float, str]]:
+    """When which ConfigMap went."""
+    return [(v.at, v.name) for v in history.ordered(TABLE) if v.change == DELETED]
 
 
 def unreadable(pointer: dict[str, Any], stored: dict[str, dict[str, Any]]) -> list[str]:
@@ -55,35 +44,3 @@ def unreadable(pointer: dict[str, Any], stored: dict[str, dict[str, Any]]) -> li
     except (KeyError, PlanFileError) as error:
         return [repr(error)]
     return [*validate_table(pointer), *([] if whole is pointer else validate_table(whole))]
-
-
-@contextmanager
-def recorded(cluster: Cluster, namespace: str) -> Iterator[History]:
-    """Record until the end of the block."""
-    history = History()
-    path = f"/api/v1/namespaces/{namespace}/configmaps?watch=true"
-    command = [
-        str(cluster.kubectl_binary),
-        f"--kubeconfig={cluster.kubeconfig}",
-        "get",
-        "--raw",
-        path,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
-        thread = threading.Thread(target=_read, args=(watch, history), daemon=True)
-        thread.start()
-        try:
-            # Every namespace gets one ConfigMap from Kubernetes itself.
-            eventually(lambda: bool(history.events))
-            yield history
-        finally:
-            watch.terminate()
-            thread.join(5)
-
-
-def _read(watch: subprocess.Popen[str], history: History) -> None:
-    """One event a line, first of all what is there."""
-    assert watch.stdout is not None
-    for line in watch.stdout:
-        event = json.loads(line)
-        history.events.append((time.monotonic(), event["type"], event["object"]))

@@ -210,6 +210,17 @@ def small(**spec: object) -> dict[str, Any]:
     return {"models": [model], "pools": [pool], **spec}
 
 
+def begin_a_life(plans: Plans) -> None:
+    """A plan whose table is stored and edited, and one whose table's name is taken."""
+    plans.kubectl("create", "configmap", "taken-routing")
+    for name in ("chat", "taken"):
+        plans.apply(name, small())
+    plans.wait_ready("chat")
+    eventually(lambda: plans.ready("taken")[1] == "NameConflict")
+    plans.patch("chat", {"budgetPerHour": "8"})
+    eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+
+
 def children(operator: Operator) -> set[int]:
     """Its planner processes."""
     assert operator.process is not None

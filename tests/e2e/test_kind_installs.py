@@ -13,7 +13,7 @@ from tests.controlplane import Cluster, eventually
 from tests.controlplane.kind import NAME
 from tests.deploy.rendering import BASE, CHART, NAMESPACED, helm, kustomize, of_kind
 from tests.e2e.deployments import Deployment, installed, on_node
-from tests.e2e.operators import HOME, Plans, refused, small
+from tests.e2e.operators import HOME, Plans, begin_a_life, refused, small
 
 pytestmark = pytest.mark.cluster
 
@@ -52,13 +52,7 @@ def test_with_rights_in_one_namespace_everything_works_there(
 
 def walk_through_life(plans: Plans) -> None:
     """Table, edit, infeasible with the last good one kept, foreign name, event, collection."""
-    plans.kubectl("create", "configmap", "taken-routing")
-    for name in ("chat", "taken"):
-        plans.apply(name, small())
-    plans.wait_ready("chat")
-    eventually(lambda: plans.ready("taken")[1] == "NameConflict")
-    plans.patch("chat", {"budgetPerHour": "8"})
-    eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+    begin_a_life(plans)
     good = plans.get("configmap", "chat-routing")
     plans.patch("chat", {"budgetPerHour": "0.5"})
     eventually(lambda: plans.ready("chat") == ("False", "Infeasible", 3))

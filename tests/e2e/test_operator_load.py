@@ -4,7 +4,8 @@ import pytest
 
 from tests.controlplane import Cluster, ControlPlane
 from tests.e2e.operators import Operator, running
-from tests.soak.api import Api
+from tests.faults.api import Api
+from tests.soak.api import Administrator
 from tests.soak.phases import Place, attack, burst, idle, unrest
 from tests.soak.probe import Probe, slope
 
@@ -22,13 +23,12 @@ def test_many_plans_idle_plans_hostile_plans_and_changes(
     """B14, B16 and B40, with figures of this machine beside what else it does."""
     with cluster.namespace() as other:
         prepared.settings = {"ARCHIPELAGO_NAMESPACES": f"{namespace},{other}"}
-        place = Place(Api(cluster), controlplane, prepared, namespace, other)
+        place = Place(Administrator(Api.of(cluster)), controlplane, prepared, namespace, other)
         with running(prepared), Probe(prepared, every=0.5) as probe:
             first = burst(place, PLANS)
             rest = idle(place, 5)
             attacked = attack(place, HOSTILE, 6)
             unrested = unrest(place, 5)
-        place.api.close()
     print(f"\n{first}\n{rest}\n{attacked}\n{unrested}")  # noqa: T201
     assert first.all_ready - first.planning / 2 <= 60
     assert first.p99 <= 5 * first.p50

@@ -15,7 +15,17 @@ import yaml
 
 from archipelago.operator.manifests import table_name
 from tests.controlplane import ControlPlane, eventually
-from tests.e2e.operators import COMMAND, DEPLOY, USER, Operator, Plans, children, running, small
+from tests.e2e.operators import (
+    COMMAND,
+    DEPLOY,
+    USER,
+    Operator,
+    Plans,
+    begin_a_life,
+    children,
+    running,
+    small,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -60,13 +70,7 @@ def test_what_is_granted_is_used_and_nothing_else_is_asked_for(
     controlplane: ControlPlane, plans: Plans, everywhere: Operator
 ) -> None:
     """B31: every path that needs a right is walked, then the audit log is compared."""
-    plans.kubectl("create", "configmap", "taken-routing")
-    for name in ("chat", "taken"):
-        plans.apply(name, small())
-    plans.wait_ready("chat")
-    eventually(lambda: plans.ready("taken")[1] == "NameConflict")
-    plans.patch("chat", {"budgetPerHour": "8"})
-    eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+    begin_a_life(plans)
     eventually(lambda: "RemoveShards" in [line["message"] for line in everywhere.lines()])
     plans.kubectl("delete", "splan", "chat", "taken")
     eventually(lambda: everywhere.metric("resyncs_total") >= 2)

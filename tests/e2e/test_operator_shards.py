@@ -12,9 +12,12 @@ import pytest
 from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.planner.table import validate_table
 from tests.controlplane import Cluster, eventually
-from tests.e2e.history import History, recorded
+from tests.e2e.history import deletions, tables
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
+from tests.faults.api import Api
+from tests.faults.history import History
 from tests.faults.proxy import Proxy, proxied
+from tests.faults.recorder import recorded
 from tests.faults.rules import Rule, after, before
 
 pytestmark = pytest.mark.cluster
@@ -101,7 +104,7 @@ def test_old_shards_stay_for_the_grace_period_and_go_then(
 ) -> None:
     assert sharding.is_running()
     plans.kubectl("create", "configmap", "mine", "--from-literal=a=b")
-    with recorded(cluster, plans.namespace) as history:
+    with recorded(Api.of(cluster), plans.namespace, History()) as history:
         plans.apply("chat", small())
         plans.wait_ready("chat")
         before = named(plans, "chat")
@@ -109,14 +112,14 @@ def test_old_shards_stay_for_the_grace_period_and_go_then(
         eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
         after = named(plans, "chat")
         eventually(lambda: set(shards(plans, "chat")) == after)
-        went = {name: when for when, name in history.deletions()}
+        went = {name: when for when, name in deletions(history)}
 
     assert before != after
     assert set(went) == before - after
-    replaced = min(when for when, table, _ in history.tables("chat-routing") if _second(table))
+    replaced = min(when for when, table, _ in tables(history, "chat-routing") if _second(table))
     for name, when in went.items():
         assert when - replaced >= GRACE - 0.2, name
-    assert [wrong for _, _, wrong in history.tables("chat-routing") if wrong] == []
+    assert [wrong for _, _, wrong in tables(history, "chat-routing") if wrong] == []
     assert plans.get("configmap", "mine")["data"] == {"a": "b"}
 
 
@@ -224,7 +227,7 @@ def test_killed_at_any_write_every_stored_pointer_is_whole(
     chosen = writes if pytestconfig.getoption("faults") else writes[::3]
 
     started, checked = time.monotonic(), 0
-    with recorded(cluster, plans.namespace) as history:
+    with recorded(Api.of(cluster), plans.namespace, History()) as history:
         for number in chosen:
             name = f"killed-{number}"
             killed.kill_at(number, early=number % 2 == 0)
@@ -240,7 +243,7 @@ def test_killed_at_any_write_every_stored_pointer_is_whole(
 
 def _check(history: History, table: str, case: dict[str, int]) -> int:
     """Whole at each version, and never back; returns how many there were."""
-    seen = [(found, wrong) for _, found, wrong in history.tables(table) if found]
+    seen = [(found, wrong) for _, found, wrong in tables(history, table) if found]
     assert [wrong for _, wrong in seen if wrong] == [], case
     order = [(t["identity"]["generation"], t["identity"]["sequence"]) for t, _ in seen]
     assert order == sorted(order), case

@@ -4,12 +4,14 @@ Used by the recorder, and by the user of a test, whose every write is noted: wha
 is the operator's doing.
 """
 
+import base64
 import http.client
 import json
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -34,20 +36,23 @@ class Refused(Exception):  # noqa: N818  # the server's answer, not a defect
 
 @dataclass(frozen=True)
 class Api:
-    """Requests with the administrator's token."""
+    """Requests as the administrator: ``identity`` are the headers that say so, if any do."""
 
     host: str
     port: int
     context: ssl.SSLContext
-    token: str
+    identity: Mapping[str, str]
 
     @classmethod
     def of(cls, cluster: Cluster) -> "Api":
         """The API server of a cluster."""
         config = yaml.safe_load(cluster.kubeconfig.read_text())
-        url = urlsplit(cluster.url)
+        url, user = urlsplit(cluster.url), config["users"][0]["user"]
         context = ssl.create_default_context(cafile=str(cluster.ca))
-        return cls(str(url.hostname), url.port or 443, context, config["users"][0]["user"]["token"])
+        identity = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+        if not identity:
+            _show_certificate(context, user, cluster.directory)
+        return cls(str(url.hostname), url.port or 443, context, identity)
 
     @contextmanager
     def sent(
@@ -62,7 +67,7 @@ class Api:
         connection = http.client.HTTPSConnection(
             self.host, self.port, context=self.context, timeout=SECONDS
         )
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
+        headers = {**self.identity, "Content-Type": kind}
         target = path + (f"?{urlencode(query)}" if query else "")
         with closing(connection):
             connection.request(method, target, json.dumps(body) if body else None, headers)
@@ -81,6 +86,14 @@ class Api:
             if answer.status >= http.client.BAD_REQUEST:
                 raise Refused(answer.status, found)
             return found
+
+
+def _show_certificate(context: ssl.SSLContext, user: Mapping[str, str], directory: Path) -> None:
+    """Have connections show the client certificate of a kubeconfig, as kind writes it."""
+    pem = directory / "administrator.pem"
+    parts = (user["client-certificate-data"], user["client-key-data"])
+    pem.write_bytes(b"".join(map(base64.b64decode, parts)))
+    context.load_cert_chain(pem)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.architecture import architecture, from_config
 from archipelago.perfmodel.bestserve import BestServe
 from archipelago.perfmodel.calibration import Calibrated, Correction
 from archipelago.perfmodel.fitted import Fitted, Samples, fit_xiong
@@ -28,6 +28,22 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.accelerators import Accelerator
     from archipelago.perfmodel.architecture import ModelArchitecture
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
+
+
+def tiny_model(layers: int) -> ModelArchitecture:
+    """A dense model whose times are computed by hand."""
+    return from_config(
+        {
+            "num_hidden_layers": layers,
+            "hidden_size": 1000,
+            "vocab_size": 2000,
+            "num_attention_heads": 10,
+            "num_key_value_heads": 5,
+            "intermediate_size": 3000,
+            "max_position_embeddings": 4096,
+        },
+        "tiny",
+    )
 
 
 def sampled(model: PerformanceModel, most: int) -> tuple[Samples, Samples]:

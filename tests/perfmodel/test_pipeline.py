@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.architecture import ModelArchitecture, architecture, from_config
+from archipelago.perfmodel.architecture import ModelArchitecture, architecture
 from archipelago.perfmodel.errors import DoesNotFit, PerfModelError
 from archipelago.perfmodel.layers import LayerCounts, consecutive, whole
 from archipelago.perfmodel.parallelism import Parallelism
@@ -21,6 +21,7 @@ from archipelago.perfmodel.pipeline import (
     layer_splits,
 )
 from archipelago.perfmodel.roofline import Roofline
+from tests.perfmodel.models import tiny_model
 
 LENGTHS = np.geomspace(1, 100_000, 40)
 BATCHES = np.geomspace(0.5, 1000, 30)[:, None]
@@ -29,21 +30,6 @@ BATCHES = np.geomspace(0.5, 1000, 30)[:, None]
 # attention 0.45, decode attention 0.04, cache 0.75. The second is twice as fast, its NIC half.
 SLOW = Accelerator("slow", "none", bf16=1e12, memory=1e11, bandwidth=1e11, domain=8, nic=1e10)
 FAST = Accelerator("fast", "none", bf16=2e12, memory=1e11, bandwidth=2e11, domain=8, nic=5e9)
-
-
-def tiny(layers: int) -> ModelArchitecture:
-    return from_config(
-        {
-            "num_hidden_layers": layers,
-            "hidden_size": 1000,
-            "vocab_size": 2000,
-            "num_attention_heads": 10,
-            "num_key_value_heads": 5,
-            "intermediate_size": 3000,
-            "max_position_embeddings": 4096,
-        },
-        "tiny",
-    )
 
 
 def pipeline(
@@ -106,7 +92,7 @@ def test_a_step_over_two_accelerators_by_hand() -> None:
     send = 10e-6 + 2000 / (0.72 * 5e9)  # 1000 x 2 B over the slower NIC
     slow = layer / 0.75e11 + heads + 8e-6 + send
     fast = (layer + 4_006_000) / 1.5e11 + heads / 2 + 8e-6  # with the output head
-    island = pipeline(tiny(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
+    island = pipeline(tiny_model(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
     host = 1.4e-3
     one = float(island.decode_step_time(np.array(1.0), np.array(2000.0)))
     assert one == pytest.approx(slow + fast + host + 18e-6, rel=1e-12)
@@ -114,17 +100,17 @@ def test_a_step_over_two_accelerators_by_hand() -> None:
     two = float(island.decode_step_time(np.array(2.0), np.array(2000.0)))
     assert two == pytest.approx(2 * slow + host + 2 * 18e-6, rel=1e-12)
     # Turned round, the slow stage has the head but no hand-over.
-    turned = pipeline(tiny(2), 1, (FAST, 1, 1), (SLOW, 1, 1))
+    turned = pipeline(tiny_model(2), 1, (FAST, 1, 1), (SLOW, 1, 1))
     last = (layer + 4_006_000) / 0.75e11 + heads + 8e-6
     again = float(turned.decode_step_time(np.array(2.0), np.array(2000.0)))
     assert again == pytest.approx(2 * last + host + 2 * 18e-6, rel=1e-12)
 
 
 def test_a_prompt_passes_all_stages_and_occupies_the_slowest() -> None:
-    island = pipeline(tiny(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
+    island = pipeline(tiny_model(2), 1, (SLOW, 1, 1), (FAST, 1, 1))
     alone = {
         card.name: float(
-            Roofline(card, tiny(1), Parallelism()).prefill_time(np.array(1000.0)) - 1.4e-3
+            Roofline(card, tiny_model(1), Parallelism()).prefill_time(np.array(1000.0)) - 1.4e-3
         )
         for card in (SLOW, FAST)
     }
@@ -139,14 +125,16 @@ def test_a_prompt_passes_all_stages_and_occupies_the_slowest() -> None:
 
 def test_the_stage_with_least_room_limits_the_cache() -> None:
     small = replace(FAST, memory=1e10)
-    island = pipeline(tiny(4), 1, (SLOW, 1, 2), (small, 1, 2), batch=8)
+    island = pipeline(tiny_model(4), 1, (SLOW, 1, 2), (small, 1, 2), batch=8)
     # 0.9 x 10 GB - 1.4 GB - 0.41 GB; two layers of 12 M parameters in BF16 and their norms, the
     # output head of 2 M; working space of 8192 tokens; 2 x 1000 elements x 2 B per token.
     layers = 2 * (2_000_000 + 1_000_000 + 9_000_000 + 2 * 1000) * 2
     working = 8192 * 2 * (6 * 1000 + 3 * 3000)
     free = 9e9 - 1.4e9 - 0.41e9 - layers - 4_000_000 - working
     assert island.kv_capacity() == int(free // (2 * 1000 * 2 * 16)) * 16
-    assert pipeline(tiny(4), 1, (SLOW, 1, 2), (SLOW, 1, 2)).kv_capacity() > island.kv_capacity()
+    assert (
+        pipeline(tiny_model(4), 1, (SLOW, 1, 2), (SLOW, 1, 2)).kv_capacity() > island.kv_capacity()
+    )
 
 
 def test_layers_lie_where_the_architecture_has_them() -> None:

@@ -6,26 +6,16 @@ import numpy as np
 import pytest
 
 from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.architecture import architecture, from_config
+from archipelago.perfmodel.architecture import architecture
 from archipelago.perfmodel.errors import OutOfRange
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.perfmodel.roofline import EngineSettings, Roofline
+from tests.perfmodel.models import tiny_model
 
 # An accelerator that only the last fall-back row speaks of: mfu 0.70, mbu 0.75, prefill attention
 # 0.45, decode attention 0.04, cache 0.75.
 CARD = Accelerator("paper", "none", bf16=1e12, memory=1e11, bandwidth=1e11, domain=8)
-TINY = from_config(
-    {
-        "num_hidden_layers": 1,
-        "hidden_size": 1000,
-        "vocab_size": 2000,
-        "num_attention_heads": 10,
-        "num_key_value_heads": 5,
-        "intermediate_size": 3000,
-        "max_position_embeddings": 4096,
-    },
-    "tiny",
-)
+TINY = tiny_model(1)
 READ = 0.75e11
 
 

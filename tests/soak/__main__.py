@@ -13,7 +13,8 @@ from typing import Any
 
 from tests.controlplane import ControlPlane
 from tests.e2e.operators import Operator, grant, running
-from tests.soak.api import Api
+from tests.faults.api import Api
+from tests.soak.api import Administrator
 from tests.soak.phases import Place, attack, burst, idle, unrest
 from tests.soak.probe import Probe, Sample
 
@@ -41,14 +42,13 @@ def soak(plane: ControlPlane, seconds: float, out: Path) -> tuple[dict[str, Any]
         log = out / "operator.log"
         log.unlink(missing_ok=True)
         operator = Operator(grant(plane), log.absolute())
-        place = Place(Api(plane), plane, operator, namespace, other)
+        place = Place(Administrator(Api.of(plane)), plane, operator, namespace, other)
         with running(operator), Probe(operator) as probe:
             figures: dict[str, Any] = {}
             for name, phase in phases(place, seconds):
                 probe.phase = name
                 figures[name] = asdict(phase())
                 print(name, figures[name], flush=True)  # noqa: T201
-        place.api.close()
     return figures | {"holds": judge(figures)}, probe.samples
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.controlplane import ControlPlane, eventually
 from tests.e2e.operators import USER, Operator, small
-from tests.soak.api import Api, ready
+from tests.soak.api import Administrator, ready
 
 RATE = 500 / 12  # plans created in a second
 
@@ -19,7 +19,7 @@ RATE = 500 / 12  # plans created in a second
 class Place:
     """Where the operator works, and for whom."""
 
-    api: Api
+    api: Administrator
     plane: ControlPlane
     operator: Operator
     namespace: str
@@ -217,7 +217,6 @@ def _fault(place: Place, dice: random.Random) -> None:
         place.plane.stop_apiserver()
         time.sleep(2)
         place.plane.start_apiserver()
-        place.api.close()
 
 
 def _p99(values: list[float]) -> float:
