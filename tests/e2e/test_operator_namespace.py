@@ -1,24 +1,19 @@
 """Plans that are taken away under the operator's hands: their namespace (B29), their name (B28)."""
 
-import http.client
-import json
 import secrets
 import signal
-import ssl
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import ControlPlane, eventually
 from tests.e2e.operators import USER, Operator, Plans, resource, running, small
+from tests.faults.api import Api
 
 pytestmark = pytest.mark.cluster
 
@@ -78,36 +73,14 @@ def test_a_namespace_that_goes_while_its_plans_are_planned_leaves_no_retries(
     assert not [line for line in everywhere.lines() if "exception" in line]
 
 
-@contextmanager
-def fast(cluster: ControlPlane, namespace: str) -> Iterator[Any]:
-    """Requests as administrator over one connection: kubectl takes longer than 100 ms to start."""
-    config = yaml.safe_load(cluster.kubeconfig.read_text())
-    token, url = config["users"][0]["user"]["token"], urlsplit(cluster.url)
-    context = ssl.create_default_context(cafile=str(cluster.ca))
-    path = f"/apis/archipelago.dev/v1alpha1/namespaces/{namespace}/servingplans"
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    connection = http.client.HTTPSConnection(str(url.hostname), url.port, context=context)
-    with closing(connection):
-
-        def request(method: str, name: str = "", body: object = None) -> dict[str, Any]:
-            text = json.dumps(body) if body else None
-            connection.request(method, f"{path}{name and '/'}{name}", text, headers)
-            answer = connection.getresponse()
-            found: dict[str, Any] = json.loads(answer.read())
-            assert answer.status < 300, found
-            return found
-
-        yield request
-
-
 def swap(controlplane: ControlPlane, plans: Plans, name: str, spec: dict[str, Any]) -> str:
     """Delete the plan and make its namesake, in 10 to 100 ms; returns the new uid."""
-    with fast(controlplane, plans.namespace) as request:
-        request("GET", name)  # the connection stands
-        started = time.monotonic()
-        request("DELETE", name)
-        made = request("POST", body=resource(name, spec))
-        seconds = time.monotonic() - started
+    api = Api.of(controlplane)
+    path = f"/apis/archipelago.dev/v1alpha1/namespaces/{plans.namespace}/servingplans"
+    started = time.monotonic()
+    api("DELETE", f"{path}/{name}")
+    made = api("POST", path, resource(name, spec))
+    seconds = time.monotonic() - started
     print(f"\nnamesake made after {1000 * seconds:.0f} ms")  # noqa: T201
     assert seconds < 0.5  # on a machine that does much else, too
     return str(made["metadata"]["uid"])
