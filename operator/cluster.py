@@ -143,14 +143,6 @@ class ApiCluster:
         """Read any object, for people who look for what is wrong; the operator never does."""
         return await self._send("GET", path)
 
-    async def allows(self, attributes: Mapping[str, str]) -> bool:
-        """Whether a person may do something, by the API server's own judgement."""
-        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-        body = {**kind, "spec": {"resourceAttributes": dict(attributes)}}
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = await self._send("POST", path, body=body)
-        return bool(answer["status"]["allowed"])
-
     async def close(self) -> None:
         """Close the connections."""
         await self._api.close()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator import crd, doctor
+from archipelago.operator import crd, doctor, manifests
 from archipelago.operator.cluster import ApiCluster
 from archipelago.operator.conditions import ConditionType
 from archipelago.operator.doctor import Check, Right, Verdict
@@ -280,16 +280,13 @@ async def _items(api: ApiCluster, path: str) -> list[Mapping[str, Any]]:
 
 async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
     """What the API server itself says that the user may do."""
-    found = {}
-    for right in doctor.RIGHTS:
-        attributes = {
-            "verb": right.verb,
-            "group": right.group,
-            "resource": right.resource,
-            **({"namespace": namespace} if right.namespaced else {}),
-        }
-        found[right] = await api.allows(attributes)
-    return found
+    return {
+        right: await api.may(
+            manifests.Right(right.verb, right.group, right.resource),
+            namespace if right.namespaced else None,
+        )
+        for right in doctor.RIGHTS
+    }
 
 
 async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Check]:
