@@ -62,6 +62,25 @@ def test_labels_of_two_tools_that_disagree_on_the_memory_decide_nothing() -> Non
     assert read_node(Node(node("n", labels))).lasting() is not None
 
 
+def test_a_product_label_that_is_not_known_is_not_overruled_by_the_machine() -> None:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-NVL",
+        "node.kubernetes.io/instance-type": "p5.48xlarge",
+    }
+    assert read_node(Node(node("n", labels))).lasting() == (
+        Why.UNKNOWN,
+        "nvidia.com/gpu.product=NVIDIA-H100-NVL",
+    )
+
+
+def test_a_soft_taint_takes_no_node_away() -> None:
+    soft = node("n", {"nvidia.com/gpu.product": "NVIDIA-H20"})
+    soft["spec"] = {
+        "taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "PreferNoSchedule"}]
+    }
+    assert read_node(Node(soft)).unusable() is None
+
+
 @pytest.mark.parametrize("quantity", ["8k", "-1", "", "٨", "9" * 10, None, 7.5])
 def test_what_is_no_plain_number_counts_as_none(quantity: object) -> None:
     assert count(quantity) == 0
