@@ -19,7 +19,8 @@ from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.remedies import REMEDY
 from archipelago.planner.canonical import canonical_bytes
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.inventory import Why, read_nodes
+from archipelago.planner.inventory import read_nodes
+from archipelago.planner.nodes import Why
 from archipelago.planner.shards import assemble
 from archipelago.planner.table import validate_table
 

@@ -16,6 +16,7 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.PLANNED: "Nothing: this is the good case.",
     Reason.PUBLISHED: "Nothing: this is the good case.",
     Reason.STATIC_COUNT: "Nothing: this is the good case.",
+    Reason.NODES_FOUND: "Nothing: this is the good case.",
     Reason.ACTIVE: "Nothing: this is the good case.",
     Reason.SUSPENDED: "Set `spec.suspend` to false to go on.",
     Reason.NOT_CONFIGURED: "Nothing, unless live traffic should be observed.",
@@ -28,6 +29,10 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.INVALID_SPEC: "Correct the fields that the message names.",
     Reason.UNKNOWN_ACCELERATOR: "Use one of the names in the message.",
     Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
+    Reason.POOL_CLAIMED: "Narrow the selector of one of the plans, or delete the older one.",
+    Reason.NO_NODES: (
+        "Correct the pool's selector, accelerator or domain label, or mend the nodes."
+    ),
     Reason.NAME_CONFLICT: (
         "Rename the plan, or delete that ConfigMap; it is looked at again every 15 s."
     ),

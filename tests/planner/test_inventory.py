@@ -8,9 +8,10 @@ import pytest
 import yaml
 
 from archipelago.perfmodel.accelerators import accelerator
-from archipelago.planner import inventory
+from archipelago.planner import products
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.inventory import LeftOut, Why, read_nodes
+from archipelago.planner.inventory import LeftOut, read_nodes
+from archipelago.planner.nodes import Why
 from archipelago.planner.spec import load_resource, to_problem
 from tests.planner.test_cli import Runner, process
 
@@ -94,9 +95,10 @@ def test_products_are_found_by_the_labels_of_their_vendors(
 
 
 def test_every_product_of_the_table_is_in_the_catalogue() -> None:
-    table = inventory._products()
+    table = products._products()
     names = {
         *table["products"],
+        *table["machines"],
         *(s["accelerator"] for v in table["sized"].values() for s in v["sizes"]),
     }
     assert [name for name in sorted(names) if accelerator(name).name != name] == []

@@ -1,0 +1,179 @@
+"""When events lead to work: bursts become one, repairs are prompt, re-plans are rare."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archipelago.operator.nodenews import EVERY, REPAIR, REPLAN, Pending, decide, heard
+from archipelago.operator.steadiness import Steadiness
+
+PROMPT = 2.0
+"""Seconds from a loss to the stored table, of which gathering may take a part."""
+
+
+@dataclass
+class Cluster:
+    """Nodes that come and go before one plan, told as the operator will be; no clock of its own."""
+
+    nodes: int
+    pending: Pending = field(default_factory=Pending)
+    steadiness: Steadiness = field(default_factory=Steadiness)
+    replans: list[float] = field(default_factory=list)
+    repairs: list[tuple[float, frozenset[str]]] = field(default_factory=list)
+    planned_with: frozenset[str] = frozenset()
+    up: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for i in range(self.nodes):
+            self.up[f"n{i}"] = True
+            self.steadiness.notice(f"n{i}", 0.0, up=True)
+        self.planned_with = self.countable(0.0)
+
+    def countable(self, now: float) -> frozenset[str]:
+        """What a plan may be made with."""
+        return frozenset(n for n in self.up if self.steadiness.counts(n, now))
+
+    def turn(self, name: str, now: float, *, up: bool) -> None:
+        """A node changes; only what changes the plan's inventory is told."""
+        before = self.countable(now)
+        self.up[name] = up
+        self.steadiness.notice(name, now, up=up)
+        if self.countable(now) != before:
+            self.pending = heard(self.pending, now, () if up else (name,))
+
+    def run(self, start: float, end: float, step: float = 0.1) -> None:
+        """Ask at every step, as a loop that sleeps until ``wake`` would."""
+        for tick in range(round((end - start) / step)):
+            now = start + tick * step
+            if self.countable(now) != self.planned_with and self.pending.replan is None:
+                self.pending = heard(self.pending, now)  # a node counts again: no event tells it
+            work, self.pending = decide(self.pending, now)
+            if work.lost:
+                self.repairs.append((now, work.lost))
+            if work.replan:
+                self.replans.append(now)
+                self.planned_with = self.countable(now)
+
+
+def test_half_the_nodes_within_a_second_are_repaired_together_and_planned_once() -> None:
+    """50 nodes go, one every 20 ms: three repairs of what went in half a second, one re-plan."""
+    cluster = Cluster(100)
+    for i in range(50):
+        cluster.run(10 + i * 0.02, 10 + (i + 1) * 0.02, 0.02)
+        cluster.turn(f"n{i}", 10 + (i + 1) * 0.02, up=False)
+    cluster.run(11.02, 40, 0.02)
+    assert frozenset().union(*(names for _, names in cluster.repairs)) == {
+        f"n{i}" for i in range(50)
+    }
+    assert len(cluster.repairs) <= 3
+    assert cluster.repairs[-1][0] <= 11 + REPAIR.longest + 0.02
+    assert cluster.replans == [pytest.approx(11 + REPLAN.quiet, abs=0.05)]
+    assert len(cluster.planned_with) == 50
+
+
+def test_a_hundred_nodes_that_flap_every_ten_seconds_change_the_inventory_once() -> None:
+    """B12: at most one re-plan a minute; here one in half an hour, and one repair of each node."""
+    cluster = Cluster(200)
+    for turn in range(180):
+        now = 10.0 * (turn + 1)
+        for i in range(100):
+            cluster.turn(f"n{i}", now, up=bool(turn % 2))
+        cluster.run(now, now + 10)
+    assert len(cluster.replans) == 1
+    assert len(cluster.planned_with) == 100
+    repaired = Counter(name for _, names in cluster.repairs for name in names)
+    assert repaired == {f"n{i}": 1 for i in range(100)}
+
+
+def test_nodes_that_flap_out_of_step_keep_to_one_replan_a_minute() -> None:
+    """Each with its own phase and slow enough to settle at first: the limit and the doubling."""
+    cluster = Cluster(100)
+    for second in range(1800):
+        now = float(second + 1)
+        for i in range(100):
+            phase = (second + i) % 100
+            if phase in (0, 20):
+                cluster.turn(f"n{i}", now, up=phase == 20)
+        cluster.run(now, now + 1, 0.5)
+    gaps = [b - a for a, b in pairwise(cluster.replans)]
+    assert min(gaps) >= EVERY
+    assert 2 <= len(cluster.replans) <= 31
+
+
+def test_they_are_planned_with_again_when_they_have_stayed() -> None:
+    cluster = Cluster(2)
+    cluster.turn("n0", 10, up=False)
+    cluster.run(10, 30)
+    cluster.turn("n0", 30, up=True)
+    cluster.run(30, 200)
+    assert cluster.planned_with == {"n0", "n1"}
+    assert cluster.replans == [pytest.approx(15, abs=0.2), pytest.approx(95, abs=0.3)]
+
+
+def test_nothing_heard_is_nothing_to_do_and_nothing_to_wait_for() -> None:
+    work, left = decide(Pending(), 5.0)
+    assert (work.lost, work.replan, work.wake) == (frozenset(), False, None)
+    assert left == Pending()
+
+
+@pytest.mark.parametrize(
+    ("now", "lost", "replan", "wake"),
+    [
+        (10.1, set(), False, 10.2),
+        (10.2, {"n"}, False, 15.0),
+        (14.9, {"n"}, False, 15.0),
+        (15.0, {"n"}, True, None),
+    ],
+)
+def test_a_loss_is_repaired_first_and_planned_for_later(
+    now: float, lost: set[str], replan: bool, wake: float | None
+) -> None:
+    work, _ = decide(heard(Pending(), 10.0, ("n",)), now)
+    assert (set(work.lost), work.replan) == (lost, replan)
+    assert work.wake == (None if wake is None else pytest.approx(wake))
+
+
+def test_a_stream_of_events_is_not_waited_out() -> None:
+    pending = Pending()
+    for tick in range(200):
+        pending = heard(pending, tick * 0.1, (f"n{tick}",))
+    assert pending.repair_due == pytest.approx(REPAIR.longest)
+    assert pending.replan_due == pytest.approx(REPLAN.longest)
+
+
+EVENTS = st.lists(
+    st.tuples(st.floats(0.01, 90), st.integers(0, 3), st.booleans()), min_size=1, max_size=40
+)
+
+
+@given(EVENTS)
+def test_every_loss_is_repaired_promptly_and_replans_keep_their_distance(
+    events: list[tuple[float, int, bool]],
+) -> None:
+    pending, now = Pending(), 0.0
+    waiting: dict[str, float] = {}
+    replans: list[float] = []
+    last = 0.0
+    for wait, node, loss in [*events, (REPLAN.longest + EVERY, -1, False)]:
+        end = now + wait
+        work, pending = decide(pending, now)
+        while work.wake is not None and work.wake <= end:
+            now = work.wake
+            work, pending = decide(pending, now)
+            for name in work.lost:
+                assert now - waiting.pop(name) <= REPAIR.longest + 1e-6 < PROMPT
+            replans += [now] if work.replan else []
+        now = end
+        if node >= 0:
+            pending, last = heard(pending, now, (f"n{node}",) if loss else ()), now
+            if loss:
+                waiting.setdefault(f"n{node}", now)
+    assert not waiting
+    assert replans
+    assert last < replans[-1] <= last + REPLAN.longest + EVERY
+    assert all(b - a >= EVERY - 1e-6 for a, b in pairwise(replans))
+    assert (pending.repair, pending.replan, pending.lost) == (None, None, frozenset())
