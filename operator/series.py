@@ -7,10 +7,10 @@ where several are emitted; a rank that repeats rank 0 is left out. ``scraped`` a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from archipelago.operator.signals import NEEDED, Adapter, Scope, Signal, Term
+from archipelago.operator.signals import NEEDED, Adapter, Scope, Signal
 from archipelago.planner.livedemand.faults import Fault, Reason
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ class SeriesKey(NamedTuple):
 
 @dataclass
 class Found:
-    """What the scrapes hold of one source: series, the processes alive, faults."""
+    """What the scrapes hold: series, their keys by name and island, processes alive, faults."""
 
     series: dict[SeriesKey, list[float | None]] = field(default_factory=dict)
+    index: dict[tuple[str, str], list[SeriesKey]] = field(default_factory=dict)
     alive: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
@@ -68,11 +69,14 @@ def find(scrapes: Sequence[Scrape], source: Source) -> Found:
     """Every series of the source, aligned with the scrapes."""
     found = Found()
     names = {n for terms in source.adapter.signals.values() for t in terms for n in t.names}
+    keys: dict[tuple[str, tuple[tuple[str, str], ...]], SeriesKey | None] = {}
     for at, scrape in enumerate(scrapes):
         for sample in scrape.samples:
-            name, part = _split(sample.name, names)
-            if name and _wanted(sample, source, found):
-                _keep(found, _key(name, part, sample, source), at, sample.value, len(scrapes))
+            known = (sample.name, sample.labels)
+            if known not in keys:
+                keys[known] = _key(sample, source, names, found)
+            if (key := keys[known]) is not None:
+                _keep(found, key, at, sample.value, len(scrapes))
     if source.adapter.lazy:
         _count_from_zero(found)
     return found
@@ -86,38 +90,49 @@ def _split(name: str, names: set[str]) -> tuple[str, str]:
     return "", ""
 
 
-def _wanted(sample: Sample, source: Source, found: Found) -> bool:
+def _key(sample: Sample, source: Source, names: set[str], found: Found) -> SeriesKey | None:
+    """Which series a sample belongs to; None for one that does not count."""
+    name, part = _split(sample.name, names)
+    labels = dict(sample.labels)
+    if not name or not _wanted(labels, source, found):
+        return None
+    router = source.adapter.scope is Scope.ROUTER
+    island = ROUTER if router else labels[source.island_label]
+    process = next((labels[one] for one in PROCESS if one in labels), "")
+    named = SCRAPERS | {source.island_label, "le", *PROCESS}
+    rest = tuple(label for label in sample.labels if label[0] not in named)
+    return SeriesKey(name, part, island, process, rest, _bound(labels.get("le")))
+
+
+def _wanted(labels: dict[str, str], source: Source, found: Found) -> bool:
     """Whether a sample is of this model, of rank 0 and of an island of the table."""
     adapter = source.adapter
-    if any(sample.label(name) not in (None, value) for name, value in adapter.only):
+    if any(labels.get(name, value) != value for name, value in adapter.only):
         return False
-    models = [sample.label(name) for name in adapter.model_labels]
-    if source.served and any(models) and not source.served.intersection(filter(None, models)):
+    models = {labels[name] for name in adapter.model_labels if name in labels}
+    if source.served and models and not source.served & models:
         return False
-    island = sample.label(source.island_label)
+    island = labels.get(source.island_label)
     if adapter.scope is Scope.ROUTER or island in source.islands:
         return True
     found.faults.append(Fault(Reason.UNKNOWN_ISLAND, island or "without the label"))
     return False
 
 
-def _key(name: str, part: str, sample: Sample, source: Source) -> SeriesKey:
-    router = source.adapter.scope is Scope.ROUTER
-    island = ROUTER if router else sample.label(source.island_label) or ""
-    process = next((v for v in map(sample.label, PROCESS) if v is not None), "")
-    named = SCRAPERS | {source.island_label, "le", *PROCESS}
-    rest = tuple(label for label in sample.labels if label[0] not in named)
-    bound = sample.label("le")
+def _bound(le: str | None) -> float:
+    """Upper bound of a bucket; NaN where it is no number."""
     try:
-        le = float(bound) if bound is not None else inf
+        return inf if le is None else float(le)
     except ValueError:
-        le = float("nan")
-    return SeriesKey(name, part, island, process, rest, le)
+        return nan
 
 
 def _keep(found: Found, key: SeriesKey, at: int, value: float, scrapes: int) -> None:
     """A value in its place; of two for one place the larger, for both count the same requests."""
-    row = found.series.setdefault(key, [None] * scrapes)
+    row = found.series.get(key)
+    if row is None:
+        row = found.series[key] = [None] * scrapes
+        found.index.setdefault((key.name, key.island), []).append(key)
     before = row[at]
     if before is not None and before != value:
         found.faults.append(Fault(Reason.DUPLICATE_SERIES, where(key)))
@@ -137,11 +152,11 @@ def _count_from_zero(found: Found) -> None:
 
 def missing(found: Found, source: Source) -> tuple[Fault, ...]:
     """Islands of the table that said nothing, and signals that nobody has."""
-    islands = {key.island for key in found.series}
+    islands = {island for _, island in found.index}
     adapter = source.adapter
     expected = source.islands if adapter.scope is Scope.ISLAND else ()
     faults = [Fault(Reason.MISSING_ISLAND, name) for name in expected if name not in islands]
-    names = {key.name for key in found.series}
+    names = {name for name, _ in found.index}
     needed = NEEDED | {s for s in (Signal.DISPATCHED, Signal.COMPLETED) if s in adapter.signals}
     for signal in sorted(needed):
         terms = adapter.signals[signal]
@@ -156,24 +171,15 @@ def chosen_series(
 ) -> list[tuple[SeriesKey, Series]]:
     """Series of a signal; of each term the newest name that the island has."""
     chosen: list[tuple[SeriesKey, Series]] = []
-    islands = {key.island for key in found.series}
+    islands = {island for _, island in found.index}
     for term in source.adapter.signals.get(signal, ()):
         for island in sorted(islands):
             phase = source.islands.get(island)
             if phase is not None and (phase not in phases or phase not in term.phases):
                 continue
-            name = _newest(found, term, island)
-            chosen += [
-                (key, tuple(row))
-                for key, row in sorted(found.series.items())
-                if key.name == name and key.island == island
-            ]
+            keys = next((k for n in term.names if (k := found.index.get((n, island)))), ())
+            chosen += [(key, tuple(found.series[key])) for key in sorted(keys)]
     return chosen
-
-
-def _newest(found: Found, term: Term, island: str) -> str:
-    there = {key.name for key in found.series if key.island == island}
-    return next((name for name in term.names if name in there), "")
 
 
 def where(key: SeriesKey) -> str:

@@ -3,6 +3,7 @@
 import json
 from math import inf
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,14 @@ from archipelago.operator.samples import (
     failed,
     from_exposition,
     from_prometheus,
+    together,
 )
 from archipelago.operator.scraped import Scraped, preferred, scraped
 from archipelago.operator.series import Source
 from archipelago.operator.signals import NEEDED, Scope, Signal, adapters
+from archipelago.perfmodel.lengths import Range, from_samples
 from archipelago.planner.livedemand.buckets import Buckets
+from archipelago.planner.livedemand.demand import Believed, Observed, observed
 from archipelago.planner.livedemand.faults import Fault, Reason
 from archipelago.planner.problem import Phase
 
@@ -58,11 +62,7 @@ def scrape(at: float, pages: dict[str, str]) -> Scrape:
         from_exposition(page.encode(), at, {ISLAND: island, "pod": f"{island}-0"})
         for island, page in pages.items()
     ]
-    return Scrape(
-        at,
-        tuple(sample for part in parts for sample in part.samples),
-        tuple(fault for part in parts for fault in part.faults),
-    )
+    return together(parts, at)
 
 
 def source(engine: str = "vllm", **islands: Phase) -> Source:
@@ -319,6 +319,20 @@ def test_a_prometheus_answer_says_the_same_as_the_page() -> None:
         for s in page.samples
     ]
     assert from_prometheus(vector(rows), 0.0) == page
+
+
+def test_counts_of_engines_become_an_observed_workload() -> None:
+    """64 came in 30 s, all with 15 tokens of prompt; the plan's 300 requests had 50."""
+    found = scraped(
+        [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})], source(a=M)
+    )
+    planned = from_samples([50.0], [6.0])
+    believed = Believed(planned, (Range(0, 30), Range(30, 100)))
+    seen = observed(found.window, believed, np.random.default_rng(0))
+    assert isinstance(seen, Observed)
+    assert seen.rate == pytest.approx(64 / 30)
+    assert seen.rates.value[0] / seen.rate == pytest.approx(60 / 360, abs=0.02)
+    assert seen.lengths.probability @ seen.lengths.output == pytest.approx(6 - 3 * 60 / 360)
 
 
 BAD = [
