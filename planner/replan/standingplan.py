@@ -12,6 +12,7 @@ from archipelago.planner.assemble import label, routes_of, short_name
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.plan import Changes, Group, Island, Plan
 from archipelago.planner.problem import Objective
+from archipelago.planner.replan.restate import unproven
 from archipelago.planner.replan.standing import body_of, group_kind
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def standing_plan(
         groups=groups,
         islands=islands,
         routes=routes,
+        certificate=unproven(settled.theta),
         changes=_changes(standing, seats.changed),
         interval=None,
     )
@@ -149,6 +151,9 @@ def _unused(group: Group) -> Group:
 
 
 def _changes(standing: Standing, changed: frozenset[str]) -> Changes:
-    """Nobody moves: an island that changes phase stands where it stood."""
-    names = tuple(island.name for island in standing.plan.islands if island.name not in changed)
-    return Changes(names, (), (), (), 0)
+    """An island that changes phase stops and starts, under its name and where it stood."""
+    kept = tuple(island.name for island in standing.plan.islands if island.name not in changed)
+    gpus = {group.name: group.gpus for group in standing.plan.groups}
+    moved = sum(gpus[i.group] for i in standing.plan.islands if i.name in changed)
+    names = tuple(sorted(changed))
+    return Changes(kept, names, names, (), moved)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.plan import MILLION, Plan
-from archipelago.planner.problem import Objective
 from archipelago.planner.replan.facts import Limits, Reached, RoleSwitch, Rung
 from archipelago.planner.replan.headroom import TAIL, load_of, mean_rates
+from archipelago.planner.replan.restate import restated
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import Standing, stand
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.plan import Plan
 
 CERTAIN = 1e-9
 """Gain below which another table is no better than rounding."""
@@ -42,7 +41,7 @@ class Scale:
     def keep(self) -> Reached:
         """The published table."""
         unserved = load_of(self.standing).unserved(self.mean[0])
-        plan = stated(self.standing.problem, self.standing.plan, self.theta)
+        plan = restated(self.standing, self.theta)
         return Reached(Rung.KEEP, self.theta, _low(self.over), unserved=unserved, plan=plan)
 
     def judge(
@@ -55,7 +54,8 @@ class Scale:
     ) -> Reached:
         """A candidate on the same draws; as good as keeping where there is none."""
         if plan is None:
-            return replace(self.keep(), rung=rung, plan=None, note="no table")
+            nothing = Reached(rung, self.theta, _low(self.over), note="no table")
+            return replace(nothing, unserved=load_of(self.standing).unserved(self.mean[0]))
         load = load_of(standing or self.standing, plan)
         theta = float(load.headroom(self.mean)[0])
         each = load.headroom(self.draws)
@@ -68,7 +68,7 @@ class Scale:
             disruption,
             changed,
             load.unserved(self.mean[0]),
-            plan=stated(self.standing.problem, plan, theta),
+            plan=plan,
         )
 
 
@@ -141,29 +141,6 @@ def flip_seconds(
             online = switch.get(group.model) is RoleSwitch.ONLINE
             total += group.gpus * (limits.online if online else limits.restart)
     return total
-
-
-def stated(problem: PlanningProblem, plan: Plan, theta: float) -> Plan:
-    """The plan with theta and its groups' rates on the observed demand; routes stay.
-
-    A theta that knows no end (no demand) is stated as what was planned.
-    """
-    if not np.isfinite(theta):
-        return plan
-    rates = {group.name: np.zeros(len(group.rates)) for group in plan.groups}
-    for model in problem.models:
-        ask = (model.rate or 0.0) * model.lengths.moments(model.ranges).probability
-        place = {span: j for j, span in enumerate(model.ranges)}
-        for route in plan.routes:
-            j = place.get(route.range) if route.model == model.name else None
-            for pair in route.pairs if j is not None else ():
-                for name in {pair.prefill, pair.decode}:
-                    rates[name][j] += ask[j] * theta * pair.weight / MILLION
-    groups = tuple(replace(g, rates=tuple(rates[g.name].tolist())) for g in plan.groups)
-    throughput = theta * sum(model.rate or 0.0 for model in problem.models)
-    return replace(
-        plan, groups=groups, theta=theta, throughput=throughput, objective=Objective.HEADROOM
-    )
 
 
 def _gain(new: float, old: float) -> float:
