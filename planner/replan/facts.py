@@ -114,7 +114,8 @@ class Reached:
     of service meanwhile [GPU-s]. ``changed``: islands that change phase, move, start or stop.
     ``bound_only``: theta is a proven bound of what could be reached; nothing was planned.
     ``unserved``: share of the observed requests without a route. ``plan``: the table; None where
-    there is none, and ``note`` says why.
+    there is none, and ``note`` says why. That of ``KEEP`` is as it was published, for the demand of
+    that time (``restate.restated``).
     """
 
     rung: Rung

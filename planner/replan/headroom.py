@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from archipelago.planner.plan import Plan
     from archipelago.planner.problem import PlanningProblem
     from archipelago.planner.replan.standing import Standing
+    from archipelago.planner.template import Template
 
 TAIL = 0.05
 """Probability below the lower end of a 90 % interval."""
@@ -83,6 +84,25 @@ def load_of(standing: Standing, plan: Plan | None = None) -> Load:
     blocks += [[row] for row in _links(standing, plan, first)]
     routed = np.any([*shares.values(), np.zeros(first[""])], axis=0)
     return _stacked(blocks, np.asarray(routed, dtype=bool))
+
+
+def fittest(standing: Standing) -> dict[str, Template]:
+    """Of every group the operating point that is used least by the published table.
+
+    The one that the group's headroom goes by; groups that could serve nothing have none.
+    """
+    first = _first(standing.problem)
+    shares = _shares(standing.problem, standing.plan, first)
+    mean = mean_rates(standing.problem)
+    found = {}
+    for group in standing.plan.groups:
+        of = slice(first[group.model], first[group.model] + len(group.rates))
+        rates = (shares[group.name] * mean)[of]
+        choices = standing.choices(group)
+        if choices:
+            loads = [float((np.minimum(t.rows, NEVER) @ rates).max()) for t in choices]
+            found[group.name] = choices[int(np.argmin(loads))]
+    return found
 
 
 def _never(ranges: int) -> FloatArray:

@@ -6,7 +6,8 @@ where they are. In their place
     sum over the templates c of a body  n_c = islands of the body
     sum over kinds  (islands of the kind beyond those that stand) <= F
 
-F = 0 is a reroute: with one operating point per kind a linear program, else a small integer one.
+F = 0 is a reroute. Groups keep the operating point that their headroom goes by, so that a reroute
+is a linear program, and nothing but weights differs; phases that are new to a body choose theirs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from archipelago.planner.columns import THETA, KindColumn, Program
 from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.program import build_program
+from archipelago.planner.replan.headroom import fittest
 from archipelago.planner.replan.standing import body_of
 from archipelago.planner.replan.standingplan import standing_plan
 from archipelago.planner.rows import standing_rows
@@ -34,15 +36,16 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.plan import Plan
     from archipelago.planner.replan.standing import Standing
+    from archipelago.planner.template import Template
 
-GAP = 1e-3
-"""Gap of a flip's two solves: a reroute with more flips is worth less than that."""
-NODES = 200
-"""Branch-and-bound nodes of one; a limit of nodes, not of seconds, gives equal answers anywhere."""
+GAP = 2e-3
+"""Of the flips: far below any gain that is acted on."""
+NODES = 50
+"""Branch-and-bound nodes; a limit of nodes, not of seconds, gives equal answers anywhere."""
 SECONDS = 10.0
 """Far beyond what so few nodes take."""
-FEWEST = 1e-4
-"""Part of theta that fewer flips may cost."""
+FEWEST = 3e-3
+"""Part of theta that F flips must add to be worth one solution's choice over another's."""
 
 
 def rerouted(standing: Standing) -> Plan | None:
@@ -63,24 +66,36 @@ def flipped(standing: Standing, most: int) -> tuple[Plan, frozenset[str]] | None
 
 
 def _best(standing: Standing, flips: int) -> tuple[Plan, frozenset[str]] | None:
-    program = _program(standing, others=flips > 0)
+    homes = _homes(standing)
+    new = [t for t in standing.templates if kind_of(t) not in standing.kinds]
+    program = _program(standing, (*homes, *(new if flips else ())))
+    groups = {group.name: group.islands for group in standing.plan.groups}
+    stand = [sum(groups[name] for name in homes.get(t, ())) for t in program.templates]
     try:
-        counts = _counts(program, standing, flips)
-        if counts is None:
-            return None
+        counts = np.array(stand, dtype=np.int64)
+        if flips:
+            counts = _flipped(program, standing, flips, counts)
         settled = settle(standing.problem, program, counts)
     except SolverError:
         return None
-    return standing_plan(standing, program, counts, settled)
+    of = {c: homes.get(t, []) for c, t in enumerate(program.templates)}
+    return standing_plan(standing, program, counts, settled, of)
 
 
-def _program(standing: Standing, *, others: bool) -> Program:
-    """The rows; ``others``: with templates of phases in which no island of the body stands."""
-    kinds = standing.kinds
-    templates = tuple(t for t in standing.templates if others or kind_of(t) in kinds)
+def _homes(standing: Standing) -> dict[Template, list[str]]:
+    """The groups that stand at each operating point."""
+    found: dict[Template, list[str]] = {}
+    for name, template in fittest(standing).items():
+        found.setdefault(template, []).append(name)
+    return found
+
+
+def _program(standing: Standing, templates: tuple[Template, ...]) -> Program:
+    """The rows over these templates, in the order of their keys."""
+    templates = tuple(sorted(templates, key=lambda t: t.key))
+    kinds, bodies = standing.kinds, standing.bodies
     bare = replace(standing.problem, running=(), budget_per_hour=None)
     program = build_program(bare, templates)
-    bodies = standing.bodies
     upper = np.array([float(bodies[body_of(kind_of(t))]) for t in templates])
     gpus = {kind_of(t): t.gpus for t in templates}
     columns = tuple(KindColumn(kind, kinds[kind], gpus[kind]) for kind in kinds if kind in gpus)
@@ -90,10 +105,14 @@ def _program(standing: Standing, *, others: bool) -> Program:
 
 def _stand(standing: Standing, program: Program) -> Iterator[tuple[list[int], int]]:
     """Templates of every body, and its islands."""
-    for body, islands in standing.bodies.items():
+    usable = {kind_of(t) for t in program.templates}
+    for body in standing.bodies:
         mine = [c for c, t in enumerate(program.templates) if body_of(kind_of(t)) == body]
+        count = sum(
+            n for kind, n in standing.kinds.items() if kind in usable and body_of(kind) == body
+        )
         if mine:
-            yield mine, islands
+            yield mine, count
 
 
 def _flips(program: Program) -> FloatArray:
@@ -101,19 +120,15 @@ def _flips(program: Program) -> FloatArray:
     return np.asarray(program.disruption > 0, dtype=np.float64)
 
 
-def _counts(program: Program, standing: Standing, flips: int) -> NDArray[np.int64] | None:
-    """Islands of every template: most theta, then fewest flips; None where none serves all."""
-    if not flips and len(program.templates) == len(program.kinds):
-        return np.array([standing.kinds[kind_of(t)] for t in program.templates], dtype=np.int64)
-    limited = program.at_most(_flips(program), float(flips))
-    effort = Effort(GAP, SECONDS, standing.problem.solver.seed, NODES)
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
-    found = solve(limited, question(limited, cost), effort)
+def _flipped(
+    program: Program, standing: Standing, most: int, stand: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Islands of every template: most theta, less a little for every flip."""
+    each = _flips(program)
+    limited = program.at_most(each, float(most))
+    asked = question(limited, each * (FEWEST / most))
+    asked.cost[THETA] = -1.0
+    found = solve(limited, asked, Effort(GAP, SECONDS, standing.problem.solver.seed, NODES))
     if found is None:
-        return None
-    if flips:
-        asked = question(limited, _flips(program))
-        asked.lower[THETA] = found.values[THETA] * (1 - FEWEST)
-        found = solve(limited, asked, effort, start=found.values) or found
+        return stand
     return np.rint(found.values[1 : program.first_pair]).astype(np.int64)

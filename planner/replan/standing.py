@@ -54,17 +54,19 @@ class Standing:
             count[body_of(kind)] += islands
         return count
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of all islands."""
-        return sum(group.gpus * group.islands for group in self.plan.groups)
+    @cached_property
+    def _by_kind(self) -> dict[Kind, list[Template]]:
+        found: dict[Kind, list[Template]] = {}
+        for template in self.templates:
+            found.setdefault(kind_of(template), []).append(template)
+        return found
 
     def choices(self, group: Group) -> tuple[Template, ...]:
         """Templates whose rows say what an island of the group serves: any of them may.
 
         Operating points up to the batch that its engine admits; the smallest where all are larger.
         """
-        mine = [t for t in self.templates if kind_of(t) == group_kind(group)]
+        mine = self._by_kind.get(group_kind(group), [])
         within = [t for t in mine if t.max_batch <= group.max_batch]
         return tuple(within or sorted(mine, key=lambda t: t.max_batch)[:1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,13 @@ from archipelago.planner.replan.restate import unproven
 from archipelago.planner.replan.standing import body_of, group_kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from archipelago.planner.columns import Program
     from archipelago.planner.evaluate import Evaluation
-    from archipelago.planner.replan.standing import Body, Standing
+    from archipelago.planner.replan.standing import Standing
     from archipelago.planner.settle import Settled, Used
     from archipelago.planner.template import Template
 
@@ -34,15 +35,20 @@ class _Seats:
 
 
 def standing_plan(
-    standing: Standing, program: Program, counts: NDArray[np.int64], settled: Settled
+    standing: Standing,
+    program: Program,
+    counts: NDArray[np.int64],
+    settled: Settled,
+    homes: Mapping[int, Sequence[str]],
 ) -> tuple[Plan, frozenset[str]]:
     """The table, and the islands that change phase in it.
 
+    ``homes``: by template, the standing groups that are of it.
     Names of islands stay, those of groups as well where the kind has one. Groups that serve nothing
     stay in the table without a route: their islands stand.
     """
-    seats = _seated(standing, program.templates, counts)
-    names = _names(standing, program.templates, seats.islands)
+    seats = _seated(standing, program.templates, counts, homes)
+    names = _names(standing, program.templates, seats.islands, homes)
     used = {u.index: (u, e) for u, e in zip(settled.used, settled.evaluations, strict=True)}
     groups = tuple(
         replace(
@@ -72,44 +78,50 @@ def standing_plan(
 
 
 def _seated(
-    standing: Standing, templates: tuple[Template, ...], counts: NDArray[np.int64]
+    standing: Standing,
+    templates: tuple[Template, ...],
+    counts: NDArray[np.int64],
+    homes: Mapping[int, Sequence[str]],
 ) -> _Seats:
-    """Islands keep their phase as far as the counts allow; the last of a kind change it."""
-    pool: dict[Body, dict[object, list[Island]]] = defaultdict(lambda: defaultdict(list))
+    """Islands stay in their group, else in their phase, as far as the counts allow."""
     kinds = {group.name: group_kind(group) for group in standing.plan.groups}
-    for island in standing.plan.islands:
-        kind = kinds[island.group]
-        pool[body_of(kind)][kind].append(island)
-    seats: dict[int, list[Island]] = {}
-    for c in np.flatnonzero(counts).tolist():
-        waiting = pool[body_of(kind_of(templates[c]))][kind_of(templates[c])]
-        seats[c], waiting[:] = waiting[: counts[c]], waiting[counts[c] :]
-    changed = []
-    for c, members in seats.items():
-        for waiting in pool[body_of(kind_of(templates[c]))].values():
-            while len(members) < counts[c] and waiting:
-                members.append(waiting.pop())
-                changed.append(members[-1].name)
-    return _Seats(seats, frozenset(changed))
+    waiting = {island.name: island for island in standing.plan.islands}
+    seats: dict[int, list[Island]] = {c: [] for c in np.flatnonzero(counts).tolist()}
+
+    def seat(c: int, chosen: list[Island]) -> list[Island]:
+        taken = chosen[: int(counts[c]) - len(seats[c])]
+        seats[c] += taken
+        for island in taken:
+            del waiting[island.name]
+        return taken
+
+    for c in seats:
+        seat(c, [i for i in waiting.values() if i.group in homes.get(c, ())])
+    for c in seats:
+        seat(c, [i for i in waiting.values() if kinds[i.group] == kind_of(templates[c])])
+    changed: list[Island] = []
+    for c in seats:
+        body = body_of(kind_of(templates[c]))
+        changed += seat(
+            c, [i for i in reversed(waiting.values()) if body_of(kinds[i.group]) == body]
+        )
+    return _Seats(seats, frozenset(island.name for island in changed))
 
 
 def _names(
-    standing: Standing, templates: tuple[Template, ...], seats: dict[int, list[Island]]
+    standing: Standing,
+    templates: tuple[Template, ...],
+    seats: dict[int, list[Island]],
+    homes: Mapping[int, Sequence[str]],
 ) -> dict[int, str]:
-    """The name of the standing group with most of the islands, else one like the planner's."""
-    taken: set[str] = set()
+    """The name of the first standing group of the template, else one like the planner's."""
+    taken = {group.name for group in standing.plan.groups}
     names = {}
-    kinds = {group.name: group_kind(group) for group in standing.plan.groups}
     for c in seats:
         template = templates[c]
-        own = [n for n, kind in kinds.items() if kind == kind_of(template) and n not in taken]
-        fresh = [
-            short_name(template),
-            label(short_name(template), str(template.parallelism), f"b{template.max_batch}"),
-        ]
-        names[c] = next(
-            n for n in (*own, *fresh) if n not in taken and (n in own or n not in kinds)
-        )
+        short = short_name(template)
+        fresh = (short, label(short, str(template.parallelism), f"b{template.max_batch}"))
+        names[c] = next(iter(homes.get(c) or [n for n in fresh if n not in taken]))
         taken.add(names[c])
     return names
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from archipelago.planner.replan.facts import Limits, Reached, RoleSwitch, Rung
 from archipelago.planner.replan.headroom import TAIL, load_of, mean_rates
-from archipelago.planner.replan.restate import restated
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import Standing, stand
 
@@ -41,8 +40,9 @@ class Scale:
     def keep(self) -> Reached:
         """The published table."""
         unserved = load_of(self.standing).unserved(self.mean[0])
-        plan = restated(self.standing, self.theta)
-        return Reached(Rung.KEEP, self.theta, _low(self.over), unserved=unserved, plan=plan)
+        return Reached(
+            Rung.KEEP, self.theta, _low(self.over), unserved=unserved, plan=self.standing.plan
+        )
 
     def judge(
         self,

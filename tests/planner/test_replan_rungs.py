@@ -12,6 +12,7 @@ from archipelago.planner.problem import Phase
 from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
 from archipelago.planner.replan.headroom import load_of, mean_rates
 from archipelago.planner.replan.repair import Unrepairable, repair
+from archipelago.planner.replan.restate import restated
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import Standing
 from archipelago.planner.replan.weigh import weigh, weigh_bound
@@ -134,10 +135,9 @@ def test_a_bound_says_how_much_reshaping_could_gain() -> None:
 
 def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
     """Theta 4/3 at 15 req/s is 20 req/s in all, 10 of them on either prefill island."""
-    keep = weigh(paper.two_pools(), Limits())[0]
-    assert keep.plan is not None
-    assert keep.plan.throughput == pytest.approx(20.0)
-    found = {g.name: sum(g.rates) for g in keep.plan.groups}
+    table = restated(paper.two_pools(), 4 / 3)
+    assert table.throughput == pytest.approx(20.0)
+    found = {g.name: sum(g.rates) for g in table.groups}
     assert found == pytest.approx({"slow": 10.0, "fast": 10.0, "d": 20.0})
 
 
