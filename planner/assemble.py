@@ -83,7 +83,7 @@ def assemble(
         cost_per_hour=cost,
         groups=groups,
         islands=placement.islands,
-        routes=_routes(problem, program, names, settled),
+        routes=routes_of(problem, program, names, settled),
         unservable=missing,
         exclusions=catalogue.exclusions,
         rented=placement.rented,
@@ -154,22 +154,23 @@ def _group(name: str, used: Used, evaluation: Evaluation, theta: float) -> Group
 def _group_names(used: tuple[Used, ...]) -> list[str]:
     """Readable names, longer only where several groups would share one."""
     templates = [u.template for u in used]
-    short = [_short_name(template) for template in templates]
+    short = [short_name(template) for template in templates]
     seen = Counter(short)
     return [
-        name if seen[name] == 1 else _label(name, str(t.parallelism), f"b{t.max_batch}")
+        name if seen[name] == 1 else label(name, str(t.parallelism), f"b{t.max_batch}")
         for name, t in zip(short, templates, strict=True)
     ]
 
 
-def _short_name(template: Template) -> str:
+def short_name(template: Template) -> str:
+    """Model, pools, class, size and phase: what a group is called where nothing shares it."""
     pools = [part.pool for part in template.sections]
     place = [] if template.domain_class == DEFAULT_CLASS else [template.domain_class]
     size = "-".join(f"{part.gpus}g" for part in template.sections)
-    return _label(template.model, *pools, *place, size, str(template.phase))
+    return label(template.model, *pools, *place, size, str(template.phase))
 
 
-def _label(*parts: str) -> str:
+def label(*parts: str) -> str:
     """Parts joined by dashes, within a label's length with room for an island's number."""
     name = "-".join(parts)
     room = NAME_LIMIT - len("-99999")
@@ -179,9 +180,10 @@ def _label(*parts: str) -> str:
     return f"{name[: room - 9].rstrip('-')}-{digest}"
 
 
-def _routes(
+def routes_of(
     problem: PlanningProblem, program: Program, names: list[str], settled: Settled
 ) -> tuple[Route, ...]:
+    """The routes of settled shares; ``names``: of the groups, in the order of ``settled.used``."""
     name_of = {u.index: name for name, u in zip(names, settled.used, strict=True)}
     routes = []
     for d, demand in enumerate(program.demands):

@@ -15,7 +15,7 @@ from archipelago.planner.packing import capacity, classes_of, island_sizes
 from archipelago.planner.problem import STAGES, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -101,6 +101,34 @@ def all_rows(program: Program, problem: PlanningProblem, deadline: Deadline = EN
     _kind_rows(rows, program)
     before = rows.count
     _cover_rows(rows, program)
+    return _written(program, rows, before)
+
+
+def standing_rows(
+    program: Program,
+    problem: PlanningProblem,
+    stand: Iterable[tuple[Sequence[int], int]],
+) -> Program:
+    """The program for islands that stand: none is added or removed, at most they change phase.
+
+    ``stand``: templates that the same islands can be, and how many of those there are. Those rows
+    and the cover rows come last, so that ``without_cover`` leaves both out.
+    """
+    rows = _Rows(ENDLESS)
+    _demand_rows(rows, program)
+    _flow_rows(rows, program)
+    _capacity_rows(rows, program)
+    _idle_rows(rows, program)
+    _link_rows(rows, program, problem)
+    _kind_rows(rows, program)
+    before = rows.count
+    for templates, count in stand:
+        rows.one([(1 + c, 1.0) for c in templates], lower=float(count), upper=float(count))
+    _cover_rows(rows, program)
+    return _written(program, rows, before)
+
+
+def _written(program: Program, rows: _Rows, before: int) -> Program:
     return replace(
         program,
         matrix=rows.matrix(program.columns),

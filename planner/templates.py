@@ -21,13 +21,13 @@ from archipelago.planner.strategy import Progress, quiet
 from archipelago.planner.template import Template
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     from archipelago.perfmodel.calibration import Calibration
     from archipelago.planner.kinds import Kind
     from archipelago.planner.problem import Phase, PlanningProblem
 
-__all__ = ["Bench", "Catalogue", "Template", "build_catalogue"]
+__all__ = ["Bench", "Catalogue", "Template", "benchmarked", "build_catalogue"]
 
 
 Bench: TypeAlias = "dict[Hashable, list[Template] | Unusable]"
@@ -80,6 +80,25 @@ def build_catalogue(
     kept, dominated = _prune(found, running, deadline)
     exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
     return Catalogue(tuple(kept), tuple(exclusions), _nearest(missed))
+
+
+def benchmarked(
+    wanted: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
+) -> tuple[Template, ...]:
+    """The templates of given shapes; of each kind, the operating points worth having.
+
+    Shapes that could serve nothing are left out.
+    """
+    found: list[Template] = []
+    known: Bench = {}
+    for shape in wanted:
+        if shape.silicon not in known:
+            known[shape.silicon] = _outcome(shape, calibrations)
+        answer = known[shape.silicon]
+        if not isinstance(answer, Unusable):
+            found.extend(_placed(template, shape) for template in answer)
+    found.sort(key=lambda t: (t.model, t.pool, t.domain_class))
+    return tuple(_prune(found, {kind_of(t) for t in found}, ENDLESS)[0])
 
 
 def _outcome(shape: Shape, calibrations: tuple[Calibration, ...]) -> list[Template] | Unusable:

@@ -1,0 +1,145 @@
+"""Seconds of one re-planning decision (keep, reroute, flip) on standing fleets, with its parts.
+
+    python -m benchmarks.replan [--repeats N] [--only NAME ...]
+
+The plan is that of the frozen instance at its own demand; the demand observed is the same rate with
+longer prompts. A decision is everything from the observation on: benchmarking the standing bodies
+for the observed lengths, headroom on 200 draws, both programs, the policy. Medians of the repeats;
+``templates`` is the part until all templates are there. CPU seconds say what a busy machine hides,
+and the bar is on those, for fleets of up to 1,000 islands: exit code 1 when a median misses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from archipelago.planner.plan import Planned
+from archipelago.planner.replan.facts import Limits, Observation, State
+from archipelago.planner.replan.headroom import mean_rates
+from archipelago.planner.replan.standing import stand
+from archipelago.planner.replan.window import replan
+from archipelago.planner.strategies.exact import ExactStrategy
+from benchmarks.instances import INSTANCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from archipelago.perfmodel.lengths import LengthDistribution
+    from archipelago.planner.plan import Plan
+    from archipelago.planner.problem import PlanningProblem
+
+NAMES = ("thesis-a-conversation", "fleet-10k", "fleet-5x4-20k-deepseek")
+BAR = 0.25
+"""CPU seconds of a decision at 1,000 islands [s]."""
+MOST = 1000
+"""Islands that the bar speaks of; larger fleets are shown without one."""
+DRAWS = 200
+SPREAD = 0.03
+"""Standard deviation of the logarithm of every range's rate: a minute of 1,000 requests."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fleet, measured; times in seconds."""
+
+    name: str
+    islands: int
+    ranges: int
+    seconds: float
+    cpu: float
+    templates: float
+    rungs: tuple[float, ...]
+
+    @property
+    def missed(self) -> bool:
+        """Whether the bar speaks of this fleet, and is missed."""
+        return self.islands <= MOST and self.cpu > BAR
+
+    def __str__(self) -> str:
+        mark = "  MISSED" if self.missed else ""
+        reached = " ".join(f"{theta:.4f}" for theta in self.rungs)
+        return (
+            f"{self.name:26} {self.islands:>7} {self.ranges:>6} {self.seconds * 1e3:>7.0f} "
+            f"{self.cpu * 1e3:>7.0f} {self.templates * 1e3:>12.0f}   {reached}{mark}"
+        )
+
+
+def longer(lengths: LengthDistribution) -> LengthDistribution:
+    """The same lengths with more weight on the longer half, as p * l^0.3."""
+    weight = lengths.probability * np.maximum(lengths.length, 1.0) ** 0.3
+    return replace(lengths, probability=weight / weight.sum())
+
+
+def observed(problem: PlanningProblem, plan: Plan) -> PlanningProblem:
+    """70 % of what the plan sustains, with longer prompts."""
+    models = tuple(
+        replace(
+            model,
+            lengths=longer(model.lengths),
+            rate=0.7 * plan.theta * problem.weight(model),
+        )
+        for model in problem.models
+    )
+    return replace(problem, models=models, minimise_cost=False)
+
+
+def timed(work: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median seconds of the repeats: on the clock, and of the processor."""
+    found = []
+    for _ in range(repeats):
+        start, cpu = time.perf_counter(), time.process_time()
+        work()
+        found.append((time.perf_counter() - start, time.process_time() - cpu))
+    clock, processor = (statistics.median(column) for column in zip(*found, strict=True))
+    return clock, processor
+
+
+def measure(name: str, repeats: int) -> Row:
+    """Plan, shift the demand, decide again and again."""
+    problem = next(i for i in INSTANCES if i.name == name).build()
+    outcome = ExactStrategy().plan(problem)
+    if not isinstance(outcome, Planned):
+        raise SystemExit(f"{name}: {outcome.message}")
+    plan, demand = outcome.plan, observed(problem, outcome.plan)
+    mean = mean_rates(demand)
+    random = np.random.default_rng(0)
+    draws = mean * random.lognormal(0.0, SPREAD, (DRAWS, len(mean)))
+    seen = Observation(demand, plan, draws)
+    seconds, cpu = timed(lambda: replan(seen, State(), 0.0, Limits()), repeats)
+    _, built = timed(lambda: stand(demand, plan), repeats)
+    rungs = replan(seen, State(), 0.0, Limits()).reached
+    return Row(
+        name,
+        len(plan.islands),
+        len(mean),
+        seconds,
+        cpu,
+        built,
+        tuple(reached.theta for reached in rungs),
+    )
+
+
+def main() -> None:
+    """Print one line per fleet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=NAMES)
+    options = parser.parse_args()
+    head = ("islands", "ranges", "ms", "CPU ms", "templates ms")
+    print(f"{'fleet':26} {head[0]:>7} {head[1]} {head[2]:>7} {head[3]:>7} {head[4]:>12}   theta of")
+    rows = []
+    for name in options.only:
+        rows.append(measure(name, options.repeats))
+        print(rows[-1], flush=True)
+    sys.exit(any(row.missed for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Islands that stand, and what they could be without moving a GPU.
+
+A *body* is an island without its phase: model, domain class, GPUs by pool, parallelism. Templates
+of one body are what its islands can be by a change of phase; templates of one body and phase are
+operating points of an engine, which need no restart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+from archipelago.planner.kinds import kind_of
+from archipelago.planner.replan.facts import RoleSwitch
+from archipelago.planner.shapes import Shape
+from archipelago.planner.templates import benchmarked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from archipelago.perfmodel.parallelism import Parallelism
+    from archipelago.planner.kinds import Kind
+    from archipelago.planner.plan import Group, Plan
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.template import Template
+
+Body: TypeAlias = "tuple[str, str, tuple[tuple[str, int], ...], Parallelism]"
+"""Model, domain class, GPUs by pool, parallelism."""
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """A table's islands under the observed demand, with the templates of their bodies."""
+
+    problem: PlanningProblem
+    plan: Plan
+    templates: tuple[Template, ...]
+
+    @cached_property
+    def kinds(self) -> Counter[Kind]:
+        """Islands of every kind."""
+        count: Counter[Kind] = Counter()
+        for group in self.plan.groups:
+            count[group_kind(group)] += group.islands
+        return count
+
+    @cached_property
+    def bodies(self) -> Counter[Body]:
+        """Islands of every body."""
+        count: Counter[Body] = Counter()
+        for kind, islands in self.kinds.items():
+            count[body_of(kind)] += islands
+        return count
+
+    @cached_property
+    def _by_kind(self) -> dict[Kind, list[Template]]:
+        found: dict[Kind, list[Template]] = {}
+        for template in self.templates:
+            found.setdefault(kind_of(template), []).append(template)
+        return found
+
+    def choices(self, group: Group) -> tuple[Template, ...]:
+        """Templates whose rows say what an island of the group serves: any of them may.
+
+        Operating points up to the batch that its engine admits; the smallest where all are larger.
+        """
+        mine = self._by_kind.get(group_kind(group), [])
+        within = [t for t in mine if t.max_batch <= group.max_batch]
+        return tuple(within or sorted(mine, key=lambda t: t.max_batch)[:1])
+
+
+def group_kind(group: Group) -> Kind:
+    """The kind of a group's islands."""
+    parts = tuple((part.pool, part.gpus) for part in group.sections)
+    return group.model, group.domain_class, parts, group.phase, group.parallelism
+
+
+def body_of(kind: Kind) -> Body:
+    """A kind without its phase."""
+    model, domain_class, parts, _, parallelism = kind
+    return model, domain_class, parts, parallelism
+
+
+def stand(
+    problem: PlanningProblem,
+    plan: Plan,
+    switch: Mapping[str, RoleSwitch] | None = None,
+    templates: tuple[Template, ...] | None = None,
+) -> Standing:
+    """The plan's islands, benchmarked anew for the lengths of the observed demand.
+
+    ``switch``: by model, how its engine changes phase; models that cannot keep their phases.
+    ``templates``: of their bodies, where they are known.
+    """
+    if templates is None:
+        wanted = list(_shapes(problem, plan, switch or {}))
+        templates = benchmarked(wanted, problem.calibrations)
+    return Standing(problem, plan, templates)
+
+
+def _shapes(
+    problem: PlanningProblem, plan: Plan, switch: Mapping[str, RoleSwitch]
+) -> Iterator[Shape]:
+    pools = {pool.name: pool for pool in problem.pools}
+    demands = {model.name: model for model in problem.models}
+    seen = set()
+    for group in plan.groups:
+        model, domain_class, parts, parallelism = body_of(group_kind(group))
+        sections = tuple((pools[name], gpus) for name, gpus in parts)
+        fixed = switch.get(model) is RoleSwitch.NONE
+        others = () if fixed else demands[model].phases
+        for phase in dict.fromkeys((group.phase, *others)):
+            kind = model, domain_class, parts, phase, parallelism
+            if kind not in seen:
+                seen.add(kind)
+                yield Shape(demands[model], sections, domain_class, parallelism, phase)

@@ -1,0 +1,325 @@
+"""Decisions over windows: which rung, when it is held back, and that noise moves nothing."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from archipelago.planner.plan import Plan
+from archipelago.planner.problem import Phase
+from archipelago.planner.replan.decide import decide
+from archipelago.planner.replan.facts import (
+    Act,
+    Decision,
+    Limits,
+    Mode,
+    Observation,
+    Reached,
+    Rung,
+    State,
+    Trigger,
+)
+from archipelago.planner.replan.standing import Standing
+from archipelago.planner.replan.window import Help, replan
+from tests.planner import standing as paper
+
+SAFE = Limits(tolerance=0.05, hysteresis=0.0, windows=(2, 3), confirm=1)
+TABLE = paper.one_and_three().plan
+ISLAND = frozenset({"d-2"})
+
+
+def reached(rung: Rung, low: float, keep: float = 1.0, **more: object) -> Reached:
+    """A rung with this headroom, certain, over a table with another."""
+    gain = low / keep - 1
+    facts = {"plan": TABLE, "gain": gain, "gain_low": gain} | more
+    return Reached(rung, low, low, **facts)  # type: ignore[arg-type]
+
+
+def seen(*lows: float, keep: float, **more: object) -> Observation:
+    """A window in which keep, reroute, flip ... reach these headrooms."""
+    rungs = tuple(
+        reached(
+            rung,
+            low,
+            keep,
+            changed=ISLAND if rung > Rung.REROUTE else frozenset(),
+            disruption=157.0 if rung > Rung.REROUTE else 0.0,
+        )
+        for rung, low in zip(Rung, (keep, *lows), strict=False)
+    )
+    return Observation(paper.problem(), TABLE, rungs=rungs, **more)  # type: ignore[arg-type]
+
+
+def windows(
+    observations: list[Observation], limits: Limits = SAFE, state: State | None = None
+) -> list[Decision]:
+    """Decisions of windows of 60 s, the published table never changing."""
+    found: list[Decision] = []
+    for i, window in enumerate(observations):
+        last = found[-1].state if found else state or State()
+        found.append(decide(window, last, 60.0 * i, limits))
+    return found
+
+
+# --- safety ---
+
+
+def test_enough_headroom_is_kept() -> None:
+    """1 / 0.8 = 1.25 and a hundredth more."""
+    assert windows([seen(1.26, 1.26, keep=1.26)])[0].rung is Rung.KEEP
+
+
+def test_the_lowest_rung_that_restores_safety_is_taken() -> None:
+    """A flip would reach more, but other weights suffice."""
+    found = windows([seen(1.3, 2.0, keep=1.2)])[0]
+    assert (found.rung, found.trigger) == (Rung.REROUTE, Trigger.SAFETY)
+    assert found.plan is TABLE
+
+
+def test_a_flip_is_taken_where_weights_do_not_suffice() -> None:
+    found = windows([seen(1.22, 1.3, keep=1.2)])[0]
+    assert (found.rung, found.trigger) == (Rung.FLIP, Trigger.SAFETY)
+
+
+def test_the_best_there_is_says_how_much_of_the_demand_fits() -> None:
+    found = windows([seen(0.7, 0.9, keep=0.6)])[0]
+    assert found.rung is Rung.FLIP
+    assert found.degraded == pytest.approx(0.9)
+    assert "90.0% of the demand fits" in found.message
+
+
+def test_one_unsafe_window_restarts_nobody() -> None:
+    """Nor the second of two that are not in a row; an overload now does at once."""
+    twice = replace(SAFE, confirm=2)
+    unsafe, safe = seen(1.2, 1.3, keep=1.2), seen(1.3, 1.3, keep=1.3)
+    rungs = [d.rung for d in windows([unsafe, safe, unsafe, unsafe], twice)]
+    assert rungs == [Rung.KEEP, Rung.KEEP, Rung.KEEP, Rung.FLIP]
+    assert windows([seen(0.9, 1.3, keep=0.9)], twice)[0].rung is Rung.FLIP
+
+
+def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:
+    """With 2 %: below 1.25 it is unsafe, and until 1.275."""
+    margin = replace(SAFE, hysteresis=0.02, confirm=9)
+    states = [
+        d.state.unsafe
+        for d in windows([seen(keep=low) for low in (1.26, 1.24, 1.26, 1.28, 1.26)], margin)
+    ]
+    assert states == [0, 1, 2, 0, 0]
+
+
+def test_the_planner_is_asked_where_only_it_could_help() -> None:
+    """Meanwhile weights, which cost nothing, but no flip that may be in vain."""
+    window = seen(0.7, 0.8, keep=0.6)
+    bound = reached(Rung.RESHAPE, 2.0, plan=None, bound_only=True)
+    found = windows([replace(window, rungs=(*window.rungs, bound))] * 2)
+    assert [d.wanted for d in found] == [Rung.RESHAPE, None]  # not again within the cool-down
+    assert found[0].rung is Rung.REROUTE
+    assert found[0].regret == pytest.approx(0.7)  # 1 - 0.6 / 2
+
+
+# --- gain ---
+
+
+def test_a_gain_is_acted_on_when_enough_windows_show_it() -> None:
+    """Two of three: no, yes, and after the act the count starts again."""
+    window = seen(1.5, 1.5, keep=1.3)
+    found = [(d.rung, d.trigger) for d in windows([window] * 2)]
+    assert found == [(Rung.KEEP, Trigger.NONE), (Rung.REROUTE, Trigger.GAIN)]
+    assert windows([window] * 2)[1].state.gainful == ()
+
+
+def test_a_gain_within_the_tolerance_is_left() -> None:
+    assert {d.rung for d in windows([seen(1.35, 1.35, keep=1.3)] * 9)} == {Rung.KEEP}
+
+
+def test_a_flip_must_pay_for_its_disruption() -> None:
+    """4 GPUs x 10 % x horizon against 157 GPU-s: from 392.5 s on."""
+    window = seen(1.3, 1.43, keep=1.3)
+    for horizon, rung in ((390.0, Rung.KEEP), (395.0, Rung.FLIP)):
+        assert windows([window] * 2, replace(SAFE, horizon=horizon))[1].rung is rung
+
+
+def test_nobody_restarts_for_a_gain_with_ample_headroom() -> None:
+    """But other weights may come."""
+    assert windows([seen(2.5, 5.0, keep=2.5)] * 2)[1].rung is Rung.KEEP
+    assert windows([seen(3.0, 5.0, keep=2.5)] * 2)[1].rung is Rung.REROUTE
+
+
+def test_a_higher_rung_must_add_to_the_lower_one() -> None:
+    """11 % by weights, 12 % by a flip: the one per cent is not worth a restart."""
+    assert windows([seen(1.44, 1.456, keep=1.3)] * 2)[1].rung is Rung.REROUTE
+
+
+# --- limits ---
+
+
+def acted(at: float, rung: Rung = Rung.FLIP, changed: frozenset[str] = frozenset()) -> State:
+    return State(acts=(Act(at, rung, Trigger.GAIN, changed),))
+
+
+def test_cool_down_holds_a_flip_back_and_says_so() -> None:
+    found = windows([seen(1.2, 1.3, keep=1.2)], state=acted(-200.0))[0]
+    assert found.rung is Rung.KEEP
+    assert "cool-down for another 100 s" in found.message
+
+
+def test_an_island_keeps_its_phase_for_the_dwell_time() -> None:
+    for changed, rung in ((ISLAND, Rung.KEEP), (frozenset({"d-1"}), Rung.FLIP)):
+        state = acted(-400.0, changed=changed)
+        assert windows([seen(1.2, 1.3, keep=1.2)], state=state)[0].rung is rung
+
+
+def test_no_more_changes_than_allowed_in_an_hour() -> None:
+    acts = tuple(Act(at, Rung.FLIP, Trigger.SAFETY) for at in (-3700.0, -3500.0, -1000.0))
+    for most, rung in ((2, Rung.KEEP), (3, Rung.FLIP)):
+        limits = replace(SAFE, per_hour=most)
+        assert windows([seen(1.2, 1.3, keep=1.2)], limits, State(acts=acts))[0].rung is rung
+
+
+def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
+    state = acted(-1.0)
+    assert windows([seen(1.3, keep=1.2)], state=state)[0].rung is Rung.REROUTE
+    lost = seen(1.3, keep=1.2, lost=frozenset({"d-0"}))
+    assert windows([lost], replace(SAFE, mode=Mode.OFF), state)[0].trigger is Trigger.REPAIR
+
+
+# --- what is not to be believed, and modes ---
+
+
+def test_a_repair_comes_first_and_wants_a_second_look() -> None:
+    found = windows([seen(1.3, keep=1.2, lost=frozenset({"d-0"}), demand_trusted=False)])[0]
+    assert (found.trigger, found.wanted) == (Trigger.REPAIR, Rung.REROUTE)
+    assert found.plan is not None
+    assert "d-0" not in {island.name for island in found.plan.islands}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"demand_trusted": False},
+        {"nodes_trusted": False, "lost": frozenset({"d-0"})},
+        {"lost": frozenset({"p-0"})},  # no prefill left
+    ],
+)
+def test_the_last_good_table_stays(more: dict[str, object]) -> None:
+    found = windows([seen(1.3, keep=1.2, **more)])[0]
+    assert (found.plan, found.trigger) == (None, Trigger.NONE)
+    assert found.message
+
+
+def test_off_only_reports() -> None:
+    found = windows([seen(1.3, 2.0, keep=1.2)], replace(SAFE, mode=Mode.OFF))[0]
+    assert found.plan is None
+    assert [r.theta for r in found.reached] == [1.2, 1.3, 2.0]
+
+
+ADVISE = replace(SAFE, mode=Mode.ADVISE)
+
+
+def test_a_proposal_is_carried_out_by_its_hash_only() -> None:
+    window = seen(1.3, 2.0, keep=1.2)
+    first = windows([window], ADVISE)[0]
+    assert first.plan is None
+    assert first.proposal is not None
+    wrong = decide(replace(window, approved="0" * 64), first.state, 60.0, ADVISE)
+    assert wrong.plan is None
+    assert wrong.proposal is first.proposal  # the same hash, although the demand is another
+    right = decide(replace(window, approved=first.proposal.hash), wrong.state, 120.0, ADVISE)
+    assert (right.rung, right.plan) == (Rung.REROUTE, first.proposal.reached.plan)
+    assert right.state.proposal is None
+
+
+@pytest.mark.parametrize("cause", ["table", "inputs", "time"])
+def test_a_proposal_expires_with_its_inputs(cause: str) -> None:
+    window = seen(1.3, 2.0, keep=1.2)
+    first = windows([window], ADVISE)[0]
+    assert first.proposal is not None
+    other = {
+        "table": replace(window, plan=paper.two_pools().plan),
+        "inputs": replace(window, inputs="another spec"),
+        "time": window,
+    }[cause]
+    now = 3601.0 if cause == "time" else 60.0
+    found = decide(replace(other, approved=first.proposal.hash), first.state, now, ADVISE)
+    assert found.plan is None
+
+
+# --- windows of real traffic ---
+
+
+@dataclass
+class Cluster:
+    """A table under Poisson traffic; windows of 60 s, decided on the posterior of the rates.
+
+    The posterior of a range's rate is Gamma(n0 + n, T0 + T): the mean of ``prior`` windows before,
+    as the planned histogram is a prior, and this window.
+    """
+
+    standing: Standing
+    limits: Limits
+    random: np.random.Generator
+    prior: float = 5.0
+    state: State = field(default_factory=State)
+
+    def window(self, at: float, rates: tuple[float, float]) -> Decision:
+        counts = self.random.poisson(np.array(rates) * 60.0)
+        shape = self.prior * 60.0 * np.array(rates) + counts
+        draws = self.random.gamma(shape, 1 / (60.0 * (1 + self.prior)), (200, 2))
+        mean = shape / (60.0 * (1 + self.prior))
+        observed = paper.problem(float(mean.sum()), tuple((mean / mean.sum()).tolist()))
+        window = Observation(observed, self.standing.plan, draws)
+        known = Help(templates=self.standing.templates)
+        found = replan(window, self.state, at, self.limits, known)
+        self.state = found.state
+        if found.plan is not None:
+            self.standing = replace(self.standing, plan=found.plan)
+        return found
+
+
+def eight(rate: float, prefill: int = 4) -> Standing:
+    """Eight islands: prefill at 10 req/s each for the planned mix, decode at 20."""
+    templates = (
+        paper.template("a", Phase.PREFILL, 0.05, 0.15),
+        paper.template("a", Phase.DECODE, 0.05, 0.05),
+    )
+    table = paper.plan({"p": ("a", Phase.PREFILL, prefill), "d": ("a", Phase.DECODE, 8 - prefill)})
+    return Standing(paper.problem(rate), table, templates)
+
+
+def test_noise_flips_nobody() -> None:
+    """Four hours at 70 % of the best table: 35 req/s where prefill carries 50 and decode 60."""
+    cluster = Cluster(eight(35.0, prefill=5), Limits(), np.random.default_rng(1))
+    acts = Counter(cluster.window(60.0 * i, (17.5, 17.5)).rung for i in range(240))
+    assert acts == {Rung.KEEP: 240}
+
+
+def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
+    """Long prompts triple: prefill carries 28 req/s at 0.125 s each on 4 islands, 40 on 5 to 6.
+
+    Mean prompt 0.05 * 7/28 + 0.15 * 21/28 = 0.125 s: h = 4 / (28 * 0.125) = 1.14, below 1.25. With
+    six prefill islands 1.71, and two decode islands give 40 / 28 = 1.43.
+    """
+    cluster = Cluster(eight(28.0), Limits(), np.random.default_rng(2))
+    found = [cluster.window(60.0 * i, (7.0, 21.0)) for i in range(60)]
+    flips = [d for d in found if d.rung is Rung.FLIP]
+    assert len(flips) == 1
+    assert flips[0].trigger is Trigger.SAFETY
+    assert found[-1].reached[0].theta == pytest.approx(1.43, rel=0.06)
+
+
+def test_steps_by_ten_undo_nothing_within_the_dwell_time() -> None:
+    """Demand swings between mixes every 12 minutes for two hours."""
+    limits = Limits()
+    cluster = Cluster(eight(28.0), limits, np.random.default_rng(3))
+    changed: dict[str, float] = {}
+    for i in range(120):
+        mix = (3.0, 24.0) if i // 12 % 2 else (30.0, 3.0)
+        found = cluster.window(60.0 * i, mix)
+        if found.rung is Rung.FLIP:
+            act = found.state.acts[-1]
+            for name in act.changed:
+                assert act.at - changed.get(name, -limits.dwell) >= limits.dwell
+                changed[name] = act.at
+    assert changed  # something did flip
+    assert isinstance(cluster.standing.plan, Plan)

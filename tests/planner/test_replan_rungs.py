@@ -1,0 +1,232 @@
+"""What the rungs reach: tables computed on paper, and what must hold for any table."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archipelago.planner.plan import MILLION, Pair, Plan
+from archipelago.planner.problem import Phase
+from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
+from archipelago.planner.replan.headroom import load_of, mean_rates
+from archipelago.planner.replan.repair import Unrepairable, repair
+from archipelago.planner.replan.restate import restated
+from archipelago.planner.replan.serve import flipped, rerouted
+from archipelago.planner.replan.standing import Standing
+from archipelago.planner.replan.weigh import weigh, weigh_bound
+from tests.planner import standing as paper
+
+P, D = Phase.PREFILL, Phase.DECODE
+
+
+def theta(standing: Standing, plan: Plan | None = None) -> float:
+    mean = mean_rates(standing.problem)[np.newaxis, :]
+    return float(load_of(standing, plan).headroom(mean)[0])
+
+
+def weights(plan: Plan, j: int = 0) -> dict[tuple[str, str], int]:
+    return {(p.prefill, p.decode): p.weight for p in plan.routes[j].pairs}
+
+
+def test_headroom_is_what_the_busiest_island_leaves() -> None:
+    assert theta(paper.two_pools()) == pytest.approx(4 / 3)
+
+
+def test_headroom_of_many_demands_is_one_product() -> None:
+    """Twice the requests, half the headroom; none, no end to it."""
+    load = load_of(paper.two_pools())
+    rates = np.array([[7.5, 7.5], [15.0, 15.0], [0.0, 0.0]])
+    assert load.headroom(rates).tolist() == pytest.approx([4 / 3, 2 / 3, np.inf])
+
+
+def test_a_range_without_a_route_is_told() -> None:
+    standing = paper.two_pools()
+    cut = replace(standing.plan, routes=standing.plan.routes[:1])
+    assert load_of(standing, cut).unserved(np.array([3.0, 1.0])) == pytest.approx(0.25)
+
+
+def test_the_best_weights_make_both_islands_equally_busy() -> None:
+    standing = paper.two_pools()
+    found = rerouted(standing)
+    assert found is not None
+    assert theta(standing, found) == pytest.approx(2.0, rel=1e-4)
+    served = sum(w for j in (0, 1) for (p, _), w in weights(found, j).items() if p == "fast")
+    assert served / 2 / MILLION == pytest.approx(2 / 3, abs=1e-3)
+    assert found.islands == standing.plan.islands  # nobody restarts
+
+
+def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
+    standing = paper.one_and_three()
+    found = flipped(standing, 1)
+    assert found is not None
+    plan, changed = found
+    assert changed == {"d-2"}  # the last one, and only one
+    assert {g.name: (g.phase, g.islands) for g in plan.groups} == {"p": (P, 2), "d": (D, 2)}
+    assert {i.name: i.group for i in plan.islands}["d-2"] == "p"
+    assert theta(standing, plan) == pytest.approx(2.0)
+
+
+def test_no_more_islands_flip_than_help() -> None:
+    """Three and one carry as much as two and two."""
+    found = flipped(paper.one_and_three(), 3)
+    assert found is not None
+    assert len(found[1]) == 1
+
+
+def test_the_limit_on_flips_holds() -> None:
+    """One prefill of 10 req/s beside nine decode of 100: two flips give 3, eight would give 9."""
+    templates = paper.template("a", P, 0.1, 0.1), paper.template("a", D, 0.01, 0.01)
+    table = paper.plan({"p": ("a", P, 1), "d": ("a", D, 9)})
+    standing = Standing(paper.problem(10.0), table, templates)
+    for most, best in ((1, 2.0), (2, 3.0), (8, 9.0)):
+        found = flipped(standing, most)
+        assert found is not None
+        assert theta(standing, found[0]) == pytest.approx(best)
+        assert len(found[1]) == most
+
+
+def test_a_body_in_one_phase_can_be_given_another() -> None:
+    """Pool b has only decode islands; a new group of prefill islands stands there."""
+    templates = (
+        paper.template("a", P, 0.1, 0.1),
+        paper.template("b", P, 0.1, 0.1),
+        paper.template("b", D, 0.05, 0.05),
+    )
+    table = paper.plan({"p": ("a", P, 1), "d": ("b", D, 3)})
+    found = flipped(Standing(paper.problem(10.0, pools=("a", "b")), table, templates), 1)
+    assert found is not None
+    assert {g.name: g.islands for g in found[0].groups} == {"p": 1, "d": 2, "m-b-1g-prefill": 1}
+
+
+def test_islands_that_cannot_change_phase_do_not() -> None:
+    """``roleSwitch: none`` leaves out the templates of the other phase."""
+    standing = paper.one_and_three()
+    fixed = replace(standing, templates=standing.templates[:1])
+    assert flipped(fixed, 4) is None
+
+
+@pytest.mark.parametrize(("switch", "seconds"), [("online", 13.0), ("restart", 157.0)])
+def test_a_flip_costs_what_its_engine_takes(switch: str, seconds: float) -> None:
+    found = weigh(paper.one_and_three(), Limits(), None, {"m": RoleSwitch(switch)})
+    assert found[Rung.FLIP].disruption == seconds  # one island of one GPU
+
+
+def test_every_rung_says_what_it_would_reach() -> None:
+    keep, reroute, flip = weigh(paper.one_and_three(), Limits())
+    assert (keep.theta, reroute.theta, flip.theta) == pytest.approx((1.0, 1.0, 2.0))
+    assert flip.gain == flip.gain_low == pytest.approx(1.0)
+    assert reroute.note == "no better weights"
+
+
+def test_a_gain_is_certain_where_both_tables_suffer_alike() -> None:
+    """Rates 10 % off move both tables by the same factor: the gain of a flip stays 1."""
+    draws = paper.draws(10.0, 0.0) * np.linspace(0.8, 1.2, 200)[:, np.newaxis]
+    keep, _, flip = weigh(paper.one_and_three(), Limits(), draws)
+    assert keep.low == pytest.approx(1 / 1.18, rel=0.01)
+    assert flip.gain_low == pytest.approx(1.0)
+
+
+def test_a_bound_says_how_much_reshaping_could_gain() -> None:
+    reached = weigh_bound(paper.one_and_three(), 1.5)
+    assert (reached.theta, reached.gain, reached.bound_only) == (1.5, 0.5, True)
+
+
+def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
+    """Theta 4/3 at 15 req/s is 20 req/s in all, 10 of them on either prefill island."""
+    table = restated(paper.two_pools(), 4 / 3)
+    assert table.throughput == pytest.approx(20.0)
+    found = {g.name: sum(g.rates) for g in table.groups}
+    assert found == pytest.approx({"slow": 10.0, "fast": 10.0, "d": 20.0})
+
+
+# --- repair ---
+
+
+def test_a_lost_group_leaves_its_requests_to_the_others() -> None:
+    found = repair(paper.two_pools().plan, {"slow-0"})
+    assert isinstance(found, Plan)
+    assert weights(found) == {("fast", "d"): MILLION}
+    assert [g.name for g in found.groups] == ["fast", "d"]
+
+
+def test_a_group_that_loses_half_its_islands_gets_half_the_share() -> None:
+    """Of 1/2 : 1/2 with one of two slow islands left: 1/4 : 1/2, so a third and two thirds."""
+    table = paper.plan(paper.TWO_POOLS | {"slow": ("a", P, 2)}, (paper.HALVES, paper.HALVES))
+    found = repair(table, {"slow-1"})
+    assert isinstance(found, Plan)
+    assert weights(found) == {("slow", "d"): 333_333, ("fast", "d"): 666_667}
+
+
+def test_a_range_whose_groups_are_gone_goes_to_those_of_longer_ranges() -> None:
+    routes: tuple[dict[tuple[str, str], int], ...] = (
+        {("slow", "d"): MILLION},
+        {("fast", "d"): MILLION},
+    )
+    table = paper.plan(paper.TWO_POOLS, routes)
+    found = repair(table, {"slow-0"})
+    assert isinstance(found, Plan)
+    assert weights(found, 0) == {("fast", "d"): MILLION}
+
+
+def test_a_phase_without_islands_keeps_the_last_good_table() -> None:
+    found = repair(paper.two_pools().plan, {"d-0"})
+    assert isinstance(found, Unrepairable)
+    assert found.model == "m"
+
+
+def test_a_loss_of_somebody_elses_island_changes_nothing() -> None:
+    table = paper.two_pools().plan
+    assert repair(table, {"other-0"}) is table
+
+
+GROUPS = {"p": ("a", P, 3), "q": ("b", P, 2), "d": ("a", D, 2), "e": ("b", D, 3)}
+WAYS = [("p", "d"), ("p", "e"), ("q", "d"), ("q", "e")]
+SECONDS = st.floats(0.01, 0.5)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Plan:
+    routes = []
+    for _ in range(2):
+        cuts = sorted(draw(st.lists(st.integers(0, MILLION), min_size=3, max_size=3)))
+        parts = np.diff([0, *cuts, MILLION]).tolist()
+        routes.append({way: part for way, part in zip(WAYS, parts, strict=True) if part})
+    return paper.plan(GROUPS, routes)
+
+
+@given(tables(), st.sets(st.sampled_from([i.name for i in paper.plan(GROUPS).islands])))
+def test_a_repair_never_routes_to_what_is_lost(table: Plan, lost: set[str]) -> None:
+    found = repair(table, lost)
+    if isinstance(found, Unrepairable):
+        left = [i.group for i in table.islands if i.name not in lost]
+        assert not {"p", "q"} & set(left) or not {"d", "e"} & set(left)
+        return
+    members = found.members()
+    assert not lost & {name for names in members.values() for name in names}
+    for route in found.routes:
+        assert sum(pair.weight for pair in route.pairs) == MILLION
+        assert all(isinstance(pair, Pair) and pair.weight > 0 for pair in route.pairs)
+        assert all(members[pair.prefill] and members[pair.decode] for pair in route.pairs)
+    assert {g.name: g.islands for g in found.groups} == {n: len(m) for n, m in members.items()}
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables(), st.lists(SECONDS, min_size=8, max_size=8), st.floats(0.1, 0.9))
+def test_other_weights_are_never_worse_on_the_observed_mix(
+    table: Plan, seconds: list[float], short: float
+) -> None:
+    """And a flip is never worse than other weights, within the gap of its solve."""
+    templates = tuple(
+        paper.template(pool, phase, *seconds[2 * i : 2 * i + 2])
+        for i, (pool, phase) in enumerate([("a", P), ("a", D), ("b", P), ("b", D)])
+    )
+    observed = paper.problem(10.0, (short, 1 - short), pools=("a", "b"))
+    keep, reroute, flip = weigh(Standing(observed, table, templates), Limits())
+    assert reroute.theta >= keep.theta
+    assert flip.theta >= reroute.theta * (1 - 2e-3)
+    for reached in (reroute, flip):
+        assert reached.plan is not None
+        for route in reached.plan.routes:
+            assert sum(pair.weight for pair in route.pairs) == MILLION
