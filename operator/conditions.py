@@ -52,6 +52,19 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     NOT_CONFIGURED = "NotConfigured"
     TABLE_RESTORED = "TableRestored"
+    OBSERVED = "Observed"
+    # What re-planning did; events, and the reason of the last re-plan
+    REPAIRED = "Repaired"
+    REROUTED = "Rerouted"
+    FLIPPED = "Flipped"
+    RESHAPED = "Reshaped"
+    PROPOSED = "Proposed"
+    DEGRADED = "Degraded"
+    # The metric source
+    SOURCE_UNKNOWN = "SourceUnknown"
+    SOURCE_FAILED = "SourceFailed"
+    ANSWER_UNUSABLE = "AnswerUnusable"
+    SIGNAL_MISSING = "SignalMissing"
     # The user can mend it
     INFEASIBLE = "Infeasible"
     INVALID_SPEC = "InvalidSpec"

@@ -62,4 +62,27 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.CHECK_FAILED: (
         "Report it with the ServingPlan; the message lists what the checker found."
     ),
+    Reason.OBSERVED: ("Nothing: this is the good case."),
+    Reason.REPAIRED: (
+        "Nothing: mend the nodes; what a better split reaches is decided in the next moment."
+    ),
+    Reason.REROUTED: ("Nothing; the message says what it gained."),
+    Reason.FLIPPED: ("Nothing; the message names them and what it gained."),
+    Reason.RESHAPED: (
+        "Apply the new workloads of `archipelago render`; the table sends requests to an island "
+        "when it is ready."
+    ),
+    Reason.PROPOSED: ("Set `spec.replanning.approve` to the hash, or leave it: it expires."),
+    Reason.DEGRADED: ("Add GPUs, or raise the limits of `spec.replanning`."),
+    Reason.SOURCE_UNKNOWN: (
+        "Use one of the names in the message, or ask the operator's administrator to add it."
+    ),
+    Reason.SOURCE_FAILED: ("Look at the source; it is asked again in the next window."),
+    Reason.ANSWER_UNUSABLE: (
+        "Correct the address or the labels of the source in the operator's configuration."
+    ),
+    Reason.SIGNAL_MISSING: (
+        "Label the pods with `archipelago.dev/plan` and `archipelago.dev/island`, and have them "
+        "scraped; after a start, wait for two scrapes."
+    ),
 }
