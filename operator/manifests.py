@@ -32,6 +32,9 @@ OURS: Final = "archipelago"
 SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
+LIVE: Final = f"{GROUP}/live"
+ISLAND_LABEL: Final = f"{GROUP}/island"
+PHASE_LABEL: Final = f"{GROUP}/phase"
 
 # No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
 # with it creates the object or fails with a conflict, but never changes one that exists.
@@ -98,18 +101,27 @@ def short_name(name: str, length: int) -> str:
 
 
 def table_manifest(
-    plan: SeenPlan, table: SeenTable | None, identity: Identity, content: str, time: datetime
+    plan: SeenPlan,
+    table: SeenTable | None,
+    identity: Identity,
+    content: str,
+    time: datetime,
+    mark: str = "",
 ) -> Manifest:
     """The ConfigMap with the routing table; ``content`` is its canonical JSON."""
     written = hashlib.sha256(content.encode()).hexdigest()
-    return holding(plan, table, table_text(identity, content, time), written)
+    return holding(plan, table, table_text(identity, content, time), written, mark)
 
 
-def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) -> Manifest:
+def holding(
+    plan: SeenPlan, table: SeenTable | None, text: str, written: str, mark: str = ""
+) -> Manifest:
     """The table's ConfigMap with that text; ``written``: by which we know it again.
 
-    With a ``table`` the write holds only if that very version is still there.
+    With a ``table`` the write holds only if that very version is still there. ``mark``: how the
+    table of a live plan came to be; none for others.
     """
+    marked = {LIVE: mark} if mark else {}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -118,7 +130,7 @@ def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) ->
             "namespace": plan.key.namespace,
             "resourceVersion": table.resource_version if table else MUST_NOT_EXIST,
             "labels": table_labels(plan.key.name),
-            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written},
+            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written, **marked},
             "ownerReferences": [owner_reference(plan)],
         },
         "data": {TABLE_KEY: text},

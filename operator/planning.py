@@ -20,7 +20,7 @@ from archipelago.operator.fairness import PATIENCE, Turns
 from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.process import NotTaken, Worker, WorkerDied
 from archipelago.operator.question import Job, advised, verdict_of
-from archipelago.operator.verdict import Failed, Verdict
+from archipelago.operator.verdict import Decided, Failed, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +84,12 @@ class Planner:
 
     def start(self, plan: SeenPlan) -> None:
         """Plan these inputs; what was under way for the key is dropped."""
-        self.cancel(plan.key)
-        self._waiting[plan.key] = Job.of(plan)
+        self.ask(Job.of(plan))
+
+    def ask(self, job: Job) -> None:
+        """Answer this question; what was under way for its key is dropped."""
+        self.cancel(job.key)
+        self._waiting[job.key] = job
         self._call_one()
 
     def cancel(self, key: Key) -> None:
@@ -217,8 +221,9 @@ class Planner:
 
     def _tell(self, job: Job, verdict: Verdict, seconds: float) -> None:
         verdict = replace(advised(verdict, self._limits.memory_mib), seconds=seconds)
-        outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
-        self._metrics.planned(outcome, seconds)
+        if not isinstance(verdict, Decided):
+            outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
+            self._metrics.planned(outcome, seconds)
         self._on_verdict(job.key, verdict)
 
     async def _next(self, worker: Worker) -> Job | None:
