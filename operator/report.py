@@ -142,6 +142,7 @@ def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime)
         conditions=conditions.at(plan.generation, findings, before, now),
         summary=summary,
         last_plan=plan.status.last_plan,
+        last_decision=plan.status.last_decision,
     )
 
 
