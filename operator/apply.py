@@ -264,16 +264,20 @@ def note_failure(key: Key, failed: Failed) -> None:
 
 
 def _note(seen: Observation, action: Action, seconds: float) -> None:
-    """One line per action, with what a reader needs to follow a plan through the log."""
-    reason = getattr(action, "reason", "")
+    """One line per action, with what a reader needs to follow a plan through the log.
+
+    Looking and waiting are told to who asks for details alone: an hour without a change is silent.
+    """
+    decision, reason = type(action).__name__, getattr(action, "reason", "")
     log.log(
         logging.DEBUG if isinstance(action, ReadTable | Wait) else logging.INFO,
-        type(action).__name__,
+        decision,
         extra={
             "plan": seen.key.name,
             "namespace": seen.key.namespace,
             "generation": seen.plan.generation if seen.plan else None,
             "inputs_hash": seen.plan.inputs_hash if seen.plan else None,
+            "decision": decision,
             "reason": str(reason),
             "duration_s": round(seconds, 4),
         },

@@ -150,7 +150,6 @@ class Operator:
     def _listed(self) -> None:
         self._health.listed = True
         self._metrics.resyncs.inc()
-        self._metrics.resync.set(time.time())
 
 
 def now() -> Now:

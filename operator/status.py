@@ -24,7 +24,7 @@ class Status:
     conditions: tuple[Condition, ...] = ()
     summary: Summary = field(default_factory=dict)
     last_plan: Summary = field(default_factory=dict)  # when and how the planner ended last
-    last_decision: Summary = field(default_factory=dict)  # of a live plan: what was changed last
+    last_decision: Summary = field(default_factory=dict)  # the last one that was not to keep
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Status:

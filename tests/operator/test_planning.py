@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.crd import SummaryStatus
 from archipelago.operator.endpoint import Lag
 from archipelago.operator.fairness import PATIENCE
 from archipelago.operator.manifests import Key
@@ -24,6 +23,7 @@ from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenPlan
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.process import Worker, WorkerDied
+from archipelago.operator.statusschema import SummaryStatus
 from archipelago.operator.verdict import Failed, Planned, Verdict
 from archipelago.planner.table import validate_content
 from tests.operator.situations import KEY, plan
