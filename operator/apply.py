@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from archipelago.operator.cluster import Cluster
     from archipelago.operator.events import Events
     from archipelago.operator.metrics import Metrics
-    from archipelago.operator.verdict import Verdict
+    from archipelago.operator.verdict import Answer
 
 ROUNDS = 12
 """Decisions in one go; a change needs four. More means that somebody undoes what we write."""
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 class Surroundings(Protocol):
     """What is known of live plans beside their objects."""
 
-    def dress(self, seen: Observation, state: State, now: Now) -> Observation:
+    def dress(self, seen: Observation, state: State) -> Observation:
         """The same observation with what its plan's pools, pods and traffic are now."""
 
     def forget(self, key: Key) -> None:
@@ -102,7 +102,7 @@ class Reconciler:
         """
         for _ in range(ROUNDS):
             state, now = self._state(key), self._now()
-            seen = self._around.dress(self._cache.observe(key), state, now)
+            seen = self._around.dress(self._cache.observe(key), state)
             state = self._states[key] = self._brought_up(seen, state, now)
             actions = decide(seen, state, now)
             if not await self._carry_out(seen, actions):
@@ -110,7 +110,7 @@ class Reconciler:
                 return
         raise OperatorError(f"{key}: still something to write after {ROUNDS} decisions")
 
-    def planned(self, key: Key, verdict: Verdict) -> None:
+    def planned(self, key: Key, verdict: Answer) -> None:
         """Take in the planner's answer; one that nobody waits for any more is dropped."""
         state, now = self._state(key), self._now()
         if verdict.inputs_hash == state.live.asking:
@@ -121,9 +121,9 @@ class Reconciler:
             return
         self._look_again(key, 0.0)
 
-    def _decided(self, key: Key, state: State, verdict: Verdict, now: Now) -> State:
+    def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
         """What a live plan's question came to; where it failed, everything stays as it is."""
-        plan = self._around.dress(self._cache.observe(key), state, now).plan
+        plan = self._around.dress(self._cache.observe(key), state).plan
         if plan is None or plan.inputs_hash != state.live.inputs:
             return replace(state, live=state.live.without_question())
         if isinstance(verdict, Decided):
@@ -145,6 +145,8 @@ class Reconciler:
 
     def _brought_up(self, seen: Observation, state: State, now: Now) -> State:
         """The memory as of now: shards become spare, tables of a roll-out become due."""
+        if seen.plan is not None and seen.plan.is_live:
+            self._live.warm()
         if seen.shards or state.spare:
             state = state.with_spare(dues(seen, state, now.monotonic, self._grace))
         if may_step(seen, state, now):
@@ -167,23 +169,12 @@ class Reconciler:
         match action, seen.plan:
             case Forget(), _:
                 self._forget(seen.key)
-            case CancelPlanning(), _:
-                self._planner.cancel(seen.key)
-                self._live.cancel(seen.key)
-                self._states[seen.key] = self._state(seen.key).without_planning()
             case Wait(seconds), _:
                 self._look_again(seen.key, seconds)
             case ReadTable(_, shard), _:
                 await self._look(seen.key, shard)
-            case StartPlanning(inputs_hash), SeenPlan() as plan:
-                self._states[seen.key] = self._state(seen.key).with_planning(inputs_hash)
-                await self._live.start(plan, seen.table if plan.is_live else None)
-            case TakeTable(), _:
-                state, now = self._state(seen.key), self._now()
-                self._states[seen.key] = await self._live.take(seen, state, now)
-            case AskLive(kind), _:
-                state, now = self._state(seen.key), self._now()
-                self._states[seen.key] = await self._live.ask(seen, state, kind, now)
+            case (CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _:
+                await self._ask(seen, action)
             case WriteStatus(), SeenPlan() as plan:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), SeenPlan() as plan):
@@ -193,6 +184,25 @@ class Reconciler:
             case EmitEvent(), SeenPlan() as plan:
                 await self._events.emit(plan, action)
         return isinstance(action, CHANGING)
+
+    async def _ask(self, seen: Observation, action: Action) -> None:
+        """Ask the planner processes, or stop asking; what is read for that may fail first."""
+        state, now = self._state(seen.key), self._now()
+        match action, seen.plan:
+            case StartPlanning(inputs_hash), SeenPlan() as plan:
+                job = await self._live.question(plan, seen.table)
+                state = state.with_planning(inputs_hash)
+                self._live.cancel(seen.key)
+                self._planner.ask(job)
+            case TakeTable(), _:
+                state = await self._live.take(seen, state, now)
+            case AskLive(kind), _:
+                state = await self._live.ask(seen, state, kind, now)
+            case _:
+                self._planner.cancel(seen.key)
+                self._live.cancel(seen.key)
+                state = state.without_planning()
+        self._states[seen.key] = state
 
     async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> None:
         """Apply the status. A plan that changed meanwhile comes by the watch; wait for that."""
@@ -258,8 +268,12 @@ def note_failure(key: Key, failed: Failed) -> None:
     """The table stays as it is."""
     log.warning(
         "a question about a live plan had no answer",
-        extra={"plan": key.name, "namespace": key.namespace, "reason": failed.reason.value,
-               "error": failed.message},
+        extra={
+            "plan": key.name,
+            "namespace": key.namespace,
+            "reason": failed.reason.value,
+            "error": failed.message,
+        },
     )
 
 

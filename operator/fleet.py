@@ -9,20 +9,10 @@ half a second. Nothing is known, and nothing is decided, before the first list i
 
 from __future__ import annotations
 
-import asyncio
 import time
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.claims import label_keys, owners
-from archipelago.operator.inventoryreport import inventory_finding, unlisted
-from archipelago.operator.manifests import Key, label_value
-from archipelago.operator.nodefacts import NodeTable
-from archipelago.operator.nodenews import Pending, decide, heard
-from archipelago.operator.podfacts import PodTable
-from archipelago.operator.steadiness import Steadiness
-from archipelago.operator.stock import Surroundings, resolve
+from archipelago.operator.manifests import Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +20,6 @@ if TYPE_CHECKING:
     from archipelago.operator.claims import Claimant
     from archipelago.operator.conditions import Finding
     from archipelago.operator.manifests import Right
-    from archipelago.operator.nodefacts import NodeFacts, Shape
     from archipelago.operator.podfacts import IslandPods, SeenPod
     from archipelago.operator.stock import LiveInventory
     from archipelago.planner.nodes import SeenNode

@@ -31,14 +31,18 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
     plan, table, live = seen.plan, seen.table, state.live
     if plan is None or table is None or plan.live is None or not plan.live.listed:
         return ()
-    if live.asking is not None or state.planning is not None or not _is_ours(plan, table):
+    if live.asking is not None or state.planning is not None or not is_as_written(plan, table):
         return ()
     if now.monotonic < live.retry_at:
         return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
     if lost := lost_islands(plan, table):
         return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
+    return _go_on(plan, state, now)
+
+
+def _go_on(plan: SeenPlan, state: State, now: Now) -> tuple[Action, ...]:
     if state.steps:
-        return (_waits(plan, table, state, now),)
+        return (_waits(plan, state, now),)
     if isinstance(state.verdict_on(plan.inputs_hash), Failed):
         return ()  # no plan for what it asks now: nothing is concluded from its traffic
     return _observe(plan, state)
@@ -65,13 +69,14 @@ def may_take(plan: SeenPlan, table: SeenTable | None, state: State) -> bool:
 
     One in the middle of a roll-out does only for whoever remembers what comes after it.
     """
-    if table is None or not plan.is_live or not _is_ours(plan, table):
+    if table is None or not plan.is_live or not is_as_written(plan, table):
         return False
     whole = table.mark in (Mark.PLANNED, Mark.REPLANNED) or bool(state.steps)
     return whole and table.inputs_hash == plan.inputs_hash
 
 
-def _is_ours(plan: SeenPlan, table: SeenTable) -> bool:
+def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:
+    """Whether it is this plan's, and as we wrote it."""
     return table.belongs_to(plan) and table.is_untouched() and not table.deleting
 
 
@@ -87,7 +92,7 @@ def _observe(plan: SeenPlan, state: State) -> tuple[Action, ...]:
     return ()
 
 
-def _waits(plan: SeenPlan, table: SeenTable, state: State, now: Now) -> Wait:
+def _waits(plan: SeenPlan, state: State, now: Now) -> Wait:
     step, since = state.steps[0], now.monotonic - state.live.stepped
     if step.until is Until.READY and plan.live and plan.live.pods:
         return Wait(PATIENCE - since, f"pods of {len(step.islands)} islands are not ready")

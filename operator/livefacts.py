@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from archipelago.operator.conditions import Finding
+from archipelago.operator.manifests import label_value
+from archipelago.operator.podfacts import IslandPods
 
 ALONE: Final[Mapping[str, Any]] = {}
 
@@ -60,14 +62,6 @@ class SeenIsland:
 
 
 @dataclass(frozen=True)
-class IslandPod:
-    """The pods of one island together: all ready, and the phase that they say they run as."""
-
-    ready: bool
-    phase: str = ""
-
-
-@dataclass(frozen=True)
 class Traffic:
     """A window of a plan's traffic, as a planner process takes it; ``at``: its end [monotonic s].
 
@@ -83,7 +77,7 @@ class Live:
     """What is known of one live plan now.
 
     ``listed``: whether the nodes are known at all. ``lost``: nodes under its islands that are gone.
-    ``pods``: of its islands, by name; none where no pod carries the plan's label.
+    ``pods``: of its islands, by the value of their label; none where no pod carries the plan's.
     ``names``: real name of a node by the planner's own.
     ``inventory``, ``metrics``: what the conditions say; None leaves what is said of static plans.
     ``decision``: what was changed last, as the status says it; empty leaves what it says.
@@ -91,7 +85,7 @@ class Live:
 
     listed: bool = True
     lost: frozenset[str] = frozenset()
-    pods: Mapping[str, IslandPod] = field(default_factory=dict)
+    pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     inventory: Finding | None = None
@@ -109,5 +103,5 @@ class Live:
 
     def serves(self, name: str, phase: str) -> bool:
         """Whether the island's pods are ready in that phase."""
-        pod = self.pods.get(name)
-        return pod is not None and pod.ready and pod.phase in ("", phase)
+        pods = self.pods.get(label_value(name))
+        return pods is not None and pods.ready and pods.phase in ("", phase)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from archipelago.operator.errors import Retryable
 from archipelago.operator.livefacts import Ask
+from archipelago.operator.livedecide import is_as_written
 from archipelago.operator.livequestion import live_job, plan_job
 from archipelago.operator.question import Job, planned_table
 
@@ -31,6 +32,9 @@ class Asking(Protocol):
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key."""
 
+    def warm(self) -> None:
+        """There will be questions."""
+
 
 class LivePlans:
     """Questions about live plans. ``quick``: processes that plan nothing, so that nobody waits."""
@@ -41,13 +45,12 @@ class LivePlans:
         self._quick = quick
         self._limit = limit
 
-    async def start(self, plan: SeenPlan, table: SeenTable | None) -> None:
-        """Plan these inputs beside what runs, where something of the plan's does."""
-        self._quick.cancel(plan.key)
-        content = await self._standing(plan, table)
-        if table is None or content is None:
-            return self._planner.ask(Job.of(plan))
-        return self._planner.ask(plan_job(plan, table, json.loads(content)))
+    async def question(self, plan: SeenPlan, table: SeenTable | None) -> Job:
+        """To plan these inputs; of a live plan, beside what runs where something of it does."""
+        if not plan.is_live or table is None or not is_as_written(plan, table):
+            return Job.of(plan)
+        content = await self._tables.content(plan, table)
+        return Job.of(plan) if content is None else plan_job(plan, table, json.loads(content))
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.
@@ -88,11 +91,10 @@ class LivePlans:
         )
         return state.with_verdict(replace(verdict, mark=table.mark, steps=state.steps), now)
 
+    def warm(self) -> None:
+        """There is a live plan: a repair must not wait for a process to start."""
+        self._quick.warm()
+
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key."""
         self._quick.cancel(key)
-
-    async def _standing(self, plan: SeenPlan, table: SeenTable | None) -> str | None:
-        if table is None or not table.belongs_to(plan) or not table.is_untouched():
-            return None
-        return await self._tables.content(plan, table)

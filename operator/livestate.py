@@ -26,10 +26,11 @@ LONGEST_RETRY: Final = 300.0
 class LiveState:
     """Memory of one live plan. Times are monotonic seconds.
 
-    ``asking``: name of the question under way, ``inputs`` those of the plan when it was asked. ``memory``: what the answer wants to be told next
-    time. ``used``: end of the last window that was decided about. ``wanted``: what the last answer
-    asks to be asked. ``stepped``: when the last table was stored. ``decision``: what the status says
-    of the last change. ``approved``: the proposal whose approval was passed on.
+    ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked.
+    ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
+    was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
+    table was stored. ``decision``: what the status says of the last change. ``approved``: the
+    proposal whose approval was passed on.
     """
 
     asking: str | None = None

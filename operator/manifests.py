@@ -33,8 +33,6 @@ SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
-ISLAND_LABEL: Final = f"{GROUP}/island"
-PHASE_LABEL: Final = f"{GROUP}/phase"
 
 # No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
 # with it creates the object or fails with a conflict, but never changes one that exists.
@@ -101,27 +99,18 @@ def short_name(name: str, length: int) -> str:
 
 
 def table_manifest(
-    plan: SeenPlan,
-    table: SeenTable | None,
-    identity: Identity,
-    content: str,
-    time: datetime,
-    mark: str = "",
+    plan: SeenPlan, table: SeenTable | None, identity: Identity, content: str, time: datetime
 ) -> Manifest:
     """The ConfigMap with the routing table; ``content`` is its canonical JSON."""
     written = hashlib.sha256(content.encode()).hexdigest()
-    return holding(plan, table, table_text(identity, content, time), written, mark)
+    return holding(plan, table, table_text(identity, content, time), written)
 
 
-def holding(
-    plan: SeenPlan, table: SeenTable | None, text: str, written: str, mark: str = ""
-) -> Manifest:
+def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) -> Manifest:
     """The table's ConfigMap with that text; ``written``: by which we know it again.
 
-    With a ``table`` the write holds only if that very version is still there. ``mark``: how the
-    table of a live plan came to be; none for others.
+    With a ``table`` the write holds only if that very version is still there.
     """
-    marked = {LIVE: mark} if mark else {}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -130,11 +119,18 @@ def holding(
             "namespace": plan.key.namespace,
             "resourceVersion": table.resource_version if table else MUST_NOT_EXIST,
             "labels": table_labels(plan.key.name),
-            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written, **marked},
+            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written},
             "ownerReferences": [owner_reference(plan)],
         },
         "data": {TABLE_KEY: text},
     }
+
+
+def marked(manifest: Manifest, mark: str) -> Manifest:
+    """The table's ConfigMap with how the table of a live plan came to be; as it is without."""
+    if mark:
+        manifest["metadata"]["annotations"][LIVE] = mark
+    return manifest
 
 
 def table_text(identity: Identity, content: str, time: datetime) -> str:

@@ -46,8 +46,8 @@ Body: TypeAlias = Mapping[str, Any]
 # every plan is then made again once after the upgrade, and not otherwise. A field that had no
 # effect while it was unknown (unknown.py) and has one now is such a case.
 REVISION: Final = 1
-# Fields that no plan depends on: the first says whether there is one, the others how a table changes
-# later. What an engine is called in its metrics is of no effect on a plan either.
+# Fields that no plan depends on: the first says whether there is one, the other how its table
+# changes later. How an engine changes its phase, or names its metrics, is no matter of a plan.
 _WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
 _WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
 _NEVER: Final = "1970-01-01T00:00:00Z"
@@ -109,9 +109,7 @@ class SeenPlan:
 
     def with_nodes(self, resolved: Body) -> SeenPlan:
         """The same plan with what its pools have found: other nodes are other inputs."""
-        return replace(
-            self, resolved=resolved, inputs_hash=inputs_hash(self.key.name, resolved)
-        )
+        return replace(self, resolved=resolved, inputs_hash=inputs_hash(self.key.name, resolved))
 
     def to_resource(self) -> dict[str, Any]:
         """The resource as a file would hold it: what the planner is given."""
@@ -164,9 +162,9 @@ class SeenMap:
 class SeenTable(SeenMap):
     """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read.
 
-    ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table of
-    a live plan came to be, None for any other; then ``islands`` says where they stand, by name, as
-    far as one ConfigMap holds the table.
+    ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table
+    of a live plan came to be, None for any other; then ``islands`` says where they stand, by name,
+    as far as one ConfigMap holds the table.
     """
 
     inputs_hash: str | None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from archipelago.operator.conditions import Reason, bounded
 from archipelago.operator.livefacts import Ask, Mark, Step, Until
 from archipelago.operator.manifests import TABLE_BYTES
-from archipelago.operator.verdict import Decided, Failed, Planned, Verdict
+from archipelago.operator.verdict import Answer, Decided, Failed, Planned
 from archipelago.planner.problem import TIME_LIMITS
 from archipelago.planner.shards import split
 
@@ -54,7 +54,7 @@ def time_limit(plan: SeenPlan) -> float:
     return float(planner.get("timeLimitSeconds", usual))
 
 
-def verdict_of(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> Verdict:
+def verdict_of(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> Answer:
     """Read a reply of the planner process; content of more than ``limit`` bytes is for shards."""
     if "failed" in reply:
         failed = reply["failed"]
@@ -102,7 +102,7 @@ def _decided(name: str, live: Mapping[str, Any], limit: int) -> Decided:
     return Decided(
         inputs_hash=name,
         planned=first,
-        wanted=_WANTED.get(live.get("wanted")),
+        wanted=_WANTED.get(live.get("wanted") or ""),
         memory=live.get("memory") or {},
         decision=_decision(live),
         facts={k: v for k, v in live.items() if k not in _LARGE},
@@ -155,7 +155,7 @@ def _steps(raw: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
     )
 
 
-def advised(verdict: Verdict, memory_mib: int) -> Verdict:
+def advised(verdict: Answer, memory_mib: int) -> Answer:
     """Say what to do about too little memory, wherever that was noticed."""
     if not isinstance(verdict, Failed) or verdict.reason is not Reason.PLANNER_OOM:
         return verdict

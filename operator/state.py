@@ -72,9 +72,7 @@ class State:
         """The planner works on these inputs now."""
         fresh = self.verdict_on(inputs_hash) is None
         live = self.live.without_question()
-        return replace(
-            self, planning=inputs_hash, strikes=0 if fresh else self.strikes, live=live
-        )
+        return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes, live=live)
 
     def without_planning(self) -> State:
         """The planner was told to stop."""
@@ -129,9 +127,7 @@ class State:
         live = self.live.with_answer(decided.memory, decided.wanted, decision, now.monotonic)
         if decided.planned is None:
             return replace(self, live=live)
-        table = replace(
-            decided.planned, inputs_hash=plan.inputs_hash, seconds=decided.seconds
-        )
+        table = replace(decided.planned, inputs_hash=plan.inputs_hash, seconds=decided.seconds)
         return replace(self, live=live, verdict=table, planning=None)
 
     def with_spare(self, dues: Mapping[str, Due]) -> State:

@@ -16,6 +16,7 @@ from archipelago.operator.manifests import (
     Key,
     Manifest,
     holding,
+    marked,
     table_manifest,
     table_name,
 )
@@ -57,7 +58,8 @@ class Tables:
         Raises:
             Refused: the API server does not take it.
         """
-        return await self._apply(_manifest(plan, table, action, time), "table")
+        manifest = marked(_manifest(plan, table, action, time), action.mark)
+        return await self._apply(manifest, "table")
 
     async def write_shards(self, plan: SeenPlan, seen: Observation, action: WriteShards) -> None:
         """Store one shard after the other, up to one that lies there in another version.
@@ -152,7 +154,7 @@ def _manifest(
     plan: SeenPlan, table: SeenTable | None, action: WriteTable, time: datetime
 ) -> Manifest:
     if not action.pieces:
-        return table_manifest(plan, table, action.identity, action.content, time, action.mark)
+        return table_manifest(plan, table, action.identity, action.content, time)
     named = pointer(shards_of(plan.key.name, action.pieces), digest(action.content))
     text = pointer_text(action.identity, named, time)
-    return holding(plan, table, text, pointer_hash(named), action.mark)
+    return holding(plan, table, text, pointer_hash(named))

@@ -63,6 +63,9 @@ class Failed:
         return self.reason in PROCESS_FAILURES
 
 
+Verdict: TypeAlias = Planned | Failed
+
+
 @dataclass(frozen=True)
 class Decided:
     """What a planner process says about a live plan; ``inputs_hash`` is the question's name.
@@ -83,4 +86,5 @@ class Decided:
     seconds: float = 0.0
 
 
-Verdict: TypeAlias = Planned | Failed | Decided
+Answer: TypeAlias = Verdict | Decided
+"""Whatever a planner process may say."""

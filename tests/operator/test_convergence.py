@@ -187,10 +187,10 @@ class Life:
     def start_operator(self) -> None:
         """With nothing remembered; the first full list fills the cache."""
         self.cache, self.metrics = Cache(), Metrics()
-        self.asked: dict[Key, SeenPlan] = {}
+        self.asked: dict[Key, Job] = {}
         events = Events(self.server, self.metrics, self.now, "test")
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, events=events, metrics=self.metrics,
+            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE, events=events, metrics=self.metrics,
             now=self.now, look_again=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip
         self.list_all()
@@ -214,18 +214,21 @@ class Life:
 
     # What the reconciler asks of the planner processes.
 
-    def start(self, plan: SeenPlan) -> None:
-        self.asked[plan.key] = plan
+    def ask(self, job: Job) -> None:
+        self.asked[job.key] = job
+
+    def warm(self) -> None:
+        raise AssertionError("no plan is live here")
 
     def cancel(self, key: Key) -> None:
         self.asked.pop(key, None)
 
     def answer(self) -> None:
         """The planner is done, or its process died."""
-        for key, plan in list(self.asked.items()):
+        for key, job in list(self.asked.items()):
             del self.asked[key]
             crash = self.random.random() < self.server.faults
-            self.reconciler.planned(key, _verdict(plan, self.limit, crash=crash))
+            self.reconciler.planned(key, _verdict(job, self.limit, crash=crash))
 
     # What happens to the world.
 
