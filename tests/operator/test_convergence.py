@@ -22,9 +22,9 @@ from archipelago.operator.events import Events
 from archipelago.operator.manifests import MUST_NOT_EXIST, TABLE_BYTES, Key, Manifest
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenMap, SeenPlan, SeenTable, seen_map
-from archipelago.operator.question import verdict_of
+from archipelago.operator.question import Job, verdict_of
 from archipelago.operator.state import Now
-from archipelago.operator.verdict import Failed, Verdict
+from archipelago.operator.verdict import Answer, Failed
 from archipelago.planner.shards import digest
 from tests.operator.situations import KEY, later
 
@@ -443,14 +443,15 @@ def _expected(plan: SeenPlan, squatted: bool) -> Reason:
     return Reason.NAME_CONFLICT if squatted else Reason.PUBLISHED
 
 
-def _verdict(plan: SeenPlan, limit: int, *, crash: bool) -> Verdict:
+def _verdict(job: Job, limit: int, *, crash: bool) -> Answer:
     if crash:
-        return Failed(plan.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
-    if plan.spec["budgetPerHour"] == IMPOSSIBLE:
-        return Failed(plan.inputs_hash, Reason.INFEASIBLE, "too little money")
-    content = json.dumps({"budget": plan.spec["budgetPerHour"]}, separators=(",", ":"))
+        return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    budget = job.resource["spec"]["budgetPerHour"]
+    if budget == IMPOSSIBLE:
+        return Failed(job.inputs_hash, Reason.INFEASIBLE, "too little money")
+    content = json.dumps({"budget": budget}, separators=(",", ":"))
     reply = {"summary": {"islands": 1}, "message": "1 island", "content": content}
-    return verdict_of(plan.inputs_hash, {"planned": reply}, limit)
+    return verdict_of(job.inputs_hash, {"planned": reply}, limit)
 
 
 def _version(body: Manifest) -> str:
