@@ -10,7 +10,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.gpupods import OVER, PLAN_LABEL, GpuPod, gpu_pod, held_by_others, requested
+from archipelago.operator.gpupods import (
+    OVER,
+    PLAN_LABEL,
+    GpuPod,
+    gpu_pod,
+    held_by_others,
+    requested,
+)
 from archipelago.operator.manifests import Key
 
 if TYPE_CHECKING:
@@ -133,9 +140,7 @@ class PodTable:
         return tuple(
             pod
             for uid, pod in self._pods.items()
-            if uid not in listed
-            and namespace in (None, pod.namespace)
-            and pod.version <= version
+            if uid not in listed and namespace in (None, pod.namespace) and pod.version <= version
         )
 
     def plans_on(self, node: str) -> frozenset[Key]:
