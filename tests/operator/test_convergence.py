@@ -26,7 +26,7 @@ from archipelago.operator.question import Job, verdict_of
 from archipelago.operator.state import Now
 from archipelago.operator.verdict import Answer, Failed
 from archipelago.planner.shards import digest
-from tests.operator.situations import KEY, later
+from tests.operator.situations import KEY, NOT_LIVE, later
 
 TABLE = "chat-routing"
 IMPOSSIBLE = "0"
