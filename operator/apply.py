@@ -173,7 +173,7 @@ class Reconciler:
                 self._look_again(seen.key, seconds)
             case ReadTable(_, shard), _:
                 await self._look(seen.key, shard)
-            case (CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _:
+            case ((CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _):
                 await self._ask(seen, action)
             case WriteStatus(), SeenPlan() as plan:
                 await self._write_status(plan, action)

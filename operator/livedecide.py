@@ -1,8 +1,9 @@
 """What to do about a live plan whose table is stored and said: repair, roll out, observe; pure.
 
 One question at a time is under way for a plan. A repair comes before everything else, and ends a
-roll-out: what that led to was planned with islands that are gone. While a roll-out goes on windows
-are not looked at, since they speak of a table that is about to change.
+roll-out: what that led to was planned with islands that are gone. It does not wait for a plan that
+is being made either. While a roll-out goes on windows are not looked at, since they speak of a table
+that is about to change.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from archipelago.operator.actions import Action, AskLive, Wait
 from archipelago.operator.livefacts import Ask, Mark, Until
 from archipelago.operator.livequestion import lost_islands
-from archipelago.operator.verdict import Failed
+from archipelago.operator.verdict import Failed, Planned
 
 if TYPE_CHECKING:
     from archipelago.operator.livefacts import Step
@@ -31,7 +32,7 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
     plan, table, live = seen.plan, seen.table, state.live
     if plan is None or table is None or plan.live is None or not plan.live.listed:
         return ()
-    if live.asking is not None or state.planning is not None or not is_as_written(plan, table):
+    if live.asking is not None or _is_to_be_stored(state) or not is_as_written(plan, table):
         return ()
     if now.monotonic < live.retry_at:
         return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
@@ -40,7 +41,14 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
     return _go_on(plan, state, now)
 
 
+def _is_to_be_stored(state: State) -> bool:
+    """Whether a table is at hand that the server has not taken yet."""
+    return isinstance(state.verdict, Planned) and state.verdict.content is not None
+
+
 def _go_on(plan: SeenPlan, state: State, now: Now) -> tuple[Action, ...]:
+    if state.planning is not None:
+        return ()
     if state.steps:
         return (_waits(plan, state, now),)
     if isinstance(state.verdict_on(plan.inputs_hash), Failed):

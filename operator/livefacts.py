@@ -6,14 +6,17 @@ table may change. The table of such a plan changes without an edit; all others a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.conditions import Finding
 from archipelago.operator.manifests import label_value
-from archipelago.operator.podfacts import IslandPods
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.operator.conditions import Finding
+    from archipelago.operator.podfacts import IslandPods
 
 ALONE: Final[Mapping[str, Any]] = {}
 
@@ -24,6 +27,7 @@ class Mark(StrEnum):
     PLANNED = "planned"  # the planner's whole answer
     REPLANNED = "replanned"  # changed since by re-planning, and complete
     ROLLING = "rolling"  # one of several; the next ones are in nobody's memory after a restart
+    OWED = "owed"  # repaired while another plan was due: that is still to be made
 
 
 class Until(StrEnum):

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from archipelago.operator.errors import Retryable
-from archipelago.operator.livefacts import Ask
 from archipelago.operator.livedecide import is_as_written
+from archipelago.operator.livefacts import Ask
 from archipelago.operator.livequestion import live_job, plan_job
 from archipelago.operator.question import Job, planned_table
 
@@ -67,7 +67,8 @@ class LivePlans:
         traffic = plan.live.traffic if plan.live else None
         used = traffic.at if traffic and kind is not Ask.REPAIR else None
         approved = plan.replanning.get("approve") or ""
-        live = state.live.with_question(kind, plan.inputs_hash, used, approved)
+        owed = table.inputs_hash != plan.inputs_hash
+        live = state.live.with_question(kind, plan.inputs_hash, used, approved, owed=owed)
         job = live_job(plan, table, json.loads(content), live, (kind, now.monotonic))
         (self._planner if kind is Ask.SOLVE else self._quick).ask(job)
         return replace(state, live=live)

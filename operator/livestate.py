@@ -26,7 +26,8 @@ LONGEST_RETRY: Final = 300.0
 class LiveState:
     """Memory of one live plan. Times are monotonic seconds.
 
-    ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked.
+    ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked,
+    ``owed``: whether the table that it is about answers others.
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
     table was stored. ``decision``: what the status says of the last change. ``approved``: the
@@ -35,6 +36,7 @@ class LiveState:
 
     asking: str | None = None
     inputs: str = ""
+    owed: bool = False
     asked: int = 0
     memory: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     answered: float = -math.inf
@@ -47,7 +49,7 @@ class LiveState:
     retry_at: float = 0.0
 
     def with_question(
-        self, kind: Ask, inputs: str, window: float | None, approved: str
+        self, kind: Ask, inputs: str, window: float | None, approved: str, *, owed: bool = False
     ) -> LiveState:
         """A question is under way, about a window that ended then."""
         number = self.asked + 1
@@ -56,6 +58,7 @@ class LiveState:
             self,
             asking=f"{kind}-{number}",
             inputs=inputs,
+            owed=owed,
             asked=number,
             used=used,
             wanted=None,

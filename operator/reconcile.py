@@ -59,7 +59,9 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
     if plan.live is not None and not plan.live.listed and plan.finds_nodes:
         return ()  # half a list of nodes looks like half a cluster
     doing = _pursue(plan, seen, state, now)
-    return doing or (*_tidy(seen, state, now), *live_actions(seen, state, now))
+    if any(not isinstance(action, Wait) for action in doing):
+        return doing
+    return (*(doing or _tidy(seen, state, now)), *live_actions(seen, state, now))
 
 
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
@@ -74,8 +76,8 @@ def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[
 
 
 def _is_half_way(table: SeenTable | None) -> bool:
-    """Whether it is one of several tables, and nobody remembers what comes after it."""
-    return table is not None and table.mark is Mark.ROLLING
+    """Whether another table is to come after it, and nobody remembers which."""
+    return table is not None and table.mark in (Mark.ROLLING, Mark.OWED)
 
 
 def _refresh(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
@@ -191,7 +193,8 @@ def _store(
 def _mark(plan: SeenPlan, verdict: Planned) -> str:
     if not plan.is_live:
         return ""
-    return Mark.ROLLING if verdict.steps else verdict.mark or Mark.PLANNED
+    rolling = verdict.steps and verdict.mark is not Mark.OWED
+    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
 
 
 def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:

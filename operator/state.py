@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.livefacts import Mark
 from archipelago.operator.livestate import LiveState
 from archipelago.operator.manifests import timestamp
 from archipelago.operator.question import next_table
@@ -98,6 +99,8 @@ class State:
         """The table is stored; its content is there to be read, not here."""
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
+        if isinstance(kept, Planned) and kept.mark is Mark.OWED:
+            kept = None
         live = replace(self.live, stepped=now.monotonic)
         return replace(self, verdict=kept, refusal=None, refusals=0, live=live)
 

@@ -54,7 +54,8 @@ class Bench:
         self.cache, metrics = Cache(), Metrics()
         self.asked: dict[Key, Job] = {}
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE, metrics=metrics, now=self.now,
+            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
             look_again=lambda _key, _delay: None,
         )  # fmt: skip

@@ -15,7 +15,6 @@ from archipelago.operator.state import Now, State
 from archipelago.operator.verdict import Planned
 
 
-
 class Static:
     """Around plans none of which is live."""
 

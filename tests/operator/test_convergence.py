@@ -190,7 +190,8 @@ class Life:
         self.asked: dict[Key, Job] = {}
         events = Events(self.server, self.metrics, self.now, "test")
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE, events=events, metrics=self.metrics,
+            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            events=events, metrics=self.metrics,
             now=self.now, look_again=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip
         self.list_all()
