@@ -2,8 +2,8 @@
 
 One question at a time is under way for a plan. A repair comes before everything else, and ends a
 roll-out: what that led to was planned with islands that are gone. It does not wait for a plan that
-is being made either. While a roll-out goes on windows are not looked at, since they speak of a table
-that is about to change.
+is being made either. While a roll-out goes on windows are not looked at: they speak of a table that
+is about to change.
 """
 
 from __future__ import annotations

@@ -130,7 +130,12 @@ class State:
         live = self.live.with_answer(decided.memory, decided.wanted, decision, now.monotonic)
         if decided.planned is None:
             return replace(self, live=live)
-        table = replace(decided.planned, inputs_hash=plan.inputs_hash, seconds=decided.seconds)
+        table = replace(
+            decided.planned,
+            inputs_hash=plan.inputs_hash,
+            seconds=decided.seconds,
+            mark=Mark.OWED if self.live.owed else Mark.REPLANNED,
+        )
         return replace(self, live=live, verdict=table, planning=None)
 
     def with_spare(self, dues: Mapping[str, Due]) -> State:
