@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.actions import Action, AskLive, Wait
 from archipelago.operator.livefacts import Ask, Mark, Until
-from archipelago.operator.livequestion import lost_islands
+from archipelago.operator.livejobs import lost_islands
 from archipelago.operator.verdict import Failed, Planned
 
 if TYPE_CHECKING:

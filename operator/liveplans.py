@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from archipelago.operator.errors import Retryable
 from archipelago.operator.livedecide import is_as_written
 from archipelago.operator.livefacts import Ask
-from archipelago.operator.livequestion import live_job, plan_job
+from archipelago.operator.livejobs import live_job, plan_job
 from archipelago.operator.question import Job, planned_table
 
 if TYPE_CHECKING:

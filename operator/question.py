@@ -1,7 +1,7 @@
 """What a planner process is asked and what its reply means; values, no process.
 
 A reply is one JSON object: ``planned``, ``failed`` or, about a live plan, ``live``. What is asked
-about a live plan stands in ``live`` of the question (livequestion.py).
+about a live plan stands in ``live`` of the question (livejobs.py).
 """
 
 from __future__ import annotations
