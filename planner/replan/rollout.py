@@ -229,7 +229,9 @@ def _fits(plan: Plan, problem: PlanningProblem) -> bool:
         for island in plan.islands if size else ():
             for node, gpus in _taken(island, groups[island.group], pool.name, problem):
                 load[node] += gpus
-        if plan.used(pool.name) > pool.available or any(gpus > (size or 0) for gpus in load.values()):
+        if plan.used(pool.name) > pool.available or any(
+            gpus > (size or 0) for gpus in load.values()
+        ):
             return False
     return True
 
