@@ -1,8 +1,8 @@
 """The live question answered: what the published table is worth now, and what takes its place.
 
-``live_answer`` is pure: the same request gives the same reply, byte for byte. In planner processes
-only. What is decided, ``planner.replan`` says; here a request becomes its arguments and the decision
-becomes tables, each checked before it leaves. docs/designs/0009-live-answer.md has the reasons.
+The same request gives the same reply, byte for byte. In planner processes only. What is decided,
+``planner.replan`` says; here a request becomes its arguments, and the decision becomes tables, each
+checked before it leaves.
 """
 
 from __future__ import annotations
