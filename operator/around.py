@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from archipelago.operator.conditions import Finding, Reason, Truth
 from archipelago.operator.livefacts import Live
-from archipelago.operator.livepools import claimant, resolved_spec
+from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
+from archipelago.planner.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from archipelago.operator.claims import Claimant
-    from archipelago.operator.conditions import Finding
     from archipelago.operator.fleet import Fleet
     from archipelago.operator.livefacts import Traffic
     from archipelago.operator.manifests import Key
@@ -58,7 +59,7 @@ class Around:
         plan = seen.plan
         if plan is None or not plan.is_live:
             return seen
-        wanted = claimant(plan)
+        wanted = claimant(plan.key, plan.uid, plan.created, plan.spec)
         live = Live(
             pods=self._fleet.island_pods(plan.key),
             traffic=self._watched.traffic(plan.key),
@@ -96,3 +97,13 @@ class Around:
             known = _Resolved(plan.spec, inventory, found, names(found, inventory))
             self._resolved[plan.key] = known
         return known
+
+
+def _refusal(error: SpecError) -> Finding:
+    """Why there is nothing to plan with, in the words of the one reason that fits."""
+    said = "; ".join(str(error).splitlines())
+    if isinstance(error, NoPoolError):
+        return Finding(Truth.FALSE, Reason.NO_NODES, said)
+    unknown = any(path.endswith(".accelerator") for path, _ in error.problems)
+    reason = Reason.UNKNOWN_ACCELERATOR if unknown else Reason.INVALID_SPEC
+    return Finding(Truth.FALSE, reason, said)

@@ -51,7 +51,8 @@ def _go_on(plan: SeenPlan, state: State, now: Now) -> tuple[Action, ...]:
         return ()
     if state.steps:
         return (_waits(plan, state, now),)
-    if isinstance(state.verdict_on(plan.inputs_hash), Failed):
+    refused = plan.live is not None and plan.live.refusal is not None
+    if refused or isinstance(state.verdict_on(plan.inputs_hash), Failed):
         return ()  # no plan for what it asks now: nothing is concluded from its traffic
     return _observe(plan, state)
 
@@ -93,9 +94,11 @@ def _observe(plan: SeenPlan, state: State) -> tuple[Action, ...]:
     approved = plan.replanning.get("approve") or ""
     if live.wanted is not None:
         return (AskLive(live.wanted, "the last answer asks for it"),)
+    if traffic is None or traffic.document is None:
+        return ()
     if approved and approved != live.approved:
         return (AskLive(Ask.WINDOW, "a proposal was approved"),)
-    if traffic is not None and traffic.document is not None and traffic.at > live.used:
+    if traffic.at > live.used:
         return (AskLive(Ask.WINDOW, "a window of traffic is over"),)
     return ()
 

@@ -83,6 +83,7 @@ class Live:
     ``listed``: whether the nodes are known at all. ``lost``: nodes under its islands that are gone.
     ``pods``: of its islands, by the value of their label; none where no pod carries the plan's.
     ``names``: real name of a node by the planner's own.
+    ``refusal``: why nothing can be planned with the nodes that there are; None where it can.
     ``inventory``, ``metrics``: what the conditions say; None leaves what is said of static plans.
     ``decision``: what was changed last, as the status says it; empty leaves what it says.
     """
@@ -92,6 +93,7 @@ class Live:
     pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
     names: Mapping[str, str] = field(default_factory=dict)
+    refusal: Finding | None = None
     inventory: Finding | None = None
     metrics: Finding | None = None
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)

@@ -65,7 +65,7 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
 
 
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
-    verdict, table = state.verdict_on(plan.inputs_hash), seen.table
+    verdict, table = _refused(plan) or state.verdict_on(plan.inputs_hash), seen.table
     if verdict is None:
         if _is_settled(plan, seen) and not _is_half_way(table):
             return _refresh(plan, now)
@@ -73,6 +73,12 @@ def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[
     if isinstance(verdict, Failed):
         return _fail(plan, table, verdict, state, now)
     return _publish(plan, seen, verdict, state, now)
+
+
+def _refused(plan: SeenPlan) -> Failed | None:
+    """What the planner would only say later: there are no nodes to plan with."""
+    refusal = plan.live.refusal if plan.live else None
+    return None if refusal is None else Failed(plan.inputs_hash, refusal.reason, refusal.message)
 
 
 def _is_half_way(table: SeenTable | None) -> bool:

@@ -295,10 +295,22 @@ def test_traffic_says_nothing_where_there_is_no_plan_for_the_inputs() -> None:
     assert not [a for a in decide(seen, state, NOW) if isinstance(a, AskLive)]
 
 
+def test_without_nodes_to_plan_with_the_last_table_stays() -> None:
+    refusal = Finding(Truth.FALSE, Reason.NO_NODES, "pool h200 has no node")
+    seen = settled(Live(refusal=refusal, traffic=window()))
+    actions = decide(seen, State(), NOW)
+
+    assert [type(a) for a in actions] == [WriteStatus, EmitEvent]
+    said = {c.type: (c.status, c.reason) for c in actions[0].status.conditions}  # type: ignore[union-attr]
+    assert said[ConditionType.READY] == (Truth.FALSE, Reason.NO_NODES)
+    assert said[ConditionType.PUBLISHED] == (Truth.TRUE, Reason.LAST_GOOD_KEPT)
+
+
 def test_an_approval_is_passed_on_once() -> None:
-    rest = at_rest(live_plan(approve="a" * 64), Live())
-    assert [type(a) for a in decide(rest, State(), NOW)] == [AskLive]
-    asked = LiveState().with_question(Ask.WINDOW, "", None, "a" * 64).without_question()
+    rest = at_rest(live_plan(approve="a" * 64), Live(traffic=window(at=1.0)))
+    seen_before = replace(State(), live=replace(LiveState(), used=1.0))
+    assert [type(a) for a in decide(rest, seen_before, NOW)] == [AskLive]
+    asked = LiveState().with_question(Ask.WINDOW, "", 1.0, "a" * 64).without_question()
     assert decide(rest, replace(State(), live=asked), NOW) == ()
 
 
