@@ -219,6 +219,4 @@ def _model_facts(name: str, engine: Mapping[str, Any], table: SeenTable) -> Mode
 
 
 def _continues(before: Watching | None, wanted: Watching) -> bool:
-    return (
-        before is not None and before.source == wanted.source and before.facts == wanted.facts
-    )
+    return before is not None and before.source == wanted.source and before.facts == wanted.facts
