@@ -65,6 +65,8 @@ class Metrics:
         self.missing_rights = self._gauge(
             "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"]
         )
+        self.nodes = self._gauge("nodes", "Nodes with GPUs, by their use", ["state"])
+        self.node_news = self._counter("node_news", "Plans that were told of nodes", ["kind"])
         self.ready = self._gauge("plan_ready", "1 where Ready is True", _PLAN)
         self.figures = {
             field: self._gauge(name, text, _PLAN) for field, (name, text) in PLAN_FIGURES.items()
