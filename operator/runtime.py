@@ -33,7 +33,7 @@ from archipelago.operator.watch import INVENTORY, Feed, Streams, Watch
 if TYPE_CHECKING:
     from archipelago.operator.manifests import Key, Right
     from archipelago.operator.settings import Settings
-    from archipelago.operator.verdict import Verdict
+    from archipelago.operator.verdict import Answer
 
 DRAIN: Final = 20.0
 """Seconds that the keys being worked on have at the end; a pod has 30."""
@@ -166,7 +166,8 @@ class Operator:
 
     def _rights_changed(self, missing: tuple[Right, ...]) -> None:
         self._fleet.forbid(missing)
-        self._lists.soon()
+        if not missing:
+            self._lists.soon()
         if self._watch is not None:
             self._watch.again()
 
@@ -178,13 +179,11 @@ class Operator:
         """Nodes of these plans were lost, or they are to be made with others."""
         said = "nodes were lost" if lost else "other nodes are there"
         log.info(said, extra={"plans": len(keys)})
-        self._metrics.node_news.labels("lost" if lost else "changed").inc(len(keys))
         for key in keys:
             self._workers.mark(key)
 
     def _show_nodes(self) -> None:
-        for state, count in self._fleet.counts().items():
-            self._metrics.nodes.labels(state).set(count)
+        self._metrics.counted(self._fleet.counts())
 
     async def _reconcile(self) -> None:
         """Nothing is decided before the first full list."""
@@ -206,7 +205,7 @@ class Operator:
         with self._metrics.reconcile.time():
             await self._reconciler.reconcile(key)
 
-    def _planned(self, key: Key, verdict: Verdict) -> None:
+    def _planned(self, key: Key, verdict: Answer) -> None:
         self._reconciler.planned(key, verdict)
 
     def _failed(self, _key: Key, error: Exception) -> None:
@@ -215,7 +214,6 @@ class Operator:
     def _listed(self) -> None:
         self._health.listed = True
         self._metrics.resyncs.inc()
-        self._metrics.resync.set(time.time())
 
 
 def now() -> Now:
