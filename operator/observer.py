@@ -67,6 +67,7 @@ class Observer:
         cache: Cache,
         sources: Sources,
         windows: Windows,
+        *,
         metrics: Metrics,
         look_again: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
@@ -117,7 +118,7 @@ class Observer:
     def _due(self) -> list[Key]:
         """Plans that are to be asked about now; what is watched is brought up to date."""
         now = self._clock()
-        for key in self._cache.plans.keys():
+        for key in self._cache.plans.keys():  # noqa: SIM118  # a store, not a dictionary
             wanted = self._wanted(key, now)
             if wanted is None:
                 if key in self._watching:
@@ -157,13 +158,13 @@ class Observer:
         try:
             scrapes = await self._sources.ask(known.source, known.facts)
         except UnknownSource:
-            return self._put(key, known, due=self._clock() + seconds / PARTS)
+            self._put(key, known, due=self._clock() + seconds / PARTS)
+            return
         for model, scrape in scrapes.items():
             self._windows.add(WindowKey(*key, model), scrape)
         self._put(key, known, due=self._clock() + seconds / PARTS)
         if self._clock() - known.since >= _SHARE * seconds:
             await self._end_window(key, known, seconds)
-        return None
 
     async def _end_window(self, key: Key, known: Watching, seconds: float) -> None:
         source = self._sources.configured(known.source)

@@ -14,6 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.apply import Reconciler
+from archipelago.operator.around import Around
+from archipelago.operator.asking import Sources
 from archipelago.operator.cache import Cache
 from archipelago.operator.cluster import ApiCluster
 from archipelago.operator.endpoint import Health, Lag, serve
@@ -22,13 +24,16 @@ from archipelago.operator.fleet import Fleet
 from archipelago.operator.installed import Installed
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.nodelists import NodeLists
+from archipelago.operator.observer import Observer
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.queue import Backoff, KeyedQueue, Workers
 from archipelago.operator.resync import Resync
 from archipelago.operator.rights import Rights
 from archipelago.operator.settings import OFF
+from archipelago.operator.sources import SourcesFile
 from archipelago.operator.state import Now
 from archipelago.operator.watch import INVENTORY, Feed, Streams, Watch
+from archipelago.operator.windows import Windows
 
 if TYPE_CHECKING:
     from archipelago.operator.manifests import Key, Right
@@ -60,18 +65,7 @@ class Operator:
             settings.planner_memory_mib, settings.planner_grace_seconds, settings.table_limit_bytes
         )
         self._planner = Planner(settings.planners, limits, self._planned, self._metrics)
-        self._reconciler = Reconciler(
-            cluster,
-            self._cache,
-            planner=self._planner,
-            events=Events(cluster, self._metrics, now, instance()),
-            metrics=self._metrics,
-            now=now,
-            look_again=self._workers.mark,
-            grace=settings.shard_grace_seconds,
-        )
-        self._streams = Streams(self._metrics)
-        self._lag = Lag(self._metrics)
+        self._quick = Planner(1, limits, self._planned, self._metrics, warm=False)
         self._looks = settings.inventory != OFF
         self._fleet = Fleet(
             settings.allowed_nodes,
@@ -80,6 +74,29 @@ class Operator:
             on_lack=self._list_nodes,
             off=not self._looks,
         )
+        self._observer = Observer(
+            self._cache,
+            Sources(SourcesFile(settings.sources)),
+            Windows(),
+            metrics=self._metrics,
+            look_again=self._workers.mark,
+        )
+        self._around = Around(self._fleet, self._observer)
+        self._reconciler = Reconciler(
+            cluster,
+            self._cache,
+            planner=self._planner,
+            quick=self._quick,
+            around=self._around,
+            events=Events(cluster, self._metrics, now, instance()),
+            metrics=self._metrics,
+            now=now,
+            look_again=self._workers.mark,
+            grace=settings.shard_grace_seconds,
+            limit=settings.table_limit_bytes,
+        )
+        self._streams = Streams(self._metrics)
+        self._lag = Lag(self._metrics)
         self._rights = Rights(cluster, settings.namespaces, self._metrics, inventory=self._looks)
         self._rights.on_nodes = self._rights_changed
         self._lists = NodeLists(
@@ -137,6 +154,8 @@ class Operator:
                 group.create_task(self._lag.measure(), name="loop lag"),
                 group.create_task(self._rights.run(), name="rights"),
                 group.create_task(self._planner.run(), name="planner"),
+                group.create_task(self._quick.run(), name="quick planner"),
+                group.create_task(self._observer.run(), name="observer"),
                 group.create_task(self._fleet.run(), name="fleet"),
                 group.create_task(self._lists.run(), name="lists of nodes"),
                 group.create_task(self._reconcile(), name="reconcile"),
@@ -212,6 +231,8 @@ class Operator:
         self._metrics.failures.labels(type(error).__name__).inc()
 
     def _listed(self) -> None:
+        """Whose a node is depends on all plans, so that all are told before any is decided on."""
+        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
         self._health.listed = True
         self._metrics.resyncs.inc()
 
