@@ -94,8 +94,8 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
 def _decided(seen: Seen, about: Observation, state: State) -> Decision:
     """The decision among the rungs that some order of changes leads to."""
     decision = decide(about, state, 0.0, seen.asked.limits)
-    proposed = decision.proposal.reached if decision.proposal is not state.proposal else None
-    plan = decision.plan if proposed is None else proposed.plan
+    new = None if decision.proposal is state.proposal else decision.proposal
+    plan = decision.plan if new is None else new.reached.plan
     if plan is None or not isinstance(steps := _steps(seen, plan), Unrepairable):
         return decision
     left = (replace(r, plan=None, note=steps.message) if r.plan is plan else r for r in about.rungs)
@@ -147,7 +147,7 @@ def _answered(seen: Seen, standing: Standing, memory: Memory, decision: Decision
     pending = decision.state.proposal
     if pending is not None and pending.reached.plan is not None:
         goal = _goal(seen, standing, pending.reached.plan)
-        memory = replace(memory, proposed=table_text(seen.asked, goal, generic=True))
+        memory = replace(memory, proposed=table_text(seen.asked, goal))
     else:
         memory = replace(memory, proposed=None)
     if decision.plan is None:
