@@ -45,10 +45,7 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
         CheckError: the answer is wrong: a defect of ours.
     """
     spec, problem = resource_of(request["resource"])
-    content, nodes = request["content"], request["nodes"]
-    loaded = json.loads(content) if isinstance(content, str) else content
-    table = plan_of(to_generic(loaded, nodes).content, problem, of_it=False)
-    old = _standing(table, frozenset(request["lost"]))
+    old, nodes = _old(request, problem), request["nodes"]
     problem = replace(problem, running=() if old is None else running_of(old))
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
@@ -75,6 +72,16 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
             "steps": texts,
         }
     }
+
+
+def _old(request: Mapping[str, Any], problem: PlanningProblem) -> Plan | None:
+    """What stands of the published table; None where there is none yet."""
+    content, nodes = request["content"], request["nodes"]
+    if content is None:
+        return None
+    loaded = json.loads(content) if isinstance(content, str) else content
+    table = plan_of(to_generic(loaded, nodes).content, problem, of_it=False)
+    return _standing(table, frozenset(request["lost"]))
 
 
 def _standing(plan: Plan, lost: AbstractSet[str]) -> Plan | None:

@@ -47,10 +47,11 @@ class LivePlans:
 
     async def question(self, plan: SeenPlan, table: SeenTable | None) -> Job:
         """To plan these inputs; of a live plan, beside what runs where something of it does."""
-        if not plan.is_live or table is None or not is_as_written(plan, table):
+        if not plan.is_live:
             return Job.of(plan)
-        content = await self._tables.content(plan, table)
-        return Job.of(plan) if content is None else plan_job(plan, table, json.loads(content))
+        stands = table is not None and is_as_written(plan, table)
+        content = await self._tables.content(plan, table) if table and stands else None
+        return plan_job(plan, table, content and json.loads(content))
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.

@@ -140,7 +140,7 @@ def test_nothing_is_decided_on_half_a_list_of_nodes() -> None:
 
 def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     """Away from the island at once; the change when it has drained; back when its pod is ready."""
-    pods = {"a": IslandPods(ready=False, phase="decode", pods=1, gpus=8, nodes=("n1",))}
+    pods = {"a": IslandPods(ready=False, phase="decode", pods=1, gpus=8, nodes=frozenset({"n1"}))}
     live = Live(pods=pods)
     seen = settled(live)
     answer = decided("window-1", (DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
