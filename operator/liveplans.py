@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from archipelago.operator.errors import Retryable
 from archipelago.operator.livedecide import is_as_written
 from archipelago.operator.livefacts import Ask
-from archipelago.operator.livejobs import live_job, plan_job
+from archipelago.operator.livejobs import live_job, lost_islands, plan_job
 from archipelago.operator.question import Job, planned_table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class LivePlans:
             return Job.of(plan)
         stands = table is not None and is_as_written(plan, table)
         content = await self._tables.content(plan, table) if table and stands else None
-        return plan_job(plan, table, content and json.loads(content))
+        return plan_job(plan, table, json.loads(content) if content else None)
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.
@@ -70,6 +70,7 @@ class LivePlans:
         approved = plan.replanning.get("approve") or ""
         owed = table.inputs_hash != plan.inputs_hash
         live = state.live.with_question(kind, plan.inputs_hash, used, approved, owed=owed)
+        live = replace(live, hurt=frozenset(lost_islands(plan, table)))
         job = live_job(plan, table, json.loads(content), live, (kind, now.monotonic))
         (self._planner if kind is Ask.SOLVE else self._quick).ask(job)
         return replace(state, live=live)

@@ -126,6 +126,15 @@ def test_a_lost_node_comes_before_a_window() -> None:
     )
 
 
+def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
+    seen = settled(Live(lost=frozenset({"n2"})))
+    hopeless = replace(State(), live=LiveState(hurt=frozenset({"b"})))
+    assert decide(seen, hopeless, NOW) == ()
+
+    more = settled(Live(lost=frozenset({"n1", "n2"})))
+    assert [type(a) for a in decide(more, hopeless, NOW)] == [AskLive]
+
+
 def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
     assert decide(settled(Live(lost=frozenset({"n9"}))), State(), NOW) == ()
 
