@@ -30,6 +30,7 @@ READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 CRD := crds/archipelago.dev_servingplans.yaml
 PAGE := docs/serving-plan.md
+MONITORING := deploy/monitoring
 PINS := deploy/image/requirements.txt
 UV = $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(BIN)/uv)
 
@@ -117,6 +118,12 @@ transitions: $(READY) ## more than 10,000 changes from one spec to another; minu
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models
 	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
 	$(PY) -m archipelago.operator.reference > $(PAGE).new && mv $(PAGE).new $(PAGE)
+
+.PHONY: monitoring
+monitoring: $(READY) ## write deploy/monitoring/ anew: alert rules and the Grafana dashboard
+	$(PY) -m archipelago.operator.alerts $(MONITORING)
+	$(PY) -m archipelago.operator.dashboard > $(MONITORING)/dashboard.json.new && \
+	  mv $(MONITORING)/dashboard.json.new $(MONITORING)/dashboard.json
 
 .PHONY: image
 image: $(READY) ## the operator's image, from wheels compared with their pinned hashes (needs Docker)
