@@ -17,7 +17,8 @@ import yaml
 
 RUNBOOK: Final = "https://archipelago.dev/docs/runbook"
 """Where docs/runbook.md is published; the chart's ``monitoring.runbook`` puts another there."""
-RULES, OBJECT = "alerts.yaml", "prometheusrule.yaml"
+RULES: Final = "monitoring/alerts.yaml"
+OBJECT: Final = "components/alerts/prometheusrule.yaml"
 HEADER: Final = "# Generated from operator/alerts.py by `make monitoring`; do not edit.\n"
 
 
@@ -141,7 +142,7 @@ def to_yaml(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write both files into a folder."""
+    """Write both files, below the folder ``deploy``."""
     folder = Path(sys.argv[1])
     (folder / RULES).write_text(to_yaml(groups()))
     (folder / OBJECT).write_text(to_yaml(rule_object()))
