@@ -86,7 +86,7 @@ ROWS: Final = {
         ),
         Panel(
             "Regret",
-            "What the best rung would gain, a share of what the table carries.",
+            "How far the table is below what the best rung would carry, a share of that.",
             "percentunit",
             (Query(f"archipelago_plan_regret{_OF}", _PLAN),),
         ),
