@@ -166,7 +166,8 @@ class Operator:
 
     def _rights_changed(self, missing: tuple[Right, ...]) -> None:
         self._fleet.forbid(missing)
-        self._lists.soon()
+        if not missing:
+            self._lists.soon()
         if self._watch is not None:
             self._watch.again()
 
