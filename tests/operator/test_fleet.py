@@ -34,11 +34,11 @@ class World:
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401
         self.now, self.version, self.lacks = 0.0, 0, 0
-        self.told: list[tuple[float, frozenset[Key], bool]] = []
+        self.told: list[tuple[float, set[Key], bool]] = []
         self.pods: list[Key] = []
         self.fleet = Fleet(
             settings.pop("allowed", {}),
-            lambda keys, lost: self.told.append((self.now, keys, lost)),
+            lambda keys, lost: self.told.append((self.now, set(keys), lost)),
             self.pods.append,
             self.lack,
             lambda: self.now,
@@ -328,7 +328,7 @@ def test_islands_are_ready_when_all_their_pods_are_and_say_what_they_run_as() ->
     assert (island.ready, island.phase, island.pods, island.gpus) == (False, "prefill", 2, 16)
     world.pod("p1", "n1", plan="chat", phase="decode")
     (island,) = world.fleet.island_pods(CHAT).values()
-    assert (island.ready, island.phase, island.nodes) == (True, "", {"n0", "n1"})
+    assert (island.ready, island.phase, {*island.nodes}) == (True, "", {"n0", "n1"})
     assert world.pods == [CHAT] * 3
     world.pod("p1", "n1", plan="chat", phase="decode")  # a report without news
     assert world.pods == [CHAT] * 3
