@@ -188,7 +188,7 @@ def _fresh(scrape: Scrape, freshness: Scrape, source: MetricSource) -> Scrape:
     stand still look like traffic that ended.
     """
     if bad := [f for f in freshness.faults if f.reason is not Reason.NO_SAMPLES]:
-        return Scrape(scrape.at, (), (*scrape.faults, *bad))
+        return Scrape(scrape.at, (), told_once((*scrape.faults, *bad)))
     oldest = scrape.at - source.stale_after_seconds
     names = (source.island_label, *PROCESS)
     stale = {
@@ -260,7 +260,7 @@ def _of_status(status: int, body: bytes) -> bytes:
     if 300 <= status < 400:  # noqa: PLR2004
         raise Unanswered(f"HTTP {status}: redirects are not followed")
     # Prometheus says what kind of error it is; anybody else's page is not repeated.
-    word = re.search(rb'"errorType":"([a-z_]{1,40})"', body)
+    word = re.search(rb'"errorType":\s*"([a-z_]{1,40})"', body)
     raise Unanswered(f"HTTP {status}" + (f": {word[1].decode()}" if word else ""))
 
 

@@ -39,7 +39,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod's own token lies: it is for the API server and for nobody else."""
 _LABEL: Final = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 _DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-_HOST: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]")
+_HOST: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?\.?|\[[0-9a-fA-F:.]+\]")
 _PATH: Final = re.compile(r"(/[-._~a-zA-Z0-9]+)*/?")
 _Network: TypeAlias = IPv4Network | IPv6Network
 
@@ -111,12 +111,12 @@ class MetricSource(BaseModel):
     plan_label: _Label = "archipelago_dev_plan"
     namespace_label: _Label = "namespace"
     """Labels of the series; those of islands must carry all three, a router's the namespace."""
-    timeout_seconds: float = Field(8.0, ge=0.1, le=9.0)
+    timeout_seconds: float = Field(default=8.0, ge=0.1, le=9.0)
     """All questions of one reading together [s]."""
-    stale_after_seconds: float = Field(120.0, ge=5.0, le=300.0)
+    stale_after_seconds: float = Field(default=120.0, ge=5.0, le=300.0)
     """A process whose newest sample is older [s] has said nothing."""
     allow_addresses: tuple[Annotated[_Network, BeforeValidator(_network)], ...] = Field(
-        (), strict=False, max_length=16
+        default=(), strict=False, max_length=16
     )
     """Networks that may be connected to although they are loopback, link-local or metadata."""
 
