@@ -38,10 +38,11 @@ help: ## print this help
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(READY) ## create .venv, pinned by constraints.txt, and get the test control plane
+setup: $(READY) ## create .venv, pinned by constraints.txt; get the test control plane and Prometheus
 	$(PY) -m tests.controlplane ensure
 	@helm version >/dev/null 2>&1 || $(PY) -m tests.controlplane ensure helm || \
 	  echo "no helm: tests of the chart will be skipped"
+	@$(PY) -m tests.prometheus ensure || echo "no Prometheus: tests that need one will be skipped"
 
 # Made again only when the pins or the dependencies change. uv where it works, else uv by pip.
 $(READY): pyproject.toml constraints.txt

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.series import Found, SeriesKey, chosen_series, find, missing, where
 from archipelago.operator.signals import Signal
-from archipelago.planner.livedemand.arrivals import Flow
 from archipelago.planner.livedemand.buckets import Buckets, added, from_cumulative
 from archipelago.planner.livedemand.counters import Series, change, increases
-from archipelago.planner.livedemand.demand import Window
 from archipelago.planner.livedemand.faults import Fault, Reason, told_once
+from archipelago.planner.livedemand.window import Flow, Window
 from archipelago.planner.problem import Phase
 
 if TYPE_CHECKING:

@@ -34,20 +34,7 @@ from archipelago.planner.livedemand.posterior import (
 if TYPE_CHECKING:
     from archipelago.perfmodel.lengths import Range
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.livedemand.arrivals import Flow
-
-
-@dataclass(frozen=True)
-class Window:
-    """What was counted of one model's requests, hand-over once.
-
-    ``inputs``, ``outputs``: one histogram per source, of any grid.
-    """
-
-    flow: Flow
-    inputs: tuple[Buckets, ...]
-    outputs: tuple[Buckets, ...]
-    faults: tuple[Fault, ...] = ()
+    from archipelago.planner.livedemand.window import Flow, Window
 
 
 @dataclass(frozen=True, eq=False)
