@@ -43,8 +43,11 @@ Body: TypeAlias = Mapping[str, Any]
 # every plan is then made again once after the upgrade, and not otherwise. A field that had no
 # effect while it was unknown (unknown.py) and has one now is such a case.
 REVISION: Final = 1
-# Fields that no table depends on.
-_WITHOUT_EFFECT: Final = frozenset({"suspend"})
+# Fields that no table depends on, and those of a model's engine.
+_WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
+_WATCHED: Final = frozenset({"metrics", "servedName"})
+# A plan that was stored before the field existed has it by default, and its table stays the same.
+_BY_DEFAULT: Final = {"roleSwitch": "Restart"}
 
 
 @dataclass(frozen=True)
@@ -216,8 +219,16 @@ def seen_map(body: Body) -> SeenTable | SeenShard:
 def inputs_hash(name: str, spec: Body) -> str:
     """Names what a table depends on: equal hashes, equal content."""
     effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
+    if "models" in effective:
+        effective["models"] = [_without_watching(model) for model in effective["models"]]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
     return hashlib.sha256(canonical_bytes(inputs)).hexdigest()[:32]
+
+
+def _without_watching(model: Body) -> dict[str, Any]:
+    engine = {k: v for k, v in (model.get("engine") or {}).items() if k not in _WATCHED}
+    rest = {field: value for field, value in model.items() if field != "engine"}
+    return rest | ({"engine": engine} if engine not in ({}, _BY_DEFAULT) else {})
 
 
 def _owner(references: Any) -> Body | None:  # noqa: ANN401  # a JSON list
