@@ -51,6 +51,20 @@ def observed_problem(
     return bare(replace(problem, models=models))
 
 
+def known_problem(
+    problem: PlanningProblem, rates: Mapping[str, FloatArray]
+) -> PlanningProblem | None:
+    """The problem with the rates seen last, else stated; None where a model has neither."""
+    models = []
+    for model in problem.models:
+        last = rates.get(model.name)
+        rate = model.rate if last is None else float(last.sum())
+        if not rate:
+            return None
+        models.append(replace(model, rate=rate))
+    return bare(replace(problem, models=tuple(models)))
+
+
 def bare(problem: PlanningProblem) -> PlanningProblem:
     """The problem without what was asked of the plan for its stated demand."""
     solver = replace(problem.solver, strategy="exact")

@@ -71,7 +71,7 @@ def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | 
             )
     if sure and (bare := next((r for r in plan.routes if r.share and not _held(left, r)), None)):
         where = f"[{bare.range.min}, {bare.range.max})"
-        return Unrepairable(bare.model, f"{bare.model} {where}: no island left that surely holds it")
+        return Unrepairable(bare.model, f"{bare.model} {where}: nobody left who surely holds it")
     return replace(
         plan,
         groups=tuple(left.groups.values()),

@@ -40,9 +40,7 @@ def restated(standing: Standing, theta: float) -> Plan:
     units = _units(standing.problem, plan)
     used = {g.name: _template(standing, g) for g in plan.groups}
     short = [
-        _run(standing, g, used[g.name], units, theta)[1]
-        for g in plan.groups
-        if units[g.name].any()
+        _run(standing, g, used[g.name], units, theta)[1] for g in plan.groups if units[g.name].any()
     ]
     theta *= min([1.0, *short])
     groups = tuple(_run(standing, g, used[g.name], units, theta)[0] for g in plan.groups)

@@ -158,7 +158,7 @@ def _seen(plan: Plan) -> object:
 
 
 def _waves(changed: frozenset[str], before: Roles, after: Roles) -> Iterator[frozenset[str]]:
-    """What may change first: all; else half of every kind of change; else some kinds, many first."""
+    """What may change first: all; else half of every kind of change; else some kinds."""
     yield changed
     kinds: dict[object, list[str]] = {}
     for name in sorted(changed):
@@ -229,7 +229,8 @@ def _fits(plan: Plan, problem: PlanningProblem) -> bool:
         for island in plan.islands if size else ():
             for node, gpus in _taken(island, groups[island.group], pool.name, problem):
                 load[node] += gpus
-        if plan.used(pool.name) > pool.available or any(gpus > (size or 0) for gpus in load.values()):
+        crowded = any(gpus > (size or 0) for gpus in load.values())
+        if crowded or plan.used(pool.name) > pool.available:
             return False
     return True
 
