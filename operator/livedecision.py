@@ -80,16 +80,26 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
     bound = _bound(seen, memory, rungs)
     more = () if bound is None else (weigh_bound(standing, bound.theta),)
     memory = replace(memory, bound=bound)
-    about = replace(about, rungs=tuple(_feasible(seen, r) for r in (*rungs, *more)))
+    about = replace(about, rungs=(*rungs, *more))
     state = replace(memory.state, asked=-math.inf) if asked.solve else memory.state
-    decision = decide(about, state, 0.0, asked.limits)
+    decision = _decided(seen, about, state)
     if asked.solve and decision.wanted is Rung.RESHAPE:
         plan = reshaped(seen.problem, asked.plan, asked.limits.moved_gpus)
         reached = weigh_reshape(standing, plan, asked.limits, seen.draws)
-        about = replace(about, rungs=(*about.rungs[: len(rungs)], _feasible(seen, reached)))
-        solved = replace(memory.state, asked=0.0)
-        decision = decide(about, solved, 0.0, asked.limits)
+        about = replace(about, rungs=(*rungs, reached))
+        decision = _decided(seen, about, replace(memory.state, asked=0.0))
     return _answered(seen, standing, memory, decision)
+
+
+def _decided(seen: Seen, about: Observation, state: State) -> Decision:
+    """The decision among the rungs that some order of changes leads to."""
+    decision = decide(about, state, 0.0, seen.asked.limits)
+    proposed = decision.proposal.reached if decision.proposal is not state.proposal else None
+    plan = decision.plan if proposed is None else proposed.plan
+    if plan is None or not isinstance(steps := _steps(seen, plan), Unrepairable):
+        return decision
+    left = (replace(r, plan=None, note=steps.message) if r.plan is plan else r for r in about.rungs)
+    return _decided(seen, replace(about, rungs=tuple(left)), state)
 
 
 def _uncounted(asked: Question, memory: Memory) -> Memory:
@@ -116,16 +126,6 @@ def _bound(seen: Seen, memory: Memory, rungs: tuple[Reached, ...]) -> Bound | No
         return Bound(bound_of(seen.problem), seen.rate, 0.0)
     except SolverError:
         return None
-
-
-def _feasible(seen: Seen, reached: Reached) -> Reached:
-    """The rung without a table where no order of changes leads to it."""
-    if reached.plan is None or not reached.changed:
-        return reached
-    steps = _steps(seen, reached.plan)
-    if isinstance(steps, Unrepairable):
-        return replace(reached, plan=None, note=steps.message)
-    return reached
 
 
 def _steps(seen: Seen, plan: Plan) -> tuple[Step, ...] | Unrepairable:

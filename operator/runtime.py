@@ -30,7 +30,7 @@ from archipelago.operator.watch import Feed, Streams, Watch
 if TYPE_CHECKING:
     from archipelago.operator.manifests import Key
     from archipelago.operator.settings import Settings
-    from archipelago.operator.verdict import Verdict
+    from archipelago.operator.verdict import Answer
 
 DRAIN: Final = 20.0
 """Seconds that the keys being worked on have at the end; a pod has 30."""
@@ -141,7 +141,7 @@ class Operator:
         with self._metrics.reconcile.time():
             await self._reconciler.reconcile(key)
 
-    def _planned(self, key: Key, verdict: Verdict) -> None:
+    def _planned(self, key: Key, verdict: Answer) -> None:
         self._reconciler.planned(key, verdict)
 
     def _failed(self, _key: Key, error: Exception) -> None:
@@ -150,7 +150,6 @@ class Operator:
     def _listed(self) -> None:
         self._health.listed = True
         self._metrics.resyncs.inc()
-        self._metrics.resync.set(time.time())
 
 
 def now() -> Now:

@@ -53,7 +53,7 @@ def plan_of(content: Document, problem: PlanningProblem) -> Plan:
     Raises:
         PlanFileError: it is no content, or one of another spec; the message names the place.
     """
-    if findings := [*validate_content(content), *_strangers(content, problem)]:
+    if findings := validate_content(content) or [*_strangers(content, problem)]:
         raise PlanFileError("; ".join(findings))
     models = {model.name: model for model in problem.models}
     listed = {island["name"]: island for island in content["islands"]}

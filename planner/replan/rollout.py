@@ -110,8 +110,7 @@ def with_idle(plan: Plan, source: Plan, names: AbstractSet[str]) -> Plan:
             count = 1 + (here.islands if here else 0)
             groups[name] = replace(_bare(kind[island.group]), name=name, islands=count)
             islands[island.name] = replace(island, group=name)
-    order = [island.name for island in source.islands if island.name in islands]
-    order += [name for name in islands if name not in set(order)]
+    order = dict.fromkeys(i.name for i in (*source.islands, *plan.islands) if i.name in islands)
     return replace(
         plan, groups=tuple(groups.values()), islands=tuple(islands[name] for name in order)
     )

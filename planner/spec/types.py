@@ -21,7 +21,7 @@ LABEL_KEY = (
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 )
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-SERVED_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._/:@+]*$"
+SERVED_NAME = r"^/?[A-Za-z0-9][-A-Za-z0-9._:@+]*(/[A-Za-z0-9][-A-Za-z0-9._:@+]*)*$"
 HASH = r"^[0-9a-f]{64}$"
 
 REMEDIES = {
@@ -40,7 +40,7 @@ REMEDIES = {
     LABEL_VALUE: "write the value of a node's label: letters, digits, '-', '_' and '.', beginning "
     "and ending with a letter or digit: NVIDIA-H100-80GB-HBM3",
     SERVED_NAME: "write the name under which the engine serves the model: letters, digits and "
-    "'-', '.', '_', '/', ':', '@', '+', beginning with a letter or digit: meta-llama/Llama-3.1-8B",
+    "'-', '.', '_', ':', '@', '+', in parts between single '/': meta-llama/Llama-3.1-8B",
     HASH: "write the hash of a proposal, 64 digits 0-9 and a-f, as the status shows it",
 }
 """Pattern -> what a value that does not match should look like."""

@@ -1,7 +1,7 @@
 """Live questions for tests: a planned example, windows of requests with known lengths, replies."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -23,6 +23,8 @@ from archipelago.planner.table import validate_content
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VLLM = tuple(float(d * 10**e) for e in range(5) for d in (1, 2, 5) if d * 10**e <= 20_000)
 SECONDS = 60.0
+MOST = 50_000
+"""Requests that are made one by one; where there were more, each stands for several."""
 HASH = "0" * 64
 
 
@@ -33,7 +35,7 @@ def planned(name: str) -> tuple[str, str]:
     return json.dumps(resource), answer(resource)["planned"]["content"]
 
 
-def request(name: str, **parts: Any) -> dict[str, Any]:
+def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     """A question about the example as it was planned, with nothing lost and nothing seen.
 
     ``replanning`` goes into the spec, ``engine`` into every model, all else into the request.
@@ -60,9 +62,10 @@ def request(name: str, **parts: Any) -> dict[str, Any]:
     return {"live": plain | parts}
 
 
-def histogram(values: FloatArray, bounds: Sequence[float] = VLLM) -> Buckets:
-    upper = {bound: float((values <= bound).sum()) for bound in bounds}
-    buckets, _ = from_cumulative({**upper, inf: float(len(values))}, float(values.sum()))
+def histogram(values: FloatArray, times: float = 1.0) -> Buckets:
+    """Each value so many times."""
+    upper = {bound: times * float((values <= bound).sum()) for bound in (*VLLM, inf)}
+    buckets, _ = from_cumulative(upper, times * float(values.sum()))
     assert buckets is not None
     return buckets
 
@@ -73,10 +76,12 @@ def seen(
     *,
     faults: tuple[Fault, ...] = (),
     growth: float = 0.0,
+    times: float = 1.0,
 ) -> Scraped:
-    """A minute in which these requests ended, ``growth`` fewer than came."""
-    flow = Flow(SECONDS, float(len(inputs)), growth, growth, 0.0)
-    return Scraped(Window(flow, (histogram(inputs),), (histogram(outputs),), faults))
+    """A minute in which these requests ended, each so many times, ``growth`` fewer than came."""
+    flow = Flow(SECONDS, times * len(inputs), growth, growth, 0.0)
+    lengths = (histogram(inputs, times),), (histogram(outputs, times),)
+    return Scraped(Window(flow, *lengths, faults))
 
 
 def window(models: Mapping[str, Scraped]) -> dict[str, Any]:
@@ -92,14 +97,14 @@ def like_planned(name: str, rate: float, *, factor: float = 1.0) -> dict[str, An
     problem = to_problem("x", loaded.spec)
     found = {}
     for model in problem.models:
-        count = round(rate * SECONDS)
+        count = min(MOST, round(rate * SECONDS))
         at = (np.arange(count) + 0.5) / count
         index = np.searchsorted(np.cumsum(model.lengths.probability), at)
         index = np.minimum(index, len(model.lengths.length) - 1)
         longest = model.ranges[-1].max - 1
         inputs = np.minimum(np.round(model.lengths.length[index] * factor), longest)
         outputs = np.maximum(1, np.round(model.lengths.output[index]))
-        found[model.name] = seen(inputs, outputs)
+        found[model.name] = seen(inputs, outputs, times=rate * SECONDS / count)
     return window(found)
 
 

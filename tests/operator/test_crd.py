@@ -118,6 +118,7 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.network.links": ["name"],
         "spec.pipelines": ["name"],
         "status.conditions": ["type"],
+        "status.lastDecision.rungs": ["rung"],
     }
     lists = [schema for schema in ALL.values() if schema["type"] == "array"]
     assert all("x-kubernetes-list-type" in schema for schema in lists)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -18,6 +20,9 @@ from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import REMEDIES
 from benchmarks.make_thesis_examples import INVENTORIES, TRACES, example
 from tests.manifests.cases import Bad, bad, good
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -371,6 +376,54 @@ def test_what_is_watched_is_no_part_of_the_problem_nor_of_a_plan_file() -> None:
     assert normalised_spec(whole)["models"][0]["engine"] == {"roleSwitch": "Online"}
     assert to_problem("x", whole.spec).models[0].name == "a"
     assert "engine" not in normalised_spec(load_resource(MINIMAL))["models"][0]
+
+
+ADDRESSES = (
+    *("http://169.254.169.254/latest/meta-data", "http://[::ffff:169.254.169.254]/", "//localhost"),
+    *("http://0xa9fea9fe/", "http://2852039166/", "http://0251.0376.0251.0376/", "http://0.0.0.0"),
+    *("https://localhost:9090", "http://127.1/", "http://[::1]:9090", "http://metadata.google"),
+    *("file:///etc/passwd", "gopher://127.0.0.1:6379/_x", "ftp://example.com", "dict://127.0.0.1"),
+    *("http://user@169.254.169.254", "http://example.com#@169.254.169.254", "ldap://localhost"),
+    *("HTTP://LOCALHOST", "http:\\\\localhost", "http://localhost%2f", "jar:http://localhost!/"),
+    *("http://prometheus.monitoring:9090", "unix:///var/run/docker.sock", "data:text/plain,x"),
+    *("http://①②⑦.⓪.⓪.①", "http://localhost\n", " http://localhost", "http://kubernetes.default"),
+    *("169.254.169.254:80", "localhost:9090", "[::1]:80", "kubernetes.default.svc", "127.0.0.1"),
+)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_source_of_metrics_is_a_name_and_never_an_address(address: str) -> None:
+    """What has the form of a name is one: it is looked up in the operator's configuration."""
+    body = yaml.safe_load(GOOD["every-field"])
+    body["spec"]["replanning"]["source"] = address
+    with pytest.raises(SpecError) as caught:
+        load_resource(body)
+    assert [path for path, _ in caught.value.problems] == ["spec.replanning.source"]
+
+
+def test_no_text_of_a_spec_can_hold_a_url() -> None:
+    """Closed vocabularies cannot, and no pattern lets ``//`` through."""
+    schema = ServingPlanSpec.model_json_schema()
+    texts = list(_texts(schema))
+    assert len(texts) >= 25
+    open_ones = [text for text in texts if not {"enum", "const", "pattern"} & set(text)]
+    assert open_ones == []
+    urls = [address for address in ADDRESSES if "//" in address or "\\" in address]
+    assert len(urls) >= 20
+    patterns = {text["pattern"] for text in texts if "pattern" in text}
+    assert not [(p, u) for p in patterns for u in urls if re.fullmatch(p, u)]
+
+
+def _texts(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # any part of a JSON schema
+    """Every schema of a text at or below this one."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "string":
+            yield schema
+        for below in schema.values():
+            yield from _texts(below)
+    elif isinstance(schema, list):
+        for below in schema:
+            yield from _texts(below)
 
 
 @pytest.mark.parametrize(
