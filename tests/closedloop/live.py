@@ -71,6 +71,7 @@ class Live:
         self._memory: dict[str, Any] = {}
         self._replied = 0.0
         self._scrapes: list[Scrape] = []
+        self._steady = True
         self._window: dict[str, Any] | None = None
 
     def scrape(self, fleet: Fleet) -> None:
@@ -85,13 +86,17 @@ class Live:
             if pod.page is not None
         ]
         self._scrapes.append(together(pages, fleet.now))
+        self._steady &= not self.rollout.left
 
     def window(self, fleet: Fleet) -> None:
-        """Count the window, and ask; the last scrape is the first of the next window."""
-        seconds = self._scrapes[-1].at - self._scrapes[0].at
-        self._window = window_document(self._seen(fleet), seconds)
-        self._scrapes = self._scrapes[-1:]
-        if not self.rollout.left:
+        """Count the window, and ask; the last scrape is the first of the next window.
+
+        A window in which islands changed tells little of the demand: it is not asked about.
+        """
+        scrapes, self._scrapes = self._scrapes, self._scrapes[-1:]
+        steady, self._steady = self._steady, not self.rollout.left
+        if steady and not self.rollout.left:
+            self._window = window_document(self._seen(fleet, scrapes), fleet.now - scrapes[0].at)
             self._ask(fleet, "window", self._window)
 
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
@@ -101,14 +106,14 @@ class Live:
         """A node is gone: repair at once, whatever is under way."""
         self._ask(fleet, "nodes", None)
 
-    def _seen(self, fleet: Fleet) -> dict[str, Scraped]:
+    def _seen(self, fleet: Fleet, scrapes: list[Scrape]) -> dict[str, Scraped]:
         phases: dict[str, dict[str, Phase]] = {}
         for group in fleet.content["groups"]:
             for name in group["members"]:
                 phases.setdefault(group["model"], {})[name] = Phase(group["phase"])
         adapter = adapters()["vllm"]
         return {
-            model: scraped(self._scrapes, Source(adapter, islands, frozenset({model})))
+            model: scraped(scrapes, Source(adapter, islands, frozenset({model})))
             for model, islands in phases.items()
         }
 
@@ -162,3 +167,4 @@ class Live:
                 "seed": self.seed,
             }
         }
+
