@@ -420,6 +420,55 @@ def validate(data: str, names: tuple[str, ...], page: str | None, form: str, qui
     return command.run(data, names, form, page, quiet)
 
 
+@cli.command(epilog=EXIT_CODES, short_help="Write one workload per island, for kubectl apply.")
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--pod-template",
+    "templates",
+    multiple=True,
+    required=True,
+    metavar="[MODEL=]FILE",
+    help="Pod that serves a model: PodTemplate, Pod, or its metadata and spec. Repeatable.",
+)
+@click.option(
+    "--table",
+    metavar="FILE",
+    help="Routing table whose islands are meant: the operator's ConfigMap, or what is in it.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the workloads.")
+@click.option(
+    "--engine",
+    type=click.Choice(("vllm", "sglang", "env")),
+    help="Whose arguments say the parallelism, instead of models[].engine.metrics; env: none, "
+    "variables ARCHIPELAGO_... alone.",
+)
+@click.option(
+    "--select",
+    "selectors",
+    multiple=True,
+    metavar="POOL:LABEL=VALUE",
+    help="Label of the nodes of a pool that states its count. Repeatable.",
+)
+def render(
+    path: str,
+    *,
+    templates: tuple[str, ...],
+    table: str | None,
+    namespace: str | None,
+    engine: str | None,
+    selectors: tuple[str, ...],
+) -> int:
+    """Write a Deployment for each island, a LeaderWorkerSet where it has several nodes.
+
+    FILE is a plan file, or a ServingPlan beside --table. The pods get the labels by which the
+    operator knows an island, its GPUs, its parallelism, and the nodes where the table names them.
+    Equal inputs give equal bytes: pipe them to `kubectl apply -f -`.
+    """
+    from archipelago.planner.commands import render as command
+
+    return command.run(path, command.Asked(templates, table, namespace, engine, selectors))
+
+
 @cli.group(epilog=EXIT_CODES)
 def workload() -> None:
     """Make and look at the `workload` part of a ServingPlan."""
