@@ -35,6 +35,7 @@ class Settings:
     watch_silence_seconds: float = 70.0  # a watch that tells nothing for so long is begun anew
     table_limit_bytes: int = TABLE_BYTES  # a larger content is stored in shards of this size
     shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
+    sources: str = ""  # path of the file of metric sources (sources.py); empty: there are none
     log_level: str = "INFO"
 
     @classmethod
@@ -73,6 +74,7 @@ class Settings:
             shard_grace_seconds=read(
                 "SHARD_GRACE_SECONDS", _real(0.1, 86400), "0.1..86400", default.shard_grace_seconds
             ),
+            sources=read("SOURCES", _path, "an absolute path", default.sources),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )
 
@@ -118,6 +120,12 @@ def _level(text: str) -> str:
     if text.upper() not in _LEVELS:
         raise ValueError(text)
     return text.upper()
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(text)
+    return text
 
 
 def _namespaces(text: str) -> tuple[str, ...]:
