@@ -10,6 +10,7 @@ import socket
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +77,7 @@ class Operator:
         )
         self._observer = Observer(
             self._cache,
-            Sources(SourcesFile(settings.sources)),
+            Sources(SourcesFile(Path(settings.sources) if settings.sources else None)),
             Windows(),
             metrics=self._metrics,
             look_again=self._workers.mark,
