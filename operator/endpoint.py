@@ -1,7 +1,7 @@
 """Our own probes and metrics: ``/healthz``, ``/readyz``, ``/metrics``.
 
 kopf's probe stays green while a watch is dead; these look at what matters: the age of each stream,
-the lag of the event loop, the age of the oldest key in the queue.
+the lag of the event loop, the age of the oldest key in the queue, and whether the clocks agree.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from archipelago.operator import clock
 from archipelago.operator.errors import SettingsError
 from archipelago.operator.watch import INVENTORY, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from archipelago.operator.clock import Reading
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.queue import KeyedQueue
     from archipelago.operator.watch import Streams
@@ -56,7 +58,16 @@ class Lag:
 class Health:
     """Whether the operator does its work, and if not, why."""
 
-    def __init__(self, streams: Streams, queue: KeyedQueue, lag: Lag, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        queue: KeyedQueue,
+        lag: Lag,
+        metrics: Metrics,
+        clocks: Callable[[], Reading] = clock.read,
+    ) -> None:
+        self._clocks = clocks
+        self._since = clocks()
         self._streams = streams
         self._queue = queue
         self._lag = lag
@@ -75,7 +86,8 @@ class Health:
 
     def not_alive(self) -> list[str]:
         """Reasons to restart the process."""
-        return [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
+        stuck = [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
+        return stuck + clock.finding(self._since, self._clocks())
 
     def not_ready(self) -> list[str]:
         """Reasons why what the operator says may be out of date."""
@@ -108,6 +120,7 @@ class Health:
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
         self._metrics.tasks.set(len(asyncio.all_tasks()))
+        self._metrics.skew(clock.skew(self._since, self._clocks()))
         return self._metrics.exposition()
 
 

@@ -14,6 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.apply import Reconciler
+from archipelago.operator.around import Around
+from archipelago.operator.asking import Sources
 from archipelago.operator.cache import Cache
 from archipelago.operator.cluster import ApiCluster
 from archipelago.operator.endpoint import Health, Lag, serve
@@ -22,18 +24,21 @@ from archipelago.operator.fleet import Fleet
 from archipelago.operator.installed import Installed
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.nodelists import NodeLists
+from archipelago.operator.observer import Observer
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.queue import Backoff, KeyedQueue, Workers
 from archipelago.operator.resync import Resync
 from archipelago.operator.rights import Rights
 from archipelago.operator.settings import OFF
+from archipelago.operator.sources import SourcesFile
 from archipelago.operator.state import Now
 from archipelago.operator.watch import INVENTORY, Feed, Streams, Watch
+from archipelago.operator.windows import Windows
 
 if TYPE_CHECKING:
     from archipelago.operator.manifests import Key, Right
     from archipelago.operator.settings import Settings
-    from archipelago.operator.verdict import Verdict
+    from archipelago.operator.verdict import Answer
 
 DRAIN: Final = 20.0
 """Seconds that the keys being worked on have at the end; a pod has 30."""
@@ -60,18 +65,7 @@ class Operator:
             settings.planner_memory_mib, settings.planner_grace_seconds, settings.table_limit_bytes
         )
         self._planner = Planner(settings.planners, limits, self._planned, self._metrics)
-        self._reconciler = Reconciler(
-            cluster,
-            self._cache,
-            planner=self._planner,
-            events=Events(cluster, self._metrics, now, instance()),
-            metrics=self._metrics,
-            now=now,
-            look_again=self._workers.mark,
-            grace=settings.shard_grace_seconds,
-        )
-        self._streams = Streams(self._metrics)
-        self._lag = Lag(self._metrics)
+        self._quick = Planner(1, limits, self._planned, self._metrics, warm=False)
         self._looks = settings.inventory != OFF
         self._fleet = Fleet(
             settings.allowed_nodes,
@@ -80,6 +74,29 @@ class Operator:
             on_lack=self._list_nodes,
             off=not self._looks,
         )
+        self._observer = Observer(
+            self._cache,
+            Sources(SourcesFile(settings.sources)),
+            Windows(),
+            metrics=self._metrics,
+            look_again=self._workers.mark,
+        )
+        self._around = Around(self._fleet, self._observer)
+        self._reconciler = Reconciler(
+            cluster,
+            self._cache,
+            planner=self._planner,
+            quick=self._quick,
+            around=self._around,
+            events=Events(cluster, self._metrics, now, instance()),
+            metrics=self._metrics,
+            now=now,
+            look_again=self._workers.mark,
+            grace=settings.shard_grace_seconds,
+            limit=settings.table_limit_bytes,
+        )
+        self._streams = Streams(self._metrics)
+        self._lag = Lag(self._metrics)
         self._rights = Rights(cluster, settings.namespaces, self._metrics, inventory=self._looks)
         self._rights.on_nodes = self._rights_changed
         self._lists = NodeLists(
@@ -98,7 +115,7 @@ class Operator:
             look_again=self._workers.mark,
             random=random,
             installed=self._installed.wait,
-            others=self._lists.once if self._looks else None,
+            others=self._list_fleet if self._looks else None,
         )
         self._watch: Watch | None = None
         self._stop = asyncio.Event()
@@ -137,6 +154,8 @@ class Operator:
                 group.create_task(self._lag.measure(), name="loop lag"),
                 group.create_task(self._rights.run(), name="rights"),
                 group.create_task(self._planner.run(), name="planner"),
+                group.create_task(self._quick.run(), name="quick planner"),
+                group.create_task(self._observer.run(), name="observer"),
                 group.create_task(self._fleet.run(), name="fleet"),
                 group.create_task(self._lists.run(), name="lists of nodes"),
                 group.create_task(self._reconcile(), name="reconcile"),
@@ -171,6 +190,11 @@ class Operator:
         if self._watch is not None:
             self._watch.again()
 
+    async def _list_fleet(self) -> None:
+        """The plans first: of nodes those labels are kept that some plan asks for."""
+        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        await self._lists.once()
+
     def _list_nodes(self) -> None:
         if self._looks:
             self._lists.soon()
@@ -179,13 +203,11 @@ class Operator:
         """Nodes of these plans were lost, or they are to be made with others."""
         said = "nodes were lost" if lost else "other nodes are there"
         log.info(said, extra={"plans": len(keys)})
-        self._metrics.node_news.labels("lost" if lost else "changed").inc(len(keys))
         for key in keys:
             self._workers.mark(key)
 
     def _show_nodes(self) -> None:
-        for state, count in self._fleet.counts().items():
-            self._metrics.nodes.labels(state).set(count)
+        self._metrics.counted(self._fleet.counts())
 
     async def _reconcile(self) -> None:
         """Nothing is decided before the first full list."""
@@ -207,16 +229,17 @@ class Operator:
         with self._metrics.reconcile.time():
             await self._reconciler.reconcile(key)
 
-    def _planned(self, key: Key, verdict: Verdict) -> None:
+    def _planned(self, key: Key, verdict: Answer) -> None:
         self._reconciler.planned(key, verdict)
 
     def _failed(self, _key: Key, error: Exception) -> None:
         self._metrics.failures.labels(type(error).__name__).inc()
 
     def _listed(self) -> None:
+        """Whose a node is depends on all plans, so that all are told before any is decided on."""
+        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
         self._health.listed = True
         self._metrics.resyncs.inc()
-        self._metrics.resync.set(time.time())
 
 
 def now() -> Now:

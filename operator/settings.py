@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from archipelago.operator.errors import SettingsError
@@ -41,6 +42,7 @@ class Settings:
     shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
     inventory: str = "Auto"  # whether to look at nodes and pods; Off: at neither
     node_selector: str = ""  # labels that a node must have before any plan may use it
+    sources: Path | None = None  # metric sources that plans may name, as YAML; see sources.py
     log_level: str = "INFO"
 
     @classmethod
@@ -83,6 +85,7 @@ class Settings:
             node_selector=read(
                 "NODE_SELECTOR", _selector, "label=value pairs separated by commas", ""
             ),
+            sources=read("SOURCES", Path, "the path of a file", default.sources),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )
 

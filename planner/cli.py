@@ -18,8 +18,11 @@ from archipelago.planner.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.metadata import EntryPoints
 
 DONE, NO, UNUSABLE = 0, 1, 2
+ADDED = "archipelago.commands"
+"""Group of the entry points by which commands are added."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
 
@@ -109,8 +112,33 @@ class Pipeline(click.Group):
         return status
 
 
+class Extensible(Pipeline):
+    """With the commands that other installed parts add, by entry points of ``ADDED``.
+
+    So a command that needs a cluster stands beside the others, and nothing here knows of clusters.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, ours and theirs."""
+        return sorted({*super().list_commands(ctx), *(point.name for point in _added())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Ours of that name, else theirs."""
+        ours = super().get_command(ctx, cmd_name)
+        if ours is not None:
+            return ours
+        command = next((point.load() for point in _added() if point.name == cmd_name), None)
+        return command if isinstance(command, click.Command) else None
+
+
+def _added() -> EntryPoints:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=ADDED)
+
+
 @click.group(
-    cls=Pipeline,
+    cls=Extensible,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

@@ -1,3 +1,7 @@
-"""What all tests share: the cluster fixtures."""
+"""What all tests share: the cluster and Prometheus fixtures."""
 
-pytest_plugins = ["tests.controlplane.fixtures", "tests.faults.options"]
+pytest_plugins = [
+    "tests.controlplane.fixtures",
+    "tests.faults.options",
+    "tests.prometheus.fixtures",
+]

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,27 @@ TICK = os.sysconf("SC_CLK_TCK")
 def nodes(cluster: Cluster, namespace: str) -> Iterator[Nodes]:
     with nodes_of(Api.of(cluster), namespace) as found:
         yield found
+
+
+def found(selector: dict[str, str], **spec: object) -> dict[str, Any]:
+    """A small plan whose GPUs are found by labels of nodes."""
+    plan = small(**spec)
+    (pool,) = plan["pools"]
+    del pool["count"]
+    plan["pools"] = [{**pool, "nodeSelector": selector}]
+    return plan
+
+
+def placed(plans: Plans, name: str) -> set[str]:
+    """Nodes that the stored table sends requests to."""
+    table = plans.table(name)
+    islands = table["content"]["islands"] if table else []
+    return {node for island in islands for part in parts(island) for node in part}
+
+
+def parts(island: dict[str, Any]) -> list[list[str]]:
+    """Names of nodes, part by part."""
+    return [island["nodes"]] if "nodes" in island else [p["nodes"] for p in island["parts"]]
 
 
 def state(operator: Operator, name: str) -> int:
