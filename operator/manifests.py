@@ -32,6 +32,7 @@ OURS: Final = "archipelago"
 SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
+LIVE: Final = f"{GROUP}/live"
 
 # No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
 # with it creates the object or fails with a conflict, but never changes one that exists.
@@ -123,6 +124,13 @@ def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) ->
         },
         "data": {TABLE_KEY: text},
     }
+
+
+def marked(manifest: Manifest, mark: str) -> Manifest:
+    """The table's ConfigMap with how the table of a live plan came to be; as it is without."""
+    if mark:
+        manifest["metadata"]["annotations"][LIVE] = mark
+    return manifest
 
 
 def table_text(identity: Identity, content: str, time: datetime) -> str:

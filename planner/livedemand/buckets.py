@@ -6,19 +6,16 @@ A bound ``le`` is inclusive and lengths are whole, so that the bucket up to ``le
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import floor, inf, isfinite, isnan
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from archipelago.planner.livedemand.faults import Fault, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from archipelago.perfmodel.model import FloatArray
 
 _ROUNDING: Final = 1e-6
 """Relative fall from one cumulative bucket to the next that is arithmetic and not a defect."""
@@ -48,8 +45,8 @@ class Buckets:
 
     def quantile(self, share: float) -> tuple[float, float]:
         """The bucket that holds a quantile: more than that a histogram does not say."""
-        cumulative = np.cumsum(self.counts)
-        at = int(np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12)))
+        cumulative = list(accumulate(self.counts))
+        at = bisect_left(cumulative, share * cumulative[-1] * (1 - 1e-12))
         at = min(at, len(self.counts) - 1)
         return self.edges[at], self.edges[at + 1]
 
@@ -82,22 +79,19 @@ def added(parts: Sequence[Buckets]) -> Buckets:
     (``entropy.rebuilt``) and mix.
     """
     edges = tuple(sorted(set.intersection(*(set(part.edges) for part in parts))))
-    counts = np.zeros(len(edges) - 1)
+    counts = [0.0] * (len(edges) - 1)
     for part in parts:
-        counts += np.add.reduceat(np.array(part.counts), np.searchsorted(part.edges, edges[:-1]))
+        for low, count in zip(part.edges, part.counts, strict=False):  # one edge more than counts
+            counts[bisect_right(edges, low) - 1] += count
     totals = [part.total for part in parts]
     known = [total for total in totals if total is not None]
-    return Buckets(
-        edges, tuple(float(c) for c in counts), sum(known) if len(known) == len(totals) else None
-    )
+    return Buckets(edges, tuple(counts), sum(known) if len(known) == len(totals) else None)
 
 
-def bounds_of_sum(edges: FloatArray, counts: FloatArray) -> tuple[float, float]:
+def bounds_of_sum(edges: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
     """The least and the largest sum of lengths that the buckets allow [tokens]."""
-    filled = counts > 0
-    low = float((counts * edges[:-1])[filled].sum())
-    high = float((counts[filled] * (edges[1:][filled] - 1)).sum()) if filled.any() else 0.0
-    return low, high
+    filled = [(n, edges[i], edges[i + 1]) for i, n in enumerate(counts) if n > 0]
+    return sum(n * low for n, low, _ in filled), sum(n * (high - 1) for n, _, high in filled)
 
 
 def _edge(bound: float) -> float:
@@ -109,7 +103,7 @@ def _believed(seen: Buckets, where: str) -> tuple[Buckets, tuple[Fault, ...]]:
     """Without a sum that no lengths in the buckets could have."""
     if seen.total is None:
         return seen, ()
-    low, high = bounds_of_sum(np.array(seen.edges), np.array(seen.counts))
+    low, high = bounds_of_sum(seen.edges, seen.counts)
     slack = _ROUNDING * (1 + abs(seen.total))
     if isfinite(seen.total) and low - slack <= seen.total <= high + slack:
         return seen, ()

@@ -105,7 +105,8 @@ def test_what_is_monitored_is_the_component(
 
 def test_two_namespaces_are_two_bindings_and_no_right_elsewhere() -> None:
     objects = chart({"namespaces": ["blue", "green"]})
-    assert of_kind(objects, "ClusterRoleBinding") == []
+    (of_nodes,) = of_kind(objects, "ClusterRoleBinding")
+    assert of_nodes["roleRef"]["name"] == "archipelago-operator-nodes"
     bound = [binding["metadata"]["namespace"] for binding in of_kind(objects, "RoleBinding")]
     assert bound == ["blue", "green"]
     assert variables(objects)["ARCHIPELAGO_NAMESPACES"] == "blue,green"

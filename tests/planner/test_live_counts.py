@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.planner.livedemand.arrivals import Flow, completed_by_mix, never_lower
+from archipelago.planner.livedemand.arrivals import completed_by_mix, never_lower
 from archipelago.planner.livedemand.buckets import Buckets, added, from_cumulative
 from archipelago.planner.livedemand.counters import change, increase, increases
 from archipelago.planner.livedemand.faults import (
@@ -18,6 +18,7 @@ from archipelago.planner.livedemand.faults import (
     only_raises,
     unusable,
 )
+from archipelago.planner.livedemand.window import Flow
 
 COUNTS = st.lists(st.floats(0, 1e9), min_size=2, max_size=8)
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from archipelago.perfmodel.lengths import LengthDistribution, Range, from_samples
 from archipelago.perfmodel.model import FloatArray
 from archipelago.perfmodel.traces import Trace, read_trace
-from archipelago.planner.livedemand.arrivals import Flow
 from archipelago.planner.livedemand.buckets import Buckets, from_cumulative
-from archipelago.planner.livedemand.demand import Believed, Observed, Unobserved, Window, observed
+from archipelago.planner.livedemand.demand import Believed, Observed, Unobserved, observed
 from archipelago.planner.livedemand.entropy import (
     EVEN,
     Shape,
@@ -28,6 +27,7 @@ from archipelago.planner.livedemand.entropy import (
 )
 from archipelago.planner.livedemand.faults import Fault, Reason
 from archipelago.planner.livedemand.posterior import Trust
+from archipelago.planner.livedemand.window import Flow, Window
 
 AZURE = Path(__file__).parents[2] / "../shared/data/traces/azure_2023"
 CUTS = (0, 256, 512, 1024, 1500, 2048, 3000, 4096, 6000, 20000)
