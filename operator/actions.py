@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from archipelago.operator.conditions import Reason
+    from archipelago.operator.livefacts import Ask
     from archipelago.operator.manifests import Identity
     from archipelago.operator.observe import SeenShard
     from archipelago.operator.status import Status
@@ -49,13 +50,15 @@ class WriteStatus:
 class WriteTable:
     """Create the table, or apply it to the version that was seen.
 
-    With ``pieces`` their shards are stored, and what is written is the pointer to them.
+    With ``pieces`` their shards are stored, and what is written is the pointer to them. ``mark``:
+    how the table of a live plan came to be.
     """
 
     identity: Identity
     content: str
     reason: str
     pieces: tuple[Piece, ...] = ()
+    mark: str = ""
 
     @property
     def sequence(self) -> int:
@@ -102,6 +105,21 @@ class EmitEvent:
 
 
 @dataclass(frozen=True)
+class TakeTable:
+    """Take the stored table for the answer: it is what re-planning made of the same inputs."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class AskLive:
+    """Ask a planner process what to do about a live plan's table."""
+
+    kind: Ask
+    reason: str
+
+
+@dataclass(frozen=True)
 class Wait:
     """Look again after that many seconds."""
 
@@ -124,6 +142,8 @@ Action: TypeAlias = (
     | WriteShards
     | RemoveShards
     | ReadTable
+    | TakeTable
+    | AskLive
     | EmitEvent
     | Wait
     | Forget

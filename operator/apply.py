@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from archipelago.operator.actions import (
     Action,
+    AskLive,
     CancelPlanning,
     EmitEvent,
     Forget,
     ReadTable,
     RemoveShards,
     StartPlanning,
+    TakeTable,
     Wait,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
 from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
-from archipelago.operator.manifests import Key, status_manifest, table_name
+from archipelago.operator.livedecide import has_waited_enough, may_step
+from archipelago.operator.livejobs import lost_islands
+from archipelago.operator.liveplans import Asking, LivePlans
+from archipelago.operator.manifests import TABLE_BYTES, Key, status_manifest, table_name
 from archipelago.operator.observe import Observation, SeenPlan
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import Now, State
 from archipelago.operator.tables import Tables
 from archipelago.operator.upkeep import dues
+from archipelago.operator.verdict import Decided, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,25 +41,25 @@ if TYPE_CHECKING:
     from archipelago.operator.cluster import Cluster
     from archipelago.operator.events import Events
     from archipelago.operator.metrics import Metrics
-    from archipelago.operator.verdict import Verdict
+    from archipelago.operator.verdict import Answer
 
 ROUNDS = 12
 """Decisions in one go; a change needs four. More means that somebody undoes what we write."""
 
-CHANGING = (ReadTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
+CHANGING = (ReadTable, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
 """After these the next decision may be another one."""
 
 log = logging.getLogger(__name__)
 
 
-class Planning(Protocol):
-    """What the reconciler asks of the planner processes."""
+class Surroundings(Protocol):
+    """What is known of live plans beside their objects."""
 
-    def start(self, plan: SeenPlan) -> None:
-        """Plan these inputs; what was under way for the key is dropped."""
+    def dress(self, seen: Observation, state: State) -> Observation:
+        """The same observation with what its plan's pools, pods and traffic are now."""
 
-    def cancel(self, key: Key) -> None:
-        """Drop what is under way for the key."""
+    def forget(self, key: Key) -> None:
+        """The plan is gone."""
 
 
 class Reconciler:
@@ -63,17 +70,23 @@ class Reconciler:
         cluster: Cluster,
         cache: Cache,
         *,
-        planner: Planning,
+        planner: Asking,
+        quick: Asking,
+        around: Surroundings,
         events: Events,
         metrics: Metrics,
         now: Callable[[], Now],
         look_again: Callable[[Key, float], None],
         grace: float = 60.0,
+        limit: int = TABLE_BYTES,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._tables = Tables(cluster, cache, metrics)
         self._planner = planner
+        self._live = LivePlans(self._tables, planner, quick, limit)
+        self._around = around
+        self._limit = limit
         self._events = events
         self._metrics = metrics
         self._now = now
@@ -88,22 +101,57 @@ class Reconciler:
             ClusterError: where the same request may succeed later.
         """
         for _ in range(ROUNDS):
-            seen, state, now = self._cache.observe(key), self._state(key), self._now()
-            if seen.shards or state.spare:
-                state = state.with_spare(dues(seen, state, now.monotonic, self._grace))
-                self._states[key] = state
+            state, now = self._state(key), self._now()
+            seen = self._around.dress(self._cache.observe(key), state)
+            state = self._states[key] = self._brought_up(seen, state, now)
             actions = decide(seen, state, now)
             if not await self._carry_out(seen, actions):
                 self._metrics.show(self._cache.plans.get(key))
                 return
         raise OperatorError(f"{key}: still something to write after {ROUNDS} decisions")
 
-    def planned(self, key: Key, verdict: Verdict) -> None:
+    def planned(self, key: Key, verdict: Answer) -> None:
         """Take in the planner's answer; one that nobody waits for any more is dropped."""
-        state = self._state(key)
-        if state.planning == verdict.inputs_hash:
-            self._states[key] = state.with_verdict(verdict, self._now())
-            self._look_again(key, 0.0)
+        state, now = self._state(key), self._now()
+        if verdict.inputs_hash == state.live.asking:
+            self._states[key] = self._decided(key, state, verdict, now)
+        elif state.planning == verdict.inputs_hash and not isinstance(verdict, Decided):
+            self._states[key] = state.with_verdict(verdict, now)
+        else:
+            return
+        self._look_again(key, 0.0)
+
+    def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
+        """What a live plan's question came to; where it failed, everything stays as it is."""
+        plan = self._around.dress(self._cache.observe(key), state).plan
+        if plan is None or plan.inputs_hash != state.live.inputs:
+            return replace(state, live=state.live.without_question())
+        if isinstance(verdict, Decided):
+            note_decision(key, verdict)
+            self._show(key, plan, verdict, state.live.asking or "")
+            return state.with_decision(verdict, plan, now)
+        if isinstance(verdict, Failed):
+            note_failure(key, verdict)
+        return replace(state, live=state.live.with_failure(now.monotonic))
+
+    def _show(self, key: Key, plan: SeenPlan, decided: Decided, question: str) -> None:
+        """Numbers of a decision, which change with every window."""
+        facts, kind = decided.facts, question.partition("-")[0]
+        trigger, rung = facts["trigger"], facts["rung"]
+        self._metrics.replanned(trigger, rung, decided.seconds, kind)
+        table = self._cache.observe(key).table
+        lost = lost_islands(plan, table) if table else []
+        self._metrics.decided(key, facts, len(lost))
+
+    def _brought_up(self, seen: Observation, state: State, now: Now) -> State:
+        """The memory as of now: shards become spare, tables of a roll-out become due."""
+        if seen.plan is not None and seen.plan.is_live:
+            self._live.warm()
+        if seen.shards or state.spare:
+            state = state.with_spare(dues(seen, state, now.monotonic, self._grace))
+        if may_step(seen, state, now):
+            return state.with_next_step(self._limit)
+        return state.without_steps() if has_waited_enough(state, now) else state
 
     def _state(self, key: Key) -> State:
         return self._states.get(key, State())
@@ -121,16 +169,12 @@ class Reconciler:
         match action, seen.plan:
             case Forget(), _:
                 self._forget(seen.key)
-            case CancelPlanning(), _:
-                self._planner.cancel(seen.key)
-                self._states[seen.key] = self._state(seen.key).without_planning()
             case Wait(seconds), _:
                 self._look_again(seen.key, seconds)
             case ReadTable(_, shard), _:
                 await self._look(seen.key, shard)
-            case StartPlanning(inputs_hash), SeenPlan() as plan:
-                self._states[seen.key] = self._state(seen.key).with_planning(inputs_hash)
-                self._planner.start(plan)
+            case ((CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _):
+                await self._ask(seen, action)
             case WriteStatus(), SeenPlan() as plan:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), SeenPlan() as plan):
@@ -140,6 +184,25 @@ class Reconciler:
             case EmitEvent(), SeenPlan() as plan:
                 await self._events.emit(plan, action)
         return isinstance(action, CHANGING)
+
+    async def _ask(self, seen: Observation, action: Action) -> None:
+        """Ask the planner processes, or stop asking; what is read for that may fail first."""
+        state, now = self._state(seen.key), self._now()
+        match action, seen.plan:
+            case StartPlanning(inputs_hash), SeenPlan() as plan:
+                job = await self._live.question(plan, seen.table)
+                state = state.with_planning(inputs_hash)
+                self._live.cancel(seen.key)
+                self._planner.ask(job)
+            case TakeTable(), _:
+                state = await self._live.take(seen, state, now)
+            case AskLive(kind), _:
+                state = await self._live.ask(seen, state, kind, now)
+            case _:
+                self._planner.cancel(seen.key)
+                self._live.cancel(seen.key)
+                state = state.without_planning()
+        self._states[seen.key] = state
 
     async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> None:
         """Apply the status. A plan that changed meanwhile comes by the watch; wait for that."""
@@ -167,7 +230,7 @@ class Reconciler:
             # Whatever becomes of this try, its sequence is used up: the answer may be lost.
             self._states[plan.key] = known = known.with_reserved(0)
             if await self._tables.write(plan, seen.table, action, now.wall):
-                self._states[plan.key] = known.with_table_written()
+                self._states[plan.key] = known.with_table_written(now)
         except Refused as refusal:
             # Surely not stored: the sequence is still free, and is not promised anew each time.
             free = known.with_reserved(action.sequence)
@@ -179,22 +242,56 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._states.pop(key, None)
+        self._around.forget(key)
+        self._live.cancel(key)
         self._cache.forget(key)
         self._events.forget(key)
         self._metrics.forget(key)
 
 
+def note_decision(key: Key, decided: Decided) -> None:
+    """One line where something is done or wanted; windows that keep the table are for metrics."""
+    changed = decided.planned is not None or decided.wanted is not None
+    log.log(
+        logging.INFO if changed else logging.DEBUG,
+        decided.message,
+        extra={
+            "plan": key.name,
+            "namespace": key.namespace,
+            "decision": str(decided.decision.get("rung", "Keep")),
+            "duration_s": round(decided.seconds, 4),
+        },
+    )
+
+
+def note_failure(key: Key, failed: Failed) -> None:
+    """The table stays as it is."""
+    log.warning(
+        "a question about a live plan had no answer",
+        extra={
+            "plan": key.name,
+            "namespace": key.namespace,
+            "reason": failed.reason.value,
+            "error": failed.message,
+        },
+    )
+
+
 def _note(seen: Observation, action: Action, seconds: float) -> None:
-    """One line per action, with what a reader needs to follow a plan through the log."""
-    reason = getattr(action, "reason", "")
+    """One line per action, with what a reader needs to follow a plan through the log.
+
+    Looking and waiting are told to who asks for details alone: an hour without a change is silent.
+    """
+    decision, reason = type(action).__name__, getattr(action, "reason", "")
     log.log(
         logging.DEBUG if isinstance(action, ReadTable | Wait) else logging.INFO,
-        type(action).__name__,
+        decision,
         extra={
             "plan": seen.key.name,
             "namespace": seen.key.namespace,
             "generation": seen.plan.generation if seen.plan else None,
             "inputs_hash": seen.plan.inputs_hash if seen.plan else None,
+            "decision": decision,
             "reason": str(reason),
             "duration_s": round(seconds, 4),
         },

@@ -44,6 +44,10 @@ class Sources:
         """Names of the configured sources, as the file says now."""
         return tuple(sorted(self._file.current()))
 
+    def configured(self, name: str) -> MetricSource | None:
+        """The source of that name, as the file says now."""
+        return self._file.current().get(name)
+
     async def ask(self, name: str, plan: PlanFacts) -> dict[str, Scrape]:
         """One scrape of each model of a plan; takes at most the source's time limit.
 

@@ -48,6 +48,7 @@ class Reason(StrEnum):
     PUBLISHED = "Published"
     STATIC_COUNT = "StaticCount"
     NODES_FOUND = "NodesFound"
+    NODES_UNKNOWN = "NodesUnknown"
     ACTIVE = "Active"
     SUSPENDED = "Suspended"
     NOT_CONFIGURED = "NotConfigured"

@@ -1,7 +1,7 @@
 """Our own probes and metrics: ``/healthz``, ``/readyz``, ``/metrics``.
 
 kopf's probe stays green while a watch is dead; these look at what matters: the age of each stream,
-the lag of the event loop, the age of the oldest key in the queue.
+the lag of the event loop, the age of the oldest key in the queue, and whether the clocks agree.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
+from archipelago.operator import clock
 from archipelago.operator.errors import SettingsError
-from archipelago.operator.watch import KINDS
+from archipelago.operator.watch import INVENTORY, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from archipelago.operator.clock import Reading
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.queue import KeyedQueue
     from archipelago.operator.watch import Streams
@@ -56,21 +58,36 @@ class Lag:
 class Health:
     """Whether the operator does its work, and if not, why."""
 
-    def __init__(self, streams: Streams, queue: KeyedQueue, lag: Lag, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        queue: KeyedQueue,
+        lag: Lag,
+        metrics: Metrics,
+        clocks: Callable[[], Reading] = clock.read,
+    ) -> None:
+        self._clocks = clocks
+        self._since = clocks()
         self._streams = streams
         self._queue = queue
         self._lag = lag
         self._metrics = metrics
         self._others: list[Callable[[], list[str]]] = []
+        self._shown: list[Callable[[], None]] = []
         self.listed = False
 
     def ask(self, findings: Callable[[], list[str]]) -> None:
         """Ask for findings there, too."""
         self._others.append(findings)
 
+    def show(self, refresh: Callable[[], None]) -> None:
+        """Have metrics brought up to date before they are read."""
+        self._shown.append(refresh)
+
     def not_alive(self) -> list[str]:
         """Reasons to restart the process."""
-        return [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
+        stuck = [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
+        return stuck + clock.finding(self._since, self._clocks())
 
     def not_ready(self) -> list[str]:
         """Reasons why what the operator says may be out of date."""
@@ -79,10 +96,12 @@ class Health:
             findings += others()
         if not self.listed:
             findings.append("the first list is not complete")
-        for kind in KINDS:
+        for kind in (*KINDS, *INVENTORY):
             if self._streams.failing_for(kind) > LONGEST_FAILURE:
                 findings.append(f"{kind}: failing for {self._streams.failing_for(kind):.0f} s")
             elif not self._streams.has_answered(kind):
+                if kind in INVENTORY:
+                    continue  # not wanted, or not allowed, which is said elsewhere
                 # The first list goes another way: an update of the deployment must not pass yet.
                 findings.append(f"{kind}: not watched yet")
             elif self._streams.age(kind) > OLDEST_ANSWER:
@@ -94,11 +113,14 @@ class Health:
 
     def metrics(self) -> bytes:
         """The metrics as of now."""
-        for kind in KINDS:
+        for kind in (*KINDS, *filter(self._streams.has_answered, INVENTORY)):
             self._metrics.stream_age.labels(kind).set(self._streams.age(kind))
+        for refresh in self._shown:
+            refresh()
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
         self._metrics.tasks.set(len(asyncio.all_tasks()))
+        self._metrics.skew(clock.skew(self._since, self._clocks()))
         return self._metrics.exposition()
 
 

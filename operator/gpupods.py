@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PLAN_LABEL: Final = "archipelago.dev/plan"
-_OVER: Final = ("Succeeded", "Failed")
+OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def gpu_pod(body: Mapping[str, Any]) -> GpuPod | None:
     meta, spec = body["metadata"], body["spec"]
     node, phase = spec.get("nodeName"), body.get("status", {}).get("phase")
     held = requested(spec)
-    if not node or phase in _OVER or not held:
+    if not node or phase in OVER or not held:
         return None
     plan = (meta.get("labels") or {}).get(PLAN_LABEL)
     return GpuPod(meta["uid"], node, held, Key(meta["namespace"], plan) if plan else None)

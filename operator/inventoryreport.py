@@ -14,6 +14,7 @@ from archipelago.operator.stock import UNKNOWN, Aside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from archipelago.operator.manifests import Right
     from archipelago.operator.stock import Left, LiveInventory
 
 NAMED: Final = 5
@@ -30,6 +31,18 @@ def inventory_finding(inventory: LiveInventory) -> Finding:
         return Finding(Truth.TRUE, Reason.NODES_FOUND, _summary(inventory))
     message = "; ".join(sentence for _, sentence in found)
     return Finding(Truth.FALSE, found[0][0], f"{message}; {_summary(inventory)}")
+
+
+def unlisted(missing: Sequence[Right], *, off: bool) -> Finding:
+    """Pools have nodes, and which is not known: switched off, not allowed, not listed yet."""
+    if off:
+        said = "the operator does not look at nodes: set ARCHIPELAGO_INVENTORY=Auto"
+    elif missing:
+        rights = ", ".join(map(str, missing))
+        said = f"missing right: {rights} in the cluster; grant what deploy/base/rbac.yaml grants"
+    else:
+        said = "the nodes of the cluster are being listed"
+    return Finding(Truth.UNKNOWN, Reason.NODES_UNKNOWN, said)
 
 
 def named(left: Sequence[Left], *, details: bool = True) -> str:

@@ -40,13 +40,12 @@ _FIRST: Final = (Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MIS
 """Where several hold: what explains the others comes first."""
 
 
-def metrics_finding(source: str, models: Mapping[str, Scraped], seconds: float) -> Finding:
+def metrics_finding(source: str, models: Mapping[str, Scraped]) -> Finding:
     """What the windows of a plan's models say about their source.
 
     Args:
         source: Its name in the configuration.
         models: The window of each model.
-        seconds: How long the window was meant to be [s].
     """
     bad = {
         name: [f for f in seen.window.faults if f.reason in MEANINGS]
@@ -54,7 +53,7 @@ def metrics_finding(source: str, models: Mapping[str, Scraped], seconds: float) 
     }
     said = {name: faults for name, faults in bad.items() if faults}
     if not said:
-        return Finding(Truth.TRUE, Reason.OBSERVED, _observed(source, models, seconds))
+        return Finding(Truth.TRUE, Reason.OBSERVED, _observed(source, models))
     meanings = {MEANINGS[fault.reason] for faults in said.values() for fault in faults}
     reason = next(one for one in _FIRST if one in meanings)
     told = {name: [f for f in fs if MEANINGS[f.reason] is reason] for name, fs in said.items()}
@@ -71,13 +70,12 @@ def unknown_source(source: str, configured: Iterable[str]) -> Finding:
     return Finding(Truth.FALSE, Reason.SOURCE_UNKNOWN, bounded(message))
 
 
-def _observed(source: str, models: Mapping[str, Scraped], seconds: float) -> str:
-    flows = [seen.window.flow for seen in models.values()]
-    requests = sum(flow.arrivals for flow in flows)
-    longest = max((flow.seconds for flow in flows), default=0.0)
-    message = f"source {source}: {requests:.0f} requests in {longest:.0f} of {seconds:g} s"
+def _observed(source: str, models: Mapping[str, Scraped]) -> str:
+    """Without a number that changes with every window: the status would be written each time."""
     noted = [f for seen in models.values() for f in (*seen.window.faults, *seen.window.flow.faults)]
-    return bounded(f"{message}; {_listed(noted)}" if noted else message)
+    names = sorted({str(fault.reason) for fault in noted})
+    message = f"the traffic of {len(models)} models is read from source {source}"
+    return bounded(f"{message}; noted: {_some(names)}" if names else message)
 
 
 def _listed(faults: Iterable[Fault]) -> str:

@@ -82,6 +82,11 @@ def shape_of(node: SeenNode, keys: Collection[str]) -> Shape | None:
     )
 
 
+def read_versioned(body: Mapping[str, Any]) -> tuple[SeenNode, int]:
+    """A node and the version of its object. Raises as ``NodeTable.see``."""
+    return read_node(Node(body)), int(body["metadata"]["resourceVersion"])
+
+
 class NodeTable:
     """The nodes with GPUs as last seen. ``keys``: the labels that are kept of each."""
 
@@ -90,6 +95,7 @@ class NodeTable:
         self._nodes: dict[str, NodeFacts] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._used: Counter[Shape] = Counter()
+        self._gone: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -112,9 +118,12 @@ class NodeTable:
             PlanFileError: it is no node.
             InputError: it is an object of another kind.
         """
-        node, version = read_node(Node(body)), int(body["metadata"]["resourceVersion"])
+        return self.take(*read_versioned(body))
+
+    def take(self, node: SeenNode, version: int) -> bool:
+        """Take in a node that was read elsewhere; True where a plan could care."""
         known = self._nodes.get(node.name)
-        if known is not None and known.version >= version:
+        if version <= max(known.version if known else -1, self._gone.get(node.name, -1)):
             return False
         shape = shape_of(node, self.keys)
         if shape is None:
@@ -122,8 +131,13 @@ class NodeTable:
         self._put(NodeFacts(node.name, self._shapes.setdefault(shape, shape), version))
         return known is None or known.shape != shape
 
-    def drop(self, name: str) -> bool:
-        """Forget a node that is gone; True where it was known."""
+    def drop(self, name: str, version: int = -1) -> bool:
+        """Forget a node that was gone at that version; True where it was known.
+
+        A list from before that version does not bring it back.
+        """
+        if version >= 0:
+            self._gone[name] = version
         known = self._nodes.pop(name, None)
         if known is not None:
             self._release(known.shape)
@@ -131,10 +145,15 @@ class NodeTable:
 
     def list_ended(self, listed: Collection[str], version: int) -> tuple[str, ...]:
         """Forget what a list taken at that version does not hold; the names of what went."""
-        gone = [f.name for f in self if f.name not in listed and f.version <= version]
+        gone = self.missing(listed, version)
         for name in gone:
             self.drop(name)
-        return tuple(sorted(gone))
+        self._gone = {name: when for name, when in self._gone.items() if when > version}
+        return gone
+
+    def missing(self, listed: Collection[str], version: int) -> tuple[str, ...]:
+        """Names that a list taken at that version does not hold."""
+        return tuple(sorted(f.name for f in self if f.name not in listed and f.version <= version))
 
     def _put(self, facts: NodeFacts) -> None:
         known = self._nodes.get(facts.name)

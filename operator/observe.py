@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from archipelago.operator.livefacts import Live, Mark, SeenIsland
 from archipelago.operator.manifests import (
     API_VERSION,
     CONTENT,
     INPUTS,
     KIND,
+    LIVE,
     MANAGED_BY,
     OURS,
     TABLE_KEY,
@@ -43,13 +46,21 @@ Body: TypeAlias = Mapping[str, Any]
 # every plan is then made again once after the upgrade, and not otherwise. A field that had no
 # effect while it was unknown (unknown.py) and has one now is such a case.
 REVISION: Final = 1
-# Fields that no table depends on.
-_WITHOUT_EFFECT: Final = frozenset({"suspend"})
+# Fields that no plan depends on: the first says whether there is one, the other how its table
+# changes later. How an engine changes its phase, or names its metrics, is no matter of a plan.
+_WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
+_WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
+_NEVER: Final = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
 class SeenPlan:
-    """A ServingPlan as last seen. ``inputs_hash`` names everything its table depends on."""
+    """A ServingPlan as last seen. ``inputs_hash`` names everything its table depends on.
+
+    ``created``: decides between plans that select the same nodes. ``resolved``: its spec with the
+    nodes that its pools have found; None where no pool looks for any. ``live``: what is known of a
+    live plan beside its objects.
+    """
 
     key: Key
     uid: str
@@ -60,6 +71,9 @@ class SeenPlan:
     inputs_hash: str
     spec: Body
     status: Status
+    created: datetime
+    resolved: Body | None = None
+    live: Live | None = None
 
     @classmethod
     def from_body(cls, body: Body) -> SeenPlan:
@@ -75,7 +89,27 @@ class SeenPlan:
             inputs_hash=inputs_hash(meta["name"], spec),
             spec=spec,
             status=Status.from_body(body),
+            created=datetime.fromisoformat(meta.get("creationTimestamp") or _NEVER),
         )
+
+    @property
+    def finds_nodes(self) -> bool:
+        """Whether a pool looks for its nodes instead of counting them."""
+        return any(pool.get("nodeSelector") for pool in self.spec.get("pools") or ())
+
+    @property
+    def replanning(self) -> Body:
+        """How its table may change without an edit; empty where nothing is said."""
+        return self.spec.get("replanning") or {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its table may change without an edit."""
+        return bool(self.replanning) or self.finds_nodes
+
+    def with_nodes(self, resolved: Body) -> SeenPlan:
+        """The same plan with what its pools have found: other nodes are other inputs."""
+        return replace(self, resolved=resolved, inputs_hash=inputs_hash(self.key.name, resolved))
 
     def to_resource(self) -> dict[str, Any]:
         """The resource as a file would hold it: what the planner is given."""
@@ -83,7 +117,7 @@ class SeenPlan:
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {"name": self.key.name},
-            "spec": self.spec,
+            "spec": self.spec if self.resolved is None else self.resolved,
         }
 
 
@@ -128,7 +162,9 @@ class SeenMap:
 class SeenTable(SeenMap):
     """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read.
 
-    ``stored_hash``: of what lies there, a content or a pointer to shards.
+    ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table
+    of a live plan came to be, None for any other; then ``islands`` says where they stand, by name,
+    as far as one ConfigMap holds the table.
     """
 
     inputs_hash: str | None
@@ -137,6 +173,8 @@ class SeenTable(SeenMap):
     content_hash: str | None
     identity: Identity | None
     shards: tuple[Shard, ...] = ()
+    mark: Mark | None = None
+    islands: Mapping[str, SeenIsland] = field(default_factory=dict)
 
     @classmethod
     def from_body(cls, body: Body) -> SeenTable:
@@ -146,7 +184,7 @@ class SeenTable(SeenMap):
             **_facts(body),
             inputs_hash=notes.get(INPUTS),
             written_hash=notes.get(CONTENT),
-            **_read((body.get("data") or {}).get(TABLE_KEY)),
+            **_read((body.get("data") or {}).get(TABLE_KEY), notes.get(LIVE)),
         )
 
     def is_untouched(self) -> bool:
@@ -216,8 +254,15 @@ def seen_map(body: Body) -> SeenTable | SeenShard:
 def inputs_hash(name: str, spec: Body) -> str:
     """Names what a table depends on: equal hashes, equal content."""
     effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
+    effective["models"] = [_planned_for(model) for model in spec.get("models") or ()]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
     return hashlib.sha256(canonical_bytes(inputs)).hexdigest()[:32]
+
+
+def _planned_for(model: Any) -> Any:  # noqa: ANN401  # any JSON, perhaps of a newer definition
+    if not isinstance(model, Mapping):
+        return model
+    return {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}
 
 
 def _owner(references: Any) -> Body | None:  # noqa: ANN401  # a JSON list
@@ -244,7 +289,7 @@ def _facts(body: Body) -> dict[str, Any]:
     }
 
 
-def _read(text: str | None) -> dict[str, Any]:
+def _read(text: str | None, mark: str | None) -> dict[str, Any]:
     """Hashes, identity and shards, as far as the text can be read at all."""
     try:
         table = json.loads(text or "")
@@ -253,9 +298,21 @@ def _read(text: str | None) -> dict[str, Any]:
         else:
             content = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
             found = {"stored_hash": content, "content_hash": content}
+        if mark in set(Mark):
+            islands = {} if is_pointer(table) else islands_of(table["content"])
+            found |= {"mark": Mark(mark), "islands": islands}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"stored_hash": None, "content_hash": None, "identity": None}
     return found | {"identity": _identity(table.get("identity"))}
+
+
+def islands_of(content: Body) -> dict[str, SeenIsland]:
+    """Where every island of a table stands."""
+    models = {name: group["model"] for group in content["groups"] for name in group["members"]}
+    return {
+        island["name"]: SeenIsland(models[island["name"]], island["phase"], tuple(island["nodes"]))
+        for island in content["islands"]
+    }
 
 
 def _pointed(table: Body) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from archipelago.operator.fairness import PATIENCE, Turns
 from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.operator.process import NotTaken, Worker, WorkerDied
 from archipelago.operator.question import Job, advised, verdict_of
-from archipelago.operator.verdict import Failed, Verdict
+from archipelago.operator.verdict import Answer, Decided, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,16 +62,24 @@ class Work:
 
 
 class Planner:
-    """Plans in processes; ``on_verdict`` is called with every answer that is still wanted."""
+    """Plans in processes; ``on_verdict`` is called with every answer that is still wanted.
+
+    Not ``warm``: the processes are started when somebody says that they will be needed.
+    """
 
     def __init__(
         self,
         count: int,
         limits: Limits,
-        on_verdict: Callable[[Key, Verdict], None],
+        on_verdict: Callable[[Key, Answer], None],
         metrics: Metrics,
+        *,
+        warm: bool = True,
     ) -> None:
         self._count = count
+        self._warm = asyncio.Event()
+        if warm:
+            self._warm.set()
         self._limits = limits
         self._on_verdict = on_verdict
         self._metrics = metrics
@@ -84,9 +92,17 @@ class Planner:
 
     def start(self, plan: SeenPlan) -> None:
         """Plan these inputs; what was under way for the key is dropped."""
-        self.cancel(plan.key)
-        self._waiting[plan.key] = Job.of(plan)
+        self.ask(Job.of(plan))
+
+    def ask(self, job: Job) -> None:
+        """Answer this question; what was under way for its key is dropped."""
+        self.cancel(job.key)
+        self._waiting[job.key] = job
         self._call_one()
+
+    def warm(self) -> None:
+        """Start the processes, if they are not started yet: there will be questions."""
+        self._warm.set()
 
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key; a process at work on it is replaced."""
@@ -98,6 +114,7 @@ class Planner:
 
     async def run(self) -> None:
         """Keep the processes until cancelled, then end them."""
+        await self._warm.wait()
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._count + (self._count > 1)):
@@ -200,7 +217,7 @@ class Planner:
         self._call_one()
         return True
 
-    def _verdict(self, job: Job, asking: asyncio.Task[Reply]) -> Verdict:
+    def _verdict(self, job: Job, asking: asyncio.Task[Reply]) -> Answer:
         if not asking.done():
             message = (
                 f"no plan within {job.time_limit:g} s + {self._limits.grace:g} s: raise "
@@ -215,10 +232,11 @@ class Planner:
         except asyncio.CancelledError:
             return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "the question was withdrawn")
 
-    def _tell(self, job: Job, verdict: Verdict, seconds: float) -> None:
+    def _tell(self, job: Job, verdict: Answer, seconds: float) -> None:
         verdict = replace(advised(verdict, self._limits.memory_mib), seconds=seconds)
-        outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
-        self._metrics.planned(outcome, seconds)
+        if not isinstance(verdict, Decided):
+            outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
+            self._metrics.planned(outcome, seconds)
         self._on_verdict(job.key, verdict)
 
     async def _next(self, worker: Worker) -> Job | None:

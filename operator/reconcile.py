@@ -6,7 +6,8 @@ what is there then. So it does not matter after which step the operator was kill
 function picks up from what is stored.
 
 A ServingPlan that has its answer leads to no action at all, after a restart as well: the table
-carries the hash of the inputs that it answers.
+carries the hash of the inputs that it answers. What may still happen to the table of a live plan
+is ``livedecide``.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from archipelago.operator.actions import (
     ReadTable,
     RemoveShards,
     StartPlanning,
+    TakeTable,
     Wait,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
+from archipelago.operator.livedecide import live_actions, may_take
+from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
 from archipelago.operator.state import STRIKES, Now, State
@@ -52,16 +56,50 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
         return (*_cancel(state, "suspended"), *_say(plan, status, "suspended"))
     if state.planning not in (None, plan.inputs_hash):
         return (*_cancel(state, "newer inputs"), *_pursue(plan, seen, state, now))
-    return _pursue(plan, seen, state, now) or _tidy(seen, state, now)
+    if plan.live is not None and not plan.live.listed and plan.finds_nodes:
+        return ()  # half a list of nodes looks like half a cluster
+    doing = _pursue(plan, seen, state, now)
+    if any(not isinstance(action, Wait) for action in doing):
+        return doing
+    return (*(doing or _tidy(seen, state, now)), *live_actions(seen, state, now))
 
 
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
-    verdict, table = state.verdict_on(plan.inputs_hash), seen.table
+    verdict, table = _refused(plan) or state.verdict_on(plan.inputs_hash), seen.table
     if verdict is None:
-        return () if _is_settled(plan, seen) else _begin(plan, table, state, now)
+        if _is_settled(plan, seen) and not _is_half_way(table):
+            return _refresh(plan, now)
+        return _take_or_begin(plan, table, state, now)
     if isinstance(verdict, Failed):
         return _fail(plan, table, verdict, state, now)
     return _publish(plan, seen, verdict, state, now)
+
+
+def _refused(plan: SeenPlan) -> Failed | None:
+    """What the planner would only say later: there are no nodes to plan with."""
+    refusal = plan.live.refusal if plan.live else None
+    return None if refusal is None else Failed(plan.inputs_hash, refusal.reason, refusal.message)
+
+
+def _is_half_way(table: SeenTable | None) -> bool:
+    """Whether another table is to come after it, and nobody remembers which."""
+    return table is not None and table.mark in (Mark.ROLLING, Mark.OWED)
+
+
+def _refresh(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
+    """Say what is new of a live plan whose table stays."""
+    if plan.live is None:
+        return ()
+    return _say(plan, report.refreshed(plan, now.wall), "live")
+
+
+def _take_or_begin(
+    plan: SeenPlan, table: SeenTable | None, state: State, now: Now
+) -> tuple[Action, ...]:
+    """Start anew, unless what is stored is what re-planning made of the same inputs."""
+    if state.planning is None and may_take(plan, table, state):
+        return (TakeTable("re-planning made it of the same inputs"),)
+    return _begin(plan, table, state, now)
 
 
 def _is_settled(plan: SeenPlan, seen: Observation) -> bool:
@@ -132,7 +170,7 @@ def _unless_stored(
         wait = Wait(state.refused_until - now.monotonic, why.reason)
         return (*_give_up(plan, table, verdict, why, now), wait)
     if verdict.content is None:
-        return _begin(plan, table, state, now)
+        return _take_or_begin(plan, table, state, now)
     return _store(plan, seen, verdict, verdict.content, state)
 
 
@@ -147,13 +185,22 @@ def _store(
     if missing:
         return (WriteShards(content, missing, state.reserved, "the pointer will name them"),)
     identity, pieces = Identity(plan.uid, plan.generation, state.reserved), verdict.pieces
+    mark = _mark(plan, verdict)
     if table is None:
-        return (WriteTable(identity, content, "there is no table", pieces),)
-    write = WriteTable(identity, content, "the table answers other inputs or was changed", pieces)
+        return (WriteTable(identity, content, "there is no table", pieces, mark),)
+    why = "the table answers other inputs or was changed"
+    write = WriteTable(identity, content, why, pieces, mark)
     if table.is_untouched() or table.written_hash is None:
         return (write,)
     restored = f"ConfigMap {table.key.name} was changed by someone else and is restored"
     return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, restored))
+
+
+def _mark(plan: SeenPlan, verdict: Planned) -> str:
+    if not plan.is_live:
+        return ""
+    rolling = verdict.steps and verdict.mark is not Mark.OWED
+    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
 
 
 def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
@@ -197,7 +244,12 @@ def _say(plan: SeenPlan, status: Status, reason: str) -> tuple[Action, ...]:
 
 
 def _tell(before: Status, after: Status) -> tuple[Action, ...]:
-    """One event where Ready turns, or a new table is in use; none while planning."""
+    """One event where Ready turns, or a new table is in use; none while planning.
+
+    Of what re-planning did, one in its own words instead.
+    """
+    if after.last_decision and dict(after.last_decision) != dict(before.last_decision):
+        return (report.decision_event(after.last_decision),)
     old, new = before.condition(ConditionType.READY), after.condition(ConditionType.READY)
     if new is None or new.status is Truth.UNKNOWN:
         return ()

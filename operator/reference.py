@@ -60,6 +60,8 @@ def _value(field: Schema) -> str:
     if "items" in field:
         least, most = field.get("minItems", 0), field["maxItems"]
         return f"list of {most}" if least == most else f"list of {least} to {most}"
+    if "additionalProperties" in field:
+        return f"map of {field['minProperties']} to {field['maxProperties']}"
     if field["type"] == "integer":
         return f"{field['minimum']:,} to {field['maximum']:,}"
     return "decimal" if _is_decimal(field) else PLAIN[field["type"]]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from archipelago.operator import conditions
+from archipelago.operator.actions import EmitEvent, EventType
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
 from archipelago.operator.manifests import timestamp
 from archipelago.operator.status import Status, Summary
@@ -25,6 +26,9 @@ SEQUENCE: Final = "tableSequence"
 
 _NO_METRICS = Finding(
     Truth.UNKNOWN, Reason.NOT_CONFIGURED, "no metrics source is configured; the spec is planned for"
+)
+_FIRST_WINDOW = Finding(
+    Truth.UNKNOWN, Reason.SIGNAL_MISSING, "the first window of traffic is not over yet"
 )
 _COUNTED = Finding(Truth.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools")
 _ACTIVE = Finding(Truth.FALSE, Reason.ACTIVE, "the plan is kept up to date")
@@ -43,7 +47,7 @@ def planning(plan: SeenPlan, sequence: int, now: datetime) -> Status:
         for kind in ConditionType
         if kind not in kept or before.condition(kind) is None
     }
-    fixed = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
+    fixed = {ConditionType.METRICS_AVAILABLE: _metrics(plan), ConditionType.SUSPENDED: _ACTIVE}
     return reserving(_status(plan, {**unknown, **fixed}, before.summary, now), sequence)
 
 
@@ -67,7 +71,7 @@ def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime)
     findings = {
         ConditionType.READY: Finding(Truth.TRUE, Reason.PUBLISHED, f"{verdict.message}; {where}"),
         ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
-        ConditionType.INVENTORY_RESOLVED: _COUNTED,
+        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.PUBLISHED: Finding(Truth.TRUE, Reason.PUBLISHED, where),
     }
     return _settled(plan, findings, {**verdict.summary, **_pointer(plan, table)}, verdict, now)
@@ -79,7 +83,7 @@ def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: dateti
     findings = {
         ConditionType.READY: why,
         ConditionType.PLANNED: why,
-        ConditionType.INVENTORY_RESOLVED: _inventory(verdict),
+        ConditionType.INVENTORY_RESOLVED: _inventory(plan, verdict),
         ConditionType.PUBLISHED: _last_good(plan, table),
     }
     return _settled(plan, findings, _summary_of(plan, table), verdict, now)
@@ -96,7 +100,7 @@ def unpublished(
     findings = {
         ConditionType.READY: why,
         ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
-        ConditionType.INVENTORY_RESOLVED: _COUNTED,
+        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.PUBLISHED: why,
     }
     return _settled(plan, findings, _summary_of(plan, table), verdict, now)
@@ -108,18 +112,46 @@ def suspended(plan: SeenPlan, table: SeenTable | None, now: datetime) -> Status:
     findings = {
         ConditionType.READY: Finding(Truth.FALSE, Reason.SUSPENDED, message),
         ConditionType.PLANNED: Finding(Truth.UNKNOWN, Reason.SUSPENDED, message),
-        ConditionType.INVENTORY_RESOLVED: _COUNTED,
-        ConditionType.METRICS_AVAILABLE: _NO_METRICS,
+        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
+        ConditionType.METRICS_AVAILABLE: _metrics(plan),
         ConditionType.PUBLISHED: _last_good(plan, table),
         ConditionType.SUSPENDED: Finding(Truth.TRUE, Reason.SUSPENDED, message),
     }
     return _status(plan, findings, _summary_of(plan, table), now)
 
 
+def refreshed(plan: SeenPlan, now: datetime) -> Status:
+    """What is new of a live plan whose table stays: its nodes, its metrics, what was decided."""
+    findings = {
+        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
+        ConditionType.METRICS_AVAILABLE: _metrics(plan),
+    }
+    return _status(plan, findings, plan.status.summary, now)
+
+
+_DONE: Final = {
+    "Reroute": Reason.REROUTED,
+    "Flip": Reason.FLIPPED,
+    "Reshape": Reason.RESHAPED,
+}
+
+
+def decision_event(decision: Summary) -> EmitEvent:
+    """What people are told of a decision about a live plan."""
+    message = str(decision.get("message", ""))
+    if decision.get("trigger") == "Repair":
+        return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
+    if decision.get("proposal"):
+        return EmitEvent(EventType.NORMAL, Reason.PROPOSED, message)
+    if done := _DONE.get(str(decision.get("rung"))):
+        return EmitEvent(EventType.NORMAL, done, message)
+    return EmitEvent(EventType.WARNING, Reason.DEGRADED, message)
+
+
 def _settled(
     plan: SeenPlan, findings: Findings, summary: Summary, verdict: Verdict, now: datetime
 ) -> Status:
-    steady = {ConditionType.METRICS_AVAILABLE: _NO_METRICS, ConditionType.SUSPENDED: _ACTIVE}
+    steady = {ConditionType.METRICS_AVAILABLE: _metrics(plan), ConditionType.SUSPENDED: _ACTIVE}
     status = _status(plan, {**findings, **steady}, summary, now)
     return replace(status, last_plan=_ended(plan, verdict, now))
 
@@ -142,6 +174,7 @@ def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime)
         conditions=conditions.at(plan.generation, findings, before, now),
         summary=summary,
         last_plan=plan.status.last_plan,
+        last_decision=(plan.live.decision if plan.live else None) or plan.status.last_decision,
     )
 
 
@@ -151,10 +184,25 @@ def _ready_if_true(before: Status) -> set[ConditionType]:
     return {ConditionType.READY} if ready and ready.status is Truth.TRUE else set()
 
 
-def _inventory(verdict: Failed) -> Finding:
+def _inventory(plan: SeenPlan, verdict: Failed) -> Finding:
     if verdict.reason is Reason.UNKNOWN_ACCELERATOR:
         return Finding(Truth.FALSE, verdict.reason, verdict.message)
-    return _COUNTED
+    return _nodes(plan)
+
+
+def _nodes(plan: SeenPlan) -> Finding:
+    return (plan.live.inventory if plan.live else None) or _COUNTED
+
+
+def _metrics(plan: SeenPlan) -> Finding:
+    """Before the first window is over, what was said by the process before this one."""
+    found = plan.live.metrics if plan.live else None
+    if found is not None or not plan.replanning.get("source"):
+        return found or _NO_METRICS
+    before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
+    if before is None or before.reason in (Reason.NOT_CONFIGURED, Reason.SOURCE_UNKNOWN):
+        return _FIRST_WINDOW
+    return Finding(before.status, before.reason, before.message)
 
 
 def _last_good(plan: SeenPlan, table: SeenTable | None) -> Finding:

@@ -6,13 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
+from archipelago.operator.livefacts import Mark
+from archipelago.operator.livestate import LiveState
+from archipelago.operator.manifests import timestamp
+from archipelago.operator.question import next_table
 from archipelago.operator.verdict import Failed, Planned, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from archipelago.operator.livefacts import Step
+    from archipelago.operator.observe import SeenPlan
     from archipelago.operator.upkeep import Due
+    from archipelago.operator.verdict import Decided
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -41,7 +48,8 @@ class State:
     ``reserved``: the sequence that the status has promised to the next table, 0 where it has not.
     ``refusal``: what the API server said to the last write of the table, None when it took it;
     ``refusals``: how often in a row it said no.
-    ``spare``: shards that no table needs any more, by name, and when they may go.
+    ``spare``: shards that no table needs any more, by name, and when they may go. ``live``: of a
+    live plan.
     """
 
     planning: str | None = None
@@ -54,6 +62,7 @@ class State:
     refusals: int = 0
     refused_until: float = 0.0
     spare: Mapping[str, Due] = field(default_factory=dict)
+    live: LiveState = field(default_factory=LiveState)
 
     def verdict_on(self, inputs_hash: str) -> Verdict | None:
         """Return the verdict, if it is about these inputs."""
@@ -63,7 +72,8 @@ class State:
     def with_planning(self, inputs_hash: str) -> State:
         """The planner works on these inputs now."""
         fresh = self.verdict_on(inputs_hash) is None
-        return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes)
+        live = self.live.without_question()
+        return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes, live=live)
 
     def without_planning(self) -> State:
         """The planner was told to stop."""
@@ -85,11 +95,48 @@ class State:
         """The status promises that sequence; it is good for one try."""
         return replace(self, reserved=sequence)
 
-    def with_table_written(self) -> State:
+    def with_table_written(self, now: Now) -> State:
         """The table is stored; its content is there to be read, not here."""
         verdict = self.verdict
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
-        return replace(self, verdict=kept, refusal=None, refusals=0)
+        if isinstance(kept, Planned) and kept.mark is Mark.OWED:
+            kept = None
+        live = replace(self.live, stepped=now.monotonic)
+        return replace(self, verdict=kept, refusal=None, refusals=0, live=live)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Tables of a roll-out that come after the one that is stored."""
+        verdict = self.verdict
+        stored = isinstance(verdict, Planned) and verdict.content is None
+        return verdict.steps if stored and isinstance(verdict, Planned) else ()
+
+    def with_next_step(self, limit: int) -> State:
+        """The next table of the roll-out is due."""
+        if not self.steps or not isinstance(self.verdict, Planned):
+            return self
+        return replace(self, verdict=next_table(self.verdict, limit))
+
+    def without_steps(self) -> State:
+        """The roll-out ends here: what it waited for did not come."""
+        if not isinstance(self.verdict, Planned):
+            return self
+        return replace(self, verdict=replace(self.verdict, steps=()))
+
+    def with_decision(self, decided: Decided, plan: SeenPlan, now: Now) -> State:
+        """The answer about a live plan: perhaps a table for the inputs that it has."""
+        when = timestamp(now.wall)
+        decision = {**decided.decision, "time": when} if decided.decision else {}
+        live = self.live.with_answer(decided.memory, decided.wanted, decision, now.monotonic)
+        if decided.planned is None:
+            return replace(self, live=live)
+        table = replace(
+            decided.planned,
+            inputs_hash=plan.inputs_hash,
+            seconds=decided.seconds,
+            mark=Mark.OWED if self.live.owed else Mark.REPLANNED,
+        )
+        return replace(self, live=live, verdict=table, planning=None)
 
     def with_spare(self, dues: Mapping[str, Due]) -> State:
         """What is spare now; the clock of anything else starts anew."""

@@ -24,6 +24,7 @@ class Status:
     conditions: tuple[Condition, ...] = ()
     summary: Summary = field(default_factory=dict)
     last_plan: Summary = field(default_factory=dict)  # when and how the planner ended last
+    last_decision: Summary = field(default_factory=dict)  # the last one that was not to keep
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Status:
@@ -35,11 +36,16 @@ class Status:
             conditions=_ordered(condition for condition in found if condition),
             summary=raw.get("summary") or {},
             last_plan=raw.get("lastPlan") or {},
+            last_decision=raw.get("lastDecision") or {},
         )
 
     def to_manifest(self) -> dict[str, Any]:
         """The form in which it is stored."""
-        optional = {"summary": dict(self.summary), "lastPlan": dict(self.last_plan)}
+        optional = {
+            "summary": dict(self.summary),
+            "lastPlan": dict(self.last_plan),
+            "lastDecision": dict(self.last_decision),
+        }
         return {
             "observedGeneration": self.observed_generation,
             "conditions": [_stored(condition) for condition in self.conditions],
@@ -67,6 +73,7 @@ class Status:
         return (
             self.observed_generation == other.observed_generation
             and dict(self.summary) == dict(other.summary)
+            and dict(self.last_decision) == dict(other.last_decision)
             and len(self.conditions) == len(other.conditions)
             and all(item.says_the_same(other.condition(item.type)) for item in self.conditions)
         )

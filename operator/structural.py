@@ -22,13 +22,14 @@ MIN_DESCRIPTION = 20
 _KEPT = (
     "type", "description", "format", "pattern", "enum", "required",
     "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "minProperties", "maxProperties",
 )  # fmt: skip
 _REWRITTEN = (
-    "properties", "items", "default", "const", "exclusiveMinimum", "exclusiveMaximum",
-    RULES_KEY, NAMED_KEY,
+    "properties", "additionalProperties", "items", "default", "const",
+    "exclusiveMinimum", "exclusiveMaximum", RULES_KEY, NAMED_KEY,
 )  # fmt: skip
 _DECIMAL_PATTERNS = (DECIMAL, LARGE_DECIMAL)
-_DROPPED = ("title", "$defs", "additionalProperties")
+_DROPPED = ("title", "$defs")
 
 
 class NotStructural(Exception):  # noqa: N818  # a consequence, not a suffix
@@ -49,6 +50,7 @@ def _convert(schema: Schema, definitions: Schema, path: str) -> Schema:
     _refuse_unknown(found, path)
     kept = {key: found[key] for key in _KEPT if key in found}
     out = kept | _bounds(found) | _texts(found) | _lists(found, definitions, path)
+    out |= _maps(found, definitions, path)
     if "properties" in found:
         out["properties"] = {
             name: _convert(below, definitions, f"{path}.{name}")
@@ -82,8 +84,9 @@ def _refuse_unknown(schema: Schema, path: str) -> None:
     unknown = sorted(set(schema) - {*_KEPT, *_REWRITTEN, *_DROPPED})
     if unknown:
         raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")
-    if schema.get("additionalProperties", False) is not False:
-        raise NotStructural(f"{path}: a free map; give it properties")
+    free = schema.get("additionalProperties", False)
+    if free is not False and ("properties" in schema or "maxProperties" not in schema):
+        raise NotStructural(f"{path}: a free map; give it properties, or max_length")
 
 
 def _bounds(schema: Schema) -> Schema:
@@ -113,6 +116,17 @@ def _lists(schema: Schema, definitions: Schema, path: str) -> Schema:
     keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [schema.get(NAMED_KEY)]}
     kind = keyed if NAMED_KEY in schema else {"x-kubernetes-list-type": "atomic"}
     return {"items": _convert(schema["items"], definitions, f"{path}[]"), **kind}
+
+
+def _maps(schema: Schema, definitions: Schema, path: str) -> Schema:
+    """Maps whose keys are the user's; a selector in part is another selector, hence atomic."""
+    values = schema.get("additionalProperties", False)
+    if values is False:
+        return {}
+    return {
+        "additionalProperties": _convert(values, definitions, f"{path}{{}}"),
+        "x-kubernetes-map-type": "atomic",
+    }
 
 
 def _without_nulls(default: object) -> object:
@@ -158,7 +172,7 @@ def _matches(field: str, pattern: str) -> str:
 
 def _refuse_unbounded(schema: Schema, path: str) -> None:
     needed = {"string": ["maxLength"], "array": ["maxItems"], "integer": [], "boolean": []}
-    needed |= {"object": ["properties"]}
+    needed |= {"object": ["maxProperties" if "additionalProperties" in schema else "properties"]}
     kind = schema.get("type", "nothing")
     if kind not in needed:
         raise NotStructural(f"{path}: type {kind}; write decimals as text, objects as models")

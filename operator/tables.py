@@ -7,18 +7,29 @@ it.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 from archipelago.operator.errors import Conflict, NotFound
-from archipelago.operator.manifests import Key, Manifest, holding, table_manifest, table_name
+from archipelago.operator.manifests import (
+    TABLE_KEY,
+    Key,
+    Manifest,
+    holding,
+    marked,
+    table_manifest,
+    table_name,
+)
 from archipelago.operator.observe import SeenPlan, SeenShard, SeenTable, seen_map
 from archipelago.operator.sharding import (
+    SHARD_KEY,
     pointer,
     pointer_hash,
     pointer_text,
     shard_manifest,
     shards_of,
 )
+from archipelago.planner.canonical import canonical_bytes
 from archipelago.planner.shards import digest
 
 if TYPE_CHECKING:
@@ -47,7 +58,8 @@ class Tables:
         Raises:
             Refused: the API server does not take it.
         """
-        return await self._apply(_manifest(plan, table, action, time), "table")
+        manifest = marked(_manifest(plan, table, action, time), action.mark)
+        return await self._apply(manifest, "table")
 
     async def write_shards(self, plan: SeenPlan, seen: Observation, action: WriteShards) -> None:
         """Store one shard after the other, up to one that lies there in another version.
@@ -78,6 +90,37 @@ class Tables:
         else:
             self._cache.see_table(await asyncio.to_thread(seen_map, body))
 
+    async def content(self, plan: SeenPlan, table: SeenTable) -> str | None:
+        """The stored content's text, if it is still the one that was seen; else that is seen now.
+
+        Of a table in shards as well.
+        """
+        key = Key(plan.key.namespace, table_name(plan.key.name))
+        try:
+            body = await self._cluster.read_table(key)
+        except NotFound:
+            self._cache.drop_table(key)
+            return None
+        now = await asyncio.to_thread(seen_map, body)
+        self._cache.see_table(now)
+        if not isinstance(now, SeenTable) or now.content_hash != table.content_hash:
+            return None
+        if not now.shards:
+            return await asyncio.to_thread(_content, body["data"][TABLE_KEY])
+        return await self._joined(plan, now)
+
+    async def _joined(self, plan: SeenPlan, table: SeenTable) -> str | None:
+        """What the shards hold together; None where one is gone or is another one."""
+        texts = []
+        for shard in table.shards:
+            try:
+                body = await self._cluster.read_table(Key(plan.key.namespace, shard.name))
+            except NotFound:
+                return None
+            texts.append((body.get("data") or {}).get(SHARD_KEY, ""))
+        joined = "".join(texts)
+        return joined if digest(joined) == table.content_hash else None
+
     async def _apply(self, manifest: Manifest, kind: str) -> bool:
         meta = manifest["metadata"]
         try:
@@ -101,6 +144,10 @@ class Tables:
             self._metrics.write("shard")
         self._cache.drop_table(shard.key, shard.uid)
         return None
+
+
+def _content(text: str) -> str:
+    return canonical_bytes(json.loads(text)["content"]).decode("ascii")
 
 
 def _manifest(

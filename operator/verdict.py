@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from archipelago.operator.conditions import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.operator.livefacts import Ask, Mark, Step
     from archipelago.operator.status import Summary
     from archipelago.planner.shards import Piece
 
@@ -23,7 +26,9 @@ class Planned:
 
     ``content``: the table's content as canonical JSON; None once it is published, for memory's
     sake. ``content_hash`` stays. ``pieces``: how it is cut into shards, none where one ConfigMap
-    holds it. ``seconds``: how long planning took.
+    holds it. ``seconds``: how long planning took. ``steps``: tables that come after it, before the
+    change is whole. ``mark``: how it came to be, of live plans. ``event``: what people are told
+    happened, where it is not that a plan was made.
     """
 
     inputs_hash: str
@@ -34,6 +39,9 @@ class Planned:
     content: str | None
     pieces: tuple[Piece, ...] = ()
     seconds: float = 0.0
+    steps: tuple[Step, ...] = ()
+    mark: Mark | None = None
+    event: Reason | None = None
 
     def without_content(self) -> Planned:
         """Keep what the status needs."""
@@ -56,3 +64,27 @@ class Failed:
 
 
 Verdict: TypeAlias = Planned | Failed
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a planner process says about a live plan; ``inputs_hash`` is the question's name.
+
+    ``planned``: the first table of a change, None where nothing changes. ``wanted``: what to ask
+    next. ``memory``: to be handed over with the next question. ``decision``: what the status says,
+    empty where there is nothing new to say. ``facts``: the answer, but for tables and memory.
+    """
+
+    inputs_hash: str
+    planned: Planned | None
+    wanted: Ask | None
+    memory: Mapping[str, Any]
+    decision: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    message: str
+    reasons: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+Answer: TypeAlias = Verdict | Decided
+"""Whatever a planner process may say."""

@@ -8,12 +8,10 @@ Whatever the planner's libraries print goes to standard error, which the operato
 from __future__ import annotations
 
 import json
-import math
 import os
 import resource
 import sys
 import threading
-from decimal import Decimal
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -49,37 +47,27 @@ def limit_memory(mebibytes: int) -> None:
 
 
 def answer(document: dict[str, Any]) -> Reply:
-    """Plan one resource; what goes wrong becomes a reason and a message."""
+    """Plan one resource, or answer a live question; what goes wrong has a reason and a message."""
+    if "live" in document:
+        from archipelago.operator.liveanswer import live_answer  # noqa: PLC0415
+
+        return live_answer(document)
     known, ignored = without_unknown(document)
     ((kind, reply),) = _answer(known).items()
     return {kind: {**reply, "message": reply["message"] + remark(ignored)}}
 
 
 def _answer(document: Mapping[str, Any]) -> Reply:
-    from archipelago.perfmodel.errors import ArchipelagoError  # noqa: PLC0415
-    from archipelago.planner.errors import (  # noqa: PLC0415  # after the memory limit is set
-        CheckError,
-        SolverError,
-        SpecError,
-    )
+    from archipelago.operator.failures import attempted  # noqa: PLC0415  # after the memory limit
     from archipelago.planner.spec import load_resource  # noqa: PLC0415
 
-    try:
-        return _plan(load_resource(document))
-    except SpecError as error:
-        return _failed(Reason.INVALID_SPEC, "; ".join(str(error).splitlines()))
-    except CheckError as error:
-        return _failed(Reason.CHECK_FAILED, "; ".join(error.findings))
-    except SolverError as error:
-        return _failed(Reason.SOLVER_FAILED, str(error))
-    except ArchipelagoError as error:
-        return _failed(Reason.INVALID_SPEC, str(error))
-    except MemoryError as error:
-        return _failed(Reason.PLANNER_OOM, f"planning ran out of memory: {error}")
+    return attempted(lambda: _plan(load_resource(document)))
 
 
 def _plan(wanted: ServingPlanResource) -> Reply:
+    from archipelago.operator.failures import failed  # noqa: PLC0415
     from archipelago.operator.latency import largest_ttft  # noqa: PLC0415
+    from archipelago.operator.summary import described, summary  # noqa: PLC0415
     from archipelago.planner.errors import SpecError  # noqa: PLC0415
     from archipelago.planner.plan import Infeasible  # noqa: PLC0415
     from archipelago.planner.spec import to_problem  # noqa: PLC0415
@@ -88,15 +76,15 @@ def _plan(wanted: ServingPlanResource) -> Reply:
     try:
         problem = to_problem(wanted.metadata.name, wanted.spec)
     except SpecError as error:
-        return _failed(_unknown(error), "; ".join(str(error).splitlines()))
+        return failed(_unknown(error), "; ".join(str(error).splitlines()))
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
-        return _failed(Reason.INFEASIBLE, outcome.message)
+        return failed(Reason.INFEASIBLE, outcome.message)
     content = checked_content(wanted.spec, outcome.plan)
     return {
         "planned": {
             "summary": summary(wanted.spec, outcome.plan, largest_ttft(problem, outcome.plan)),
-            "message": _describe(outcome.plan),
+            "message": described(outcome.plan),
             "seconds": outcome.seconds,
             "content": content,
         }
@@ -121,69 +109,12 @@ def checked_content(spec: ServingPlanSpec, plan: Plan) -> str:
     return canonical_bytes(content).decode("ascii")
 
 
-def summary(spec: ServingPlanSpec, plan: Plan, ttft: float | None) -> dict[str, Any]:
-    """What the status says of a plan: integers and decimal strings. ``ttft`` [s]."""
-    from archipelago.planner.problem import Objective  # noqa: PLC0415
-
-    per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-    headroom = plan.objective is not Objective.THROUGHPUT
-    bound = plan.certificate.bound * (1.0 if headroom else per_theta)
-    rented = sum(gpus for _, gpus in plan.rented)
-    steps = [group.step_time for group in plan.groups if group.step_time > 0]
-    return {
-        "strategy": plan.strategy,
-        "objective": str(plan.objective),
-        "throughput": decimal(plan.throughput),
-        **({"headroom": decimal(plan.theta)} if headroom else {}),
-        "bound": decimal(bound),
-        "gap": f"{gap(plan):.6f}",
-        "costPerHour": f"{plan.cost_per_hour:f}",
-        "islands": len(plan.islands),
-        "gpus": sum(group.gpus * group.islands for group in plan.groups),
-        **({"rentedGpus": rented} if rented else {}),
-        "slo": "Met" if any(_has_target(model) for model in spec.models) else "None",
-        **({} if ttft is None else {"ttftMilliseconds": round(1000 * ttft)}),
-        **({"tpotMilliseconds": round(1000 * max(steps))} if steps else {}),
-    }
-
-
-def decimal(value: float) -> str:
-    """Six significant digits without an exponent: ``12.5``, ``0.000734``."""
-    return f"{Decimal(f'{value:.6g}').normalize():f}"
-
-
-def gap(plan: Plan) -> float:
-    """The proven gap, rounded up to a millionth: what is printed is never too good."""
-    return max(0, math.ceil(plan.certificate.gap * 1e6)) / 1e6
-
-
-def _has_target(model: Any) -> bool:  # noqa: ANN401  # a model of the spec
-    return model.slo is not None and any(model.slo.model_dump().values())
-
-
-def _describe(plan: Plan) -> str:
-    unit = "req/s" if plan.objective.value == "throughput" else "times the stated rates"
-    least = plan.objective.value == "cost"
-    price = f" for ${plan.cost_per_hour}/h" if least else ""
-    best = "above the least possible cost" if least else "below the best possible"
-    proof = plan.certificate
-    limit = "" if proof.complete else f" (stopped early: {proof.reason})"
-    return (
-        f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}{price}, "
-        f"at most {100 * gap(plan):.4f} % {best}{limit}"
-    )
-
-
 def _unknown(error: SpecError) -> Reason:
     paths = [path for path, _ in error.problems]
     if any(path.endswith(".accelerator") for path in paths):
         return Reason.UNKNOWN_ACCELERATOR
     known = any(path.endswith(".architecture") for path in paths)
     return Reason.UNKNOWN_MODEL if known else Reason.INVALID_SPEC
-
-
-def _failed(reason: Reason, message: str) -> Reply:
-    return {"failed": {"reason": reason.value, "message": message}}
 
 
 def _own_stdout() -> TextIO:

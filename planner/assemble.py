@@ -72,7 +72,7 @@ def assemble(
     return Plan(
         name=problem.name,
         strategy=layout.strategy,
-        performance_model=_times_from(problem, settled.used[0].template.performance.name),
+        performance_model=times_from(problem, settled.used[0].template.performance.name),
         objective=problem.objective,
         theta=theta,
         throughput=theta
@@ -92,7 +92,7 @@ def assemble(
     )
 
 
-def _times_from(problem: PlanningProblem, name: str) -> str:
+def times_from(problem: PlanningProblem, name: str) -> str:
     """The family of the models of times, and whether measurements changed any of them."""
     family = name.removeprefix(CALIBRATED)
     return CALIBRATED + family if problem.calibrations else family

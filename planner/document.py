@@ -55,16 +55,24 @@ UNSAID: dict[str, Document] = {
     "model": {"serving": "Disaggregated", "maxUtilisation": "1"},
     "pool": {"billing": "PerGPU"},
     "domain": {"class": DEFAULT_CLASS},
+    "engine": {"roleSwitch": "Restart"},
 }
 """Values that say nothing: left out, so that a document that needs none of these fields, and its
 hash, are those of the time before they existed."""
 
+WATCHED = frozenset({"metrics", "servedName"})
+"""Fields of a model's engine that say how it is watched, not what it is."""
+
 
 def normalised_spec(resource: ServingPlanResource) -> Document:
-    """The spec as plain JSON; named lists are sorted because their order carries no meaning."""
+    """The spec as plain JSON; named lists are sorted because their order carries no meaning.
+
+    What only says how a running plan is watched and changed is no part of the problem.
+    """
     whole = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     spec = _said("spec", whole)
-    spec["models"] = sorted((_said("model", model) for model in spec["models"]), key=_name)
+    spec.pop("replanning", None)
+    spec["models"] = sorted((_model(model) for model in spec["models"]), key=_name)
     spec["pools"] = sorted((_said("pool", pool) for pool in spec["pools"]), key=_name)
     for pool in spec["pools"]:
         if pool.get("domains"):
@@ -75,6 +83,12 @@ def normalised_spec(resource: ServingPlanResource) -> Document:
     if "pipelines" in spec:
         spec["pipelines"] = sorted(spec["pipelines"], key=_name)
     return spec
+
+
+def _model(model: Document) -> Document:
+    engine = {key: value for key, value in model.pop("engine").items() if key not in WATCHED}
+    said = _said("engine", engine)
+    return _said("model", model) | ({"engine": said} if said else {})
 
 
 def _said(kind: str, item: Document) -> Document:

@@ -72,7 +72,7 @@ def nodes_of(
     """
     return {
         d.name: tuple(
-            f"{_prefix(pool, d)}-{i}"
+            node_name(pool.name, _said(pool, d), i)
             for i in range(d.nodes if most is None else min(d.nodes, most))
         )
         for d in domains_of(pool)
@@ -80,5 +80,10 @@ def nodes_of(
     }
 
 
-def _prefix(pool: Pool, domain: Domain) -> str:
-    return f"{pool.name}-{domain.name}" if pool.domains or domain.name == RENTED else pool.name
+def node_name(pool: str, domain: str | None, index: int) -> str:
+    """Name of a node in a plan; ``domain`` None: the pool states none."""
+    return f"{pool}-{index}" if domain is None else f"{pool}-{domain}-{index}"
+
+
+def _said(pool: Pool, domain: Domain) -> str | None:
+    return domain.name if pool.domains or domain.name == RENTED else None

@@ -68,7 +68,7 @@ def _refuse(text: str, remedy: str) -> InputError:
 
 
 def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
-    pool, value = _named(spec["pools"], "pool", rest, text)
+    pool, value = _counted(spec, rest, text)
     count = _number(Decimal(pool["count"]), value, text)
     if count != int(count) or count < 0:
         raise _refuse(text, f"{count} GPUs are no whole number of GPUs")
@@ -79,8 +79,16 @@ def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
     _room(spec, pool, rentable)
 
 
-def _rent(spec: dict[str, Any], rest: str, text: str) -> None:
+def _counted(spec: dict[str, Any], rest: str, text: str) -> tuple[dict[str, Any], str]:
+    """A pool whose GPUs are stated, not found."""
     pool, value = _named(spec["pools"], "pool", rest, text)
+    if "count" not in pool:
+        raise _refuse(text, f"pool {pool['name']} finds its nodes: state count in the file")
+    return pool, value
+
+
+def _rent(spec: dict[str, Any], rest: str, text: str) -> None:
+    pool, value = _counted(spec, rest, text)
     old = Decimal(pool.get("maxCount", pool["count"]) - pool["count"])
     new = Decimal(0) if value == NONE else _number(old, value, text)
     if new != int(new):

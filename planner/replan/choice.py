@@ -20,8 +20,8 @@ MOST_GAIN = 1e6
 class Choice:
     """The rung to take (None: keep), why, and what to say.
 
-    ``degraded``: share of the demand that fits, where nothing restores safety. ``wanted``: the
-    planner may find better.
+    ``degraded``: share of the mean demand that fits, where not all of it does and nothing restores
+    safety. ``wanted``: the planner may find better.
     """
 
     reached: Reached | None
@@ -96,8 +96,9 @@ def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
     ]
     best = max(able, key=lambda r: (r.low, -r.rung), default=None)
     left = best or case.keep
-    degraded = None if stops else min(1.0, left.theta)
-    said = "; ".join(stops) or f"no rung restores safety, {degraded:.1%} of the demand fits"
+    degraded = None if stops or left.theta >= 1 else left.theta
+    fits = f"{degraded:.1%} of the demand fits" if degraded else "the mean demand fits"
+    said = "; ".join(stops) or f"no rung restores safety, {fits}"
     return Choice(best, Trigger.SAFETY if best else Trigger.NONE, said, degraded, ask)
 
 

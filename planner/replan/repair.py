@@ -50,13 +50,16 @@ class _Survivors:
         return pair.weight * float(np.prod([self.stays[name] for name in sides]))
 
 
-def repair(plan: Plan, lost: AbstractSet[str]) -> Plan | Unrepairable:
+def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
     """The plan without the lost islands; the plan itself where it has none of them.
 
     A pair's weight falls with the islands that its groups lost. A range whose pairs are all gone
     goes to groups that serve ranges at least as long, if need be to any of the model: the engine
     may refuse a request there, but a lost island certainly does. Theta and rates are the old ones
     until ``weigh`` states them anew.
+
+    ``sure``: rather no table than one in which an engine may refuse requests that there are: for
+    islands that leave because somebody wants it, and that could as well stay.
     """
     if not any(island.name in lost for island in plan.islands):
         return plan
@@ -66,6 +69,9 @@ def repair(plan: Plan, lost: AbstractSet[str]) -> Plan | Unrepairable:
             return Unrepairable(
                 model, f"{model}: no way from prefill to decode has an island left; table kept"
             )
+    if sure and (bare := next((r for r in plan.routes if r.share and not _held(left, r)), None)):
+        where = f"[{bare.range.min}, {bare.range.max})"
+        return Unrepairable(bare.model, f"{bare.model} {where}: nobody left who surely holds it")
     return replace(
         plan,
         groups=tuple(left.groups.values()),
@@ -94,6 +100,13 @@ def _rerouted(left: _Survivors, route: Route) -> Route:
     ways = list(_ways(left, route.model))
     pairs = [p for p in ways if {p.prefill, p.decode} <= able] or ways
     return replace(route, pairs=_pairs(pairs, np.array([float(p.weight) for p in pairs])))
+
+
+def _held(left: _Survivors, route: Route) -> bool:
+    """Whether somebody is left who served the range, or longer ones."""
+    able = _able(left, route)
+    served = any(left.weight(pair) for pair in route.pairs)
+    return served or any({p.prefill, p.decode} <= able for p in _ways(left, route.model))
 
 
 def _pairs(pairs: list[Pair] | tuple[Pair, ...], weights: FloatArray) -> tuple[Pair, ...]:

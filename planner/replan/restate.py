@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.planner.assemble import times_from
 from archipelago.planner.evaluate import evaluate
 from archipelago.planner.plan import MILLION, Certificate, Group, Plan
 from archipelago.planner.problem import Objective
@@ -35,27 +36,42 @@ def restated(standing: Standing, theta: float) -> Plan:
     plan = standing.plan
     if not np.isfinite(theta):
         return plan
+    plan = replace(plan, performance_model=_times(standing) or plan.performance_model)
     units = _units(standing.problem, plan)
-    used = {g.name: _template(standing, g) for g in plan.groups if units[g.name].any()}
+    used = {g.name: _template(standing, g) for g in plan.groups}
     short = [
-        _run(standing, g, used[g.name], units, theta)[1] for g in plan.groups if g.name in used
+        _run(standing, g, used[g.name], units, theta)[1] for g in plan.groups if units[g.name].any()
     ]
     theta *= min([1.0, *short])
-    groups = tuple(
-        _run(standing, g, used[g.name], units, theta)[0]
-        if g.name in used
-        else replace(g, rates=(0.0,) * len(g.rates), utilisation=0.0)
-        for g in plan.groups
-    )
+    groups = tuple(_run(standing, g, used[g.name], units, theta)[0] for g in plan.groups)
     return replace(
         _shared(standing.problem, plan),
         objective=Objective.HEADROOM,
         theta=theta,
-        throughput=theta * sum(m.rate or 0.0 for m in standing.problem.models),
+        throughput=theta * _served(standing.problem, plan),
         groups=groups,
         certificate=unproven(theta),
         changes=None,
         interval=None,
+    )
+
+
+def _times(standing: Standing) -> str | None:
+    """Where the times are from."""
+    names = {template.performance.name for template in standing.templates}
+    return times_from(standing.problem, min(names)) if names else None
+
+
+def _served(problem: PlanningProblem, plan: Plan) -> float:
+    """Requests with a planned route [req/s]."""
+    routed = {(route.model, route.range) for route in plan.routes}
+    return sum(
+        (model.rate or 0.0) * float(share)
+        for model in problem.models
+        for span, share in zip(
+            model.ranges, model.lengths.moments(model.ranges).probability, strict=True
+        )
+        if (model.name, span) in routed
     )
 
 

@@ -1,8 +1,8 @@
 """ServingPlan: from a file or the API server to a PlanningProblem.
 
-``schema`` defines the resource with its parts in ``models``, ``workload``, ``pools`` and
-``network``; ``rules`` says what a rule between fields is, ``between`` has those between the parts,
-``offline`` what only this side can check;
+``schema`` defines the resource with its parts in ``models``, ``workload``, ``pools``, ``network``
+and ``replanning``; ``rules`` says what a rule between fields is, ``poolrules`` has those of a pool,
+``between`` those between the parts, ``offline`` what only this side can check;
 ``load`` reads it, ``explain`` says what is wrong, ``resolve`` turns it into a problem.
 """
 

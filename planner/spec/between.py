@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_BINS = 512
 MAX_DOMAINS = 512
+MAX_LABELS = 128
 _OTHER_STRATEGY = "self.planner.strategy != 'bayesian-divider'"
 
 
@@ -26,6 +27,10 @@ def _rates_stated(spec: ServingPlanSpec) -> list[bool]:
 def _bins(spec: ServingPlanSpec) -> int:
     histograms = (model.workload.histogram for model in spec.models)
     return sum(len(histogram.bins) for histogram in histograms if histogram is not None)
+
+
+def _labels(spec: ServingPlanSpec) -> int:
+    return sum(len(pool.node_selector or ()) for pool in spec.pools)
 
 
 def _prices_stated(spec: ServingPlanSpec) -> list[bool]:
@@ -202,6 +207,14 @@ BETWEEN = (
         f"all pools together may have at most {MAX_DOMAINS} domains, so that the resource "
         "stays small enough for kubectl apply: merge domains",
         lambda s: sum(len(pool.domains) for pool in s.pools) <= MAX_DOMAINS,
+        ".pools",
+    ),
+    Rule(
+        f"self.pools.map(p, has(p.nodeSelector) ? p.nodeSelector.size() : 0).sum() <= {MAX_LABELS}",
+        f"the nodeSelectors of all pools together may have at most {MAX_LABELS} labels, so that "
+        "the resource stays small enough for kubectl apply: give the nodes of a pool one label of "
+        "your own",
+        lambda s: _labels(s) <= MAX_LABELS,
         ".pools",
     ),
     *_COST,

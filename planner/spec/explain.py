@@ -103,9 +103,17 @@ def _schema_at(location: Location) -> dict[str, Any]:
     """JSON schema of the field at ``location``; empty where there is no such field."""
     here = _schema()
     for step in location:
-        below = here.get("items") if isinstance(step, int) else here.get("properties", {}).get(step)
-        here = _resolved(below or {})
+        here = _resolved(_below(here, step))
     return here
+
+
+def _below(schema: dict[str, Any], step: int | str) -> dict[str, Any]:
+    """What may stand at an index, under a known name, or under a key of the user's own."""
+    if isinstance(step, int):
+        found = schema.get("items")
+    else:
+        found = schema.get("properties", {}).get(step) or schema.get("additionalProperties")
+    return found if isinstance(found, dict) else {}
 
 
 def _resolved(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,17 @@
 """A language model in the spec: what is asked of it, and what its islands may do."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from archipelago.planner.spec.rules import Rule, SpecObject
-from archipelago.planner.spec.types import CatalogueName, DecimalText, Label, number
+from archipelago.planner.spec.types import (
+    SERVED_NAME,
+    CatalogueName,
+    DecimalText,
+    Label,
+    number,
+)
 from archipelago.planner.spec.workload import Workload
 
 
@@ -23,6 +29,27 @@ class Targets(SpecObject):
         ge=1,
         le=60_000,
         description="Time per output token that the plan must keep [ms]. Absent: no such target.",
+    )
+
+
+class Engine(SpecObject):
+    """What runs the model on its islands, as far as planning and watching must know it."""
+
+    role_switch: Literal["Online", "Restart", "None"] = Field(
+        default="Restart",
+        description="What it takes to turn an island of prefill into one of decode, or back. "
+        "Online: the engine switches while it runs. Restart: its pods start anew. None: it is "
+        "never asked to.",
+    )
+    metrics: Literal["vllm", "sglang", "dynamo", "llm-d"] = Field(
+        default="vllm",
+        description="Whose metrics tell about the model's traffic: those of the engine vllm or "
+        "sglang, or of the router dynamo or llm-d. No effect without replanning.source.",
+    )
+    served_name: Annotated[str, Field(pattern=SERVED_NAME, max_length=253)] | None = Field(
+        default=None,
+        description="Name of the model in these metrics (their label model_name), as the engine "
+        "serves it. Absent: whatever the model's islands report.",
     )
 
 
@@ -79,6 +106,11 @@ class Model(SpecObject):
         default=Targets(),
         description="Latency targets of the model [ms]; islands that cannot keep them are not "
         "built.",
+    )
+    engine: Engine = Field(
+        default=Engine(),
+        description="What runs the model: how islands change phase, and whose metrics tell about "
+        "its traffic.",
     )
     rules = (
         Rule(

@@ -1,20 +1,37 @@
 """A pool of GPUs in the spec: what exists, what may be rented, where it stands, what it costs."""
 
-from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from archipelago.planner.problem import DEFAULT_CLASS, RENTED
-from archipelago.planner.spec.rules import Rule, SpecObject
+from archipelago.planner.problem import DEFAULT_CLASS
+from archipelago.planner.spec.poolrules import FINDING, NODES, RENTING, SIZES
+from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import (
     CatalogueName,
     DecimalText,
     Label,
+    LabelKey,
+    LabelValue,
     Listed,
     Named,
-    number,
 )
+
+VALUE = Annotated[
+    LabelValue, Field(description="Value that the label of a node must have; a text.")
+]
+
+
+def _without_nulls(value: object) -> object:
+    """The API server takes ``label: null`` for a label that is not given."""
+    if not isinstance(value, dict):
+        return value
+    return {label: wanted for label, wanted in value.items() if wanted is not None}
+
+
+Selector: TypeAlias = Annotated[
+    dict[str, VALUE], Field(min_length=1, max_length=16), BeforeValidator(_without_nulls)
+]
 
 
 class Domain(SpecObject):
@@ -35,97 +52,6 @@ class Domain(SpecObject):
     )
 
 
-def _is_chain(sizes: tuple[int, ...]) -> bool:
-    return all(large > small and large % small == 0 for small, large in pairwise(sizes))
-
-
-def _fit_node(sizes: tuple[int, ...], node: int | None) -> bool:
-    return node is None or all(size % node == 0 or node % size == 0 for size in sizes)
-
-
-def _available(pool: "Pool") -> int:
-    return pool.count if pool.max_count is None else pool.max_count
-
-
-_SIZES = (
-    Rule(
-        "self.islandSizes.all(i, s, i == 0 || "
-        "(s > self.islandSizes[i - 1] && s % self.islandSizes[i - 1] == 0))",
-        "islandSizes must ascend and each size must divide the next, as 4, 8, 16 do: only then "
-        "do islands pack into nodes without waste",
-        lambda p: _is_chain(p.island_sizes),
-        ".islandSizes",
-    ),
-    Rule(
-        "!has(self.gpusPerNode) || "
-        "self.islandSizes.all(s, s % self.gpusPerNode == 0 || self.gpusPerNode % s == 0)",
-        "each island size must divide gpusPerNode or be a multiple of it: part of a node, or "
-        "whole nodes",
-        lambda p: _fit_node(p.island_sizes, p.gpus_per_node),
-        ".islandSizes",
-    ),
-    Rule(
-        "self.islandSizes.all(s, s <= (has(self.maxCount) ? self.maxCount : self.count))",
-        "an island cannot be larger than the pool: remove sizes above count (maxCount, where GPUs "
-        "may be rented)",
-        lambda p: all(size <= _available(p) for size in p.island_sizes),
-        ".islandSizes",
-    ),
-)
-
-_RENTING = (
-    Rule(
-        "self.count > 0 || has(self.maxCount)",
-        "a pool of 0 GPUs needs maxCount, the GPUs that may be rented: add it, correct count, or "
-        "remove the pool",
-        lambda p: p.count > 0 or p.max_count is not None,
-        ".count",
-    ),
-    Rule(
-        "!has(self.maxCount) || self.maxCount >= self.count",
-        "maxCount counts the GPUs that exist as well: make it at least count, or remove it where "
-        "nothing can be rented",
-        lambda p: p.max_count is None or p.max_count >= p.count,
-        ".maxCount",
-    ),
-    Rule(
-        "!has(self.maxCount) || !has(self.gpusPerNode) || self.maxCount % self.gpusPerNode == 0",
-        "maxCount must be a multiple of gpusPerNode: whole nodes are rented",
-        lambda p: (
-            p.max_count is None or p.gpus_per_node is None or p.max_count % p.gpus_per_node == 0
-        ),
-        ".maxCount",
-    ),
-    Rule(
-        "!has(self.maxCount) || self.domains.all(d, d.class == self.domains[0].class)",
-        "maxCount needs domains of one class, in which the rented nodes will stand: make a pool "
-        "of each class",
-        lambda p: p.max_count is None or len({d.domain_class for d in p.domains}) <= 1,
-        ".maxCount",
-    ),
-    Rule(
-        f"!has(self.maxCount) || self.domains.all(d, d.name != '{RENTED}')",
-        f"the nodes that maxCount allows to rent form the domain '{RENTED}': give the pool's own "
-        "domain another name",
-        lambda p: p.max_count is None or all(d.name != RENTED for d in p.domains),
-        ".domains",
-    ),
-    Rule(
-        "self.billing == 'PerGPU' || has(self.gpusPerNode)",
-        "billing PerNode needs the GPUs of a node: add gpusPerNode, or bill PerGPU",
-        lambda p: p.billing == "PerGPU" or p.gpus_per_node is not None,
-        ".gpusPerNode",
-        "FieldValueRequired",
-    ),
-    Rule(
-        "!has(self.nicGigabitsPerSecond) || double(self.nicGigabitsPerSecond) > 0.0",
-        "nicGigabitsPerSecond must be larger than 0; remove it where the network is no limit",
-        lambda p: p.nic_gigabits_per_second is None or number(p.nic_gigabits_per_second) > 0,
-        ".nicGigabitsPerSecond",
-    ),
-)
-
-
 class Pool(SpecObject):
     """GPUs of one accelerator type with one price and one set of nodes."""
 
@@ -136,10 +62,23 @@ class Pool(SpecObject):
     accelerator: CatalogueName = Field(
         description="GPU type in the catalogue of accelerators, for example H200, H20 or L40S.",
     )
-    count: int = Field(
+    count: int | None = Field(
+        default=None,
         ge=0,
         le=1_000_000,
-        description="GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount.",
+        description="GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount. "
+        "Absent: those of the nodes that nodeSelector finds.",
+    )
+    node_selector: Selector | None = Field(
+        default=None,
+        description="Labels that a node of the pool has, each with its value, instead of count: "
+        "the operator finds these nodes, counts their GPUs of the accelerator and follows both.",
+    )
+    domain_label: LabelKey | None = Field(
+        default=None,
+        description="Key of the node label whose value names the network domain of a node (rack, "
+        "NVLink domain, zone), beside nodeSelector; a node without it is left out. Absent: all "
+        "nodes form one domain.",
     )
     max_count: int | None = Field(
         default=None,
@@ -152,8 +91,8 @@ class Pool(SpecObject):
         default=None,
         ge=1,
         le=1024,
-        description="GPUs in one node [GPUs]. Absent: GPUs come one by one, and islands of any "
-        "size fit together.",
+        description="GPUs in one node [GPUs]. Absent: beside nodeSelector as many as most of its "
+        "nodes have, beside count GPUs come one by one, and islands of any size fit together.",
     )
     price_per_gpu_hour: DecimalText | None = Field(
         default=None,
@@ -168,8 +107,8 @@ class Pool(SpecObject):
     nic_gigabits_per_second: DecimalText | None = Field(
         default=None,
         description="What the network adapters of one node move in each direction [Gbit/s], of "
-        "one GPU where gpusPerNode is absent; a decimal string. It limits how fast an island "
-        "sends or receives KV caches. Absent: no limit.",
+        "one GPU where count stands without gpusPerNode; a decimal string. It limits how fast an "
+        "island sends or receives KV caches. Absent: no limit.",
     )
     domains: Annotated[Named[Domain], Field(max_length=64)] = Field(
         default=(),
@@ -184,33 +123,4 @@ class Pool(SpecObject):
         description="Sizes that an island may have [GPUs], ascending, each dividing the next. "
         "Absent: 1, 2, 4 ... up to a node, then 1, 2, 4 ... nodes, at most 128 GPUs.",
     )
-    rules = (
-        *_SIZES,
-        *_RENTING,
-        Rule(
-            "!has(self.gpusPerNode) || self.count % self.gpusPerNode == 0",
-            "count must be a multiple of gpusPerNode: count whole nodes, or put odd nodes into "
-            "a pool of their own",
-            lambda p: p.gpus_per_node is None or p.count % p.gpus_per_node == 0,
-            ".count",
-        ),
-        Rule(
-            "self.domains.size() == 0 || has(self.gpusPerNode)",
-            "domains count nodes, so the pool needs gpusPerNode",
-            lambda p: not p.domains or p.gpus_per_node is not None,
-            ".gpusPerNode",
-            "FieldValueRequired",
-        ),
-        Rule(
-            "self.domains.size() == 0 || !has(self.gpusPerNode) || "
-            "self.domains.map(d, d.nodes).sum() * self.gpusPerNode == self.count",
-            "the nodes of all domains times gpusPerNode must equal count: list every domain, or "
-            "correct count",
-            lambda p: (
-                not p.domains
-                or p.gpus_per_node is None
-                or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count
-            ),
-            ".domains",
-        ),
-    )
+    rules = (*FINDING, *SIZES, *RENTING, *NODES)

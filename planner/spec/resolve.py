@@ -50,14 +50,19 @@ PHASES = {
     "Either": tuple(Phase),
 }
 """``serving`` of a model -> what its islands may be."""
+NOT_FOUND = (
+    "only the operator, in the cluster, finds the nodes of a selector: to plan from a file, state "
+    "count instead (`kubectl get nodes -o json | archipelago inventory -f -` prints it)"
+)
+"""Remedy for a pool whose nodes nobody has looked up."""
 
 
 def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
     """Resolve a valid spec into what the planner takes.
 
     Raises:
-        SpecError: an accelerator or architecture is not in the catalogue; lists each with its
-            path and the names that are known.
+        SpecError: an accelerator or architecture is not in the catalogue, or the nodes of a pool
+            have not been looked up; lists each with its path and what is known or to be done.
     """
     problems: list[tuple[str, str]] = []
     demands, inventory = [], []
@@ -67,8 +72,11 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             demands.append(_model(model))
     for index, pool in enumerate(spec.pools):
         at = f"spec.pools[{index}].accelerator"
+        if pool.count is None:
+            problems.append((f"spec.pools[{index}].nodeSelector", NOT_FOUND))
+            continue
         with _noting(problems, at, at):
-            inventory.append(_pool(pool))
+            inventory.append(_pool(pool, pool.count))
     problems.extend([*pipelines_apart(spec), *nodes_of_equal_name(spec)])
     if problems:
         raise SpecError(problems)
@@ -139,11 +147,11 @@ def _model(model: models.Model) -> ModelDemand:
     )
 
 
-def _pool(pool: pools.Pool) -> Pool:
+def _pool(pool: pools.Pool, count: int) -> Pool:
     return Pool(
         name=pool.name,
         accelerator=accelerator(pool.accelerator),
-        count=pool.count,
+        count=count,
         price_per_gpu_hour=exact(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,
         domains=tuple(

@@ -12,6 +12,7 @@ from archipelago.planner.spec.between import BETWEEN
 from archipelago.planner.spec.models import Model
 from archipelago.planner.spec.network import Network, Pipeline
 from archipelago.planner.spec.pools import Pool
+from archipelago.planner.spec.replanning import Replanning
 from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import (
     HEADER_NAME,
@@ -120,6 +121,11 @@ class ServingPlanSpec(SpecObject):
         default=Routing(),
         description="What the routing table says beside the routes: length unit, unknown lengths, "
         "affinity.",
+    )
+    replanning: Replanning = Field(
+        default=Replanning(),
+        description="What is watched while the plan runs, and which changes may be made by "
+        "themselves.",
     )
     suspend: bool = Field(
         default=False,

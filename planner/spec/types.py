@@ -16,6 +16,13 @@ LARGE_DECIMAL = r"^[0-9]{1,15}(\.[0-9]{1,6})?$"
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 CATALOGUE_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._]*$"
 HEADER_NAME = r"^[A-Za-z0-9][-A-Za-z0-9_]*$"
+LABEL_KEY = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+SERVED_NAME = r"^/?[A-Za-z0-9][-A-Za-z0-9._:@+]*(/[A-Za-z0-9][-A-Za-z0-9._:@+]*)*$"
+HASH = r"^[0-9a-f]{64}$"
 
 REMEDIES = {
     DECIMAL: "write a decimal number in quotes, at most 9 digits before the point and 6 after it, "
@@ -28,12 +35,25 @@ REMEDIES = {
     "DeepSeek-V3",
     HEADER_NAME: "use only letters, digits, '-' and '_', beginning with a letter or digit: "
     "x-session-id",
+    LABEL_KEY: "write the key of a node's label, as `kubectl get nodes --show-labels` does: "
+    "topology.kubernetes.io/zone",
+    LABEL_VALUE: "write the value of a node's label: letters, digits, '-', '_' and '.', beginning "
+    "and ending with a letter or digit: NVIDIA-H100-80GB-HBM3",
+    SERVED_NAME: "write the name under which the engine serves the model: letters, digits and "
+    "'-', '.', '_', ':', '@', '+', in parts between single '/': meta-llama/Llama-3.1-8B",
+    HASH: "write the hash of a proposal, 64 digits 0-9 and a-f, as the status shows it",
 }
 """Pattern -> what a value that does not match should look like."""
+
+LONGEST_KEY = 127
+"""Characters of a label's key; Kubernetes allows 317, which no label in use comes near, and 256 KiB
+must hold all of them."""
 
 DecimalText: TypeAlias = Annotated[str, Field(pattern=DECIMAL, max_length=16)]
 LargeDecimalText: TypeAlias = Annotated[str, Field(pattern=LARGE_DECIMAL, max_length=22)]
 Label: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)]
+LabelKey: TypeAlias = Annotated[str, Field(pattern=LABEL_KEY, max_length=LONGEST_KEY)]
+LabelValue: TypeAlias = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 CatalogueName: TypeAlias = Annotated[str, Field(pattern=CATALOGUE_NAME, max_length=63)]
 
 Item = TypeVar("Item")

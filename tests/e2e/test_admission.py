@@ -237,12 +237,18 @@ def largest() -> dict[str, Any]:
         "metadata": {"name": "l" * 253},
         "spec": {
             "models": [_model(index) for index in range(16)],
-            "pools": [_pool(index) for index in range(64)],
+            "pools": [*map(_found_pool, range(56)), *map(_pool, range(56, 64))],
             "network": {"links": [_link(index) for index in range(32)]},
             "pipelines": [_pipeline(index) for index in range(16)],
             "objective": "MinimiseCost",
             "budgetPerHour": "999999999.999999",
             "minHeadroom": "999999999.999999",
+            "replanning": {
+                "source": f"s{0:062d}",
+                "targetUtilisation": "0.123456",
+                "windows": {"needed": 100, "of": 100},
+                "approve": "0" * 64,
+            },
         },
     }
 
@@ -292,24 +298,44 @@ def _model(index: int) -> dict[str, Any]:
             "ranges": {"count": 256, "spacing": "Probability"},
         },
         "slo": {"ttftMilliseconds": 3_600_000, "tpotMilliseconds": 60_000},
+        "engine": {"roleSwitch": "Restart", "metrics": "dynamo", "servedName": "s" * 253},
+    }
+
+
+def _found_pool(index: int) -> dict[str, Any]:
+    """56 pools of 128 labels together, and of as many labels for domains."""
+    domain = f"{'d' * 61}.d"
+    labels = 2 if index < 48 else 4
+    return {
+        "name": f"p{index:062d}",
+        "accelerator": f"A{index:062d}",
+        "nodeSelector": {f"{domain}/k{key:062d}": "v" * 63 for key in range(labels)},
+        "domainLabel": f"{domain}/{'k' * 63}",
+        **_of_any_pool(),
     }
 
 
 def _pool(index: int) -> dict[str, Any]:
-    sizes = [2**power for power in range(16)]
+    """8 pools of 64 domains: 512, all in classes of their own."""
     return {
         "name": f"p{index:062d}",
         "accelerator": f"A{index:062d}",
-        "count": 524_288,  # 8 domains of 4,096 nodes of 16 GPUs; 64 pools of 8 domains: 512
+        "count": 524_288,  # 64 domains of 512 nodes of 16 GPUs
+        "domains": [
+            {"name": f"d{n:062d}", "nodes": 512, "class": _class(64 * (index - 56) + n)}
+            for n in range(64)
+        ],
+        **_of_any_pool(),
+    }
+
+
+def _of_any_pool() -> dict[str, Any]:
+    return {
         "gpusPerNode": 16,
         "pricePerGPUHour": "999999999.999999",
         "billing": "PerNode",
         "nicGigabitsPerSecond": "999999999.999999",
-        "domains": [
-            {"name": f"d{domain:062d}", "nodes": 4096, "class": _class(8 * index + domain)}
-            for domain in range(8)
-        ],
-        "islandSizes": sizes,
+        "islandSizes": [2**power for power in range(16)],
     }
 
 

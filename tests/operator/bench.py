@@ -17,11 +17,11 @@ from archipelago.operator.events import Events
 from archipelago.operator.manifests import Key
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenPlan
-from archipelago.operator.question import verdict_of
+from archipelago.operator.question import Job, verdict_of
 from archipelago.operator.report import SEQUENCE
 from archipelago.operator.state import Now
 from archipelago.operator.worker import answer
-from tests.operator.situations import KEY, later
+from tests.operator.situations import KEY, NOT_LIVE, later
 from tests.operator.test_convergence import Server
 
 ROUNDS = 10
@@ -52,9 +52,10 @@ class Bench:
         self.seconds = 0.0
         self.generation = 0
         self.cache, metrics = Cache(), Metrics()
-        self.asked: dict[Key, SeenPlan] = {}
+        self.asked: dict[Key, Job] = {}
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, metrics=metrics, now=self.now,
+            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
             look_again=lambda _key, _delay: None,
         )  # fmt: skip
@@ -62,8 +63,11 @@ class Bench:
     def now(self) -> Now:
         return later(self.seconds)
 
-    def start(self, plan: SeenPlan) -> None:
-        self.asked[plan.key] = plan
+    def ask(self, job: Job) -> None:
+        self.asked[job.key] = job
+
+    def warm(self) -> None:
+        raise AssertionError("no plan is live here")
 
     def cancel(self, key: Key) -> None:
         self.asked.pop(key, None)
@@ -84,10 +88,10 @@ class Bench:
             await self.reconciler.reconcile(KEY)
             if not self.asked:
                 return await self.at_rest()
-            for key, plan in list(self.asked.items()):
+            for key, job in list(self.asked.items()):
                 del self.asked[key]
-                reply = json.loads(planned(json.dumps(plan.to_resource(), sort_keys=True)))
-                self.reconciler.planned(key, verdict_of(plan.inputs_hash, reply))
+                reply = json.loads(planned(json.dumps(job.resource, sort_keys=True)))
+                self.reconciler.planned(key, verdict_of(job.inputs_hash, reply))
         raise AssertionError("the planner is asked again and again")
 
     async def at_rest(self) -> Rest:

@@ -14,6 +14,18 @@ from archipelago.operator.question import verdict_of
 from archipelago.operator.state import Now, State
 from archipelago.operator.verdict import Planned
 
+
+class Static:
+    """Around plans none of which is live."""
+
+    def dress(self, seen: Observation, _state: State) -> Observation:
+        return seen
+
+    def forget(self, key: Key) -> None:
+        """Nothing was known of it."""
+
+
+NOT_LIVE = Static()
 Spec: TypeAlias = dict[str, object]
 
 KEY = Key("team", "chat")

@@ -110,7 +110,7 @@ def test_vllm_old_and_new_and_sglang_are_read_back(prometheus: Prometheus, pages
         assert found.tpot.mean == pytest.approx(0.03), plan
         assert found.tpot.quantile(0.5) == (0.025, 0.05), plan
         assert found.kv_use == 0.5, plan
-        assert metrics_finding("cluster", {"m": found}, 60).status is Truth.TRUE
+        assert metrics_finding("cluster", {"m": found}).status is Truth.TRUE
 
 
 def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Pages) -> None:
@@ -170,7 +170,7 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
     assert found["twice"].window.flow.completed == 60
     assert found["both"].window.flow.completed == 60
     assert asker.counted("both", "n").window.flow.completed == 60
-    said = {plan: metrics_finding("cluster", {"m": one}, 60) for plan, one in found.items()}
+    said = {plan: metrics_finding("cluster", {"m": one}) for plan, one in found.items()}
     assert {plan: (one.status, one.reason) for plan, one in said.items()} == {
         "nan": (Truth.FALSE, Reason.ANSWER_UNUSABLE),
         "reset": (Truth.TRUE, Reason.OBSERVED),

@@ -22,11 +22,11 @@ from archipelago.operator.events import Events
 from archipelago.operator.manifests import MUST_NOT_EXIST, TABLE_BYTES, Key, Manifest
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenMap, SeenPlan, SeenTable, seen_map
-from archipelago.operator.question import verdict_of
+from archipelago.operator.question import Job, verdict_of
 from archipelago.operator.state import Now
-from archipelago.operator.verdict import Failed, Verdict
+from archipelago.operator.verdict import Answer, Failed
 from archipelago.planner.shards import digest
-from tests.operator.situations import KEY, later
+from tests.operator.situations import KEY, NOT_LIVE, later
 
 TABLE = "chat-routing"
 IMPOSSIBLE = "0"
@@ -187,10 +187,11 @@ class Life:
     def start_operator(self) -> None:
         """With nothing remembered; the first full list fills the cache."""
         self.cache, self.metrics = Cache(), Metrics()
-        self.asked: dict[Key, SeenPlan] = {}
+        self.asked: dict[Key, Job] = {}
         events = Events(self.server, self.metrics, self.now, "test")
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, events=events, metrics=self.metrics,
+            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            events=events, metrics=self.metrics,
             now=self.now, look_again=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip
         self.list_all()
@@ -214,18 +215,21 @@ class Life:
 
     # What the reconciler asks of the planner processes.
 
-    def start(self, plan: SeenPlan) -> None:
-        self.asked[plan.key] = plan
+    def ask(self, job: Job) -> None:
+        self.asked[job.key] = job
+
+    def warm(self) -> None:
+        raise AssertionError("no plan is live here")
 
     def cancel(self, key: Key) -> None:
         self.asked.pop(key, None)
 
     def answer(self) -> None:
         """The planner is done, or its process died."""
-        for key, plan in list(self.asked.items()):
+        for key, job in list(self.asked.items()):
             del self.asked[key]
             crash = self.random.random() < self.server.faults
-            self.reconciler.planned(key, _verdict(plan, self.limit, crash=crash))
+            self.reconciler.planned(key, _verdict(job, self.limit, crash=crash))
 
     # What happens to the world.
 
@@ -440,14 +444,15 @@ def _expected(plan: SeenPlan, squatted: bool) -> Reason:
     return Reason.NAME_CONFLICT if squatted else Reason.PUBLISHED
 
 
-def _verdict(plan: SeenPlan, limit: int, *, crash: bool) -> Verdict:
+def _verdict(job: Job, limit: int, *, crash: bool) -> Answer:
     if crash:
-        return Failed(plan.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
-    if plan.spec["budgetPerHour"] == IMPOSSIBLE:
-        return Failed(plan.inputs_hash, Reason.INFEASIBLE, "too little money")
-    content = json.dumps({"budget": plan.spec["budgetPerHour"]}, separators=(",", ":"))
+        return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    budget = job.resource["spec"]["budgetPerHour"]
+    if budget == IMPOSSIBLE:
+        return Failed(job.inputs_hash, Reason.INFEASIBLE, "too little money")
+    content = json.dumps({"budget": budget}, separators=(",", ":"))
     reply = {"summary": {"islands": 1}, "message": "1 island", "content": content}
-    return verdict_of(plan.inputs_hash, {"planned": reply}, limit)
+    return verdict_of(job.inputs_hash, {"planned": reply}, limit)
 
 
 def _version(body: Manifest) -> str:

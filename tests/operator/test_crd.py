@@ -84,12 +84,19 @@ def test_no_field_is_a_floating_point_number() -> None:
 
 
 def test_every_text_list_and_map_is_bounded() -> None:
+    """The one map whose keys are the user's is replaced as a whole, as a pod's nodeSelector is."""
     bound = {"string": "maxLength", "array": "maxItems", "object": "properties"}
+    free = {path for path, schema in ALL.items() if "additionalProperties" in schema}
     unbounded = [
-        path for path, schema in ALL.items() if bound.get(schema["type"], "type") not in schema
+        path
+        for path, schema in ALL.items()
+        if ("maxProperties" if path in free else bound.get(schema["type"], "type")) not in schema
     ]
     assert not unbounded
-    assert not [path for path, schema in ALL.items() if "additionalProperties" in schema]
+    assert free == {"spec.pools[].nodeSelector"}
+    selector = ALL["spec.pools[].nodeSelector"]
+    assert selector["x-kubernetes-map-type"] == "atomic"
+    assert selector["additionalProperties"]["maxLength"] == 63
 
 
 def test_every_integer_of_the_spec_has_a_smallest_and_a_largest_value() -> None:
@@ -111,6 +118,7 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.network.links": ["name"],
         "spec.pipelines": ["name"],
         "status.conditions": ["type"],
+        "status.lastDecision.rungs": ["rung"],
     }
     lists = [schema for schema in ALL.values() if schema["type"] == "array"]
     assert all("x-kubernetes-list-type" in schema for schema in lists)

@@ -1,7 +1,37 @@
-"""Metrics: one prefix, few families, nothing left of a plan that is gone."""
+"""Metrics: one prefix, few families, few series, nothing left of a plan that is gone."""
 
-from archipelago.operator.metrics import PREFIX, Metrics
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archipelago.operator.conditions import ConditionType, Reason, Truth
+from archipelago.operator.manifests import Key
+from archipelago.operator.metrics import OTHER, PREFIX, Metrics
+from archipelago.operator.observe import SeenPlan
+from archipelago.operator.planfigures import decided_figures
 from tests.operator.situations import KEY, plan, ready, stored
+
+SERIES_PER_PLAN = 15
+DECIDED = {
+    "headroom": "0.91",
+    "headroomLow": "0.84",
+    "regret": "0.173",
+    "degraded": "0.91",
+    "rungs": [
+        {"rung": "Keep", "theta": "0.91"},
+        {"rung": "Reroute", "theta": "1.02"},
+        {"rung": "Flip", "theta": "1.09"},
+        {"rung": "Reshape", "theta": "1.31"},
+    ],
+    "proposal": {"hash": "ab" * 32, "rung": "Reshape", "trigger": "Gain", "message": "more"},
+    "demand": {
+        "llama": {"requestsPerSecond": "10.5", "meanInput": "900"},
+        "qwen": {"requestsPerSecond": "2.25", "meanInput": "100"},
+    },
+}
 
 
 def families(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
@@ -11,28 +41,213 @@ def families(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
     }
 
 
+def series(metrics: Metrics, name: str = KEY.name) -> dict[str, float]:
+    """Series of one plan, by name without the prefix and rung."""
+    return {
+        f"{family.removeprefix(f'{PREFIX}_plan_')}{labels.get('rung', '')}": value
+        for family, samples in families(metrics).items()
+        for labels, value in samples
+        if labels.get("plan") == name
+    }
+
+
+def shown(key: Key = KEY, **summary: str) -> SeenPlan:
+    """A served plan with every figure that a status can have, whose traffic is observed."""
+    seen = plan()
+    served = turned(ready(seen, stored(seen)), ConditionType.METRICS_AVAILABLE)
+    figures = {"throughput": "123.5", "bound": "130.25", "costPerHour": "64", "gap": "0.05"}
+    status = replace(served.status, summary={**served.status.summary, **figures, **summary})
+    return replace(served, key=key, status=status)
+
+
+def turned(seen: SeenPlan, kind: ConditionType) -> SeenPlan:
+    """The same plan with that condition True."""
+    conditions = tuple(
+        replace(item, status=Truth.TRUE) if item.type is kind else item
+        for item in seen.status.conditions
+    )
+    return replace(seen, status=replace(seen.status, conditions=conditions))
+
+
 def test_families_are_few_have_one_prefix_and_a_help() -> None:
     metrics = Metrics()
     found = list(metrics.registry.collect())
 
-    assert len(found) <= 40
+    assert 30 <= len(found) <= 40
     assert all(family.name.startswith(f"{PREFIX}_") for family in found)
-    assert all(family.documentation for family in found)
+    assert all(len(family.documentation) >= 10 for family in found)
+
+
+def test_names_end_in_their_base_unit_and_counters_in_total() -> None:
+    metrics = Metrics()
+    crooked = re.compile(r"(milli|micro|nano|kilo|mega|mebi|percent|minutes|_ms|_mib)")
+    for family in metrics.registry.collect():
+        assert not crooked.search(family.name)
+        if family.type == "counter":
+            assert f"{family.name}_total" in metrics.exposition().decode()
 
 
 def test_a_plan_has_few_series_and_takes_them_along() -> None:
     metrics = Metrics()
-    seen = plan()
-    metrics.show(ready(seen, stored(seen)))
-    mine = [
-        (name, value)
-        for name, samples in families(metrics).items()
-        for labels, value in samples
-        if labels.get("plan") == KEY.name
-    ]
+    metrics.show(shown())
+    metrics.decided(KEY, DECIDED, lost=2)
 
-    assert ("archipelago_plan_ready", 1.0) in mine
-    assert ("archipelago_plan_islands", 2.0) in mine
-    assert len(mine) <= 15
+    assert series(metrics) == {
+        "ready": 1.0,
+        "metrics_available": 1.0,
+        "throughput_requests_per_second": 123.5,
+        "bound": 130.25,
+        "cost_dollars_per_hour": 64.0,
+        "headroom": 0.91,
+        "headroom_low": 0.84,
+        "regret": 0.173,
+        "degraded_share": 0.91,
+        "rung_headroomReroute": 1.02,
+        "rung_headroomFlip": 1.09,
+        "rung_headroomReshape": 1.31,
+        "lost_islands": 2.0,
+        "proposal_pending": 1.0,
+        "observed_requests_per_second": 12.75,
+    }
+    assert len(series(metrics)) == SERIES_PER_PLAN
     metrics.forget(KEY)
     assert KEY.name not in metrics.exposition().decode()
+
+
+def test_an_answer_that_comes_after_the_plan_is_gone_brings_nothing_back() -> None:
+    metrics = Metrics()
+    metrics.show(shown())
+    metrics.forget(KEY)
+    metrics.decided(KEY, DECIDED)
+    assert series(metrics) == {}
+
+
+def test_what_is_not_observed_any_more_is_not_shown() -> None:
+    """The last headroom of a source that is down would look like the present one."""
+    metrics = Metrics()
+    metrics.show(shown())
+    metrics.decided(KEY, DECIDED)
+    metrics.decided(KEY, {})
+    left = set(series(metrics))
+    assert left & {"headroom", "headroom_low", "regret", "degraded_share"} == set()
+    assert not any(name.startswith(("rung_headroom", "observed")) for name in left)
+    idle = {"demand": {"llama": {"requestsPerSecond": "0"}}}
+    assert decided_figures(idle, 0)["plan_observed_requests_per_second"] == 0.0
+
+
+def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> None:
+    """B43."""
+    metrics = Metrics()
+    for number in range(200):
+        key = Key("team", f"plan-{number}")
+        metrics.show(shown(key))
+        metrics.decided(key, DECIDED, lost=1)
+    for reason in Reason:
+        metrics.event(reason)
+        metrics.planned(reason, 1.0)
+        for source in ("one", "two", "three"):
+            metrics.source_asked(source, reason)
+    for trigger in ("None", "Repair", "Safety", "Gain"):
+        for rung in ("Keep", "Reroute", "Flip", "Reshape"):
+            for kind in ("window", "repair", "reshape"):
+                metrics.replanned(trigger, rung, 0.1, kind)
+    metrics.counted({})
+    lines = metrics.exposition().decode().splitlines()
+    total = sum(not line.startswith("#") for line in lines)
+    assert total == sum(len(samples) for samples in families(metrics).values())
+    assert 200 * SERIES_PER_PLAN < total <= 5000
+
+
+def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() -> None:
+    metrics = Metrics()
+    metrics.replanned("None", "Keep", 0.04, "window")
+    metrics.replanned("Gain", "Flip", 0.2, "window")
+    metrics.replanned("Repair", "Keep", 0.02, "repair")
+    found = {
+        (labels["trigger"], labels["rung"]): value
+        for labels, value in families(metrics)["archipelago_replans"]
+    }
+    assert found == {("Gain", "Flip"): 1.0, ("Repair", "Keep"): 1.0}
+    counts = [
+        (labels["kind"], value)
+        for labels, value in families(metrics)["archipelago_replan_seconds"]
+        if labels.get("le") == "+Inf"
+    ]
+    assert counts == [("window", 2.0), ("repair", 1.0)]
+
+
+@pytest.mark.parametrize("text", ["http://10.0.0.1:9090/?token=abc", "Bearer eyJhbGciOi", "a\nb"])
+def test_no_address_credential_or_free_text_becomes_a_label(text: str) -> None:
+    """B43: whatever the rest of the operator says, labels are closed words."""
+    metrics = Metrics()
+    metrics.show(shown(note=text, table=text))
+    rungs = [{"rung": text, "theta": "1", "note": text}]
+    metrics.decided(KEY, {**DECIDED, "message": text, "rungs": rungs, "reasons": [text]})
+    metrics.replanned(text, text, 1.0, text)
+    metrics.counted({text: 3})
+    metrics.source_asked("main", Reason.PLANNING)
+    page = metrics.exposition().decode()
+    assert text not in page
+    assert not re.search(r"https?:|Bearer|token", page)
+    assert f'archipelago_replans_total{{rung="{OTHER}",trigger="{OTHER}"}} 1.0' in page
+    assert f'{{outcome="{OTHER}",source="main"}} 1.0' in page
+
+
+def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
+    """Nobody wants to be woken by what somebody put to sleep."""
+    metrics = Metrics()
+    metrics.show(shown())
+    assert series(metrics)["ready"] == 1.0
+    metrics.show(turned(shown(), ConditionType.SUSPENDED))
+    assert "ready" not in series(metrics)
+
+
+def test_nodes_and_the_clock_have_figures() -> None:
+    metrics = Metrics()
+    metrics.counted({"Usable": 5, "Unusable": 2})
+    metrics.skew(-12.5)
+    states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
+    assert states == {"Usable": 5.0, "Unusable": 2.0, "Unknown": 0.0, "Claimed": 0.0}
+    assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]
+
+
+def test_the_page_of_metrics_names_every_family_with_its_type_and_labels_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = re.findall(
+        r"^\| `(archipelago_\w+)` \| (\w+) \| ([^|]*) \| ([\w, ]*) ?\| ([^|]+) \|$",
+        page,
+        re.MULTILINE,
+    )
+    metrics = Metrics()
+    labels = metrics.labels()
+    found = {
+        family.name + "_total" * (family.type == "counter"): (family.type, labels[family.name])
+        for family in metrics.registry.collect()
+    }
+    told = {
+        name: (kind, tuple(word for word in named.strip().split(", ") if word))
+        for name, kind, _, named, _ in rows
+    }
+    assert told == found
+    assert all(unit and len(meaning) >= 10 for _, _, unit, _, meaning in rows)
+    assert f"{len(found)} families" in page
+
+
+def test_promtool_finds_nothing_to_complain_about(promtool: Path) -> None:
+    """A45, with every family having series; the page of a real process: tests/e2e."""
+    metrics = Metrics()
+    metrics.show(shown())
+    metrics.decided(KEY, DECIDED, lost=2)
+    metrics.replanned("Gain", "Flip", 1.0, "window")
+    metrics.source_asked("main", Reason.OBSERVED)
+    metrics.counted({})
+    assert linted(promtool, metrics.exposition()) == ""
+    assert "counter metrics" in linted(promtool, b"# HELP a b\n# TYPE a counter\na 1\n")
+
+
+def linted(promtool: Path, page: bytes) -> str:
+    """What promtool says of a metrics page."""
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=page, capture_output=True, check=False
+    )
+    return (done.stdout + done.stderr).decode()

@@ -90,6 +90,20 @@ def test_inputs_are_what_a_table_depends_on() -> None:
     assert inputs_hash("other", spec) != same
 
 
+def test_how_a_model_is_watched_and_switched_is_no_input_of_a_plan() -> None:
+    """A plan stored before the fields existed gets them by default, and is not planned anew."""
+
+    def hashed(**engine: str) -> str:
+        model = {"name": "a"} | ({"engine": engine} if engine else {})
+        return inputs_hash("chat", {"models": [model]})
+
+    same = hashed()
+    assert hashed(roleSwitch="Restart", metrics="vllm") == same
+    assert hashed(roleSwitch="Restart", metrics="sglang", servedName="x") == same
+    assert hashed(roleSwitch="None") == same
+    assert inputs_hash("chat", {"models": [{"name": "a"}], "replanning": {"mode": "Off"}}) == same
+
+
 def test_a_status_survives_storing_and_reading() -> None:
     seen = plan()
     status = ready(seen, stored(seen)).status

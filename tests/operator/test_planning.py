@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.crd import SummaryStatus
 from archipelago.operator.endpoint import Lag
 from archipelago.operator.fairness import PATIENCE
 from archipelago.operator.manifests import Key
@@ -24,7 +23,8 @@ from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenPlan
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.process import Worker, WorkerDied
-from archipelago.operator.verdict import Failed, Planned, Verdict
+from archipelago.operator.statusschema import SummaryStatus
+from archipelago.operator.verdict import Answer, Decided, Failed, Planned, Verdict
 from archipelago.planner.table import validate_content
 from tests.operator.situations import KEY, plan
 from tests.soak.phases import hostile
@@ -55,7 +55,8 @@ class Bench:
         self._others = children()
         self.planner = Planner(count, limits, self._answered, self.metrics)
 
-    def _answered(self, key: Key, verdict: Verdict) -> None:
+    def _answered(self, key: Key, verdict: Answer) -> None:
+        assert not isinstance(verdict, Decided)
         self.answers.put_nowait((key, verdict, time.monotonic()))
 
     async def answer(self) -> Verdict:

@@ -184,7 +184,7 @@ REASONS = {
 async def test_the_condition_has_the_reason_of_what_came(answer: Answer, reason: int) -> None:
     scrapes = [(await against(answer))[0] for _ in range(2)]
     seen = scraped(scrapes, Source(adapters()["vllm"], {"a": Phase.MIXED}))
-    finding = metrics_finding("cluster", {"m": seen}, 60)
+    finding = metrics_finding("cluster", {"m": seen})
     wrong = list(REASONS)[reason]
     assert (finding.status, finding.reason) == (Truth.FALSE, REASONS[wrong])
     assert f"source cluster: m: {wrong}" in finding.message

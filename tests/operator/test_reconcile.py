@@ -95,7 +95,7 @@ def test_what_is_settled_stays_untouched_with_and_without_memory() -> None:
     settled = observation(ready(seen, table), table)
 
     assert decide(settled, State(), later(1e6)) == ()  # after a restart
-    assert decide(settled, answered(seen).with_table_written(), later(1e6)) == ()
+    assert decide(settled, answered(seen).with_table_written(NOW), later(1e6)) == ()
 
 
 def test_a_status_lost_to_a_kill_is_written_after_planning_again() -> None:
@@ -234,7 +234,7 @@ def test_an_edited_table_is_restored_with_one_event() -> None:
 def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> None:
     seen = plan()
     table = stored(seen)
-    state = answered(seen).with_table_written()
+    state = answered(seen).with_table_written(NOW)
 
     actions = decide(observation(ready(seen, table), None), state, NOW)
 
@@ -322,7 +322,7 @@ def test_a_write_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> 
         state = state.with_refusal("403 exceeded quota", NOW)
         waits.append(state.refused_until - NOW.monotonic)
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert state.with_table_written().refusals == 0
+    assert state.with_table_written(NOW).refusals == 0
 
 
 def test_suspending_stops_the_planner_and_writes_no_table() -> None:

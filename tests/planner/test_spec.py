@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from archipelago.perfmodel.traces import read_trace
+from archipelago.planner.document import normalised_spec
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import STAGES, Billing, Domain, Link, Objective, Phase
 from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
@@ -17,6 +20,9 @@ from archipelago.planner.spec.rules import SpecObject
 from archipelago.planner.spec.types import REMEDIES
 from benchmarks.make_thesis_examples import INVENTORIES, TRACES, example
 from tests.manifests.cases import Bad, bad, good
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -86,7 +92,10 @@ def test_every_pattern_in_use_has_words_that_say_what_it_asks_for() -> None:
 def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
     text = MINIMAL.replace("count: 8", "count: -1").replace('"200"', "200.50")
     meaning = "Mean output length [tokens], a decimal string."
-    gpus = "GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount."
+    gpus = (
+        "GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount. Absent: those "
+        "of the nodes that nodeSelector finds."
+    )
     assert problems_of(text) == [
         (
             "spec.models[0].workload.outputTokens.mean",
@@ -102,7 +111,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
 def test_an_unknown_field_unlike_any_other_lists_those_that_exist() -> None:
     [(path, remedy)] = problems_of(MINIMAL.replace("count: 8", "count: 8, xyz: 1"))
     assert path == "spec.pools[0].xyz"
-    assert "known here are name, accelerator, count, maxCount, gpusPerNode" in remedy
+    assert "known here are name, accelerator, count, nodeSelector, domainLabel" in remedy
 
 
 def test_control_characters_of_a_file_are_escaped_in_messages() -> None:
@@ -321,6 +330,128 @@ def test_pools_of_a_pipeline_that_never_meet_are_named() -> None:
     [(path, remedy)] = caught.value.problems
     assert path == "spec.pipelines[0].pools"
     assert remedy.startswith("l40s (west) and h200 (east) have no class in common")
+
+
+def test_a_pool_whose_nodes_nobody_looked_up_says_what_to_do_offline() -> None:
+    """Both of them, beside what else is wrong; the counted one is none of them."""
+    text = GOOD["nodes-found"].replace("architecture: Llama-3.1-8B", "architecture: Llama-4-8B")
+    with pytest.raises(SpecError) as caught:
+        to_problem("x", load_resource(text).spec)
+    paths = [path for path, _ in caught.value.problems]
+    assert paths == [
+        "spec.models[0].architecture",
+        "spec.pools[0].nodeSelector",
+        "spec.pools[1].nodeSelector",
+    ]
+    remedy = caught.value.problems[1][1]
+    assert "state count instead" in remedy
+    assert "kubectl get nodes -o json | archipelago inventory -f -" in remedy
+
+
+def test_what_is_watched_and_how_is_read_as_it_is_documented() -> None:
+    """The defaults, and the example that gives every field."""
+    default = load_resource(MINIMAL).spec
+    replanning = default.replanning
+    assert (replanning.mode, replanning.source, replanning.approve) == ("Auto", None, None)
+    assert (replanning.window_seconds, replanning.tolerance_percent) == (60, 5)
+    assert (replanning.target_utilisation, replanning.max_per_hour) == ("0.8", 6)
+    assert (replanning.cool_down_seconds, replanning.dwell_seconds) == (300, 900)
+    assert (replanning.horizon_seconds, replanning.drain_seconds) == (1800, 10)
+    assert (replanning.max_flips, replanning.max_moved_gpus) == (4, 16)
+    assert (replanning.windows.needed, replanning.windows.of) == (3, 5)
+    engine = default.models[0].engine
+    assert (engine.role_switch, engine.metrics, engine.served_name) == ("Restart", "vllm", None)
+    given = load_resource(GOOD["every-field"]).spec
+    assert (given.replanning.mode, given.replanning.source) == ("Advise", "prometheus")
+    assert given.models[0].engine.served_name == "deepseek-ai/DeepSeek-V3"
+
+
+def test_what_is_watched_is_no_part_of_the_problem_nor_of_a_plan_file() -> None:
+    body = yaml.safe_load(GOOD["every-field"])
+    for field in ("metrics", "servedName"):
+        del body["spec"]["models"][0]["engine"][field]
+    del body["spec"]["replanning"]
+    whole, watched_otherwise = load_resource(GOOD["every-field"]), load_resource(body)
+    assert normalised_spec(whole) == normalised_spec(watched_otherwise)
+    assert normalised_spec(whole)["models"][0]["engine"] == {"roleSwitch": "Online"}
+    assert to_problem("x", whole.spec).models[0].name == "a"
+    assert "engine" not in normalised_spec(load_resource(MINIMAL))["models"][0]
+
+
+ADDRESSES = (
+    *("http://169.254.169.254/latest/meta-data", "http://[::ffff:169.254.169.254]/", "//localhost"),
+    *("http://0xa9fea9fe/", "http://2852039166/", "http://0251.0376.0251.0376/", "http://0.0.0.0"),
+    *("https://localhost:9090", "http://127.1/", "http://[::1]:9090", "http://metadata.google"),
+    *("file:///etc/passwd", "gopher://127.0.0.1:6379/_x", "ftp://example.com", "dict://127.0.0.1"),
+    *("http://user@169.254.169.254", "http://example.com#@169.254.169.254", "ldap://localhost"),
+    *("HTTP://LOCALHOST", "http:\\\\localhost", "http://localhost%2f", "jar:http://localhost!/"),
+    *("http://prometheus.monitoring:9090", "unix:///var/run/docker.sock", "data:text/plain,x"),
+    *("http://①②⑦.⓪.⓪.①", "http://localhost\n", " http://localhost", "http://kubernetes.default"),
+    *("169.254.169.254:80", "localhost:9090", "[::1]:80", "kubernetes.default.svc", "127.0.0.1"),
+)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_source_of_metrics_is_a_name_and_never_an_address(address: str) -> None:
+    """What has the form of a name is one: it is looked up in the operator's configuration."""
+    body = yaml.safe_load(GOOD["every-field"])
+    body["spec"]["replanning"]["source"] = address
+    with pytest.raises(SpecError) as caught:
+        load_resource(body)
+    assert [path for path, _ in caught.value.problems] == ["spec.replanning.source"]
+
+
+def test_no_text_of_a_spec_can_hold_a_url() -> None:
+    """Closed vocabularies cannot, and no pattern lets ``//`` through."""
+    schema = ServingPlanSpec.model_json_schema()
+    texts = list(_texts(schema))
+    assert len(texts) >= 25
+    open_ones = [text for text in texts if not {"enum", "const", "pattern"} & set(text)]
+    assert open_ones == []
+    urls = [address for address in ADDRESSES if "//" in address or "\\" in address]
+    assert len(urls) >= 20
+    patterns = {text["pattern"] for text in texts if "pattern" in text}
+    assert not [(p, u) for p in patterns for u in urls if re.fullmatch(p, u)]
+
+
+def _texts(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # any part of a JSON schema
+    """Every schema of a text at or below this one."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "string":
+            yield schema
+        for below in schema.values():
+            yield from _texts(below)
+    elif isinstance(schema, list):
+        for below in schema:
+            yield from _texts(below)
+
+
+@pytest.mark.parametrize(
+    ("key", "accepted"),
+    [
+        ("pool", True),
+        ("a.b-c.example.com/A_b.c-1", True),
+        (f"{'a' * 63}/{'e' * 63}", True),  # 127
+        (f"{'a' * 64}/{'e' * 63}", False),  # 128
+        ("e" * 64, False),
+        ("a..b/c", False),
+        ("/c", False),
+        ("A.b/c", False),
+        ("a/b/c", False),
+        ("c-", False),
+        ("c\n", False),
+        ("", False),
+    ],
+)
+def test_the_key_of_a_label_is_what_kubernetes_takes(key: str, accepted: bool) -> None:
+    body = yaml.safe_load(GOOD["nodes-found"])
+    body["spec"]["pools"][1]["nodeSelector"] = {key: "x"}
+    if accepted:
+        load_resource(body)
+        return
+    with pytest.raises(SpecError) as caught:
+        load_resource(body)
+    assert [path for path, _ in caught.value.problems] == ["spec.pools[1].nodeSelector"]
 
 
 @pytest.mark.parametrize(

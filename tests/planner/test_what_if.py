@@ -9,6 +9,7 @@ import pytest
 from archipelago.planner.errors import InputError, SpecError
 from archipelago.planner.spec import ServingPlanResource, load_resource
 from archipelago.planner.whatif import changed
+from tests.manifests.cases import good
 from tests.planner.handmade import resource
 from tests.planner.test_cli import Runner
 
@@ -82,6 +83,12 @@ def test_a_pool_that_is_gone_takes_its_pipelines_and_links_along() -> None:
     assert spec("pool=l40s:0", of=across)["pipelines"] == []
     zones = load_resource((EXAMPLES / "06-two-zones.yaml").read_text())
     assert spec("pool=h20:0", of=zones)["network"]["links"] == []  # zone-b was its
+
+
+@pytest.mark.parametrize("change", ["pool=h100:8", "pool=h100:+8", "rent=h100:8"])
+def test_a_pool_whose_nodes_are_found_has_no_count_to_change(change: str) -> None:
+    with pytest.raises(InputError, match="pool h100 finds its nodes: state count in the file"):
+        spec(change, of=load_resource(good()["nodes-found"]))
 
 
 def test_serving_and_links() -> None:

@@ -1,0 +1,122 @@
+"""What is known of live plans beside their objects, put together for one decision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from archipelago.operator.conditions import Finding, Reason, Truth
+from archipelago.operator.livefacts import Live
+from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
+from archipelago.operator.nodenames import names
+from archipelago.planner.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from archipelago.operator.claims import Claimant
+    from archipelago.operator.fleet import Fleet
+    from archipelago.operator.livefacts import Traffic
+    from archipelago.operator.manifests import Key
+    from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+    from archipelago.operator.state import State
+    from archipelago.operator.stock import LiveInventory
+
+
+class Watched(Protocol):
+    """The traffic of plans, as far as it is observed."""
+
+    def traffic(self, key: Key) -> Traffic | None:
+        """The last window that is over."""
+
+    def finding(self, plan: SeenPlan) -> Finding | None:
+        """What the condition ``MetricsAvailable`` says; None: the plan names no source."""
+
+    def forget(self, key: Key) -> None:
+        """The plan is gone."""
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """The spec with what its pools have found, for that spec and inventory."""
+
+    spec: Mapping[str, Any]
+    inventory: LiveInventory
+    found: Mapping[str, Any]
+    names: Mapping[str, str]
+
+
+class Around:
+    """Gives every observation of a live plan its nodes, pods and traffic."""
+
+    def __init__(self, fleet: Fleet, watched: Watched) -> None:
+        self._fleet = fleet
+        self._watched = watched
+        self._resolved: dict[Key, _Resolved] = {}
+
+    def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
+        """All plans there are: of two that select a node, the older one has it."""
+        self._fleet.plans({plan.key: _claimant(plan) for plan in plans if plan is not None})
+
+    def dress(self, seen: Observation, state: State) -> Observation:
+        """The same observation with what its plan's pools, pods and traffic are now."""
+        plan = seen.plan
+        if plan is None:
+            return seen
+        wanted = _claimant(plan)
+        self._fleet.see_plan(plan.key, wanted)
+        if not plan.is_live:
+            return seen
+        live = Live(
+            pods=self._fleet.island_pods(plan.key),
+            traffic=self._watched.traffic(plan.key),
+            metrics=self._watched.finding(plan),
+            decision=state.live.decision,
+        )
+        if wanted is None:
+            return replace(seen, plan=replace(plan, live=live))
+        return replace(seen, plan=self._with_nodes(plan, wanted, live, seen.table))
+
+    def forget(self, key: Key) -> None:
+        """The plan is gone."""
+        self._resolved.pop(key, None)
+        self._fleet.drop_plan(key)
+        self._watched.forget(key)
+
+    def _with_nodes(
+        self, plan: SeenPlan, wanted: Claimant, live: Live, table: SeenTable | None
+    ) -> SeenPlan:
+        live = replace(live, inventory=self._fleet.finding(wanted))
+        inventory = self._fleet.inventory(wanted)
+        if inventory is None:
+            return replace(plan, live=replace(live, listed=False))
+        under = [node for i in table.islands.values() for node in i.nodes] if table else []
+        live = replace(live, lost=self._fleet.lost(under))
+        try:
+            found = self._found(plan, inventory)
+        except SpecError as error:
+            return replace(plan, live=replace(live, refusal=_refusal(error)))
+        return replace(plan.with_nodes(found.found), live=replace(live, names=found.names))
+
+    def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
+        """Made anew where the spec or the inventory is another one."""
+        known = self._resolved.get(plan.key)
+        if known is None or known.inventory is not inventory or known.spec != plan.spec:
+            found = resolved_spec(plan.spec, inventory)
+            known = _Resolved(plan.spec, inventory, found, names(found, inventory))
+            self._resolved[plan.key] = known
+        return known
+
+
+def _claimant(plan: SeenPlan) -> Claimant | None:
+    return claimant(plan.key, plan.uid, plan.created, plan.spec)
+
+
+def _refusal(error: SpecError) -> Finding:
+    """Why there is nothing to plan with, in the words of the one reason that fits."""
+    said = "; ".join(str(error).splitlines())
+    if isinstance(error, NoPoolError):
+        return Finding(Truth.FALSE, Reason.NO_NODES, said)
+    unknown = any(path.endswith(".accelerator") for path, _ in error.problems)
+    reason = Reason.UNKNOWN_ACCELERATOR if unknown else Reason.INVALID_SPEC
+    return Finding(Truth.FALSE, reason, said)

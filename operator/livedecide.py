@@ -1,0 +1,125 @@
+"""What to do about a live plan whose table is stored and said: repair, roll out, observe; pure.
+
+One question at a time is under way for a plan. A repair comes before everything else, and ends a
+roll-out: what that led to was planned with islands that are gone. It does not wait for a plan that
+is being made either. While a roll-out goes on windows are not looked at: they speak of a table that
+is about to change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from archipelago.operator.actions import Action, AskLive, Wait
+from archipelago.operator.livefacts import Ask, Mark, Until
+from archipelago.operator.livejobs import lost_islands
+from archipelago.operator.verdict import Failed, Planned
+
+if TYPE_CHECKING:
+    from archipelago.operator.livefacts import Step
+    from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+    from archipelago.operator.state import Now, State
+
+DRAIN: Final = 10.0
+"""Seconds that requests have to come to their end where ``drainSeconds`` says nothing else."""
+PATIENCE: Final = 900.0
+"""Seconds after which pods that are not ready are waited for no longer: the table stays as it is,
+and windows decide again, without those islands."""
+
+
+def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
+    """What to do now that nothing else is to be done."""
+    plan, table, live = seen.plan, seen.table, state.live
+    if plan is None or table is None or plan.live is None or not plan.live.listed:
+        return ()
+    if live.asking is not None or _is_to_be_stored(state) or not is_as_written(plan, table):
+        return ()
+    if now.monotonic < live.retry_at:
+        return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
+    lost = lost_islands(plan, table)
+    if not lost:
+        return _go_on(plan, state, now)
+    if live.hurt.issuperset(lost):
+        return ()  # there is no table without them: another plan is on its way
+    return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
+
+
+def _is_to_be_stored(state: State) -> bool:
+    """Whether a table is at hand that the server has not taken yet."""
+    return isinstance(state.verdict, Planned) and state.verdict.content is not None
+
+
+def _go_on(plan: SeenPlan, state: State, now: Now) -> tuple[Action, ...]:
+    if state.planning is not None:
+        return ()
+    if state.steps:
+        return (_waits(plan, state, now),)
+    refused = plan.live is not None and plan.live.refusal is not None
+    if refused or isinstance(state.verdict_on(plan.inputs_hash), Failed):
+        return ()  # no plan for what it asks now: nothing is concluded from its traffic
+    return _observe(plan, state)
+
+
+def may_step(seen: Observation, state: State, now: Now) -> bool:
+    """Whether the next table of a roll-out is due."""
+    plan, table = seen.plan, seen.table
+    if plan is None or table is None or plan.live is None or not state.steps:
+        return False
+    if lost_islands(plan, table):
+        return False
+    step, since = state.steps[0], now.monotonic - state.live.stepped
+    return _is_over(step, plan, table, since)
+
+
+def has_waited_enough(state: State, now: Now) -> bool:
+    """Whether the pods that a roll-out waits for are given up."""
+    return bool(state.steps) and now.monotonic - state.live.stepped >= PATIENCE
+
+
+def may_take(plan: SeenPlan, table: SeenTable | None, state: State) -> bool:
+    """Whether the stored table, or what re-planning made of it, answers these inputs.
+
+    One in the middle of a roll-out does only for whoever remembers what comes after it.
+    """
+    if table is None or not plan.is_live or not is_as_written(plan, table):
+        return False
+    whole = table.mark in (Mark.PLANNED, Mark.REPLANNED) or bool(state.steps)
+    return whole and table.inputs_hash == plan.inputs_hash
+
+
+def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:
+    """Whether it is this plan's, and as we wrote it."""
+    return table.belongs_to(plan) and table.is_untouched() and not table.deleting
+
+
+def _observe(plan: SeenPlan, state: State) -> tuple[Action, ...]:
+    live, traffic = state.live, plan.live.traffic if plan.live else None
+    approved = plan.replanning.get("approve") or ""
+    if live.wanted is not None:
+        return (AskLive(live.wanted, "the last answer asks for it"),)
+    if traffic is None or traffic.document is None:
+        return ()
+    if approved and approved != live.approved:
+        return (AskLive(Ask.WINDOW, "a proposal was approved"),)
+    if traffic.at > live.used:
+        return (AskLive(Ask.WINDOW, "a window of traffic is over"),)
+    return ()
+
+
+def _waits(plan: SeenPlan, state: State, now: Now) -> Wait:
+    step, since = state.steps[0], now.monotonic - state.live.stepped
+    if step.until is Until.READY and plan.live and plan.live.pods:
+        return Wait(PATIENCE - since, f"pods of {len(step.islands)} islands are not ready")
+    return Wait(max(0.0, _drain(plan) - since), "requests on islands that change come to their end")
+
+
+def _is_over(step: Step, plan: SeenPlan, table: SeenTable, since: float) -> bool:
+    if step.until is Until.NONE:
+        return True
+    if step.until is Until.READY and plan.live and plan.live.pods:
+        return not plan.live.unready(table.islands) & set(step.islands)
+    return since >= _drain(plan)
+
+
+def _drain(plan: SeenPlan) -> float:
+    return float(plan.replanning.get("drainSeconds", DRAIN))

@@ -1,0 +1,196 @@
+"""From a believed demand to a decision and its tables, checked. In planner processes only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from archipelago.operator.livememory import Bound, Memory
+from archipelago.operator.livereply import Answer, table_text
+from archipelago.planner.checker import run_checks
+from archipelago.planner.errors import CheckError, SolverError
+from archipelago.planner.published import accounted
+from archipelago.planner.replan.decide import decide
+from archipelago.planner.replan.facts import Observation, Rung, State
+from archipelago.planner.replan.headroom import load_of, mean_rates
+from archipelago.planner.replan.repair import Unrepairable
+from archipelago.planner.replan.reshape import bound_of, reshaped
+from archipelago.planner.replan.restate import restated
+from archipelago.planner.replan.rollout import rollout, with_idle, withheld, without
+from archipelago.planner.replan.standing import Standing, stand
+from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_reshape
+from archipelago.planner.running import running_of
+
+if TYPE_CHECKING:
+    from archipelago.operator.livequestion import Question
+    from archipelago.perfmodel.model import FloatArray
+    from archipelago.planner.plan import Plan
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.replan.facts import Decision, Reached
+    from archipelago.planner.replan.rollout import Step
+
+LEAST_AGE: Final = 60.0
+"""A bound is not proven anew within a minute [s], whatever the cool-down."""
+MOVED: Final = 1.2
+"""Factor by which the rate may change until a bound is proven anew: in proportion to the rate it
+holds for the same mix only."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a decision is made from: question, demand as a problem, its draws, memory."""
+
+    asked: Question
+    problem: PlanningProblem
+    draws: FloatArray | None
+    memory: Memory
+
+    @property
+    def rate(self) -> float:
+        """Requests of all models [req/s]."""
+        return float(sum(model.rate or 0.0 for model in self.problem.models))
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Islands that stand and get no requests."""
+        return self.asked.unready & {island.name for island in self.asked.plan.islands}
+
+    @property
+    def plan(self) -> Plan:
+        """The published plan on the islands that may get requests."""
+        return without(self.asked.plan, self.idle)
+
+
+def chosen(seen: Seen, *, believed: bool = True) -> Answer:
+    """The decision about a window, with its tables."""
+    asked, memory = seen.asked, _uncounted(seen.asked, seen.memory)
+    standing = stand(seen.problem, seen.plan, asked.switch)
+    about = Observation(
+        seen.problem,
+        standing.plan,
+        seen.draws,
+        demand_trusted=believed,
+        inputs=asked.inputs,
+        approved=asked.approved,
+    )
+    if not believed:
+        return _answered(seen, standing, memory, decide(about, memory.state, 0.0, asked.limits))
+    rungs = weigh(standing, asked.limits, seen.draws, asked.switch)
+    bound = _bound(seen, memory, rungs)
+    more = () if bound is None else (weigh_bound(standing, bound.theta),)
+    memory = replace(memory, bound=bound)
+    about = replace(about, rungs=(*rungs, *more))
+    state = replace(memory.state, asked=-math.inf) if asked.solve else memory.state
+    decision = _decided(seen, about, state)
+    if asked.solve and decision.wanted is Rung.RESHAPE:
+        plan = reshaped(seen.problem, asked.plan, asked.limits.moved_gpus)
+        reached = weigh_reshape(standing, plan, asked.limits, seen.draws)
+        about = replace(about, rungs=(*rungs, reached))
+        decision = _decided(seen, about, replace(memory.state, asked=0.0))
+    return _answered(seen, standing, memory, decision)
+
+
+def _decided(seen: Seen, about: Observation, state: State) -> Decision:
+    """The decision among the rungs that some order of changes leads to."""
+    decision = decide(about, state, 0.0, seen.asked.limits)
+    new = None if decision.proposal is state.proposal else decision.proposal
+    plan = decision.plan if new is None else new.reached.plan
+    if plan is None or not isinstance(steps := _steps(seen, plan), Unrepairable):
+        return decision
+    left = (replace(r, plan=None, note=steps.message) if r.plan is plan else r for r in about.rungs)
+    return _decided(seen, replace(about, rungs=tuple(left)), state)
+
+
+def _uncounted(asked: Question, memory: Memory) -> Memory:
+    """The memory as before this window, where help is asked for a window counted already."""
+    if not (asked.solve and memory.counted):
+        return memory
+    state = memory.state
+    before: State = replace(state, gainful=state.gainful[:-1], unsafe=max(0, state.unsafe - 1))
+    return replace(memory, state=before)
+
+
+def _bound(seen: Seen, memory: Memory, rungs: tuple[Reached, ...]) -> Bound | None:
+    """What any plan could reach at most: the last proof for this rate, or a new one."""
+    last, best = memory.bound, max(reached.theta for reached in rungs)
+    if math.isinf(best):
+        return None
+    if last is not None and not seen.asked.solve:
+        here = replace(last, theta=last.theta * last.rate / seen.rate, rate=seen.rate)
+        young = last.age < max(LEAST_AGE, seen.asked.limits.cool_down)
+        near = 1 / MOVED < seen.rate / last.rate < MOVED
+        if young and near and here.theta >= best:
+            return here
+    try:
+        return Bound(bound_of(seen.problem), seen.rate, 0.0)
+    except SolverError:
+        return None
+
+
+def _steps(seen: Seen, plan: Plan) -> tuple[Step, ...] | Unrepairable:
+    idle = seen.idle - {island.name for island in plan.islands}
+    goal = with_idle(plan, seen.asked.plan, idle) if _stays(plan, seen) else plan
+    return rollout(seen.asked.plan, goal, seen.problem, seen.asked.unready)
+
+
+def _stays(plan: Plan, seen: Seen) -> bool:
+    """Whether the table is one over the standing islands, of which the idle ones were left out."""
+    known = {island.name for island in seen.plan.islands}
+    return {island.name for island in plan.islands} == known
+
+
+def _answered(seen: Seen, standing: Standing, memory: Memory, decision: Decision) -> Answer:
+    """The answer to publish, with the memory for the next question."""
+    keep = decision.plan is None
+    memory = replace(memory, state=decision.state, counted=keep)
+    pending = decision.state.proposal
+    if pending is not None and pending.reached.plan is not None:
+        goal = _goal(seen, standing, pending.reached.plan)
+        memory = replace(memory, proposed=table_text(seen.asked, goal))
+    else:
+        memory = replace(memory, proposed=None)
+    if decision.plan is None:
+        table = with_idle(standing.plan, seen.asked.plan, seen.idle)
+        stated = restated(replace(standing, plan=table), _theta(standing, standing.plan))
+        stated = accounted(stated, seen.problem)
+        return Answer(seen.asked, decision, memory, problem=seen.problem, table=stated)
+    steps = _steps(seen, decision.plan)
+    if isinstance(steps, Unrepairable):
+        raise CheckError([f"{steps.model}: {steps.message}"])
+    table = _goal(seen, standing, decision.plan)
+    _check(seen, table)
+    if steps:
+        steps = (*steps[:-1], replace(steps[-1], plan=table))
+    return Answer(seen.asked, decision, memory, steps, problem=seen.problem, table=table)
+
+
+def _goal(seen: Seen, standing: Standing, plan: Plan) -> Plan:
+    """The whole table with what it sustains stated for the demand.
+
+    A plan of the planner's own that has no idle islands is stated already, with its proof.
+    """
+    stays = _stays(plan, seen)
+    if not stays and plan.theta and not seen.idle:
+        return plan
+    table = with_idle(plan, seen.asked.plan, seen.idle) if stays else withheld(plan, seen.idle)
+    if isinstance(table, Unrepairable):
+        raise CheckError([f"{table.model}: {table.message}"])
+    here = replace(standing, plan=table) if stays else stand(seen.problem, table)
+    return accounted(restated(here, plan.theta or _theta(here, table)), seen.problem)
+
+
+def _theta(standing: Standing, plan: Plan) -> float:
+    return float(load_of(standing, plan).headroom(mean_rates(standing.problem)[None, :])[0])
+
+
+def _check(seen: Seen, table: Plan) -> None:
+    """The independent checker, against the demand that was observed.
+
+    Raises:
+        CheckError: a defect of ours; the published table stays.
+    """
+    running = () if table.changes is None else running_of(seen.asked.plan)
+    found = run_checks(replace(seen.problem, running=running), table)
+    if findings := [line for item in found for line in item.findings]:
+        raise CheckError(findings)

@@ -1,0 +1,110 @@
+"""What is remembered of a live plan between decisions; lost at a restart, and rebuilt.
+
+After a restart the stored table is taken as it lies there. A roll-out that was under way is planned
+to its end anew, and what windows showed is counted from nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from archipelago.operator.livefacts import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.operator.livefacts import Ask
+
+FIRST_RETRY: Final = 5.0
+LONGEST_RETRY: Final = 300.0
+"""Seconds after which a question that failed is asked again, doubled with each failure."""
+
+
+@dataclass(frozen=True)
+class LiveState:
+    """Memory of one live plan. Times are monotonic seconds.
+
+    ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked,
+    ``owed``: whether the table that it is about answers others. ``hurt``: the lost islands that a
+    repair was asked for last; where it had no answer to them, only a new plan has.
+    ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
+    was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
+    table was stored. ``decision``: what the status says of the last change. ``approved``: the
+    proposal whose approval was passed on.
+    """
+
+    asking: str | None = None
+    inputs: str = ""
+    owed: bool = False
+    hurt: frozenset[str] = frozenset()
+    asked: int = 0
+    memory: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    answered: float = -math.inf
+    used: float = -math.inf
+    wanted: Ask | None = None
+    stepped: float = 0.0
+    decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    approved: str = ""
+    failures: int = 0
+    retry_at: float = 0.0
+
+    def with_question(
+        self, kind: Ask, inputs: str, window: float | None, approved: str, *, owed: bool = False
+    ) -> LiveState:
+        """A question is under way, about a window that ended then."""
+        number = self.asked + 1
+        used = self.used if window is None else window
+        return replace(
+            self,
+            asking=f"{kind}-{number}",
+            inputs=inputs,
+            owed=owed,
+            asked=number,
+            used=used,
+            wanted=None,
+            approved=approved,
+        )
+
+    def without_question(self) -> LiveState:
+        """Nobody waits for an answer any more."""
+        return replace(self, asking=None)
+
+    def with_failure(self, now: float) -> LiveState:
+        """The question had no answer: later again, and what was seen stays as it is."""
+        delay = min(FIRST_RETRY * 2.0 ** min(self.failures, 16), LONGEST_RETRY)
+        return replace(self, asking=None, failures=self.failures + 1, retry_at=now + delay)
+
+    def with_answer(
+        self,
+        memory: Mapping[str, Any],
+        wanted: Ask | None,
+        decision: Mapping[str, Any],
+        now: float,
+    ) -> LiveState:
+        """The question was answered; ``decision`` empty: nothing that the status should say."""
+        return replace(
+            self,
+            asking=None,
+            memory=memory,
+            answered=now,
+            wanted=wanted,
+            decision=decision if is_news(decision, self.decision) else self.decision,
+            failures=0,
+            retry_at=0.0,
+        )
+
+
+def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether the status should say it: figures that change with every window are no news.
+
+    A change that was made always is; a proposal where it is another one; too little headroom where
+    it was not the last thing said.
+    """
+    if not decision:
+        return False
+    if decision.get("proposal"):
+        return bool(decision["proposal"]["hash"] != (before.get("proposal") or {}).get("hash"))
+    made = decision["trigger"] == "Repair" or decision["rung"] != "Keep"
+    return made or before.get("rung") != "Keep" or before.get("trigger") == "Repair"

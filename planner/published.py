@@ -1,0 +1,226 @@
+"""A plan read back from the routing content that is published of it.
+
+After a restart the table is all there is: groups, islands and weights. What a plan says beside them
+(theta, rates, fixed points) is not in the table and is not invented here: ``replan.restate`` states
+it anew for the demand of the day. What follows from the table and the problem (cost, rented GPUs,
+lengths without a route) is ``accounted``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from archipelago.perfmodel.lengths import Range
+from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.packing import nodes_of
+from archipelago.planner.plan import (
+    Certificate,
+    Group,
+    Island,
+    Pair,
+    Part,
+    Plan,
+    Route,
+    Unservable,
+)
+from archipelago.planner.problem import DEFAULT_CLASS, RENTED, Billing, Phase
+from archipelago.planner.tablecheck import validate_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from archipelago.planner.canonical import Document
+    from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
+
+NOTHING_SAID: Final = Certificate(0.0, 0.0, complete=False, reason="read back from a table")
+"""A table carries no proof."""
+ROW: Final = {Phase.PREFILL: "time", Phase.DECODE: "batch", Phase.MIXED: "time"}
+"""A capacity row that every island of the phase has, until it is known which one binds."""
+ROUNDING: Final = 1e-9
+"""Share of requests below which nothing is missing but rounding."""
+
+
+def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) -> Plan:
+    """The plan behind a routing content: its groups, islands and routes, with nothing promised.
+
+    Theta, throughput, rates and the certificate are 0. Names of nodes are those of the content.
+    Written again (``table.routing_content``) it gives the same content, byte for byte.
+
+    ``of_it``: whether the content must be one of this problem; else it may have models, pools and
+    ranges that the problem has no longer, of which nothing but their names is known.
+
+    Raises:
+        PlanFileError: it is no content, or one of another spec; the message names the place.
+    """
+    if findings := validate_content(content) or [*_strangers(content, problem, of_it=of_it)]:
+        raise PlanFileError("; ".join(findings))
+    models = {model.name: model for model in problem.models}
+    listed = {island["name"]: island for island in content["islands"]}
+    home = {name: group["name"] for group in content["groups"] for name in group["members"]}
+    plan = Plan(
+        name=problem.name,
+        strategy=problem.solver.strategy,
+        performance_model="",
+        objective=problem.objective,
+        theta=0.0,
+        throughput=0.0,
+        certificate=NOTHING_SAID,
+        cost_per_hour=Decimal(0),
+        groups=tuple(
+            _group(group, listed[group["members"][0]], models.get(group["model"]))
+            for group in content["groups"]
+        ),
+        islands=tuple(Island(n, home[n], tuple(i["nodes"])) for n, i in listed.items()),
+        routes=tuple(
+            route
+            for model in content["models"]
+            for route in _routes(model, models.get(model["name"]))
+        ),
+        unservable=(),
+        exclusions=(),
+    )
+    return accounted(plan, problem)
+
+
+def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
+    """The plan with what its islands cost and rent, and the share of requests without a route."""
+    nodes = {pool.name: list(_stands(plan, pool)) for pool in problem.pools}
+    rented = ((pool.name, _rented(plan, pool, nodes[pool.name])) for pool in problem.pools)
+    cost = (_cost(plan, pool, nodes[pool.name]) for pool in problem.pools)
+    return replace(
+        plan,
+        cost_per_hour=sum(cost, start=Decimal(0)),
+        rented=tuple((name, gpus) for name, gpus in rented if gpus),
+        unservable=tuple(_unservable(plan, problem)),
+    )
+
+
+def _strangers(content: Document, problem: PlanningProblem, *, of_it: bool) -> Iterator[str]:
+    """Mixed-up groups; and models, pools, phases and ranges that the problem does not have."""
+    listed = {island["name"]: island for island in content["islands"]}
+    for group in content["groups"]:
+        kinds = Counter(_kind(listed[name]) for name in group["members"])
+        if len(kinds) > 1:
+            place = f"content.groups[name={group['name']}].members"
+            yield f"{place}: {len(kinds)} kinds of islands; those of a group are alike"
+    if of_it:
+        yield from _unknown(content, problem)
+
+
+def _unknown(content: Document, problem: PlanningProblem) -> Iterator[str]:
+    models = {model.name: model for model in problem.models}
+    pools = {pool.name for pool in problem.pools}
+    for group in content["groups"]:
+        place = f"content.groups[name={group['name']}]"
+        model = models.get(group["model"])
+        if model is None:
+            yield f"{place}.model: {group['model']!r} is not a model of the spec"
+        elif group["phase"] not in model.phases:
+            yield f"{place}.phase: {group['phase']} does not serve {model.name} in the spec"
+    for island in content["islands"]:
+        for name in island["pool"].split("+") if island.get("parts") else [island["pool"]]:
+            if name not in pools:
+                place = f"content.islands[name={island['name']}]"
+                yield f"{place}.pool: {name!r} is not a pool of the spec"
+    for model_content in content["models"]:
+        yield from _strange_ranges(model_content, models)
+
+
+def _strange_ranges(model: Document, models: dict[str, ModelDemand]) -> Iterator[str]:
+    place, demand = f"content.models[name={model['name']}]", models.get(model["name"])
+    if demand is None:
+        yield f"{place}: is not a model of the spec"
+        return
+    end = demand.ranges[-1].max
+    for route in model["routes"]:
+        span = Range(route["min"], route["max"])
+        if span not in demand.ranges and span.min != end:
+            yield f"{place}: [{span.min}, {span.max}) is no range of the spec: of another version"
+            return
+
+
+def _kind(island: dict[str, Any]) -> tuple[object, ...]:
+    parts = tuple((p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
+    split = tuple(sorted(island["parallelism"].items()))
+    return island["pool"], island["gpus"], island["maxBatch"], split, parts
+
+
+def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | None) -> Group:
+    """A group like any of its islands, without rates."""
+    phase = Phase(group["phase"])
+    parts = (Part(p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
+    return Group(
+        name=group["name"],
+        model=group["model"],
+        pool=island["pool"],
+        phase=phase,
+        gpus=island["gpus"],
+        parallelism=Parallelism(**{key: island["parallelism"][key] for key in _DEGREES}),
+        max_batch=island["maxBatch"],
+        islands=len(group["members"]),
+        rates=(0.0,) * (len(model.ranges) if model else 0),
+        utilisation=0.0,
+        binding=ROW[phase],
+        domain_class=group.get("domainClass", DEFAULT_CLASS),
+        parts=tuple(parts),
+    )
+
+
+_DEGREES: Final = tuple(asdict(Parallelism()))
+
+
+def _routes(model: dict[str, Any], demand: ModelDemand | None) -> Iterator[Route]:
+    """Routes in the order of their ranges; those that the workload does not have have no share."""
+    share: dict[Range, float] = {}
+    if demand is not None:
+        shares = demand.lengths.moments(demand.ranges).probability.tolist()
+        share = dict(zip(demand.ranges, shares, strict=True))
+    for route in model["routes"]:
+        span = Range(route["min"], route["max"])
+        pairs = (Pair(p["prefill"], p["decode"], p["weight"]) for p in route["pairs"])
+        yield Route(model["name"], span, share.get(span, 0.0), tuple(pairs))
+
+
+def _stands(plan: Plan, pool: Pool) -> Iterator[tuple[str, int]]:
+    """The nodes of the pool that islands stand on, with the GPUs that each island takes there."""
+    size, groups = pool.gpus_per_node, {group.name: group for group in plan.groups}
+    for island in plan.islands if size else ():
+        left = island.nodes
+        for part in groups[island.group].sections:
+            count = -(-part.gpus // size) if size else 0
+            if part.pool == pool.name:
+                yield from ((node, min(part.gpus, size or 0)) for node in left[:count])
+            left = left[count:]
+
+
+def _rented(plan: Plan, pool: Pool, stands: list[tuple[str, int]]) -> int:
+    """GPUs beyond those that exist: what islands take of rented nodes, or the nodes as a whole."""
+    if pool.gpus_per_node is None:
+        return max(0, plan.used(pool.name) - pool.count)
+    names = set(nodes_of(pool).get(RENTED, ()))
+    taken = [(node, gpus) for node, gpus in stands if node in names]
+    if pool.billing is Billing.PER_NODE:
+        return pool.gpus_per_node * len({node for node, _ in taken})
+    return sum(gpus for _, gpus in taken)
+
+
+def _cost(plan: Plan, pool: Pool, stands: list[tuple[str, int]]) -> Decimal:
+    """Of the islands' GPUs, or of every node that one of them stands on [$/h]."""
+    if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
+        return pool.price_per_gpu_hour * pool.gpus_per_node * len({node for node, _ in stands})
+    return pool.price_per_gpu_hour * plan.used(pool.name)
+
+
+def _unservable(plan: Plan, problem: PlanningProblem) -> Iterator[Unservable]:
+    """Of every model the share of requests in ranges without a route, and beyond all ranges."""
+    for model in problem.models:
+        routed = {route.range for route in plan.routes if route.model == model.name}
+        shares = model.lengths.moments(model.ranges).probability.tolist()
+        served = sum(p for span, p in zip(model.ranges, shares, strict=True) if span in routed)
+        without = [span.min for span in model.ranges if span not in routed]
+        if 1.0 - served > ROUNDING:
+            yield Unservable(model.name, 1.0 - served, min([*without, model.ranges[-1].max]))
