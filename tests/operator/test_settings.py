@@ -38,6 +38,7 @@ def test_what_is_set_is_read() -> None:
         ("RESYNC_SECONDS", "nan"),
         ("LOG_LEVEL", "loud"),
         ("NAMESPACES", "Team"),
+        ("SOURCES", "sources.yaml"),
     ],
 )
 def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None:
@@ -51,5 +52,4 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, default in vars(Settings(namespaces=("all",))).items():
         (row,) = (line for line in rows if f"`{name.upper()}`" in line)
         shown = default[0] if isinstance(default, tuple) else default
-        shown = "" if shown is None else shown
         assert (f"{shown:g}" if isinstance(shown, float) else str(shown)) in row, row
