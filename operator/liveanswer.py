@@ -122,7 +122,7 @@ def _window(asked: Question, memory: Memory, window: Mapping[str, Scraped]) -> A
         decision = replace(answer.decision, message=message)
         return replace(answer, decision=decision, reasons=reasons)
     seconds = min(entry.window.flow.seconds for entry in window.values())
-    rates = {n: o.rates.value for n, o in seen.items() if not o.raised}
+    rates = {n: o.rates.value for n, o in seen.items() if o.known > 0}
     memory = replace(memory, rates={**memory.rates, **rates})
     problem = observed_problem(asked.problem, seen, seconds)
     about = Seen(asked, problem, rate_draws(problem, seen), memory)

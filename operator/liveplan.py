@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.problem import PlanningProblem, Running
 
 Reply: TypeAlias = dict[str, Any]
 AT_ONCE: Final = "no order of changes serves every range meanwhile: all at once"
@@ -45,11 +45,8 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
         CheckError: the answer is wrong: a defect of ours.
     """
     spec, problem = resource_of(request["resource"])
-    content, nodes = request["content"], request["nodes"]
-    loaded = json.loads(content) if isinstance(content, str) else content
-    table = plan_of(to_generic(loaded, nodes).content, problem, of_it=False)
-    old = _standing(table, frozenset(request["lost"]))
-    problem = replace(problem, running=() if old is None else running_of(old))
+    (old, running), nodes = _old(request, problem), request["nodes"]
+    problem = replace(problem, running=running)
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
         return failed(Reason.INFEASIBLE, outcome.message)
@@ -77,11 +74,24 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
     }
 
 
-def _standing(plan: Plan, lost: AbstractSet[str]) -> Plan | None:
-    """What stands of the table; None where nothing does."""
+def _old(
+    request: Mapping[str, Any], problem: PlanningProblem
+) -> tuple[Plan | None, tuple[Running, ...]]:
+    """What stands of the published table; nothing where there is none yet."""
+    content, nodes = request["content"], request["nodes"]
+    if content is None:
+        return None, ()
+    loaded = json.loads(content) if isinstance(content, str) else content
+    table = plan_of(to_generic(loaded, nodes).content, problem, of_it=False)
+    return _standing(table, frozenset(request["lost"]))
+
+
+def _standing(plan: Plan, lost: AbstractSet[str]) -> tuple[Plan | None, tuple[Running, ...]]:
+    """What of the table serves still, None where nothing does; and the islands that are left."""
     left = repair(plan, lost)
-    kept = without(plan, lost) if isinstance(left, Unrepairable) else left
-    return kept if kept.islands else None
+    if isinstance(left, Unrepairable):
+        return None, running_of(without(plan, lost))
+    return (left if left.islands else None), running_of(left)
 
 
 def _steps(

@@ -20,7 +20,14 @@ from archipelago.perfmodel.lengths import LengthDistribution
 from archipelago.planner.livedemand.arrivals import completed_by_mix, never_lower
 from archipelago.planner.livedemand.buckets import Buckets, added
 from archipelago.planner.livedemand.entropy import closed, rebuilt, second_moment
-from archipelago.planner.livedemand.faults import Fault, only_raises, told_once, unusable
+from archipelago.planner.livedemand.faults import (
+    Effect,
+    Fault,
+    Reason,
+    only_raises,
+    told_once,
+    unusable,
+)
 from archipelago.planner.livedemand.posterior import (
     Draws,
     Trust,
@@ -65,7 +72,8 @@ class Observed:
 
     ``lengths``: with the observed inputs and outputs. ``rates`` [req/s] have one entry more than
     there are ranges: requests beyond the last, which no island can serve. ``output`` E[o | j]
-    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: the window could only raise.
+    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: requests may be missing. ``known``: share of the arrivals whose
+    lengths were seen; 0 where their number is not sure, and the window could only raise.
     ``rate_draws`` of shape (draws, ranges + 1) and ``draws`` belong together, row by row; where the
     window could only raise, ``draws.probability`` is the mix of what finished and the rates differ.
     """
@@ -78,6 +86,7 @@ class Observed:
     draws: Draws
     raised: bool
     faults: tuple[Fault, ...]
+    known: float = 1.0
 
     @property
     def rate(self) -> float:
@@ -103,14 +112,31 @@ def observed(
     more = pooled(believed.lengths, _together(window.inputs), trust.prior_requests)
     base = rebuilt(believed.lengths, more)
     output = _output_moments(window.outputs, believed.lengths, trust)
-    if raised:
-        output = max(output[0], _mean(base)), max(output[1], _square(base))
+    known = _known(window.flow, faults) if raised else 1.0
+    output = _held(output[0], _mean(base), known), _held(output[1], _square(base), known)
     lengths = _scaled(base, output)
     pieces = cells(lengths, closed(more, believed.lengths), believed.ranges)
     moved = drift(believed.lengths, more)
     draws = draw(pieces, more, output, moved, trust=trust, rng=rng)
     seen = _estimated(window.flow, lengths, draws, believed, trust=trust, rng=rng)
-    return replace(_raised(seen, window.flow, believed, trust) if raised else seen, faults=faults)
+    if raised:
+        seen = _raised(seen, window.flow, believed, trust, known)
+    return replace(seen, faults=faults, known=known)
+
+
+def _known(flow: Flow, faults: tuple[Fault, ...]) -> float:
+    """Share of the arrivals whose lengths were seen; 0 where not even their number is sure.
+
+    Growing queues hide who waits, not how many: completions and the change of the gauges say that.
+    """
+    if any(f.effect is Effect.ONLY_RAISES and f.reason is not Reason.QUEUES_GROW for f in faults):
+        return 0.0
+    return min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 0.0
+
+
+def _held(seen: float, believed: float, known: float) -> float:
+    """A figure of which only a part was seen: what is missing is as large as was believed."""
+    return max(seen, known * seen + (1 - known) * believed)
 
 
 def _estimated(
@@ -138,12 +164,21 @@ def _estimated(
     )
 
 
-def _raised(seen: Observed, flow: Flow, believed: Believed, trust: Trust) -> Observed:
-    """The same where requests are missing: nothing below what was believed, in any draw."""
+def _raised(
+    seen: Observed, flow: Flow, believed: Believed, trust: Trust, known: float
+) -> Observed:
+    """The same where requests are missing: those are as was believed, in every draw.
+
+    Where their number is sure (``known`` > 0) they take the place that the mix lacks, and no more;
+    else nothing is below what was believed.
+    """
     part = min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 1.0
     mix, given, context = _by_range(believed.lengths, believed.ranges)
-    rates = _placed(seen.rates.value, part, mix, believed)
-    drawn = np.stack([_placed(row, part, mix, believed) for row in seen.rate_draws])
+    sure = known > 0
+    if sure:
+        given, context = np.zeros_like(given), np.zeros_like(context)  # ``output`` holds them
+    rates = _placed(seen.rates.value, part, mix, believed, sure=sure)
+    drawn = np.stack([_placed(row, part, mix, believed, sure=sure) for row in seen.rate_draws])
     draws = Draws(
         seen.draws.probability,
         np.maximum(seen.draws.output, given),
@@ -161,11 +196,13 @@ def _raised(seen: Observed, flow: Flow, believed: Believed, trust: Trust) -> Obs
     )
 
 
-def _placed(rates: FloatArray, part: float, mix: FloatArray, believed: Believed) -> FloatArray:
+def _placed(
+    rates: FloatArray, part: float, mix: FloatArray, believed: Believed, *, sure: bool
+) -> FloatArray:
     """Rates of which only a part finished: the rest goes where the mix lacks it."""
     like = mix if believed.rates is None or not believed.rates.sum() else believed.rates
     placed = completed_by_mix(rates * part, like / like.sum(), float(rates.sum()))
-    return never_lower(placed, believed.rates)
+    return placed if sure else never_lower(placed, believed.rates)
 
 
 def _together(parts: tuple[Buckets, ...]) -> Buckets:

@@ -1,0 +1,97 @@
+"""The closed loop in simulated time: traffic, fleet, and who changes the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.closedloop.fleet import Fleet, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.closedloop.pilot import Pilot
+    from tests.closedloop.tally import Tally
+    from tests.closedloop.traffic import Traffic
+
+BEAT: Final = 1.0
+"""How often the loop looks whether anything is due [s]."""
+SEEN: Final = 2.0
+"""From a lost node to the operator's answer [s]: the bar for a repaired table."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens to the world at ``at`` [s]: nodes vanish, or a new spec is applied."""
+
+    at: float
+    lose: tuple[str, ...] = ()
+    edit: Callable[[Pilot, Fleet], None] | None = None
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is played: traffic, events, and how often is scraped and decided [s]."""
+
+    traffic: Callable[[], Traffic]
+    events: tuple[Event, ...] = ()
+    window: float = 60.0
+    scrapes: int = 4
+    end: float | None = None
+
+
+@dataclass
+class Outcome:
+    """What came of it."""
+
+    tally: Tally
+    fleet: Fleet
+    tables: int
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+
+def play(world: World, content: Mapping[str, Any], course: Course, pilot: Pilot) -> Outcome:
+    """From the first request to the last moment of the course."""
+    traffic, fleet = course.traffic(), Fleet(world, content)
+    end = traffic.end if course.end is None else course.end
+    due = _schedule(course, traffic, end)
+    for at, _, act in due:
+        _until(fleet, at, traffic, pilot)
+        act(pilot, fleet, traffic)
+    _until(fleet, end, traffic, pilot)
+    return Outcome(fleet.tally, fleet, pilot.rollout.published)
+
+
+def _until(fleet: Fleet, at: float, traffic: Traffic, pilot: Pilot) -> None:
+    """Beat by beat while tables are to be published, else at once."""
+    while fleet.now < at - 1e-9:
+        pilot.rollout.go_on(fleet)
+        beat = min(at, fleet.now + BEAT) if pilot.rollout.left else at
+        fleet.advance(beat, traffic)
+    pilot.rollout.go_on(fleet)
+
+
+def _schedule(
+    course: Course, traffic: Traffic, end: float
+) -> list[tuple[float, int, Callable[[Pilot, Fleet, Traffic], None]]]:
+    """All that is due, in order; at equal times shifts and losses come before scrapes."""
+    due: list[tuple[float, int, Callable[[Pilot, Fleet, Traffic], None]]] = []
+    starts = sorted({spell.start for spell in traffic.spells if spell.start > 0})
+    due += [(at, 0, lambda p, f, t: p.shifted(f, t)) for at in starts]
+    for event in course.events:
+        due.append((event.at, 1, lambda p, f, _t, e=event: _happen(e, p, f)))  # type: ignore[misc]
+        if event.lose:
+            due.append((event.at + SEEN, 1, lambda p, f, _t: p.nodes(f)))
+    pause = course.window / course.scrapes
+    for number in range(int(end / pause) + 1):
+        due.append((number * pause, 2, lambda p, f, _t: p.scrape(f)))
+        if number and number % course.scrapes == 0:
+            due.append((number * pause, 3, lambda p, f, _t: p.window(f)))
+    return sorted((one for one in due if one[0] <= end), key=lambda one: one[:2])
+
+
+def _happen(event: Event, pilot: Pilot, fleet: Fleet) -> None:
+    if event.lose:
+        fleet.lose(event.lose)
+    if event.edit is not None:
+        event.edit(pilot, fleet)

@@ -1,0 +1,169 @@
+"""Who changes the table: nobody, somebody who knows everything at once, or the operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
+from archipelago.planner.replan.repair import Unrepairable, repair
+from archipelago.planner.replan.reshape import reshaped
+from archipelago.planner.replan.rollout import rollout
+from archipelago.planner.replan.serve import flipped, rerouted
+from archipelago.planner.replan.standing import stand
+from archipelago.planner.table import routing_content
+from tests.closedloop.rollout import Rollout, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.perfmodel.lengths import LengthDistribution
+    from archipelago.planner.plan import Plan
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.spec import ServingPlanSpec
+    from tests.closedloop.fleet import Fleet
+    from tests.closedloop.traffic import Traffic
+
+INSTANT = Rollout  # the steps are the same; only the knowledge differs
+
+
+class Pilot(Protocol):
+    """What the loop tells, in the order in which it happens; ``fleet.now`` is the time."""
+
+    rollout: Rollout
+
+    def scrape(self, fleet: Fleet) -> None:
+        """The pods' pages may be read."""
+
+    def window(self, fleet: Fleet) -> None:
+        """A window has closed."""
+
+    def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
+        """The traffic has just changed: only for who knows everything."""
+
+    def nodes(self, fleet: Fleet) -> None:
+        """The list of nodes has changed."""
+
+
+class Still:
+    """A plan that is never changed."""
+
+    def __init__(self) -> None:
+        self.rollout = Rollout(0.0)
+
+    def scrape(self, fleet: Fleet) -> None:
+        """Not read."""
+
+    def window(self, fleet: Fleet) -> None:
+        """Nothing is done."""
+
+    def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
+        """Nothing is done."""
+
+    def nodes(self, fleet: Fleet) -> None:
+        """Nothing is done."""
+
+
+@dataclass
+class Instant:
+    """Knows the true lengths and rates of what comes, at the moment at which it comes.
+
+    Plans with the rung that it is told, within the same limits, and rolls out in the same order as
+    the operator. Which rung serves most is found by trying all.
+    """
+
+    spec: ServingPlanSpec
+    problem: PlanningProblem
+    plan: Plan
+    rung: Rung
+    limits: Limits
+    switch: Mapping[str, RoleSwitch]
+    drain: float = 10.0
+    rollout: Rollout = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is under way."""
+        self.rollout = Rollout(self.drain)
+
+    def scrape(self, fleet: Fleet) -> None:
+        """Not needed."""
+
+    def window(self, fleet: Fleet) -> None:
+        """Not needed."""
+
+    def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
+        """Re-plan for what comes now."""
+        self._replan(fleet, true_problem(self.problem, traffic, fleet.now))
+
+    def nodes(self, fleet: Fleet) -> None:
+        """Repair, and re-plan for what is left."""
+        fixed = repair(self.plan, frozenset(fleet.lost()))
+        if isinstance(fixed, Unrepairable):
+            return
+        self.plan = fixed
+        fleet.apply(routing_content(self.spec, fixed))
+
+    def _replan(self, fleet: Fleet, true: PlanningProblem) -> None:
+        new = best_of(self.rung, true, self.plan, self.limits, self.switch)
+        if new is None:
+            return
+        steps = rollout(self.plan, new, true)
+        if isinstance(steps, Unrepairable):
+            return
+        self.plan = new
+        tables = [
+            Step(routing_content(self.spec, step.plan), str(step.wait), step.islands)
+            for step in steps
+        ]
+        self.rollout.begin(tables, fleet.now)
+
+
+def best_of(
+    rung: Rung,
+    problem: PlanningProblem,
+    plan: Plan,
+    limits: Limits,
+    switch: Mapping[str, RoleSwitch],
+) -> Plan | None:
+    """The best table that a rung gives; None where it gives none."""
+    if rung is Rung.KEEP:
+        return None
+    if rung is Rung.RESHAPE:
+        return reshaped(problem, plan, limits.moved_gpus)
+    standing = stand(problem, plan, switch)
+    if rung is Rung.REROUTE:
+        return rerouted(standing)
+    found = flipped(standing, limits.flips)
+    return found and found[0]
+
+
+def true_problem(problem: PlanningProblem, traffic: Traffic, at: float) -> PlanningProblem:
+    """The problem with the lengths and rates that traffic really has at a time."""
+    spells = traffic.offered(at)
+    models = tuple(
+        replace(
+            model,
+            lengths=_mixed([(spell.rate, spell.mix.lengths) for spell in spells[model.name]]),
+            rate=sum(spell.rate for spell in spells[model.name]),
+        )
+        if model.name in spells
+        else replace(model, rate=model.rate or 1.0)
+        for model in problem.models
+    )
+    return replace(problem, models=models, min_headroom=None, minimise_cost=False)
+
+
+def _mixed(parts: list[tuple[float, LengthDistribution]]) -> LengthDistribution:
+    """Lengths of several spells together, by their rates."""
+    if len(parts) == 1:
+        return parts[0][1]
+    raise NotImplementedError("spells of one model that overlap")
+
+
+def switches(spec: Any) -> dict[str, RoleSwitch]:  # noqa: ANN401  # a spec of either age
+    """By model, how its engine changes phase."""
+    names = {model.name: getattr(model, "engine", None) for model in spec.models}
+    return {
+        name: RoleSwitch(str(getattr(engine, "role_switch", "Restart")).lower())
+        for name, engine in names.items()
+    }

@@ -1,0 +1,222 @@
+"""A scenario as a file: a plan, its traffic, what happens, and what was expected of it beforehand."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import yaml
+
+from archipelago.perfmodel.traces import read_trace
+from archipelago.planner.plan import Planned
+from archipelago.planner.replan.facts import Limits, Rung
+from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.strategies import strategy
+from archipelago.planner.table import routing_content
+from archipelago.planner.traffic import poisson
+from tests.closedloop.fleet import World
+from tests.closedloop.inventory import nodes_at_first
+from tests.closedloop.loop import Course, Event, play
+from tests.closedloop.pilot import Instant, Still, best_of, switches
+from tests.closedloop.traffic import Mix, Spell, Traffic, log_normal, of_trace
+
+if TYPE_CHECKING:
+    from archipelago.planner.plan import Plan
+    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.spec import ServingPlanResource
+    from tests.closedloop.loop import Outcome
+    from tests.closedloop.pilot import Pilot
+
+REPOSITORY: Final = Path(__file__).parents[2]
+FOLDER: Final = REPOSITORY / "tests" / "scenarios" / "live"
+AZURE: Final = REPOSITORY / "../shared/data/traces/azure_2023"
+ATOMS: Final = 20_000
+"""Requests that stand for the histogram of an example."""
+MINUTE: Final = 60.0
+
+
+class AbsentError(Exception):
+    """A trace that the scenario plays is not on this machine."""
+
+
+def files() -> list[Path]:
+    """All scenarios."""
+    return sorted(FOLDER.glob("*.yaml"))
+
+
+@cache
+def azure(name: str) -> Mix:
+    """A trace of Azure's by its short name: conv or code.
+
+    Raises:
+        AbsentError: it is not here.
+    """
+    path = AZURE / f"AzureLLMInferenceTrace_{name}.csv"
+    if not path.exists():
+        raise AbsentError(f"../shared/data is absent: {path.name}")
+    return of_trace(read_trace(path))
+
+
+@cache
+def _example(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((REPOSITORY / "examples" / name).read_text())
+    return found
+
+
+def mix_of(entry: dict[str, Any]) -> Mix:
+    """Requests of a phase of traffic: of a trace, of an example's histogram, or log-normal."""
+    if "azure" in entry:
+        return azure(entry["azure"])
+    if "example" in entry:
+        resource = load_resource(yaml.safe_dump(_example(entry["example"])))
+        problem = to_problem("mix", resource.spec)
+        drawn = poisson(problem, np.ones(1), ATOMS, np.random.default_rng(0))
+        return Mix(np.rint(drawn.inputs), np.maximum(1.0, drawn.outputs))
+    given = entry["logNormal"]
+    return log_normal(
+        given["median"], given["sigma"], given["max"], given["output"], given["outputSigma"]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A file, planned. ``scale``: share of its length that is played."""
+
+    document: dict[str, Any]
+    resource: dict[str, Any]
+    parsed: ServingPlanResource
+    problem: PlanningProblem
+    plan: Plan
+    scale: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Of the plan and of the file."""
+        return str(self.resource["metadata"]["name"])
+
+    @property
+    def limits(self) -> Limits:
+        """What a full-knowledge operator may do: the limits of the plan that concern its size."""
+        given = self.resource["spec"].get("replanning", {})
+        return Limits(flips=given.get("maxFlips", 4), moved_gpus=given.get("maxMovedGpus", 16))
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The table of the beginning."""
+        return routing_content(self.parsed.spec, self.plan)
+
+    @property
+    def world(self) -> World:
+        """What the fleet stands on."""
+        engines = {m["name"]: m.get("engine", {}) for m in self.resource["spec"]["models"]}
+        switch = {name: engine.get("roleSwitch", "Restart") for name, engine in engines.items()}
+        return World(self.problem, switch, self.document.get("seed", 0))
+
+    def capacity(self, mix: Mix, rung: str) -> float:
+        """What the plan sustains with a mix after a rung within its limits [req/s]."""
+        model = replace(self.problem.models[0], lengths=mix.lengths, rate=1.0)
+        problem = replace(self.problem, models=(model,), min_headroom=None, minimise_cost=False)
+        switch = switches(self.parsed.spec)
+        found = best_of(Rung[rung.upper()], problem, self.plan, self.limits, switch)
+        if found is None:
+            raise ValueError(f"{self.name}: {rung} gives no table for that mix")
+        return found.theta
+
+    def traffic(self) -> Traffic:
+        """All spells, one after the other, at their shares of capacity."""
+        spells, start = [], 0.0
+        for entry in self.document["traffic"]:
+            mix = mix_of(entry["mix"])
+            rate = entry.get("rate")
+            if rate is None:
+                rate = entry["share"] * self._whole(entry, mix)
+            end = start + entry["minutes"] * MINUTE * self.scale
+            spells.append(Spell(self.problem.models[0].name, start, end, rate, mix))
+            start = end
+        return Traffic(tuple(spells), self.document.get("seed", 0))
+
+    def _whole(self, entry: dict[str, Any], mix: Mix) -> float:
+        return self.capacity(mix, entry.get("of", "reroute"))
+
+    @property
+    def course(self) -> Course:
+        """What is played."""
+        events = [self._event(entry) for entry in self.document.get("events", [])]
+        window = self.resource["spec"].get("replanning", {}).get("windowSeconds", 60)
+        scrapes = self.document.get("scrapesPerWindow", 4)
+        return Course(self.traffic, tuple(events), float(window), scrapes)
+
+    def _event(self, entry: dict[str, Any]) -> Event:
+        return Event(entry["minute"] * MINUTE * self.scale, lose=tuple(entry.get("lose", ())))
+
+    @property
+    def shift(self) -> tuple[float, float]:
+        """When what the scenario is about begins, and the end [s], in whole minutes."""
+        starts = [s.start for s in self.traffic().spells if s.start > 0]
+        events = [event.at for event in self.course.events]
+        return min([*starts, *events], default=0.0), self.traffic().end
+
+    def played(self, pilot: Pilot) -> Outcome:
+        """Play it under a pilot."""
+        return play(self.world, self.content, self.course, pilot)
+
+    def still(self) -> Outcome:
+        """With a plan that never changes."""
+        return self.played(Still())
+
+    def instant(self) -> tuple[Rung, Outcome]:
+        """With full knowledge at once, by the rung that serves most."""
+        found = {rung: self.played(self._knowing(rung)) for rung in Rung}
+        start, end = self.shift
+        best = max(Rung, key=lambda rung: (found[rung].tally.served(start, end), -rung))
+        return best, found[best]
+
+    def _knowing(self, rung: Rung) -> Instant:
+        switch = switches(self.parsed.spec)
+        spec, problem = self.parsed.spec, self.problem
+        return Instant(spec, problem, self.plan, rung, self.limits, switch)
+
+
+def load(path: Path, scale: float = 1.0) -> Scenario:
+    """Read and plan a scenario.
+
+    Raises:
+        AbsentError: it needs a trace that is not here.
+    """
+    document = yaml.safe_load(path.read_text())
+    resource = _resource(path.stem, document["plan"])
+    parsed = load_resource(yaml.safe_dump(resource))
+    problem = to_problem(path.stem, parsed.spec)
+    outcome = strategy("exact").plan(problem)
+    if not isinstance(outcome, Planned):
+        raise TypeError(f"{path.name}: {outcome.message}")
+    return Scenario(document, resource, parsed, problem, outcome.plan, scale)
+
+
+def _resource(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The ServingPlan; a model's workload may be that of an example, cut into fewer ranges."""
+    spec = deepcopy(spec)
+    for model in spec["models"]:
+        if "workloadOf" in model:
+            source = _example(model.pop("workloadOf"))["spec"]["models"][0]["workload"]
+            model["workload"] = {**source, "ranges": model.pop("ranges", {"count": 12})}
+    return {
+        "apiVersion": "archipelago.dev/v1alpha1",
+        "kind": "ServingPlan",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def all_nodes(resource: dict[str, Any]) -> list[str]:
+    """Names of all nodes at first."""
+    return [
+        name
+        for pool in resource["spec"]["pools"]
+        for names in nodes_at_first(pool).values()
+        for name in names
+    ]
