@@ -41,7 +41,7 @@ PREFIX: Final = "archipelago"
 OTHER: Final = "Other"
 """Stands for a word outside of a closed vocabulary: it is counted, and its text is not shown."""
 KINDS: Final = ("window", "repair", "reshape")
-STATES: Final = ("Usable", "Unusable", "Unknown", "Claimed")
+STATES: Final = ("usable", "lost", "aside")
 SOURCE_OUTCOMES: Final = frozenset(
     {Reason.OBSERVED, Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MISSING}
 )

@@ -213,10 +213,10 @@ def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
 
 def test_nodes_and_the_clock_have_figures() -> None:
     metrics = Metrics()
-    metrics.counted({"Usable": 5, "Unusable": 2})
+    metrics.counted({"usable": 5, "lost": 2})
     metrics.skew(-12.5)
     states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
-    assert states == {"Usable": 5.0, "Unusable": 2.0, "Unknown": 0.0, "Claimed": 0.0}
+    assert states == {"usable": 5.0, "lost": 2.0, "aside": 0.0}
     assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]
 
 
