@@ -158,7 +158,7 @@ def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> N
             metrics.source_asked(source, reason)
     for trigger in ("None", "Repair", "Safety", "Gain"):
         for rung in ("Keep", "Reroute", "Flip", "Reshape"):
-            for kind in ("window", "repair", "reshape"):
+            for kind in ("window", "repair", "solve"):
                 metrics.replanned(trigger, rung, 0.1, kind)
     metrics.counted({})
     lines = metrics.exposition().decode().splitlines()
