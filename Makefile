@@ -30,6 +30,7 @@ READY := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 CRD := crds/archipelago.dev_servingplans.yaml
 PAGE := docs/serving-plan.md
+DASHBOARD := deploy/monitoring/dashboard.json
 PINS := deploy/image/requirements.txt
 UV = $(shell uv --version >/dev/null 2>&1 && echo uv || echo $(BIN)/uv)
 
@@ -42,6 +43,8 @@ setup: $(READY) ## create .venv, pinned by constraints.txt; get the test control
 	$(PY) -m tests.controlplane ensure
 	@helm version >/dev/null 2>&1 || $(PY) -m tests.controlplane ensure helm || \
 	  echo "no helm: tests of the chart will be skipped"
+	@(cd tests/deploy/definitions && GOWORK=off go mod download) >/dev/null 2>&1 || \
+	  echo "no definitions of prometheus-operator: tests of the monitors will be skipped"
 	@$(PY) -m tests.prometheus ensure || echo "no Prometheus: tests that need one will be skipped"
 
 # Made again only when the pins or the dependencies change. uv where it works, else uv by pip.
@@ -117,6 +120,11 @@ transitions: $(READY) ## more than 10,000 changes from one spec to another; minu
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models
 	$(PY) -m archipelago.operator.crd > $(CRD).new && mv $(CRD).new $(CRD)
 	$(PY) -m archipelago.operator.reference > $(PAGE).new && mv $(PAGE).new $(PAGE)
+
+.PHONY: monitoring
+monitoring: $(READY) ## write the alert rules and the Grafana dashboard anew
+	$(PY) -m archipelago.operator.alerts deploy
+	$(PY) -m archipelago.operator.dashboard > $(DASHBOARD).new && mv $(DASHBOARD).new $(DASHBOARD)
 
 .PHONY: image
 image: $(READY) ## the operator's image, from wheels compared with their pinned hashes (needs Docker)

@@ -24,8 +24,8 @@ from archipelago.operator.actions import (
 )
 from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
 from archipelago.operator.livedecide import has_waited_enough, may_step
-from archipelago.operator.liveplans import Asking, LivePlans
 from archipelago.operator.livejobs import lost_islands
+from archipelago.operator.liveplans import Asking, LivePlans
 from archipelago.operator.manifests import TABLE_BYTES, Key, status_manifest, table_name
 from archipelago.operator.observe import Observation, SeenPlan
 from archipelago.operator.reconcile import decide

@@ -12,7 +12,7 @@ from archipelago.operator.nodenames import names
 from archipelago.planner.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from archipelago.operator.claims import Claimant
     from archipelago.operator.fleet import Fleet
@@ -54,12 +54,19 @@ class Around:
         self._watched = watched
         self._resolved: dict[Key, _Resolved] = {}
 
+    def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
+        """All plans there are: of two that select a node, the older one has it."""
+        self._fleet.plans({plan.key: _claimant(plan) for plan in plans if plan is not None})
+
     def dress(self, seen: Observation, state: State) -> Observation:
         """The same observation with what its plan's pools, pods and traffic are now."""
         plan = seen.plan
-        if plan is None or not plan.is_live:
+        if plan is None:
             return seen
-        wanted = claimant(plan.key, plan.uid, plan.created, plan.spec)
+        wanted = _claimant(plan)
+        self._fleet.see_plan(plan.key, wanted)
+        if not plan.is_live:
+            return seen
         live = Live(
             pods=self._fleet.island_pods(plan.key),
             traffic=self._watched.traffic(plan.key),
@@ -73,6 +80,7 @@ class Around:
     def forget(self, key: Key) -> None:
         """The plan is gone."""
         self._resolved.pop(key, None)
+        self._fleet.drop_plan(key)
         self._watched.forget(key)
 
     def _with_nodes(
@@ -82,12 +90,13 @@ class Around:
         inventory = self._fleet.inventory(wanted)
         if inventory is None:
             return replace(plan, live=replace(live, listed=False))
-        found = self._found(plan, inventory)
-        under = (
-            {node for island in table.islands.values() for node in island.nodes} if table else ()
-        )
-        live = replace(live, lost=self._fleet.lost(under), names=found.names)
-        return replace(plan.with_nodes(found.found), live=live)
+        under = [node for i in table.islands.values() for node in i.nodes] if table else []
+        live = replace(live, lost=self._fleet.lost(under))
+        try:
+            found = self._found(plan, inventory)
+        except SpecError as error:
+            return replace(plan, live=replace(live, refusal=_refusal(error)))
+        return replace(plan.with_nodes(found.found), live=replace(live, names=found.names))
 
     def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
         """Made anew where the spec or the inventory is another one."""
@@ -97,6 +106,10 @@ class Around:
             known = _Resolved(plan.spec, inventory, found, names(found, inventory))
             self._resolved[plan.key] = known
         return known
+
+
+def _claimant(plan: SeenPlan) -> Claimant | None:
+    return claimant(plan.key, plan.uid, plan.created, plan.spec)
 
 
 def _refusal(error: SpecError) -> Finding:

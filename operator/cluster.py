@@ -44,6 +44,9 @@ STATUS_MANAGER = "archipelago-status"
 APPLY = "application/apply-patch+yaml"
 TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 PAGE = 50  # objects of one list request: a table may have 900 KiB
+LARGE_PAGE = 500  # nodes and pods have about 10 kB
+NOT_OVER = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector of pods: one that is over holds nothing, and its object may stay for weeks."""
 
 
 class Cluster(Protocol):
@@ -187,6 +190,18 @@ class ApiCluster:
         async for page in self.pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
             yield page
 
+    async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
+        """See ``nodelists.NodeSource``."""
+        async for page in self.pages("/api/v1/nodes", {}, LARGE_PAGE):
+            yield page
+
+    async def pods(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """See ``nodelists.NodeSource``."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        query = {"fieldSelector": NOT_OVER}
+        async for page in self.pages(f"/api/v1{where}/pods", query, LARGE_PAGE):
+            yield page
+
     async def may(self, right: Right, namespace: str | None) -> bool:
         """See ``Access``. Every authenticated user may ask this."""
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -205,12 +220,15 @@ class ApiCluster:
         query = {"fieldManager": manager, "force": "true"}
         return await self._send("PATCH", path, query, manifest, APPLY)
 
-    async def pages(self, path: str, query: Mapping[str, str]) -> AsyncIterator[Mapping[str, Any]]:
-        """List anything, page by page."""
-        page = await self._send("GET", path, {**query, "limit": str(PAGE)})
+    async def pages(
+        self, path: str, query: Mapping[str, str], objects: int = PAGE
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """List anything, page by page of so many objects."""
+        query = {**query, "limit": str(objects)}
+        page = await self._send("GET", path, query)
         yield page
         while token := page["metadata"].get("continue"):
-            page = await self._send("GET", path, {**query, "limit": str(PAGE), "continue": token})
+            page = await self._send("GET", path, {**query, "continue": token})
             yield page
 
     async def _send(

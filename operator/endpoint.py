@@ -16,7 +16,7 @@ from aiohttp import web
 
 from archipelago.operator import clock
 from archipelago.operator.errors import SettingsError
-from archipelago.operator.watch import KINDS
+from archipelago.operator.watch import INVENTORY, KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -73,11 +73,16 @@ class Health:
         self._lag = lag
         self._metrics = metrics
         self._others: list[Callable[[], list[str]]] = []
+        self._shown: list[Callable[[], None]] = []
         self.listed = False
 
     def ask(self, findings: Callable[[], list[str]]) -> None:
         """Ask for findings there, too."""
         self._others.append(findings)
+
+    def show(self, refresh: Callable[[], None]) -> None:
+        """Have metrics brought up to date before they are read."""
+        self._shown.append(refresh)
 
     def not_alive(self) -> list[str]:
         """Reasons to restart the process."""
@@ -91,10 +96,12 @@ class Health:
             findings += others()
         if not self.listed:
             findings.append("the first list is not complete")
-        for kind in KINDS:
+        for kind in (*KINDS, *INVENTORY):
             if self._streams.failing_for(kind) > LONGEST_FAILURE:
                 findings.append(f"{kind}: failing for {self._streams.failing_for(kind):.0f} s")
             elif not self._streams.has_answered(kind):
+                if kind in INVENTORY:
+                    continue  # not wanted, or not allowed, which is said elsewhere
                 # The first list goes another way: an update of the deployment must not pass yet.
                 findings.append(f"{kind}: not watched yet")
             elif self._streams.age(kind) > OLDEST_ANSWER:
@@ -106,8 +113,10 @@ class Health:
 
     def metrics(self) -> bytes:
         """The metrics as of now."""
-        for kind in KINDS:
+        for kind in (*KINDS, *filter(self._streams.has_answered, INVENTORY)):
             self._metrics.stream_age.labels(kind).set(self._streams.age(kind))
+        for refresh in self._shown:
+            refresh()
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
         self._metrics.tasks.set(len(asyncio.all_tasks()))

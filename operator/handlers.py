@@ -1,4 +1,4 @@
-"""Every kopf decorator of the operator; each body is one call.
+"""Every kopf handler of the operator; each body is one call.
 
 Only ``on.event`` handlers: they never patch, add no finalizer and no annotation, and keep nothing
 per object. What they see goes to the feed; what to do about it is not decided here.
@@ -13,44 +13,64 @@ from typing import TYPE_CHECKING, Any
 
 import kopf
 
+from archipelago.operator.cluster import NOT_OVER
 from archipelago.operator.manifests import GROUP, PLURAL, SELECTOR, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-REGISTRY = kopf.OperatorRegistry()
 STREAM = "watcher for "  # kopf's name of a task that lists and watches
 
 
-@kopf.on.login(registry=REGISTRY)
 async def login(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
     """Say how to reach the API server."""
     return await memo.feed.login(settings)
 
 
-@kopf.on.startup(registry=REGISTRY)
 async def startup(memo: kopf.Memo, settings: kopf.OperatorSettings, **_: Any) -> None:  # noqa: ANN401
     """Set kopf up."""
     configure(settings, memo.silence)
 
 
-@kopf.on.cleanup(registry=REGISTRY)
 async def cleanup(memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
     """One watch has ended, or all are to: leave nothing behind that kopf would wait for."""
     await end_streams()
     memo.stop.set()
 
 
-@kopf.on.event(GROUP, VERSION, PLURAL, registry=REGISTRY)
 async def plan_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
     """A ServingPlan is there, changed or is gone."""
     memo.feed.plan(event)
 
 
-@kopf.on.event("", "v1", "configmaps", registry=REGISTRY)
 async def table_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
     """A ConfigMap with our label is there, changed or is gone (or lost the label)."""
     memo.feed.table(event)
+
+
+async def node_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
+    """A node is there, has reported or is gone."""
+    memo.feed.node(event)
+
+
+async def pod_event(event: Any, memo: kopf.Memo, **_: Any) -> None:  # noqa: ANN401
+    """A pod, most probably one that does not matter here, is there, changed or is gone or over."""
+    memo.feed.pod(event)
+
+
+def registry(kinds: Collection[str]) -> kopf.OperatorRegistry:
+    """The handlers, those of ``nodes`` and ``pods`` only where these are to be watched."""
+    found = kopf.OperatorRegistry()
+    kopf.on.login(registry=found)(login)
+    kopf.on.startup(registry=found)(startup)
+    kopf.on.cleanup(registry=found)(cleanup)
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=found)(plan_event)
+    kopf.on.event("", "v1", "configmaps", registry=found)(table_event)
+    if "nodes" in kinds:
+        kopf.on.event("", "v1", "nodes", registry=found)(node_event)
+    if "pods" in kinds:
+        kopf.on.event("", "v1", "pods", registry=found)(pod_event)
+    return found
 
 
 async def end_streams() -> None:
@@ -89,6 +109,9 @@ def configure(settings: kopf.OperatorSettings, silence: float) -> None:
     watching.reconnect_backoff = 1.5
     watching.chunk_size = 500
     watching.label_selectors["", "v1", "configmaps"] = SELECTOR
+    watching.field_selectors["", "v1", "pods"] = NOT_OVER
+    # The task of an object lives on for so long with its last event: of 5,000 nodes that is much.
+    settings.queueing.idle_timeout = 0.5
     settings.scanning.disabled = True  # no right to watch namespaces or definitions is needed
     settings.posting.enabled = False  # events are told by events.py
     settings.posting.loggers = False

@@ -1,4 +1,4 @@
-"""``kubectl splan status`` and ``doctor``: read the cluster as its user, and print what it says.
+"""What ``kubectl splan status``, ``watch`` and ``doctor`` say: the cluster, read as its user.
 
 Nothing is ever written. Requests go out with the rights of the user's kubeconfig, one after the
 other; what may not be read is said and not guessed.
@@ -7,6 +7,7 @@ other; what may not be read is said and not guessed.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -23,7 +24,8 @@ from archipelago.operator.observe import SeenPlan, SeenTable
 from archipelago.operator.sharding import SHARD_KEY
 from archipelago.planner.canonical import canonical
 from archipelago.planner.commands.files import write_document
-from archipelago.planner.errors import InputError
+from archipelago.planner.errors import InputError, PlanFileError
+from archipelago.planner.shards import assemble
 from archipelago.planner.terminal import console, grid, paragraph
 from archipelago.planner.text import safe
 
@@ -56,7 +58,7 @@ class Where:
 
 
 @asynccontextmanager
-async def _connected(where: Where) -> AsyncIterator[tuple[ApiCluster, str]]:
+async def connected(where: Where) -> AsyncIterator[tuple[ApiCluster, str]]:
     """The cluster and the namespace that is meant."""
     logging.getLogger().addHandler(logging.NullHandler())  # the client's warnings are ours to say
     api, default = await ApiCluster.connect_as_user(where.context)
@@ -81,13 +83,35 @@ def status(name: str, where: Where, form: str) -> int:
 
 
 async def _read_plan(name: str, where: Where) -> Mapping[str, Any]:
-    async with _connected(where) as (api, namespace):
-        try:
-            return await api.read(_plans(namespace) + f"/{name}")
-        except NotFound:
-            raise InputError(
-                f"no ServingPlan {name} in namespace {namespace}; `kubectl get splan -A` lists all"
-            ) from None
+    async with connected(where) as (api, namespace):
+        return await plan_body(api, namespace, name)
+
+
+async def plan_body(api: ApiCluster, namespace: str, name: str) -> Mapping[str, Any]:
+    """The plan as the API server has it.
+
+    Raises:
+        InputError: there is none of that name.
+    """
+    try:
+        return await api.read(_plans(namespace) + f"/{name}")
+    except NotFound:
+        raise InputError(
+            f"no ServingPlan {name} in namespace {namespace}; `kubectl get splan -A` lists all"
+        ) from None
+
+
+async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The content of the plan's stored table, whole; None where it cannot be read as one."""
+    pointer = await _table(api, body)
+    if pointer is None:
+        return None
+    try:
+        table = json.loads((pointer.get("data") or {}).get(TABLE_KEY, ""))
+        content = assemble(table, (await _shards(api, pointer)).__getitem__)["content"]
+    except (ValueError, KeyError, PlanFileError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def status_document(seen: SeenPlan) -> Document:
@@ -170,13 +194,13 @@ def _show_status(out: Console, seen: SeenPlan) -> None:
 
 
 def _condition_cells(item: Condition) -> tuple[str, ...]:
-    age = datetime.now(UTC) - item.last_transition_time
-    return str(item.type), str(item.status), str(item.reason), _age(age.total_seconds()), safe(
+    since = datetime.now(UTC) - item.last_transition_time
+    return str(item.type), str(item.status), str(item.reason), age(since.total_seconds()), safe(
         item.message
     )  # fmt: skip
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     """As kubectl writes ages: 45s, 12m, 5h, 3d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
@@ -214,7 +238,7 @@ def _show_checks(out: Console, checks: list[Check]) -> None:
 
 
 async def _examined(where: Where) -> list[Check]:
-    async with _connected(where) as (api, namespace):
+    async with connected(where) as (api, namespace):
         version = await api.read("/version")
         checks = [Check("API server", Verdict.OK, f"Kubernetes {version.get('gitVersion')}")]
         checks.append(await _definition(api))

@@ -15,6 +15,7 @@ import numpy as np
 from archipelago.operator.failures import attempted
 from archipelago.operator.livedecision import Seen, chosen
 from archipelago.operator.livememory import Memory, recalled
+from archipelago.operator.liveplan import planned_anew
 from archipelago.operator.livequestion import Question, question_of
 from archipelago.operator.livereply import Answer, reply_of
 from archipelago.planner.livedemand.demand import Observed, observed
@@ -41,8 +42,14 @@ Reply: TypeAlias = dict[str, Any]
 
 
 def live_answer(request: Mapping[str, Any]) -> Reply:
-    """Decide about one window, or one loss, of one plan; what goes wrong has a reason."""
-    return attempted(lambda: {"live": reply_of(_answer(question_of(request["live"])))})
+    """Decide about one window, or one loss, of one plan, or plan it anew beside what runs.
+
+    What goes wrong has a reason.
+    """
+    asked = request["live"]
+    if asked.get("plan"):
+        return attempted(lambda: planned_anew(asked))
+    return attempted(lambda: {"live": reply_of(_answer(question_of(asked)))})
 
 
 def _answer(asked: Question) -> Answer:

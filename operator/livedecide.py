@@ -36,9 +36,12 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
         return ()
     if now.monotonic < live.retry_at:
         return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
-    if lost := lost_islands(plan, table):
-        return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
-    return _go_on(plan, state, now)
+    lost = lost_islands(plan, table)
+    if not lost:
+        return _go_on(plan, state, now)
+    if live.hurt.issuperset(lost):
+        return ()  # there is no table without them: another plan is on its way
+    return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
 
 
 def _is_to_be_stored(state: State) -> bool:

@@ -47,8 +47,11 @@ def live_job(
     return Job(plan.key, state.asking or "", {"live": question}, limit)
 
 
-def plan_job(plan: SeenPlan, table: SeenTable, content: Mapping[str, Any]) -> Job:
-    """Plan anew, beside what runs: the answer keeps what it can and says in which order."""
+def plan_job(plan: SeenPlan, table: SeenTable | None, content: Mapping[str, Any] | None) -> Job:
+    """Plan anew, beside what runs: the answer keeps what it can and says in which order.
+
+    ``content`` None: nothing runs.
+    """
     question = {**_standing(plan, table, content), "plan": True}
     return Job(plan.key, plan.inputs_hash, {"live": question}, time_limit(plan))
 
@@ -59,14 +62,16 @@ def lost_islands(plan: SeenPlan, table: SeenTable) -> list[str]:
     return sorted(name for name, island in table.islands.items() if lost & set(island.nodes))
 
 
-def _standing(plan: SeenPlan, table: SeenTable, content: Mapping[str, Any]) -> dict[str, Any]:
-    live = plan.live
+def _standing(
+    plan: SeenPlan, table: SeenTable | None, content: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    live, islands = plan.live, table.islands if table and content else {}
     return {
         "resource": plan.to_resource(),
         "content": content,
         "nodes": dict(live.names) if live else {},
-        "lost": lost_islands(plan, table),
-        "unready": sorted(live.unready(table.islands)) if live else [],
+        "lost": lost_islands(plan, table) if table and content else [],
+        "unready": sorted(live.unready(islands)) if live else [],
     }
 
 

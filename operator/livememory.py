@@ -15,6 +15,7 @@ import numpy as np
 
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.published import plan_of
+from archipelago.planner.replan.choice import MOST_GAIN
 from archipelago.planner.replan.facts import Act, Proposal, Reached, Rung, State, Trigger
 
 if TYPE_CHECKING:
@@ -134,13 +135,11 @@ def _stored(pending: Proposal | None, content: str | None) -> Document | None:
         "age": -pending.at,
         "trigger": pending.trigger.value,
         "rung": int(reached.rung),
-        "figures": [
-            reached.theta,
-            reached.low,
-            reached.gain,
-            reached.gain_low,
-            reached.disruption,
-        ],
+        "theta": reached.theta,
+        "low": reached.low,
+        "gain": min(reached.gain, MOST_GAIN),
+        "gainLow": min(reached.gain_low, MOST_GAIN),
+        "disruption": reached.disruption,
         "changed": sorted(reached.changed),
         "content": content,
     }
@@ -149,7 +148,11 @@ def _stored(pending: Proposal | None, content: str | None) -> Document | None:
 def _pending(document: Mapping[str, Any], age: float, problem: PlanningProblem) -> Proposal:
     reached = Reached(
         Rung(document["rung"]),
-        *document["figures"],
+        theta=document["theta"],
+        low=document["low"],
+        gain=document["gain"],
+        gain_low=document["gainLow"],
+        disruption=document["disruption"],
         changed=frozenset(document["changed"]),
         plan=plan_of(json.loads(document["content"]), problem),
     )

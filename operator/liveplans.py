@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from archipelago.operator.errors import Retryable
 from archipelago.operator.livedecide import is_as_written
 from archipelago.operator.livefacts import Ask
-from archipelago.operator.livejobs import live_job, plan_job
+from archipelago.operator.livejobs import live_job, lost_islands, plan_job
 from archipelago.operator.question import Job, planned_table
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ class LivePlans:
 
     async def question(self, plan: SeenPlan, table: SeenTable | None) -> Job:
         """To plan these inputs; of a live plan, beside what runs where something of it does."""
-        if not plan.is_live or table is None or not is_as_written(plan, table):
+        if not plan.is_live:
             return Job.of(plan)
-        content = await self._tables.content(plan, table)
-        return Job.of(plan) if content is None else plan_job(plan, table, json.loads(content))
+        stands = table is not None and is_as_written(plan, table)
+        content = await self._tables.content(plan, table) if table and stands else None
+        return plan_job(plan, table, json.loads(content) if content else None)
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.
@@ -69,6 +70,7 @@ class LivePlans:
         approved = plan.replanning.get("approve") or ""
         owed = table.inputs_hash != plan.inputs_hash
         live = state.live.with_question(kind, plan.inputs_hash, used, approved, owed=owed)
+        live = replace(live, hurt=frozenset(lost_islands(plan, table)))
         job = live_job(plan, table, json.loads(content), live, (kind, now.monotonic))
         (self._planner if kind is Ask.SOLVE else self._quick).ask(job)
         return replace(state, live=live)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from archipelago.operator.nodenames import to_generic
 from archipelago.operator.unknown import without_unknown
 from archipelago.operator.windowdoc import window_models
 from archipelago.planner.published import plan_of
@@ -60,12 +61,13 @@ def question_of(request: Mapping[str, Any]) -> Question:
         PlanFileError: the content is none, or one of another spec.
     """
     text, nodes = _text(request["resource"]), request["nodes"]
-    spec, problem = _problem(text)
+    spec, problem = resource_of(request["resource"])
+    problem = bare(problem)
     window = request["window"]
     return Question(
         spec=spec,
         problem=problem,
-        plan=_plan(_generic(request["content"], nodes), text),
+        plan=_plan(_generic(_content(request["content"]), json.dumps(nodes)), text),
         nodes=nodes,
         lost=frozenset(request["lost"]),
         unready=frozenset(request["unready"]),
@@ -106,6 +108,15 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
     )
 
 
+def resource_of(resource: Mapping[str, Any]) -> tuple[ServingPlanSpec, PlanningProblem]:
+    """The spec of a resource, and the problem that it states.
+
+    Raises:
+        SpecError: it breaks a rule.
+    """
+    return _problem(_text(resource))
+
+
 def _text(resource: Mapping[str, Any]) -> str:
     return json.dumps(resource, sort_keys=True)
 
@@ -114,14 +125,20 @@ def _text(resource: Mapping[str, Any]) -> str:
 def _problem(resource: str) -> tuple[ServingPlanSpec, PlanningProblem]:
     known, _ = without_unknown(json.loads(resource))
     loaded = load_resource(known)
-    return loaded.spec, bare(to_problem(loaded.metadata.name, loaded.spec))
+    return loaded.spec, to_problem(loaded.metadata.name, loaded.spec)
 
 
 @lru_cache(maxsize=KEPT)
 def _plan(content: str, resource: str) -> Plan:
-    return plan_of(json.loads(content), _problem(resource)[1])
+    return plan_of(json.loads(content), bare(_problem(resource)[1]))
 
 
-def _generic(content: str | dict[str, Any], nodes: Mapping[str, str]) -> str:
-    """The content with the planner's names of nodes."""
+def _content(content: str | Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else json.dumps(content)
+
+
+@lru_cache(maxsize=KEPT)
+def _generic(content: str, nodes: str) -> str:
+    """The content with the planner's names of nodes; those that are not the plan's keep theirs."""
+    names = json.loads(nodes)
+    return json.dumps(to_generic(json.loads(content), names).content) if names else content

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from archipelago.operator.latency import largest_ttft
 from archipelago.operator.livememory import remembered
+from archipelago.operator.nodenames import to_real
 from archipelago.operator.summary import decimal, summary
 from archipelago.planner.canonical import canonical_bytes
 from archipelago.planner.errors import CheckError
-from archipelago.planner.replan.facts import Rung, Trigger
+from archipelago.planner.replan.facts import Rung
 from archipelago.planner.table import routing_content, validate_content
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from archipelago.planner.problem import PlanningProblem
     from archipelago.planner.replan.facts import Decision, Proposal, Reached
     from archipelago.planner.replan.rollout import Step
+    from archipelago.planner.spec import ServingPlanSpec
 
 Document: TypeAlias = dict[str, Any]
 DONE: Final = {
@@ -67,8 +69,8 @@ def reply_of(answer: Answer) -> Document:
         "steps": [_step(answer.asked, step) for step in answer.steps],
         "summary": _summary(answer),
         "message": _message(answer),
-        "headroom": _figure(now and now.theta),
-        "headroomLow": _figure(now and now.low),
+        "headroom": _figure(None if now is None else now.theta),
+        "headroomLow": _figure(None if now is None else now.low),
         "regret": _figure(decision.regret),
         "degraded": _figure(decision.degraded),
         "rungs": [_rung(reached) for reached in decision.reached],
@@ -80,13 +82,22 @@ def reply_of(answer: Answer) -> Document:
     }
 
 
-def table_text(asked: Question, plan: Plan, *, generic: bool = False) -> str:
-    """The content of a plan's table as canonical JSON; ``generic``: with the planner's nodes.
+def table_text(asked: Question, plan: Plan) -> str:
+    """The content of a plan's table as canonical JSON, with the planner's names of nodes.
 
     Raises:
         CheckError: it is not a valid table.
     """
-    content = routing_content(asked.spec, plan)
+    return real_text(asked.spec, plan, {})
+
+
+def real_text(spec: ServingPlanSpec, plan: Plan, nodes: Mapping[str, str]) -> str:
+    """The content as canonical JSON, with the cluster's names of nodes.
+
+    Raises:
+        CheckError: it is not a valid table.
+    """
+    content = to_real(routing_content(spec, plan), nodes).content
     if findings := validate_content(content):
         raise CheckError(findings)
     return canonical_bytes(content).decode("ascii")
@@ -103,7 +114,7 @@ def _figure(value: float | None) -> str | None:
 
 def _step(asked: Question, step: Step) -> Document:
     return {
-        "content": table_text(asked, step.plan),
+        "content": real_text(asked.spec, step.plan, asked.nodes),
         "wait": step.wait.value,
         "islands": list(step.islands),
         "message": step.message,
@@ -177,7 +188,7 @@ def _summary(answer: Answer) -> Document:
 def _message(answer: Answer) -> str:
     """One sentence: what was done, what that changed, and what the rungs above would reach."""
     decision = answer.decision
-    if not decision.reached or decision.trigger is Trigger.REPAIR:
+    if not decision.reached:
         return decision.message
     by_rung = {reached.rung: reached for reached in decision.reached}
     keep, taken = by_rung[Rung.KEEP], by_rung.get(decision.rung, by_rung[Rung.KEEP])

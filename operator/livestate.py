@@ -27,7 +27,8 @@ class LiveState:
     """Memory of one live plan. Times are monotonic seconds.
 
     ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked,
-    ``owed``: whether the table that it is about answers others.
+    ``owed``: whether the table that it is about answers others. ``hurt``: the lost islands that a
+    repair was asked for last; where it had no answer to them, only a new plan has.
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
     table was stored. ``decision``: what the status says of the last change. ``approved``: the
@@ -37,6 +38,7 @@ class LiveState:
     asking: str | None = None
     inputs: str = ""
     owed: bool = False
+    hurt: frozenset[str] = frozenset()
     asked: int = 0
     memory: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     answered: float = -math.inf

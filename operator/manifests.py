@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from archipelago.planner import labels
 
 if TYPE_CHECKING:
     from archipelago.operator.observe import SeenPlan, SeenTable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 Manifest: TypeAlias = dict[str, Any]
 
-GROUP: Final = "archipelago.dev"
+GROUP: Final = labels.GROUP
 VERSION: Final = "v1alpha1"
 PLURAL: Final = "servingplans"
 KIND: Final = "ServingPlan"
@@ -26,7 +27,7 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 TABLE_KEY: Final = "table.json"
 TABLE_BYTES: Final = 900 * 1024  # planner.table.LIMIT, without importing numpy; more: shards
-PLAN_LABEL: Final = f"{GROUP}/plan"
+PLAN_LABEL: Final = labels.PLAN_LABEL
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "archipelago"
 SELECTOR: Final = f"{MANAGED_BY}={OURS}"
@@ -38,8 +39,7 @@ LIVE: Final = f"{GROUP}/live"
 # with it creates the object or fails with a conflict, but never changes one that exists.
 MUST_NOT_EXIST: Final = "1"
 
-NAME_LENGTH: Final = 63
-_HASH_LENGTH: Final = 8
+NAME_LENGTH: Final = labels.VALUE_LENGTH
 _SUFFIX: Final = "-routing"
 
 
@@ -80,22 +80,20 @@ def table_name(plan: str) -> str:
     or by cutting is made up for by a hash of the whole name, so two plans never meet in one.
     """
     whole = plan + _SUFFIX
-    if len(whole) <= NAME_LENGTH and "." not in plan and not _looks_hashed(plan):
+    if len(whole) <= NAME_LENGTH and "." not in plan and not labels.looks_hashed(plan):
         return whole
-    room = NAME_LENGTH - len(_SUFFIX) - _HASH_LENGTH - 1
-    return f"{_cut(plan.replace('.', '-'), room)}-{_digest(plan)}{_SUFFIX}"
+    room = NAME_LENGTH - len(_SUFFIX) - labels.HASH_LENGTH - 1
+    return f"{labels.cut(plan.replace('.', '-'), room)}-{labels.digest(plan)}{_SUFFIX}"
 
 
 def label_value(name: str) -> str:
     """``name`` where it fits a label value (63 characters), else cut and with a hash of it."""
-    return short_name(name, NAME_LENGTH)
+    return labels.label_value(name)
 
 
 def short_name(name: str, length: int) -> str:
     """``name`` where it is no longer, else cut and with a hash of it: never two names in one."""
-    if len(name) <= length and not _looks_hashed(name):
-        return name
-    return f"{_cut(name, length - _HASH_LENGTH - 1)}-{_digest(name)}"
+    return labels.short_name(name, length)
 
 
 def table_manifest(
@@ -187,19 +185,6 @@ def status_manifest(plan: SeenPlan, status: Status) -> Manifest:
 def timestamp(time: datetime) -> str:
     """RFC 3339 with whole seconds, as Kubernetes stores times."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _looks_hashed(name: str) -> bool:
-    """Whether an ordinary name could be mistaken for one that we made; it is hashed as well."""
-    return re.search(rf"-[0-9a-f]{{{_HASH_LENGTH}}}$", name) is not None
-
-
-def _cut(name: str, length: int) -> str:
-    return name[:length].rstrip("-.")
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def review_manifest(right: Right, namespace: str | None) -> Manifest:

@@ -109,6 +109,8 @@ class NodeBook:
         """When the next node will have stayed for long enough [s]; None: none is waiting."""
         if not self._unsettled:
             return None
+        if not all(self._is_settling(name, now) for name in self._unsettled):
+            return now
         times = (self._usable.next(now), self._serving.next(now))
         return min((when for when in times if when is not None), default=None)
 

@@ -23,7 +23,7 @@ FAMILIES: Final = {
     "plan_cost_dollars_per_hour": "Price of the islands",
     "plan_headroom": "Multiple of the observed demand that the table carries",
     "plan_headroom_low": "Lower end of the 90 % interval of the headroom",
-    "plan_regret": "What the best rung would gain, a share of what the table carries",
+    "plan_regret": "How far the table is below what the best rung would carry, a share of that",
     "plan_degraded_share": "Share of the demand that fits, while nothing restores safety",
     "plan_lost_islands": "Islands on lost nodes",
     "plan_proposal_pending": "1 where a change waits for approval",

@@ -1,7 +1,8 @@
 """``kubectl splan``: the program ``kubectl-splan``, which kubectl finds by its name.
 
-Commands that need no cluster are those of ``archipelago`` itself; ``status`` and ``doctor`` read
-the cluster with the user's own rights. As in ``planner/cli.py`` this module only declares: bodies
+Commands that need no cluster are those of ``archipelago`` itself; ``status``, ``watch`` and
+``doctor`` read the cluster with the user's own rights. ``archipelago watch`` is the same command,
+by an entry point in pyproject.toml. As in ``planner/cli.py`` this module only declares: bodies
 import what they need, so that help answers without the Kubernetes client.
 """
 
@@ -27,6 +28,11 @@ Exit codes:
   0  no check failed; warnings and what you may not read do not count
   1  the answer is no: a check failed
   2  the question cannot be answered: no cluster, or bad usage"""
+WATCH_CODES = """\b
+Exit codes:
+  0  the plan was served as it is written when it was shown last
+  1  the answer is no: it was not, or is gone
+  2  the question cannot be answered: no such plan, no cluster, no right to read it"""
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -50,6 +56,7 @@ def splan() -> None:
     \b
     kubectl splan plan -f plan.yaml         what would stand where, and how good that is
     kubectl splan status NAME               what the operator says of a plan
+    kubectl splan watch NAME                a plan at work, as it changes
     kubectl splan doctor                    what is wrong, and what to do about it
     """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
 
@@ -99,6 +106,35 @@ def doctor(
 
     where = inspection.Where(context, namespace, everywhere, operator_namespace)
     return inspection.examine(where, form)
+
+
+@splan.command(epilog=WATCH_CODES, short_help="A plan at work, as it changes.")
+@click.argument("name", metavar="NAME")
+@cluster
+@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How often the cluster is asked [s].",
+)
+@cli.output("table", "json")
+def watch(
+    name: str, *, namespace: str | None, context: str | None, once: bool, every: float, form: str
+) -> int:
+    """Show a plan's conditions, headroom, what each rung would reach, the last re-plan, islands.
+
+    On a terminal in place, until Ctrl-C; into a file or a pipe whenever something changes. The
+    headroom is that of the last decision that was more than to keep the table: what it is in every
+    window is a metric of the operator.
+    """
+    _require_client()
+    from archipelago.operator import livewatch  # noqa: PLC0415
+
+    where = livewatch.Where(context, namespace)
+    return livewatch.watch(name, where, form=form, every=every, once=once)
 
 
 def _require_client() -> None:

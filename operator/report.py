@@ -27,6 +27,9 @@ SEQUENCE: Final = "tableSequence"
 _NO_METRICS = Finding(
     Truth.UNKNOWN, Reason.NOT_CONFIGURED, "no metrics source is configured; the spec is planned for"
 )
+_FIRST_WINDOW = Finding(
+    Truth.UNKNOWN, Reason.SIGNAL_MISSING, "the first window of traffic is not over yet"
+)
 _COUNTED = Finding(Truth.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools")
 _ACTIVE = Finding(Truth.FALSE, Reason.ACTIVE, "the plan is kept up to date")
 _UNDER_WAY = Finding(Truth.UNKNOWN, Reason.PLANNING, "the planner is at work")
@@ -192,7 +195,14 @@ def _nodes(plan: SeenPlan) -> Finding:
 
 
 def _metrics(plan: SeenPlan) -> Finding:
-    return (plan.live.metrics if plan.live else None) or _NO_METRICS
+    """Before the first window is over, what was said by the process before this one."""
+    found = plan.live.metrics if plan.live else None
+    if found is not None or not plan.replanning.get("source"):
+        return found or _NO_METRICS
+    before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
+    if before is None or before.reason in (Reason.NOT_CONFIGURED, Reason.SOURCE_UNKNOWN):
+        return _FIRST_WINDOW
+    return Finding(before.status, before.reason, before.message)
 
 
 def _last_good(plan: SeenPlan, table: SeenTable | None) -> Finding:

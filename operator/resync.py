@@ -68,7 +68,7 @@ class Kind(Generic[S]):
 
 
 class Resync:
-    """Lists everything, then has every plan looked at."""
+    """Lists everything, then has every plan looked at. ``others``: lists what is not cached."""
 
     def __init__(
         self,
@@ -79,9 +79,11 @@ class Resync:
         look_again: Callable[[Key], None],
         random: Random,
         installed: Callable[[], Awaitable[None]],
+        others: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._cache = cache
         self._installed = installed
+        self._others = others
         self._outages = Outages()
         self._plans = Kind(
             cluster.plans, SeenPlan.from_body, cache.see_plan, cache.plans, lambda _plan: True
@@ -112,6 +114,8 @@ class Resync:
         for namespace in self._namespaces:
             gone += await self._plans.list(namespace)
             await self._tables.list(namespace)
+        if self._others is not None:
+            await self._others()
         for key in (*gone, *self._cache.plans.keys()):
             self._look_again(key)
 

@@ -24,7 +24,7 @@ _SHOWN: Final = 80
 """Characters of a bad answer that are shown: enough to know it, too few to carry a secret far."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One value of one series; labels sorted by name."""
 

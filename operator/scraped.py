@@ -56,11 +56,16 @@ class Latency:
 
 @dataclass(frozen=True)
 class Scraped:
-    """A window of one source. ``ttft`` of engines ends before the hand-over; None: not exported."""
+    """A window of one source; None: not exported.
+
+    ``ttft`` of engines ends before the hand-over. ``kv_use``: the largest share of a KV cache that
+    was in use at the end.
+    """
 
     window: Window
     ttft: Latency | None = None
     tpot: Latency | None = None
+    kv_use: float | None = None
 
 
 def scraped(scrapes: Sequence[Scrape], source: Source) -> Scraped:
@@ -98,7 +103,8 @@ def preferred(router: Scraped | None, engines: Scraped | None) -> Scraped:
     said = router.window
     faults = told_once((*said.faults, *grow))
     window = Window(said.flow, said.inputs, said.outputs, faults)
-    return Scraped(window, router.ttft or engines.ttft, engines.tpot or router.tpot)
+    kv_use = router.kv_use if engines.kv_use is None else engines.kv_use
+    return Scraped(window, router.ttft or engines.ttft, engines.tpot or router.tpot, kv_use)
 
 
 def _nothing(faults: Iterable[Fault]) -> Scraped:
@@ -129,7 +135,8 @@ def _counted(found: Found, source: Source, seconds: float, silent: tuple[Fault, 
     outputs = _lengths(found, source, Signal.OUTPUTS, faults)
     ttft = _latency(found, source, Signal.TTFT, _STARTS)
     tpot = _latency(found, source, Signal.TPOT, _ENDS)
-    return Scraped(Window(flow, inputs, outputs, told_once(faults)), ttft, tpot)
+    window = Window(flow, inputs, outputs, told_once(faults))
+    return Scraped(window, ttft, tpot, _largest(found, source, Signal.KV_USE))
 
 
 def _grown(found: Found, source: Source, signal: Signal, faults: list[Fault]) -> float:
@@ -153,6 +160,12 @@ def _changed(
         start += first if first is not None and isfinite(first) else 0.0
         faults += grown.faults
     return total, start
+
+
+def _largest(found: Found, source: Source, signal: Signal) -> float | None:
+    """The largest last value of a gauge; None where nobody has it."""
+    rows = [row for _, row in chosen_series(found, source, signal, tuple(Phase))]
+    return max((v for row in rows if (v := row[-1]) is not None and isfinite(v)), default=None)
 
 
 def _histograms(

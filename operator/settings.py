@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from archipelago.operator.errors import SettingsError
@@ -16,6 +17,10 @@ MEBIBYTE = 1 << 20
 TABLE_BYTES = 900 * 1024  # manifests.TABLE_BYTES
 LEAST_LIMIT = 1024  # bytes
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+OFF = "Off"
+_INVENTORY = ("Auto", OFF)
+_LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _T = TypeVar("_T")
 
@@ -35,6 +40,9 @@ class Settings:
     watch_silence_seconds: float = 70.0  # a watch that tells nothing for so long is begun anew
     table_limit_bytes: int = TABLE_BYTES  # a larger content is stored in shards of this size
     shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
+    inventory: str = "Auto"  # whether to look at nodes and pods; Off: at neither
+    node_selector: str = ""  # labels that a node must have before any plan may use it
+    sources: Path | None = None  # metric sources that plans may name, as YAML; see sources.py
     log_level: str = "INFO"
 
     @classmethod
@@ -73,8 +81,30 @@ class Settings:
             shard_grace_seconds=read(
                 "SHARD_GRACE_SECONDS", _real(0.1, 86400), "0.1..86400", default.shard_grace_seconds
             ),
+            inventory=read("INVENTORY", _inventory, ", ".join(_INVENTORY), default.inventory),
+            node_selector=read(
+                "NODE_SELECTOR", _selector, "label=value pairs separated by commas", ""
+            ),
+            sources=read("SOURCES", Path, "the path of a file", default.sources),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )
+
+    @property
+    def allowed_nodes(self) -> dict[str, str]:
+        """``node_selector`` by label; empty: any node may be used."""
+        return selector_of(self.node_selector)
+
+
+def selector_of(text: str) -> dict[str, str]:
+    """Labels and their values.
+
+    Raises:
+        ValueError: it is not of the form ``label=value,label=value``.
+    """
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not _LABEL.fullmatch(key) or not _VALUE.fullmatch(value) for key, _, value in pairs):
+        raise ValueError(text)
+    return {key: value for key, _, value in pairs}
 
 
 class _Reader:
@@ -118,6 +148,17 @@ def _level(text: str) -> str:
     if text.upper() not in _LEVELS:
         raise ValueError(text)
     return text.upper()
+
+
+def _inventory(text: str) -> str:
+    if text.title() not in _INVENTORY:
+        raise ValueError(text)
+    return text.title()
+
+
+def _selector(text: str) -> str:
+    selector_of(text)
+    return text
 
 
 def _namespaces(text: str) -> tuple[str, ...]:

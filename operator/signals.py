@@ -33,6 +33,7 @@ class Signal(StrEnum):
     OUTPUTS = "outputs"
     TTFT = "ttft"
     TPOT = "tpot"
+    KV_USE = "kv_use"
 
 
 NEEDED = frozenset({Signal.RUNNING, Signal.INPUTS, Signal.OUTPUTS})

@@ -184,7 +184,7 @@ class LastDecisionStatus(StatusObject):
     )
     regret: Figure | None = Field(
         default=None,
-        description="What the best rung would have gained over Keep, a share of what it carries.",
+        description="How far the table was below what the best rung would carry, a share of that.",
     )
     message: str = Field(
         max_length=MESSAGE_LENGTH, description="What was decided and why, in one sentence."

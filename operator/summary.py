@@ -49,3 +49,17 @@ def gap(plan: Plan) -> float:
 
 def _has_target(model: Any) -> bool:  # noqa: ANN401  # a model of the spec
     return model.slo is not None and any(model.slo.model_dump().values())
+
+
+def described(plan: Plan) -> str:
+    """One sentence about a plan for people."""
+    unit = "req/s" if plan.objective.value == "throughput" else "times the stated rates"
+    least = plan.objective.value == "cost"
+    price = f" for ${plan.cost_per_hour}/h" if least else ""
+    best = "above the least possible cost" if least else "below the best possible"
+    proof = plan.certificate
+    limit = "" if proof.complete else f" (stopped early: {proof.reason})"
+    return (
+        f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}{price}, "
+        f"at most {100 * gap(plan):.4f} % {best}{limit}"
+    )

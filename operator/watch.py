@@ -21,21 +21,26 @@ import kopf
 from archipelago.operator.cluster import KUBECONFIG
 from archipelago.operator.credentials import Pace, server_of_pod
 from archipelago.operator.errors import OperatorError
-from archipelago.operator.handlers import REGISTRY
+from archipelago.operator.handlers import registry
 from archipelago.operator.manifests import PLURAL, Key
+from archipelago.operator.nodefacts import read_versioned
 from archipelago.operator.observe import SeenPlan, seen_map
 from archipelago.operator.outages import Outages
+from archipelago.operator.podfacts import read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
     from random import Random
     from types import SimpleNamespace
 
     from archipelago.operator.cache import Cache
+    from archipelago.operator.fleet import Fleet
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.settings import Settings
 
 KINDS: Final = (PLURAL, "configmaps")
+INVENTORY: Final = ("nodes", "pods")
+"""Watched beside the others where it is wanted and allowed."""
 MOST_FAILURES: Final = 10
 FAILURE_WINDOW: Final = 600.0
 FIRST_PAUSE: Final = 1.0  # s, doubled with each start that got no answer
@@ -85,6 +90,11 @@ class Streams:
         since = self._failing.get(kind)
         return 0.0 if since is None else self._clock() - since
 
+    def ended(self, kind: str) -> None:
+        """That kind is not watched any more, so that it cannot fail either."""
+        self._answered.pop(kind, None)
+        self._failing.pop(kind, None)
+
     def last_answer(self) -> float:
         """When any kind was last answered [monotonic s]; minus infinity: never."""
         return max(self._answered.values(), default=float("-inf"))
@@ -99,6 +109,7 @@ class Feed:
         look_again: Callable[[Key], None],
         streams: Streams,
         loop: asyncio.AbstractEventLoop,
+        fleet: Fleet,
         *,
         on_refusal: Callable[[], None],
         on_gap: Callable[[], None],
@@ -107,6 +118,8 @@ class Feed:
         self._look_again = look_again
         self._streams = streams
         self._loop = loop
+        self._fleet = fleet
+        self._pods: set[str] = set()  # uids that were told; of kopf's thread alone
         self._on_refusal = on_refusal
         self._on_gap = on_gap
         self._pace = Pace(streams.last_answer)
@@ -126,6 +139,26 @@ class Feed:
             self._hand_over(self._cache.drop_table, seen.key, seen.uid)
         else:
             self._hand_over(self._cache.see_table, seen)
+
+    def node(self, event: dict[str, Any]) -> None:
+        """A node, read here and now: of 7 kB a few facts go on."""
+        node, version = read_versioned(event["object"])
+        if event["type"] == "DELETED":
+            self._loop.call_soon_threadsafe(self._fleet.drop_node, node.name, version)
+        else:
+            self._loop.call_soon_threadsafe(self._fleet.see_node, node, version)
+
+    def pod(self, event: dict[str, Any]) -> None:
+        """A pod; nothing is told of one that has no GPUs and is no plan's."""
+        meta = event["object"]["metadata"]
+        pod = None if event["type"] == "DELETED" else read_pod(event["object"])
+        if pod is not None:
+            self._pods.add(pod.uid)
+            self._loop.call_soon_threadsafe(self._fleet.see_pod, pod)
+        elif meta["uid"] in self._pods:
+            self._pods.discard(meta["uid"])
+            version = int(meta["resourceVersion"])
+            self._loop.call_soon_threadsafe(self._fleet.drop_pod, meta["uid"], version)
 
     async def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
         """Credentials of KUBECONFIG or else of the pod, in a session that we can watch.
@@ -171,7 +204,10 @@ class Feed:
 
 
 class Watch:
-    """Starts kopf again whenever it ends, until told to stop."""
+    """Starts kopf again whenever it ends, until told to stop.
+
+    ``beside``: which of ``INVENTORY`` to watch, asked at each start.
+    """
 
     def __init__(
         self,
@@ -180,12 +216,15 @@ class Watch:
         settings: Settings,
         metrics: Metrics,
         installed: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        beside: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._feed = feed
         self._streams = streams
         self._settings = settings
         self._metrics = metrics
         self._installed = installed
+        self._beside = beside
         self._stop = threading.Event()
         self._stopping = asyncio.Event()
         self._stop_kopf = threading.Event()
@@ -194,6 +233,10 @@ class Watch:
         """End the thread; ``run`` then returns."""
         self._stop.set()
         self._stopping.set()
+        self._stop_kopf.set()
+
+    def again(self) -> None:
+        """End the watches; they are started again with the kinds that are wanted then."""
         self._stop_kopf.set()
 
     async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
@@ -236,8 +279,12 @@ class Watch:
         self._stop_kopf = stop = threading.Event()
         if self._stop.is_set():
             return
+        beside = self._beside()
+        for kind in INVENTORY:
+            if kind not in beside:
+                self._streams.ended(kind)
         kopf.run(
-            registry=REGISTRY,
+            registry=registry(beside),
             memo=kopf.Memo(
                 feed=self._feed, stop=stop, silence=self._settings.watch_silence_seconds
             ),
@@ -306,4 +353,4 @@ def _trace(
 def _kind(path: str) -> str | None:
     """The kind that a request lists or watches; None for what kopf asks besides."""
     kind = path.rsplit("/", 1)[-1]
-    return kind if kind in KINDS else None
+    return kind if kind in (*KINDS, *INVENTORY) else None

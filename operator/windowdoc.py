@@ -44,6 +44,7 @@ def to_document(seen: Scraped) -> Document:
         ],
         "ttft": _latency(seen.ttft),
         "tpot": _latency(seen.tpot),
+        "kvUse": _maybe(seen.kv_use),
     }
 
 
@@ -59,7 +60,12 @@ def from_document(document: Document) -> Scraped:
         tuple(_read_buckets(one) for one in document["outputs"]),
         tuple(Fault(Reason(f["reason"]), f["where"], f["detail"]) for f in document["faults"]),
     )
-    return Scraped(window, _read_latency(document["ttft"]), _read_latency(document["tpot"]))
+    return Scraped(
+        window,
+        _read_latency(document["ttft"]),
+        _read_latency(document["tpot"]),
+        _float_or_none(document["kvUse"]),
+    )
 
 
 def _flow(seen: Flow) -> Document:

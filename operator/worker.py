@@ -67,7 +67,7 @@ def _answer(document: Mapping[str, Any]) -> Reply:
 def _plan(wanted: ServingPlanResource) -> Reply:
     from archipelago.operator.failures import failed  # noqa: PLC0415
     from archipelago.operator.latency import largest_ttft  # noqa: PLC0415
-    from archipelago.operator.summary import summary  # noqa: PLC0415
+    from archipelago.operator.summary import described, summary  # noqa: PLC0415
     from archipelago.planner.errors import SpecError  # noqa: PLC0415
     from archipelago.planner.plan import Infeasible  # noqa: PLC0415
     from archipelago.planner.spec import to_problem  # noqa: PLC0415
@@ -84,7 +84,7 @@ def _plan(wanted: ServingPlanResource) -> Reply:
     return {
         "planned": {
             "summary": summary(wanted.spec, outcome.plan, largest_ttft(problem, outcome.plan)),
-            "message": _describe(outcome.plan),
+            "message": described(outcome.plan),
             "seconds": outcome.seconds,
             "content": content,
         }
@@ -107,21 +107,6 @@ def checked_content(spec: ServingPlanSpec, plan: Plan) -> str:
     if findings:
         raise CheckError(findings)
     return canonical_bytes(content).decode("ascii")
-
-
-def _describe(plan: Plan) -> str:
-    from archipelago.operator.summary import decimal, gap  # noqa: PLC0415
-
-    unit = "req/s" if plan.objective.value == "throughput" else "times the stated rates"
-    least = plan.objective.value == "cost"
-    price = f" for ${plan.cost_per_hour}/h" if least else ""
-    best = "above the least possible cost" if least else "below the best possible"
-    proof = plan.certificate
-    limit = "" if proof.complete else f" (stopped early: {proof.reason})"
-    return (
-        f"{len(plan.islands)} islands sustain {decimal(plan.theta)} {unit}{price}, "
-        f"at most {100 * gap(plan):.4f} % {best}{limit}"
-    )
 
 
 def _unknown(error: SpecError) -> Reason:

@@ -18,8 +18,11 @@ from archipelago.planner.text import safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from importlib.metadata import EntryPoints
 
 DONE, NO, UNUSABLE = 0, 1, 2
+ADDED = "archipelago.commands"
+"""Group of the entry points by which commands are added."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
 
@@ -109,8 +112,33 @@ class Pipeline(click.Group):
         return status
 
 
+class Extensible(Pipeline):
+    """With the commands that other installed parts add, by entry points of ``ADDED``.
+
+    So a command that needs a cluster stands beside the others, and nothing here knows of clusters.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, ours and theirs."""
+        return sorted({*super().list_commands(ctx), *(point.name for point in _added())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Ours of that name, else theirs."""
+        ours = super().get_command(ctx, cmd_name)
+        if ours is not None:
+            return ours
+        command = next((point.load() for point in _added() if point.name == cmd_name), None)
+        return command if isinstance(command, click.Command) else None
+
+
+def _added() -> EntryPoints:
+    from importlib.metadata import entry_points
+
+    return entry_points(group=ADDED)
+
+
 @click.group(
-    cls=Pipeline,
+    cls=Extensible,
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -390,6 +418,55 @@ def validate(data: str, names: tuple[str, ...], page: str | None, form: str, qui
     from archipelago.planner.commands import validate as command
 
     return command.run(data, names, form, page, quiet)
+
+
+@cli.command(epilog=EXIT_CODES, short_help="Write one workload per island, for kubectl apply.")
+@click.argument("path", metavar="FILE")
+@click.option(
+    "--pod-template",
+    "templates",
+    multiple=True,
+    required=True,
+    metavar="[MODEL=]FILE",
+    help="Pod that serves a model: PodTemplate, Pod, or its metadata and spec. Repeatable.",
+)
+@click.option(
+    "--table",
+    metavar="FILE",
+    help="Routing table whose islands are meant: the operator's ConfigMap, or what is in it.",
+)
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace of the workloads.")
+@click.option(
+    "--engine",
+    type=click.Choice(("vllm", "sglang", "env")),
+    help="Whose arguments say the parallelism, instead of models[].engine.metrics; env: none, "
+    "variables ARCHIPELAGO_... alone.",
+)
+@click.option(
+    "--select",
+    "selectors",
+    multiple=True,
+    metavar="POOL:LABEL=VALUE",
+    help="Label of the nodes of a pool that states its count. Repeatable.",
+)
+def render(
+    path: str,
+    *,
+    templates: tuple[str, ...],
+    table: str | None,
+    namespace: str | None,
+    engine: str | None,
+    selectors: tuple[str, ...],
+) -> int:
+    """Write a Deployment for each island, a LeaderWorkerSet where it has several nodes.
+
+    FILE is a plan file, or a ServingPlan beside --table. The pods get the labels by which the
+    operator knows an island, its GPUs, its parallelism, and the nodes where the table names them.
+    Equal inputs give equal bytes: pipe them to `kubectl apply -f -`.
+    """
+    from archipelago.planner.commands import render as command
+
+    return command.run(path, command.Asked(templates, table, namespace, engine, selectors))
 
 
 @cli.group(epilog=EXIT_CODES)

@@ -44,16 +44,19 @@ ROUNDING: Final = 1e-9
 """Share of requests below which nothing is missing but rounding."""
 
 
-def plan_of(content: Document, problem: PlanningProblem) -> Plan:
+def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) -> Plan:
     """The plan behind a routing content: its groups, islands and routes, with nothing promised.
 
     Theta, throughput, rates and the certificate are 0. Names of nodes are those of the content.
     Written again (``table.routing_content``) it gives the same content, byte for byte.
 
+    ``of_it``: whether the content must be one of this problem; else it may have models, pools and
+    ranges that the problem has no longer, of which nothing but their names is known.
+
     Raises:
         PlanFileError: it is no content, or one of another spec; the message names the place.
     """
-    if findings := validate_content(content) or [*_strangers(content, problem)]:
+    if findings := validate_content(content) or [*_strangers(content, problem, of_it=of_it)]:
         raise PlanFileError("; ".join(findings))
     models = {model.name: model for model in problem.models}
     listed = {island["name"]: island for island in content["islands"]}
@@ -68,12 +71,14 @@ def plan_of(content: Document, problem: PlanningProblem) -> Plan:
         certificate=NOTHING_SAID,
         cost_per_hour=Decimal(0),
         groups=tuple(
-            _group(group, listed[group["members"][0]], models[group["model"]])
+            _group(group, listed[group["members"][0]], models.get(group["model"]))
             for group in content["groups"]
         ),
         islands=tuple(Island(n, home[n], tuple(i["nodes"])) for n, i in listed.items()),
         routes=tuple(
-            route for model in content["models"] for route in _routes(model, models[model["name"]])
+            route
+            for model in content["models"]
+            for route in _routes(model, models.get(model["name"]))
         ),
         unservable=(),
         exclusions=(),
@@ -94,11 +99,21 @@ def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
     )
 
 
-def _strangers(content: Document, problem: PlanningProblem) -> Iterator[str]:
-    """Models, pools, phases and ranges that the problem does not have, and mixed-up groups."""
+def _strangers(content: Document, problem: PlanningProblem, *, of_it: bool) -> Iterator[str]:
+    """Mixed-up groups; and models, pools, phases and ranges that the problem does not have."""
+    listed = {island["name"]: island for island in content["islands"]}
+    for group in content["groups"]:
+        kinds = Counter(_kind(listed[name]) for name in group["members"])
+        if len(kinds) > 1:
+            place = f"content.groups[name={group['name']}].members"
+            yield f"{place}: {len(kinds)} kinds of islands; those of a group are alike"
+    if of_it:
+        yield from _unknown(content, problem)
+
+
+def _unknown(content: Document, problem: PlanningProblem) -> Iterator[str]:
     models = {model.name: model for model in problem.models}
     pools = {pool.name for pool in problem.pools}
-    listed = {island["name"]: island for island in content["islands"]}
     for group in content["groups"]:
         place = f"content.groups[name={group['name']}]"
         model = models.get(group["model"])
@@ -106,9 +121,6 @@ def _strangers(content: Document, problem: PlanningProblem) -> Iterator[str]:
             yield f"{place}.model: {group['model']!r} is not a model of the spec"
         elif group["phase"] not in model.phases:
             yield f"{place}.phase: {group['phase']} does not serve {model.name} in the spec"
-        kinds = Counter(_kind(listed[name]) for name in group["members"])
-        if len(kinds) > 1:
-            yield f"{place}.members: {len(kinds)} kinds of islands; those of a group are alike"
     for island in content["islands"]:
         for name in island["pool"].split("+") if island.get("parts") else [island["pool"]]:
             if name not in pools:
@@ -137,20 +149,20 @@ def _kind(island: dict[str, Any]) -> tuple[object, ...]:
     return island["pool"], island["gpus"], island["maxBatch"], split, parts
 
 
-def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand) -> Group:
+def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | None) -> Group:
     """A group like any of its islands, without rates."""
     phase = Phase(group["phase"])
     parts = (Part(p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
     return Group(
         name=group["name"],
-        model=model.name,
+        model=group["model"],
         pool=island["pool"],
         phase=phase,
         gpus=island["gpus"],
         parallelism=Parallelism(**{key: island["parallelism"][key] for key in _DEGREES}),
         max_batch=island["maxBatch"],
         islands=len(group["members"]),
-        rates=(0.0,) * len(model.ranges),
+        rates=(0.0,) * (len(model.ranges) if model else 0),
         utilisation=0.0,
         binding=ROW[phase],
         domain_class=group.get("domainClass", DEFAULT_CLASS),
@@ -161,14 +173,16 @@ def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand) ->
 _DEGREES: Final = tuple(asdict(Parallelism()))
 
 
-def _routes(model: dict[str, Any], demand: ModelDemand) -> Iterator[Route]:
-    """Routes in the order of their ranges; that beyond the workload has no share."""
-    shares = demand.lengths.moments(demand.ranges).probability.tolist()
-    share = dict(zip(demand.ranges, shares, strict=True))
+def _routes(model: dict[str, Any], demand: ModelDemand | None) -> Iterator[Route]:
+    """Routes in the order of their ranges; those that the workload does not have have no share."""
+    share: dict[Range, float] = {}
+    if demand is not None:
+        shares = demand.lengths.moments(demand.ranges).probability.tolist()
+        share = dict(zip(demand.ranges, shares, strict=True))
     for route in model["routes"]:
         span = Range(route["min"], route["max"])
         pairs = (Pair(p["prefill"], p["decode"], p["weight"]) for p in route["pairs"])
-        yield Route(demand.name, span, share.get(span, 0.0), tuple(pairs))
+        yield Route(model["name"], span, share.get(span, 0.0), tuple(pairs))
 
 
 def _stands(plan: Plan, pool: Pool) -> Iterator[tuple[str, int]]:

@@ -22,7 +22,6 @@ from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.program import build_program
 from archipelago.planner.replan.headroom import fittest
-from archipelago.planner.replan.standing import body_of
 from archipelago.planner.replan.standingplan import standing_plan
 from archipelago.planner.rows import standing_rows
 from archipelago.planner.settle import settle
@@ -60,7 +59,7 @@ def flipped(standing: Standing, most: int) -> tuple[Plan, frozenset[str]] | None
     None where nothing can change its phase or no table is found.
     """
     kinds = {kind_of(t) for t in standing.templates}
-    if not most or len({body_of(kind) for kind in kinds}) == len(kinds):
+    if not most or len({standing.becomes(kind) for kind in kinds}) == len(kinds):
         return None
     return _best(standing, most)
 
@@ -96,7 +95,7 @@ def _program(standing: Standing, templates: tuple[Template, ...]) -> Program:
     kinds, bodies = standing.kinds, standing.bodies
     bare = replace(standing.problem, running=(), budget_per_hour=None)
     program = build_program(bare, templates)
-    upper = np.array([float(bodies[body_of(kind_of(t))]) for t in templates])
+    upper = np.array([float(bodies[standing.becomes(kind_of(t))]) for t in templates])
     gpus = {kind_of(t): t.gpus for t in templates}
     columns = tuple(KindColumn(kind, kinds[kind], gpus[kind]) for kind in kinds if kind in gpus)
     program = replace(program, count_upper=upper, nodes=(), kinds=columns)
@@ -107,9 +106,11 @@ def _stand(standing: Standing, program: Program) -> Iterator[tuple[list[int], in
     """Templates of every body, and its islands."""
     usable = {kind_of(t) for t in program.templates}
     for body in standing.bodies:
-        mine = [c for c, t in enumerate(program.templates) if body_of(kind_of(t)) == body]
+        mine = [c for c, t in enumerate(program.templates) if standing.becomes(kind_of(t)) == body]
         count = sum(
-            n for kind, n in standing.kinds.items() if kind in usable and body_of(kind) == body
+            n
+            for kind, n in standing.kinds.items()
+            if kind in usable and standing.becomes(kind) == body
         )
         if mine:
             yield mine, count

@@ -48,7 +48,16 @@ def test_no_grant_has_a_wildcard_or_a_secret(base: list[Object]) -> None:
     ]
     words = {word for rule in rules for words in rule.values() for word in words}
     assert rules
-    assert words & {"*", "secrets", "pods", "pods/exec", "nodes", "escalate", "bind"} == set()
+    assert words & {"*", "secrets", "pods/exec", "nodes/proxy", "escalate", "bind"} == set()
+
+
+def test_nodes_and_pods_are_only_looked_at(base: list[Object]) -> None:
+    """Nodes by a role of their own, which is bound in the cluster whatever is served."""
+    here, of_nodes = sorted(of_kind(base, "ClusterRole"), key=lambda role: len(role["rules"]))[::-1]
+    (pods,) = (rule for rule in here["rules"] if "pods" in rule["resources"])
+    (nodes,) = of_nodes["rules"]
+    assert (pods["resources"], pods["verbs"]) == (["pods"], ["list", "watch"])
+    assert (nodes["resources"], nodes["verbs"]) == (["nodes"], ["list", "watch"])
 
 
 def test_the_pod_is_restricted(base: list[Object]) -> None:
@@ -73,7 +82,8 @@ def test_the_pod_is_restricted(base: list[Object]) -> None:
 def test_the_namespaced_overlay_gives_rights_in_one_namespace_only() -> None:
     """What it may see and what it looks at are written once."""
     objects = kustomize(NAMESPACED)
-    assert of_kind(objects, "ClusterRoleBinding") == []
+    (of_nodes,) = of_kind(objects, "ClusterRoleBinding")
+    assert of_nodes["roleRef"]["name"] == "archipelago-operator-nodes"
     (binding,) = of_kind(objects, "RoleBinding")
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

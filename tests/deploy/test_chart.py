@@ -83,9 +83,30 @@ def test_with_a_prometheus_the_chart_is_the_component(tmp_path: Path) -> None:
     assert charted(networkPolicy={"prometheus": {"to": PROMETHEUS}}) == kustomized(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("component", "values"),
+    [
+        ("alerts", {"rules": True}),
+        ("servicemonitor", {"scrape": "ServiceMonitor"}),
+        ("podmonitor", {"scrape": "PodMonitor"}),
+    ],
+)
+def test_what_is_monitored_is_the_component(
+    component: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / component, tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    assert charted(monitoring=values) == kustomized(tmp_path)
+    assert len(charted(monitoring=values)) > len(charted())
+
+
 def test_two_namespaces_are_two_bindings_and_no_right_elsewhere() -> None:
     objects = chart({"namespaces": ["blue", "green"]})
-    assert of_kind(objects, "ClusterRoleBinding") == []
+    (of_nodes,) = of_kind(objects, "ClusterRoleBinding")
+    assert of_nodes["roleRef"]["name"] == "archipelago-operator-nodes"
     bound = [binding["metadata"]["namespace"] for binding in of_kind(objects, "RoleBinding")]
     assert bound == ["blue", "green"]
     assert variables(objects)["ARCHIPELAGO_NAMESPACES"] == "blue,green"
@@ -162,6 +183,8 @@ def test_a_key_that_nobody_knows_is_refused(path: tuple[str, ...]) -> None:
         ({"networkPolicy": {"dns": {"to": [{"podSelektor": {}}]}}}, "podSelektor"),
         ({"networkPolicy": {"apiServer": {"ports": []}}}, "minItems"),
         ({"tolerations": [{"kee": "gpu"}]}, "kee"),
+        ({"monitoring": {"scrape": "Both"}}, "value must be one of"),
+        ({"monitoring": {"runbook": "file:///etc"}}, "does not match pattern"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(values: dict[str, Any], said: str) -> None:

@@ -117,6 +117,7 @@ DRAWINGS = {
     "docs/architecture.md": "the layers, drawn; import-linter holds them",
     "docs/designs/0004-live-inventory.md": "how the modules of live inventory fit, drawn",
     "docs/designs/0007-replanning-decision.md": "who calls whom, drawn",
+    "docs/kubectl-plugin.md": "a decision as watch shows it; tests/operator/test_liveview.py",
     "docs/performance-model.md": "a formula; tests/perfmodel compute it",
     "docs/planning.md": "a formula; tests/planner/test_planning_page.py computes its rows",
     "docs/threat-model.md": "the boundaries, drawn",

@@ -140,9 +140,10 @@ def _missing(group: click.Group, rest: Sequence[str]) -> str:
             if word.partition("=")[0] not in options | {"--help", "-h"}:
                 return f"no {word}"
         elif isinstance(command, click.Group):
-            if word not in command.commands:
+            found = command.get_command(click.Context(command), word)
+            if found is None:
                 return f"no {word}"
-            command = command.commands[word]
+            command = found
     return ""
 
 

@@ -54,11 +54,12 @@ def everywhere(prepared: Operator) -> Iterator[Operator]:
 
 
 def granted() -> set[tuple[str, str, str]]:
-    """(group, resource, verb) of the deployed role."""
+    """(group, resource, verb) of the deployed roles."""
     documents = yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text())
-    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
+    roles = [document for document in documents if document["kind"] == "ClusterRole"]
     return {
         (group, resource, verb)
+        for role in roles
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from archipelago.operator.manifests import Right
-from archipelago.operator.rights import NEEDED
+from archipelago.operator.rights import NEEDED, PODS
 from tests.controlplane import eventually
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
 
 pytestmark = pytest.mark.cluster
 
 ROLE = "some-of-it"
+ALL = (*NEEDED, *PODS)
 
 
 def allow(plans: Plans, rights: set[Right]) -> Path:
@@ -54,11 +55,11 @@ def lone(prepared: Operator) -> Iterator[Operator]:
         assert prepared.end(within=30) == 0  # without a list there is nothing to finish
 
 
-@pytest.mark.parametrize("dropped", NEEDED, ids=lambda right: str(right).replace("/", " "))
+@pytest.mark.parametrize("dropped", ALL, ids=lambda right: str(right).replace("/", " "))
 def test_a_missing_right_is_named_and_nothing_ends(
     plans: Plans, lone: Operator, dropped: Right
 ) -> None:
-    lone.kubeconfig = allow(plans, set(NEEDED) - {dropped})
+    lone.kubeconfig = allow(plans, set(ALL) - {dropped})
     plans.apply("chat", small())
     lone.begin()
 
@@ -82,16 +83,16 @@ def test_a_missing_right_is_named_and_nothing_ends(
 def test_a_right_that_is_taken_away_is_noticed_and_one_that_comes_back_too(
     plans: Plans, lone: Operator
 ) -> None:
-    lone.kubeconfig = allow(plans, set(NEEDED))
+    lone.kubeconfig = allow(plans, set(ALL))
     with running(lone):
         plans.apply("chat", small())
         plans.wait_ready("chat")
         assert named(lone) == []
-        allow(plans, set(NEEDED) - {Right("list", "", "configmaps")})
+        allow(plans, set(ALL) - {Right("list", "", "configmaps")})
         taken = seconds_until(lambda: named(lone), within=30)
         assert not lone.is_ready()
 
-        allow(plans, set(NEEDED))
+        allow(plans, set(ALL))
         back = seconds_until(lone.is_ready, within=30)
 
         print(f"\nnoticed after {taken:.1f} s, well again after {back:.1f} s")  # noqa: T201

@@ -126,6 +126,15 @@ def test_a_lost_node_comes_before_a_window() -> None:
     )
 
 
+def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
+    seen = settled(Live(lost=frozenset({"n2"})))
+    hopeless = replace(State(), live=LiveState(hurt=frozenset({"b"})))
+    assert decide(seen, hopeless, NOW) == ()
+
+    more = settled(Live(lost=frozenset({"n1", "n2"})))
+    assert [type(a) for a in decide(more, hopeless, NOW)] == [AskLive]
+
+
 def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
     assert decide(settled(Live(lost=frozenset({"n9"}))), State(), NOW) == ()
 
@@ -140,7 +149,7 @@ def test_nothing_is_decided_on_half_a_list_of_nodes() -> None:
 
 def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     """Away from the island at once; the change when it has drained; back when its pod is ready."""
-    pods = {"a": IslandPods(ready=False, phase="decode", pods=1, gpus=8, nodes=("n1",))}
+    pods = {"a": IslandPods(ready=False, phase="decode", pods=1, gpus=8, nodes=frozenset({"n1"}))}
     live = Live(pods=pods)
     seen = settled(live)
     answer = decided("window-1", (DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))

@@ -1,7 +1,9 @@
 """Metrics: one prefix, few families, few series, nothing left of a plan that is gone."""
 
 import re
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -207,3 +209,45 @@ def test_nodes_and_the_clock_have_figures() -> None:
     states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
     assert states == {"Usable": 5.0, "Unusable": 2.0, "Unknown": 0.0, "Claimed": 0.0}
     assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]
+
+
+def test_the_page_of_metrics_names_every_family_with_its_type_and_labels_and_no_other() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = re.findall(
+        r"^\| `(archipelago_\w+)` \| (\w+) \| ([^|]*) \| ([\w, ]*) ?\| ([^|]+) \|$",
+        page,
+        re.MULTILINE,
+    )
+    metrics = Metrics()
+    labels = metrics.labels()
+    found = {
+        family.name + "_total" * (family.type == "counter"): (family.type, labels[family.name])
+        for family in metrics.registry.collect()
+    }
+    told = {
+        name: (kind, tuple(word for word in named.strip().split(", ") if word))
+        for name, kind, _, named, _ in rows
+    }
+    assert told == found
+    assert all(unit and len(meaning) >= 10 for _, _, unit, _, meaning in rows)
+    assert f"{len(found)} families" in page
+
+
+def test_promtool_finds_nothing_to_complain_about(promtool: Path) -> None:
+    """A45, with every family having series; the page of a real process: tests/e2e."""
+    metrics = Metrics()
+    metrics.show(shown())
+    metrics.decided(KEY, DECIDED, lost=2)
+    metrics.replanned("Gain", "Flip", 1.0, "window")
+    metrics.source_asked("main", Reason.OBSERVED)
+    metrics.counted({})
+    assert linted(promtool, metrics.exposition()) == ""
+    assert "counter metrics" in linted(promtool, b"# HELP a b\n# TYPE a counter\na 1\n")
+
+
+def linted(promtool: Path, page: bytes) -> str:
+    """What promtool says of a metrics page."""
+    done = subprocess.run(
+        [promtool, "check", "metrics"], input=page, capture_output=True, check=False
+    )
+    return (done.stdout + done.stderr).decode()

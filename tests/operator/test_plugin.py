@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from archipelago.operator.plugin import splan
+from archipelago.planner.cli import cli
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("plan", "explain", "diff", "graph", "simulate", "status", "doctor")
+COMMANDS = ("plan", "explain", "diff", "graph", "simulate", "status", "watch", "doctor")
 PROGRAM = "import sys; from archipelago.operator.plugin import main; main()"
 
 
@@ -71,7 +73,7 @@ def test_a_plan_needs_no_cluster() -> None:
     assert json.loads(result.stdout)["kind"] == "Plan"
 
 
-@pytest.mark.parametrize("command", [("status", "x"), ("doctor",)])
+@pytest.mark.parametrize("command", [("status", "x"), ("watch", "x"), ("doctor",)])
 def test_without_a_cluster_it_says_so_and_exits_2(command: tuple[str, ...]) -> None:
     result = run(*command, KUBECONFIG="/nonexistent/config")
     assert result.returncode == 2
@@ -83,3 +85,21 @@ def test_bad_usage_names_the_command_as_it_was_called() -> None:
     result = run("status")
     assert result.returncode == 2
     assert "(see kubectl splan status --help)" in result.stderr
+
+
+def test_the_command_line_has_the_same_watch_and_its_help_needs_no_client() -> None:
+    """By an entry point: the planner's layer knows nothing of clusters."""
+    assert cli.get_command(click.Context(cli), "watch") is splan.commands["watch"]
+    assert "watch" in cli.list_commands(click.Context(cli))
+    for words in (["--help"], ["watch", "--help"]):
+        code = (
+            f"import sys; sys.argv = ['archipelago', *{words!r}]\n"
+            "from archipelago.planner.cli import main\n"
+            "try: main()\nexcept SystemExit: pass\n"
+            "print([m for m in ('kubernetes', 'aiohttp', 'kopf', 'numpy') if m in sys.modules])"
+        )
+        result = subprocess.run(
+            [sys.executable, "-P", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "watch" in result.stdout
+        assert result.stdout.splitlines()[-1] == "[]"

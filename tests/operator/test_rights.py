@@ -1,27 +1,64 @@
 """What the operator asks for is what is granted to it."""
 
+import asyncio
 from pathlib import Path
 
+import pytest
 import yaml
 
 from archipelago.operator.manifests import Right, review_manifest
-from archipelago.operator.rights import NEEDED, Missing
+from archipelago.operator.metrics import Metrics
+from archipelago.operator.rights import NEEDED, NODES, PODS, Missing, Rights
 
 RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
 
 
 def test_every_granted_right_is_asked_for_and_no_other() -> None:
     documents = yaml.safe_load_all(RBAC.read_text(encoding="utf-8"))
-    (role,) = (document for document in documents if document["kind"] == "ClusterRole")
-    granted = {
-        Right(verb, group, resource)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert set(NEEDED) == granted
-    assert len(NEEDED) == len(granted)
+    here, of_nodes = (document for document in documents if document["kind"] == "ClusterRole")
+    assert of_nodes["metadata"]["name"] == "archipelago-operator-nodes"
+    for role, asked in ((here, (*NEEDED, *PODS)), (of_nodes, NODES)):
+        granted = [
+            Right(verb, group, resource)
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        ]
+        assert sorted(asked) == sorted(granted)
+
+
+class Reviews:
+    """An API server that grants everything but ``refused``; ``asked``: what it was asked."""
+
+    def __init__(self, *refused: Right) -> None:
+        self.refused = set(refused)
+        self.asked: list[tuple[Right, str | None]] = []
+
+    async def may(self, right: Right, namespace: str | None) -> bool:
+        self.asked.append((right, namespace))
+        return right not in self.refused
+
+    async def serves_plans(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("inventory", [True, False])
+async def test_rights_of_nodes_are_asked_for_in_the_cluster_and_missed_without_alarm(
+    inventory: bool,
+) -> None:
+    server, told = Reviews(*NODES), list[tuple[Right, ...]]()
+    rights = Rights(server, ("team",), Metrics(), inventory=inventory)
+    rights.on_nodes = told.append
+    asking = asyncio.create_task(rights.run())
+    await rights.asked()
+    asking.cancel()
+
+    assert rights.findings() == []
+    assert rights.may_see_nodes is not inventory
+    assert told == ([NODES] if inventory else [])
+    here = [(right, "team") for right in (*NEEDED, *(PODS if inventory else ()))]
+    assert server.asked == [*here, *((right, None) for right in NODES if inventory)]
 
 
 def test_a_missing_right_is_named_as_kubectl_names_it() -> None:

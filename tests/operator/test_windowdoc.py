@@ -27,7 +27,8 @@ FAULTS = st.lists(
 ).map(tuple)
 LATENCY = st.none() | st.builds(Latency, NUMBERS, NUMBERS, NUMBER)
 FLOW = st.builds(Flow, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.none() | NUMBER)
-SCRAPED = st.builds(Scraped, st.builds(Window, FLOW, BUCKETS, BUCKETS, FAULTS), LATENCY, LATENCY)
+WINDOW = st.builds(Window, FLOW, BUCKETS, BUCKETS, FAULTS)
+SCRAPED = st.builds(Scraped, WINDOW, LATENCY, LATENCY, st.none() | NUMBER)
 
 
 @given(SCRAPED)
@@ -43,7 +44,9 @@ def test_the_form_by_hand() -> None:
     flow = Flow(30.0, 60.0, 4.0, -1.0, 1.0)
     inputs = (Buckets((0.0, 11.0, inf), (0.0, 60.0), 900.0),)
     faults = (Fault(Reason.MISSING_ISLAND, "b"),)
-    seen = Scraped(Window(flow, inputs, (), faults), None, Latency((0.05, inf), (59.0, 1.0), 1.8))
+    seen = Scraped(
+        Window(flow, inputs, (), faults), None, Latency((0.05, inf), (59.0, 1.0), 1.8), 0.5
+    )
     document = window_document({"m": seen}, 60.0)
     assert document == {
         "seconds": 60.0,
@@ -62,6 +65,7 @@ def test_the_form_by_hand() -> None:
                 "faults": [{"reason": "MissingIsland", "where": "b", "detail": ""}],
                 "ttft": None,
                 "tpot": {"bounds": [0.05, "inf"], "counts": [59.0, 1.0], "total": 1.8},
+                "kvUse": 0.5,
             }
         },
     }

@@ -31,6 +31,7 @@ COMMANDS = (
     ("diff",),
     ("explain",),
     ("graph",),
+    ("render",),
     ("simulate",),
     ("inventory",),
     ("templates",),

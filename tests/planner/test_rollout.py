@@ -72,8 +72,13 @@ def sound(old: Plan, new: Plan, steps: tuple[Step, ...], idle: frozenset[str] = 
         assert steps[0].wait is Wait.NONE
 
 
-def waits(steps: tuple[Step, ...] | Unrepairable) -> list[str]:
+def rolled(old: Plan, new: Plan, asked: PlanningProblem = ASKED) -> tuple[Step, ...]:
+    steps = rollout(old, new, asked)
     assert isinstance(steps, tuple)
+    return steps
+
+
+def waits(steps: tuple[Step, ...]) -> list[str]:
     return [step.wait.value for step in steps]
 
 
@@ -81,7 +86,7 @@ def test_other_weights_are_one_table() -> None:
     old = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 1)}, (PAIR, PAIR))
     halves = {("p", "d"): 500_000, ("q", "d"): 500_000}
     new = replace(plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 1)}, (PAIR, halves)))
-    steps = rollout(old, new, ASKED)
+    steps = rolled(old, new)
     assert waits(steps) == ["None"]
     assert steps[0].plan == new
     assert rollout(old, old, ASKED) == ()
@@ -91,7 +96,7 @@ def test_a_flip_is_three_tables() -> None:
     """One prefill, three decode; the last decode island becomes the second prefill island."""
     old = plan({"p": ("a", P, 1), "d": ("a", D, 3)})
     new = turned(old, {"p": ("a", P, 2), "d": ("a", D, 2)}, {"d-2": "p"})
-    steps = rollout(old, new, ASKED)
+    steps = rolled(old, new)
     assert waits(steps) == ["None", "Drain", "Ready"]
     assert [step.islands for step in steps] == [(), ("d-2",), ("d-2",)]
     sound(old, new, steps)
@@ -120,7 +125,7 @@ def swapped() -> tuple[Plan, Plan]:
 def test_islands_change_in_waves_where_all_at_once_would_leave_nobody() -> None:
     """First one of each, then the others; two islands always serve."""
     old, new = swapped()
-    steps = rollout(old, new, ASKED)
+    steps = rolled(old, new)
     assert waits(steps) == ["None", "Drain", "Ready", "Drain", "Ready"]
     sound(old, new, steps)
     assert [sorted(n for n, share in served(s.plan).items() if share) for s in steps] == [
@@ -166,7 +171,7 @@ def test_an_island_that_takes_the_gpus_of_another_waits_for_it() -> None:
     new = plan({"p": ("a", P, 3), "d": ("a", D, 1)})
     kept = (*old.islands[:2], Island("new", "p", ("a-1",)), old.islands[2])
     new = replace(new, islands=kept)
-    steps = rollout(old, new, asked)
+    steps = rolled(old, new, asked)
     assert waits(steps) == ["None", "Drain", "Ready"]
     assert [step.islands for step in steps] == [(), ("d-1",), ("new",)]
     assert [sorted(phases(s.plan)) for s in steps] == [
@@ -179,7 +184,7 @@ def test_an_island_that_takes_the_gpus_of_another_waits_for_it() -> None:
 def test_islands_that_only_stop_need_no_change_of_others() -> None:
     old = plan({"p": ("a", P, 2), "d": ("a", D, 2)})
     new = plan({"p": ("a", P, 1), "d": ("a", D, 2)})
-    steps = rollout(old, new, ASKED)
+    steps = rolled(old, new)
     assert waits(steps) == ["None", "Drain"]
     assert served(steps[0].plan)["p-1"] == 0
     assert steps[1].islands == ("p-1",)
@@ -207,7 +212,7 @@ def test_any_flips_of_any_table(counts: list[int], moves: list[int], idle: set[i
     before = {n: (*p, c) for n, p, c in zip(names, places, counts, strict=True)}
     cross = {(p, d): MILLION // 4 for p in ("ap", "bp") for d in ("ad", "bd")}
     old = plan(before, (cross, cross))
-    home = {}
+    home: dict[str, str] = {}
     for name, count, move in zip(names, counts, moves, strict=True):
         home |= {f"{name}-{i}": other[name] for i in range(count - min(count, move), count)}
     islands = tuple(replace(i, group=home.get(i.name, i.group)) for i in old.islands)
@@ -216,7 +221,7 @@ def test_any_flips_of_any_table(counts: list[int], moves: list[int], idle: set[i
     pairs = [(p, d) for p in ("ap", "bp") for d in ("ad", "bd") if p in left and d in left]
     if not pairs:
         return
-    each = dict.fromkeys(pairs, MILLION // len(pairs))
+    each: dict[tuple[str, str], int] = dict.fromkeys(pairs, MILLION // len(pairs))
     each[pairs[0]] += MILLION - sum(each.values())
     of = {n: (*p, size[n]) for n, p in zip(names, places, strict=True) if size[n]}
     new = replace(plan(of, (each, each)), islands=islands)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prometheus.pages import Pages, served
 from tests.prometheus.provision import Programs, PrometheusMissing, locate
 from tests.prometheus.server import Prometheus, running
 
@@ -32,3 +33,10 @@ def prometheus(
     """A server of this test's own: empty, with no target, ready."""
     with running(prometheus_programs, tmp_path_factory.mktemp("prometheus")) as server:
         yield server
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    """A server of pages to be scraped."""
+    with served() as found:
+        yield found

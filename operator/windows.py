@@ -1,0 +1,81 @@
+"""The scrapes of the last window, by plan and model: bounded in time, in number and in memory."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from archipelago.operator.samples import Sample, Scrape
+from archipelago.operator.scraped import Scraped, scraped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from archipelago.operator.series import Source
+
+MOST: Final = 16
+"""Scrapes of a window that are kept. More would show restarts more exactly, and cost memory."""
+LONGEST: Final = 2.0
+"""Windows that a window may last, where scrapes failed at its beginning."""
+
+
+class WindowKey(NamedTuple):
+    """Whose window: namespace and name of a plan, and one of its models."""
+
+    namespace: str
+    plan: str
+    model: str
+
+
+class Windows:
+    """Rings of scrapes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rings: dict[WindowKey, deque[tuple[float, Scrape]]] = {}
+
+    def add(self, key: WindowKey, scrape: Scrape) -> None:
+        """Keep a scrape."""
+        ring = self._rings.setdefault(key, deque(maxlen=MOST))
+        ring.append((self._clock(), _shared(scrape, ring[-1][1]) if ring else scrape))
+
+    def scrapes(self, key: WindowKey, seconds: float) -> tuple[Scrape, ...]:
+        """Those of the last so many seconds and the usable one before them, which they begin at.
+
+        What is older is dropped. A plan that is asked seldom has few; they say so themselves.
+        """
+        ring = self._rings.get(key, deque())
+        now = self._clock()
+        usable = [i for i, (at, one) in enumerate(ring) if at <= now - seconds and not one.faults]
+        for _ in range(usable[-1] if usable else 0):
+            ring.popleft()
+        while ring and ring[0][0] < now - LONGEST * seconds:
+            ring.popleft()
+        return tuple(scrape for _, scrape in ring)
+
+    def counted(self, key: WindowKey, seconds: float, source: Source) -> Scraped:
+        """What was counted in the window that ends now; 1 s of processor time for 1,000 islands."""
+        return scraped(self.scrapes(key, seconds), source)
+
+    def forget(self, namespace: str, plan: str) -> None:
+        """Drop a plan that is gone, or whose islands or source are others now."""
+        for key in [k for k in self._rings if (k.namespace, k.plan) == (namespace, plan)]:
+            del self._rings[key]
+
+    def __len__(self) -> int:
+        return len(self._rings)
+
+
+def _shared(scrape: Scrape, before: Scrape) -> Scrape:
+    """The same scrape with the labels of the one before: all but the values are kept once."""
+    known = {sample.labels: sample.labels for sample in before.samples}
+    names = {sample.name: sample.name for sample in before.samples}
+    return replace(
+        scrape,
+        samples=tuple(
+            Sample(names.get(s.name, s.name), known.get(s.labels, s.labels), s.value)
+            for s in scrape.samples
+        ),
+    )

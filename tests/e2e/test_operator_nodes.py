@@ -1,0 +1,136 @@
+"""Nodes on a real API server: thousands at the start, their reports, their loss (B12, B13, B15).
+
+``NODES=5000`` is the size of the acceptance point; the default is smaller, for time.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.controlplane import Cluster, eventually
+from tests.e2e.nodes import Nodes, nodes_of
+from tests.e2e.operators import Operator, Plans, running, small
+from tests.faults.api import Api
+
+pytestmark = pytest.mark.cluster
+
+COUNT = int(os.environ.get("NODES", "1000"))
+REPORTS = 1000 / 60
+"""Reports of nodes per second."""
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, namespace: str) -> Iterator[Nodes]:
+    with nodes_of(Api.of(cluster), namespace) as found:
+        yield found
+
+
+def state(operator: Operator, name: str) -> int:
+    """Nodes in that state, as /metrics has it."""
+    return int(operator.metric(f'nodes{{state="{name}"}}'))
+
+
+def cpu(operator: Operator) -> float:
+    """Seconds of processor time of the operator's own process, its planners not counted."""
+    assert operator.process is not None
+    parts = Path(f"/proc/{operator.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(parts[11]) + int(parts[12])) / TICK
+
+
+def peak_mib(operator: Operator) -> float:
+    """The most memory that the operator's own process ever had [MiB]."""
+    assert operator.process is not None
+    status = Path(f"/proc/{operator.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line) / 1024
+
+
+def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    """B15: 15 s, 400 MB, 0.2 of a core at 1,000 reports a minute, and nobody plans for them."""
+    names = nodes.names(COUNT)
+    nodes.create(names)
+    plans.apply("chat", small())
+    started = time.monotonic()
+    with running(prepared) as operator:
+        eventually(lambda: state(operator, "usable") >= COUNT, within=60)
+        synced = time.monotonic() - started
+        plans.wait_ready("chat")
+        time.sleep(3)
+        before, planned = cpu(operator), operator.metric("plannings_total")
+        began, sent = time.monotonic(), 0
+        while time.monotonic() - began < 15:
+            nodes.report(names[sent % COUNT], sent)
+            sent += 1
+            time.sleep(max(0.0, began + sent / REPORTS - time.monotonic()))
+        used = (cpu(operator) - before) / (time.monotonic() - began)
+        print(  # noqa: T201
+            f"\n{COUNT} nodes: synced {synced:.1f} s after the start, {peak_mib(operator):.0f} MiB "
+            f"at most; {sent} reports: {used:.3f} of a core"
+        )
+        assert synced <= 15
+        assert peak_mib(operator) <= 400e6 / 2**20
+        assert sent >= 0.9 * 15 * REPORTS
+        assert used <= 0.2
+        assert operator.metric("plannings_total") == planned
+        assert [line for line in operator.lines() if "nodes" in line["message"]] == []
+        assert (state(operator, "usable"), state(operator, "lost")) == (COUNT, 0)
+
+
+def test_nodes_are_lost_come_back_and_are_gone_as_metrics_show(
+    prepared: Operator, nodes: Nodes
+) -> None:
+    names = nodes.names(20)
+    nodes.create(names)
+    with running(prepared) as operator:
+        eventually(lambda: state(operator, "usable") == 20)
+        nodes.cordon(names[0])
+        eventually(lambda: (state(operator, "usable"), state(operator, "aside")) == (19, 1))
+        nodes.report(names[1], 1, ready="Unknown")
+        eventually(lambda: (state(operator, "usable"), state(operator, "lost")) == (18, 1))
+        nodes.report(names[1], 2)
+        nodes.delete(names[2:])
+        eventually(lambda: (state(operator, "usable"), state(operator, "aside")) == (0, 1))
+        assert state(operator, "lost") == 1  # back, and not trusted yet
+
+
+def test_without_the_right_to_see_nodes_everything_else_works_and_it_is_said_once(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    """B32: a namespaced installation without the one ClusterRole for nodes."""
+    nodes.create(nodes.names(3))
+    account = f"--serviceaccount={plans.namespace}:default"
+    plans.kubectl("create", "rolebinding", "ours", "--clusterrole=archipelago-operator", account)
+    prepared.kubeconfig = plans.cluster.service_account_kubeconfig(plans.namespace, "default")
+    role = f"nodes-{plans.namespace}"
+    with running(prepared) as operator:
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+        said = [line for line in operator.lines() if "nodeSelector" in line["message"]]
+        assert [line["rights"] for line in said] == ["list nodes, watch nodes"]
+        assert operator.metric("missing_rights") == 0
+        assert operator.metric("nodes") == 0
+        try:
+            binding = (role, "--clusterrole=archipelago-operator-nodes", account)
+            plans.cluster.kubectl("create", "clusterrolebinding", *binding)
+            # Nothing told it: it asks every two minutes, and whenever it is refused something.
+            operator.end()
+            operator.start()
+            eventually(lambda: state(operator, "usable") == 3)
+        finally:
+            plans.cluster.kubectl("delete", "clusterrolebinding", role)
+
+
+def test_switched_off_it_asks_for_neither_nodes_nor_pods(prepared: Operator, nodes: Nodes) -> None:
+    nodes.create(nodes.names(3))
+    prepared.settings = {**prepared.settings, "ARCHIPELAGO_INVENTORY": "Off"}
+    with running(prepared) as operator:
+        time.sleep(1)
+        assert operator.metric("nodes") == 0
+        text = operator.get("/metrics")
+        assert 'stream_age_seconds{kind="nodes"}' not in text
+        assert 'resource="pods"' not in text
