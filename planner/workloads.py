@@ -113,7 +113,8 @@ def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -
     about = metadata(wish.plan, island["name"], wish.namespace, labels)
     if start.pods == 1:
         return deployment(about, pods[0])
-    return leader_and_workers(about, *pods, start.pods)
+    leader, worker = pods
+    return leader_and_workers(about, leader, worker, start.pods)
 
 
 def _parts(island: Document) -> list[_Part]:
