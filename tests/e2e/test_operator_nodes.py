@@ -227,7 +227,7 @@ def test_without_the_right_to_see_nodes_everything_else_works_and_it_is_said_onc
         plans.apply("chat", small())
         plans.apply("live", found(nodes.labels))
         plans.wait_ready("chat")
-        eventually(lambda: "InventoryResolved" in plans.conditions("live"))
+        eventually(lambda: plans.ready("live")[:2] == ("False", "NodesUnknown"))
         live = plans.conditions("live")["InventoryResolved"]
         assert (live["status"], live["reason"]) == ("Unknown", "NodesUnknown")
         assert "missing right: list nodes, watch nodes in the cluster" in live["message"]
