@@ -13,12 +13,13 @@ import pytest
 
 from tests.controlplane import Cluster, eventually
 from tests.e2e.nodes import Nodes, nodes_of
-from tests.e2e.operators import Operator, Plans, running, small
+from tests.e2e.operators import Operator, Plans, running, seconds_until, small
 from tests.faults.api import Api
 
 pytestmark = pytest.mark.cluster
 
 COUNT = int(os.environ.get("NODES", "1000"))
+SERVING = {"serving": "yes"}
 REPORTS = 1000 / 60
 """Reports of nodes per second."""
 REST = 0.12
@@ -45,12 +46,7 @@ def placed(plans: Plans, name: str) -> set[str]:
     """Nodes that the stored table sends requests to."""
     table = plans.table(name)
     islands = table["content"]["islands"] if table else []
-    return {node for island in islands for part in parts(island) for node in part}
-
-
-def parts(island: dict[str, Any]) -> list[list[str]]:
-    """Names of nodes, part by part."""
-    return [island["nodes"]] if "nodes" in island else [p["nodes"] for p in island["parts"]]
+    return {node for island in islands for node in island["nodes"]}
 
 
 def state(operator: Operator, name: str) -> int:
@@ -87,8 +83,9 @@ def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
 ) -> None:
     """B15: 15 s, 400 MB, 0.2 of a core at 1,000 reports a minute, and nobody plans for them."""
     names = nodes.names(COUNT)
-    nodes.create(names)
-    plans.apply("chat", small())
+    nodes.create(names[:4], SERVING)
+    nodes.create(names[4:])
+    plans.apply("chat", found({**nodes.labels, **SERVING}))
     started = time.monotonic()
     with running(prepared) as operator:
         eventually(lambda: state(operator, "usable") >= COUNT, within=60)
@@ -112,7 +109,53 @@ def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
         assert used <= 0.2
         assert operator.metric("plannings_total") == planned
         assert [line for line in operator.lines() if "nodes" in line["message"]] == []
+        assert placed(plans, "chat") == {*names[:4]}
         assert (state(operator, "usable"), state(operator, "lost")) == (COUNT, 0)
+
+
+def test_a_lost_node_leaves_the_table_in_two_seconds_and_a_cordoned_one_with_the_next_plan(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    names = nodes.names(4)
+    nodes.create(names)
+    plans.apply("chat", found(nodes.labels))
+    with running(prepared) as operator:
+        plans.wait_ready("chat")
+        assert placed(plans, "chat") == {*names}
+        nodes.cordon(names[0])
+        time.sleep(2)
+        assert placed(plans, "chat") == {*names}
+
+        nodes.delete(names[1:2])
+        seconds = seconds_until(lambda: names[1] not in placed(plans, "chat"), within=30)
+
+        print(f"\nlost node out of the stored table after {seconds:.2f} s")  # noqa: T201
+        assert seconds <= 2
+        eventually(lambda: placed(plans, "chat") == {*names[2:]}, within=30)
+        plans.wait_ready("chat")
+        assert operator.metric("replans_total") >= 1
+
+
+def test_nodes_that_flap_are_repaired_away_and_planned_without_once(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    """B12, scaled down: 10 of 20 nodes not ready and back every 2 s, for 40 s."""
+    names = nodes.names(20)
+    nodes.create(names)
+    plans.apply("chat", found(nodes.labels))
+    with running(prepared) as operator:
+        plans.wait_ready("chat")
+        before = operator.metric("plannings_total")
+        for turn in range(20):
+            for name in names[:10]:
+                nodes.report(name, turn, ready="True" if turn % 2 else "Unknown")
+            time.sleep(2)
+        told = [line["message"] for line in operator.lines() if "nodes" in line["message"]]
+        print(f"\n{told}, {operator.metric('plannings_total') - before:.0f} plannings")  # noqa: T201
+        assert told.count("nodes were lost") <= 2  # one burst, or two where the machine is busy
+        assert told.count("other nodes are there") <= 1
+        assert placed(plans, "chat") <= {*names[10:]}
+        plans.wait_ready("chat")
 
 
 def test_nodes_are_lost_come_back_and_are_gone_as_metrics_show(

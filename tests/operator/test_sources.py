@@ -102,7 +102,7 @@ def test_a_new_file_is_used_and_a_broken_one_is_not(
         assert sources.current() is first  # not read again while it is the same
         replaced(file, GOOD.replace("cluster", "other"))
         assert list(sources.current()) == ["other"]
-        assert sources.problem is None
+        assert not sources.problem
         replaced(file, "sources: [{}]")
         for _ in range(3):
             assert list(sources.current()) == ["other"]

@@ -103,17 +103,21 @@ def seen(*faults: Fault, requests: float = 60.0) -> Scraped:
     return Scraped(Window(Flow(30.0, requests, 0.0, 0.0, 0.0), (), (), faults))
 
 
-def test_a_good_window_says_how_much_was_seen() -> None:
-    finding = metrics_finding("cluster", {"m": seen(), "n": seen(requests=3.4)}, 60)
+def test_a_good_window_is_told_without_a_figure_that_changes() -> None:
+    """Two windows with other traffic say the same: the status is written once."""
+    finding = metrics_finding("cluster", {"m": seen(), "n": seen(requests=3.4)})
     assert finding.status is Truth.TRUE
     assert finding.reason is Reason.OBSERVED
-    assert finding.message == "source cluster: 63 requests in 30 of 60 s"
+    assert finding.message == "the traffic of 2 models is read from source cluster"
+    assert metrics_finding("cluster", {"m": seen(), "n": seen()}) == finding
+    noted = metrics_finding("cluster", {"m": seen(Fault(Wrong.COUNTER_RESET, "a"))})
+    assert noted.message.endswith("1 models is read from source cluster; noted: CounterReset")
 
 
 @pytest.mark.parametrize("reason", Wrong)
 def test_every_fault_has_a_place_in_the_condition(reason: Wrong) -> None:
     """What leaves no demand makes it False; what is told in passing leaves it True."""
-    finding = metrics_finding("cluster", {"m": seen(Fault(reason, "a", "3"))}, 60)
+    finding = metrics_finding("cluster", {"m": seen(Fault(reason, "a", "3"))})
     assert reason.value in finding.message
     assert finding.status is (Truth.FALSE if reason in MEANINGS else Truth.TRUE)
     if EFFECTS[reason] is Effect.UNUSABLE:
@@ -125,7 +129,7 @@ def test_the_fault_that_explains_the_others_comes_first_and_names_are_few() -> N
         f"m{i}": seen(Fault(Wrong.SOURCE_FAILED, "", "no answer within 8 s")) for i in range(9)
     }
     models["a"] = seen(Fault(Wrong.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"))
-    finding = metrics_finding("cluster", models, 60)
+    finding = metrics_finding("cluster", models)
     assert finding.reason is Reason.SOURCE_FAILED
     assert finding.message.startswith(
         "source cluster: m0: SourceFailed (no answer within 8 s), m1:"
@@ -135,11 +139,11 @@ def test_the_fault_that_explains_the_others_comes_first_and_names_are_few() -> N
 
 def test_text_of_a_series_is_escaped_cut_and_names_no_address() -> None:
     faults = [
-        Fault(Wrong.UNKNOWN_ISLAND, "\x1b[2Jred\n"),
-        Fault(Wrong.UNKNOWN_ISLAND, "http://inner.example/token"),
-        *(Fault(Wrong.UNKNOWN_ISLAND, "x" * 10_000 + str(i)) for i in range(9)),
+        Fault(Wrong.NOT_A_NUMBER, "\x1b[2Jred\n"),
+        Fault(Wrong.NOT_A_NUMBER, "http://inner.example/token"),
+        *(Fault(Wrong.NOT_A_NUMBER, "x" * 10_000 + str(i)) for i in range(9)),
     ]
-    message = metrics_finding("cluster", {"m": seen(*faults)}, 60).message
+    message = metrics_finding("cluster", {"m": seen(*faults)}).message
     assert "\\x1b[2Jred\\n" in message
     assert "inner.example" not in message
     assert len(message.encode()) <= 1024
