@@ -138,8 +138,8 @@ def scenario(tmp_path: Path) -> Path:
 def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
     """An operator that has a source of metrics by the name of main."""
     file = tmp_path / "sources.yaml"
-    source = {"name": "main", "kind": "prometheus", "address": prometheus.url}
-    source["allowAddresses"] = ["127.0.0.0/8"]
+    allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
+    source = {"name": "main", "address": prometheus.url, "allowAddresses": allowed}
     file.write_text(yaml.safe_dump({"sources": [source]}))
     settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
     with running(replace(prepared, settings=settings)) as operator:
@@ -152,7 +152,8 @@ def decision(plans: Plans) -> dict[str, Any]:
 
 
 def observed(plans: Plans) -> bool:
-    return plans.conditions("chat")["MetricsAvailable"]["status"] == "True"
+    status: str = plans.conditions("chat")["MetricsAvailable"]["status"]
+    return status == "True"
 
 
 def test_a_shift_of_traffic_leads_to_another_table(
