@@ -139,7 +139,8 @@ def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Ite
     """An operator that has a source of metrics by the name of main."""
     file = tmp_path / "sources.yaml"
     allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
-    source = {"name": "main", "address": prometheus.url, "allowAddresses": allowed}
+    main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
+    source = {**main, "allowAddresses": allowed}
     file.write_text(yaml.safe_dump({"sources": [source]}))
     settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
     with running(replace(prepared, settings=settings)) as operator:
