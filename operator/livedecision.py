@@ -12,12 +12,19 @@ from archipelago.planner.checker import run_checks
 from archipelago.planner.errors import CheckError, SolverError
 from archipelago.planner.published import accounted
 from archipelago.planner.replan.decide import decide
-from archipelago.planner.replan.facts import Observation, Rung, State
+from archipelago.planner.replan.facts import Observation, Rung, State, Trigger
 from archipelago.planner.replan.headroom import load_of, mean_rates
+from archipelago.planner.replan.limits import remembered as acted
 from archipelago.planner.replan.repair import Unrepairable
 from archipelago.planner.replan.reshape import bound_of, reshaped
 from archipelago.planner.replan.restate import restated
-from archipelago.planner.replan.rollout import rollout, with_idle, withheld, without
+from archipelago.planner.replan.rollout import (
+    rollout,
+    routed,
+    with_idle,
+    withheld,
+    without,
+)
 from archipelago.planner.replan.standing import Standing, stand
 from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_reshape
 from archipelago.planner.running import running_of
@@ -35,6 +42,10 @@ LEAST_AGE: Final = 60.0
 MOVED: Final = 1.2
 """Factor by which the rate may change until a bound is proven anew: in proportion to the rate it
 holds for the same mix only."""
+
+
+LEAST_GAIN: Final = 1e-3
+"""Of headroom, for which islands get requests again that had none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +99,7 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
         reached = weigh_reshape(standing, plan, asked.limits, seen.draws)
         about = replace(about, rungs=(*rungs, reached))
         decision = _decided(seen, about, replace(memory.state, asked=0.0))
-    return _answered(seen, standing, memory, decision)
+    return _answered(seen, standing, memory, _restored(seen, about, decision))
 
 
 def _decided(seen: Seen, about: Observation, state: State) -> Decision:
@@ -100,6 +111,40 @@ def _decided(seen: Seen, about: Observation, state: State) -> Decision:
         return decision
     left = (replace(r, plan=None, note=steps.message) if r.plan is plan else r for r in about.rungs)
     return _decided(seen, replace(about, rungs=tuple(left)), state)
+
+
+def _restored(seen: Seen, about: Observation, decision: Decision) -> Decision:
+    """Requests to islands that are ready again: what a repair took out, no gain need bring back.
+
+    Also what a process that died left half done. At most once per cool-down, lest islands that are
+    worth next to nothing come and go.
+    """
+    reroute = next((r for r in about.rungs if r.rung is Rung.REROUTE and r.plan), None)
+    if decision.plan is not None or reroute is None or reroute.plan is None:
+        return decision
+    unused, used = _unused(about.plan), routed(reroute.plan)
+    back = [i.name for i in reroute.plan.islands if i.name in unused and i.group in used]
+    recent = [
+        a for a in decision.state.acts if (a.rung, a.trigger) == (Rung.REROUTE, Trigger.REPAIR)
+    ]
+    soon = recent and -recent[-1].at < seen.asked.limits.cool_down
+    if not back or soon or reroute.theta <= about.rungs[0].theta * (1 + LEAST_GAIN):
+        return decision
+    count = f"{len(back)} island{'s' if len(back) > 1 else ''}"
+    return replace(
+        decision,
+        rung=Rung.REROUTE,
+        trigger=Trigger.REPAIR,
+        plan=reroute.plan,
+        state=acted(decision.state, reroute, Trigger.REPAIR, seen.asked.limits, 0.0),
+        message=f"{count} without requests get some again",
+        proposal=None,
+    )
+
+
+def _unused(plan: Plan) -> frozenset[str]:
+    used = routed(plan)
+    return frozenset(island.name for island in plan.islands if island.group not in used)
 
 
 def _uncounted(asked: Question, memory: Memory) -> Memory:
@@ -147,6 +192,8 @@ def _answered(seen: Seen, standing: Standing, memory: Memory, decision: Decision
     pending = decision.state.proposal
     if pending is not None and pending.reached.plan is not None:
         goal = _goal(seen, standing, pending.reached.plan)
+        if pending is not seen.memory.state.proposal:
+            _check(seen, goal)
         memory = replace(memory, proposed=table_text(seen.asked, goal))
     else:
         memory = replace(memory, proposed=None)
@@ -159,10 +206,17 @@ def _answered(seen: Seen, standing: Standing, memory: Memory, decision: Decision
     if isinstance(steps, Unrepairable):
         raise CheckError([f"{steps.model}: {steps.message}"])
     table = _goal(seen, standing, decision.plan)
-    _check(seen, table)
+    if not _approved(seen, decision.plan):
+        _check(seen, table)
     if steps:
         steps = (*steps[:-1], replace(steps[-1], plan=table))
     return Answer(seen.asked, decision, memory, steps, problem=seen.problem, table=table)
+
+
+def _approved(seen: Seen, plan: Plan) -> bool:
+    """Whether the table is a proposal: checked when it was made, for the demand of that time."""
+    pending = seen.memory.state.proposal
+    return pending is not None and pending.reached.plan is plan
 
 
 def _goal(seen: Seen, standing: Standing, plan: Plan) -> Plan:
@@ -187,10 +241,16 @@ def _theta(standing: Standing, plan: Plan) -> float:
 def _check(seen: Seen, table: Plan) -> None:
     """The independent checker, against the demand that was observed.
 
+    Of a plan it asks that no island be idle. Those of a table in force may be: they wait for their
+    pods, or for a demand that needs them. So the checker sees the plan on all others.
+
     Raises:
         CheckError: a defect of ours; the published table stays.
     """
-    running = () if table.changes is None else running_of(seen.asked.plan)
-    found = run_checks(replace(seen.problem, running=running), table)
-    if findings := [line for item in found for line in item.findings]:
+    problem, idle = seen.problem, _unused(table)
+    if idle:
+        table = accounted(replace(without(table, idle), changes=None), problem)
+    elif table.changes is not None:
+        problem = replace(problem, running=running_of(seen.asked.plan))
+    if findings := [line for item in run_checks(problem, table) for line in item.findings]:
         raise CheckError(findings)

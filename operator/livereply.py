@@ -10,9 +10,9 @@ from archipelago.operator.latency import largest_ttft
 from archipelago.operator.livememory import remembered
 from archipelago.operator.nodenames import to_real
 from archipelago.operator.summary import decimal, summary
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.canonical import canonical_text
 from archipelago.planner.errors import CheckError
-from archipelago.planner.replan.facts import Rung, Trigger
+from archipelago.planner.replan.facts import Rung
 from archipelago.planner.table import routing_content, validate_content
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def real_text(spec: ServingPlanSpec, plan: Plan, nodes: Mapping[str, str]) -> st
     content = to_real(routing_content(spec, plan), nodes).content
     if findings := validate_content(content):
         raise CheckError(findings)
-    return canonical_bytes(content).decode("ascii")
+    return canonical_text(content)
 
 
 def _name(rung: Rung) -> str:
@@ -188,7 +188,7 @@ def _summary(answer: Answer) -> Document:
 def _message(answer: Answer) -> str:
     """One sentence: what was done, what that changed, and what the rungs above would reach."""
     decision = answer.decision
-    if not decision.reached or decision.trigger is Trigger.REPAIR:
+    if not decision.reached:
         return decision.message
     by_rung = {reached.rung: reached for reached in decision.reached}
     keep, taken = by_rung[Rung.KEEP], by_rung.get(decision.rung, by_rung[Rung.KEEP])

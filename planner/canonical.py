@@ -48,8 +48,12 @@ def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 def canonical_bytes(value: Any) -> bytes:  # noqa: ANN401
     """JSON with sorted keys, no spaces, ASCII only: equal values give equal bytes."""
-    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode("ascii")
+    return canonical_text(canonical(value)).encode("ascii")
+
+
+def canonical_text(exact: Any) -> str:  # noqa: ANN401
+    """The same of a value that is canonical already."""
+    return json.dumps(exact, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_hash(document: Document) -> str:
@@ -66,6 +70,12 @@ def to_json(document: Document) -> str:
 def to_yaml(document: Document) -> str:
     """The same document as YAML."""
     return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=100, default_flow_style=None)
+
+
+def to_yaml_all(documents: list[Document]) -> str:
+    """Documents one after the other, as ``kubectl apply`` reads them, without anchors."""
+    copies = json.loads(json.dumps(documents, allow_nan=False))
+    return yaml.dump_all(copies, Dumper=_DUMPER, sort_keys=False, width=100, explicit_start=True)
 
 
 def load_document(text: str) -> Document:

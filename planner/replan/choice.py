@@ -86,11 +86,10 @@ def safety(case: Case) -> Choice:
 def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
     """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain."""
     patient = ask or bool(stops)
-    worth = case.keep.low * (1 + case.limits.hysteresis)
     able = [
         r
         for r in case.ready
-        if r.low > worth
+        if r.low > case.keep.low * (1 + _least(case.limits, r))
         and not (patient and r.rung > Rung.REROUTE)
         and case.stop(r, Trigger.SAFETY) is None
     ]
@@ -100,6 +99,13 @@ def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
     fits = f"{degraded:.1%} of the demand fits" if degraded else "the mean demand fits"
     said = "; ".join(stops) or f"no rung restores safety, {fits}"
     return Choice(best, Trigger.SAFETY if best else Trigger.NONE, said, degraded, ask)
+
+
+def _least(limits: Limits, reached: Reached) -> float:
+    """Improvement that is worth a change that does not restore safety; a restart takes more."""
+    if reached.rung is Rung.REROUTE:
+        return limits.hysteresis
+    return max(limits.hysteresis, limits.tolerance)
 
 
 def gain(case: Case) -> Choice:

@@ -22,7 +22,6 @@ from archipelago.planner.errors import SolverError
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.program import build_program
 from archipelago.planner.replan.headroom import fittest
-from archipelago.planner.replan.standing import body_of
 from archipelago.planner.replan.standingplan import standing_plan
 from archipelago.planner.rows import standing_rows
 from archipelago.planner.settle import settle
@@ -54,18 +53,21 @@ def rerouted(standing: Standing) -> Plan | None:
     return found and found[0]
 
 
-def flipped(standing: Standing, most: int) -> tuple[Plan, frozenset[str]] | None:
+def flipped(
+    standing: Standing, most: int, worth: float = 0.0
+) -> tuple[Plan, frozenset[str]] | None:
     """The best table with at most so many islands in another phase, and who they are.
 
-    None where nothing can change its phase or no table is found.
+    None where nothing can change its phase, no table is found, or a linear program proves in a
+    fraction of the time that none reaches the theta from which on one is of any use.
     """
     kinds = {kind_of(t) for t in standing.templates}
-    if not most or len({body_of(kind) for kind in kinds}) == len(kinds):
+    if not most or len({standing.becomes(kind) for kind in kinds}) == len(kinds):
         return None
-    return _best(standing, most)
+    return _best(standing, most, worth)
 
 
-def _best(standing: Standing, flips: int) -> tuple[Plan, frozenset[str]] | None:
+def _best(standing: Standing, flips: int, worth: float = 0.0) -> tuple[Plan, frozenset[str]] | None:
     homes = _homes(standing)
     new = [t for t in standing.templates if kind_of(t) not in standing.kinds]
     program = _program(standing, (*homes, *(new if flips else ())))
@@ -73,6 +75,8 @@ def _best(standing: Standing, flips: int) -> tuple[Plan, frozenset[str]] | None:
     stand = [sum(groups[name] for name in homes.get(t, ())) for t in program.templates]
     try:
         counts = np.array(stand, dtype=np.int64)
+        if flips and worth and _bound(program, flips) < worth:
+            return None
         if flips:
             counts = _flipped(program, standing, flips, counts)
         settled = settle(standing.problem, program, counts)
@@ -96,7 +100,7 @@ def _program(standing: Standing, templates: tuple[Template, ...]) -> Program:
     kinds, bodies = standing.kinds, standing.bodies
     bare = replace(standing.problem, running=(), budget_per_hour=None)
     program = build_program(bare, templates)
-    upper = np.array([float(bodies[body_of(kind_of(t))]) for t in templates])
+    upper = np.array([float(bodies[standing.becomes(kind_of(t))]) for t in templates])
     gpus = {kind_of(t): t.gpus for t in templates}
     columns = tuple(KindColumn(kind, kinds[kind], gpus[kind]) for kind in kinds if kind in gpus)
     program = replace(program, count_upper=upper, nodes=(), kinds=columns)
@@ -107,9 +111,11 @@ def _stand(standing: Standing, program: Program) -> Iterator[tuple[list[int], in
     """Templates of every body, and its islands."""
     usable = {kind_of(t) for t in program.templates}
     for body in standing.bodies:
-        mine = [c for c, t in enumerate(program.templates) if body_of(kind_of(t)) == body]
+        mine = [c for c, t in enumerate(program.templates) if standing.becomes(kind_of(t)) == body]
         count = sum(
-            n for kind, n in standing.kinds.items() if kind in usable and body_of(kind) == body
+            n
+            for kind, n in standing.kinds.items()
+            if kind in usable and standing.becomes(kind) == body
         )
         if mine:
             yield mine, count
@@ -118,6 +124,16 @@ def _stand(standing: Standing, program: Program) -> Iterator[tuple[list[int], in
 def _flips(program: Program) -> FloatArray:
     """One per island in a phase that it does not have now, shape (columns,)."""
     return np.asarray(program.disruption > 0, dtype=np.float64)
+
+
+def _bound(program: Program, most: int) -> float:
+    """No so many flips reach more theta than they would in halves of islands."""
+    cost = np.zeros(program.columns)
+    cost[THETA] = -1.0
+    limited = program.at_most(_flips(program), float(most))
+    asked = replace(question(limited, cost), integer=False)
+    found = solve(limited, asked, Effort(0.0, SECONDS))
+    return 0.0 if found is None else -found.objective * program.scale
 
 
 def _flipped(

@@ -32,11 +32,15 @@ Body: TypeAlias = "tuple[str, str, tuple[tuple[str, int], ...], Parallelism]"
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """A table's islands under the observed demand, with the templates of their bodies."""
+    """A table's islands under the observed demand, with the templates of their bodies.
+
+    ``fixed``: models whose islands keep their phase.
+    """
 
     problem: PlanningProblem
     plan: Plan
     templates: tuple[Template, ...]
+    fixed: frozenset[str] = frozenset()
 
     @cached_property
     def kinds(self) -> Counter[Kind]:
@@ -46,12 +50,16 @@ class Standing:
             count[group_kind(group)] += group.islands
         return count
 
+    def becomes(self, kind: Kind) -> Body | Kind:
+        """What islands of a kind have in common with all that they may become: their body."""
+        return kind if kind[0] in self.fixed else body_of(kind)
+
     @cached_property
-    def bodies(self) -> Counter[Body]:
+    def bodies(self) -> Counter[Body | Kind]:
         """Islands of every body."""
-        count: Counter[Body] = Counter()
+        count: Counter[Body | Kind] = Counter()
         for kind, islands in self.kinds.items():
-            count[body_of(kind)] += islands
+            count[self.becomes(kind)] += islands
         return count
 
     @cached_property
@@ -97,7 +105,8 @@ def stand(
     if templates is None:
         wanted = list(_shapes(problem, plan, switch or {}))
         templates = benchmarked(wanted, problem.calibrations)
-    return Standing(problem, plan, templates)
+    fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
+    return Standing(problem, plan, templates, fixed)
 
 
 def _shapes(

@@ -12,7 +12,7 @@ from archipelago.planner.kinds import kind_of
 from archipelago.planner.plan import Changes, Group, Island, Plan
 from archipelago.planner.problem import Objective
 from archipelago.planner.replan.restate import unproven
-from archipelago.planner.replan.standing import body_of, group_kind
+from archipelago.planner.replan.standing import group_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,9 +101,9 @@ def _seated(
         seat(c, [i for i in waiting.values() if kinds[i.group] == kind_of(templates[c])])
     changed: list[Island] = []
     for c in seats:
-        body = body_of(kind_of(templates[c]))
+        body = standing.becomes(kind_of(templates[c]))
         changed += seat(
-            c, [i for i in reversed(waiting.values()) if body_of(kinds[i.group]) == body]
+            c, [i for i in reversed(waiting.values()) if standing.becomes(kinds[i.group]) == body]
         )
     return _Seats(seats, frozenset(island.name for island in changed))
 
