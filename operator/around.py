@@ -88,6 +88,9 @@ class Around:
     ) -> SeenPlan:
         live = replace(live, inventory=self._fleet.finding(wanted))
         inventory = self._fleet.inventory(wanted)
+        if inventory is None and self._fleet.is_blind:
+            why = replace(self._fleet.finding(wanted), status=Truth.FALSE)
+            return replace(plan, live=replace(live, refusal=why))
         if inventory is None:
             return replace(plan, live=replace(live, listed=False))
         under = [node for i in table.islands.values() for node in i.nodes] if table else []

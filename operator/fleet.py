@@ -105,6 +105,11 @@ class Fleet:
         """Whether the nodes were listed; before that nothing is said of any."""
         return self._nodes.complete
 
+    @property
+    def is_blind(self) -> bool:
+        """Whether no node will be seen as things are: switched off, or not allowed."""
+        return self._off or bool(self._missing)
+
     # What is seen: called by the watches and the lists.
 
     def see_node(self, node: SeenNode, version: int) -> None:
@@ -204,7 +209,7 @@ class Fleet:
     def finding(self, claimant: Claimant) -> Finding:
         """What the condition ``InventoryResolved`` says of it."""
         inventory = self.inventory(claimant)
-        if self._off or self._missing or inventory is None:
+        if self.is_blind or inventory is None:
             return unlisted(self._missing, off=self._off)
         return inventory_finding(inventory)
 

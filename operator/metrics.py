@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "archipelago"
 OTHER: Final = "Other"
 """Stands for a word outside of a closed vocabulary: it is counted, and its text is not shown."""
-KINDS: Final = ("window", "repair", "reshape")
-STATES: Final = ("Usable", "Unusable", "Unknown", "Claimed")
+KINDS: Final = ("window", "repair", "solve")
+STATES: Final = ("usable", "lost", "aside")
 SOURCE_OUTCOMES: Final = frozenset(
     {Reason.OBSERVED, Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MISSING}
 )
@@ -115,13 +115,13 @@ class Metrics:
         """A decision was made, in that time; it counts as a re-plan where something was changed.
 
         Args:
-            trigger: None, Repair, Safety or Gain; None changes nothing.
-            rung: Keep, Reroute, Flip or Reshape; a repair keeps every island that is left.
+            trigger: None, Repair, Safety or Gain.
+            rung: Keep, Reroute, Flip or Reshape; Keep changes nothing, unless lost islands leave.
             seconds: from the window's end or the event to the decision [s].
-            kind: ``window``, ``repair`` or ``reshape``: what was waited for.
+            kind: what was asked: ``window``, ``repair``, or ``solve`` for a new plan as well.
         """
         self.replan_seconds.labels(kind if kind in KINDS else OTHER).observe(seconds)
-        if trigger != TRIGGERS[0]:
+        if rung != "Keep" or trigger == "Repair":
             known = ("Keep", *RUNGS)
             self.replans.labels(_closed(trigger, TRIGGERS), _closed(rung, known)).inc()
 

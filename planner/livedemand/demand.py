@@ -72,8 +72,9 @@ class Observed:
 
     ``lengths``: with the observed inputs and outputs. ``rates`` [req/s] have one entry more than
     there are ranges: requests beyond the last, which no island can serve. ``output`` E[o | j]
-    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: requests may be missing. ``known``: share of the arrivals whose
-    lengths were seen; 0 where their number is not sure, and the window could only raise.
+    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: requests may be missing. ``known``:
+    share of the arrivals whose lengths were seen; 0 where not even their number is sure: then
+    nothing is below what was believed.
     ``rate_draws`` of shape (draws, ranges + 1) and ``draws`` belong together, row by row; where the
     window could only raise, ``draws.probability`` is the mix of what finished and the rates differ.
     """
@@ -164,9 +165,7 @@ def _estimated(
     )
 
 
-def _raised(
-    seen: Observed, flow: Flow, believed: Believed, trust: Trust, known: float
-) -> Observed:
+def _raised(seen: Observed, flow: Flow, believed: Believed, trust: Trust, known: float) -> Observed:
     """The same where requests are missing: those are as was believed, in every draw.
 
     Where their number is sure (``known`` > 0) they take the place that the mix lacks, and no more;

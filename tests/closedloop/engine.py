@@ -1,7 +1,7 @@
 """One island at work, for as long as its clock is told to go on: prompts, or a batch that decodes.
 
-The offline islands of ``planner.islands`` know every request beforehand; these learn of them as they
-come, can be stopped at any time, and take many token steps at once where nothing happens between.
+The offline islands of ``planner.islands`` know every request beforehand; these learn of them as
+they come, can be stopped at any time, and take many token steps at once where nothing happens.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Engine(Protocol):
     @property
     def waiting(self) -> int:
         """Requests not begun."""
+
+    @property
+    def underway(self) -> int:
+        """Requests that were sent and are not here yet."""
 
     @property
     def cache(self) -> float:
@@ -125,6 +129,11 @@ class PrefillEngine:
     def waiting(self) -> int:
         """Prompts that wait."""
         return len(self._queue)
+
+    @property
+    def underway(self) -> int:
+        """Prompts are here at once."""
+        return 0
 
     @property
     def cache(self) -> float:
@@ -195,7 +204,12 @@ class BatchEngine:
     @property
     def waiting(self) -> int:
         """Those that are here and not in the batch."""
-        return len(self._waiting) + sum(at <= self.now for at, *_ in self._coming)
+        return len(self._waiting) + len(self._coming) - self.underway
+
+    @property
+    def underway(self) -> int:
+        """Those whose caches are still on the network."""
+        return sum(at > self.now for at, *_ in self._coming)
 
     @property
     def cache(self) -> float:
@@ -230,7 +244,7 @@ class BatchEngine:
             return  # it was put back and kept its cache
         if self._mixed:
             seconds, taken, _ = self._times.prompt(request.inputs)
-            # Copies take prompts side by side: the batch of the whole island stands still for a part.
+            # Copies take prompts side by side: the whole batch stands still for a part of it.
             request.first = self.now + seconds
             self.now += taken / self._times.copies
             self._counters.ttft.add(request.first - request.arrival)

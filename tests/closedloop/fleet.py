@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from archipelago.planner.problem import Phase
-from tests.closedloop.engine import Request
+from tests.closedloop.engine import BatchEngine, Request
 from tests.closedloop.island import GRACE, HARDWARE, Island
 from tests.closedloop.router import Router
 from tests.closedloop.tally import Tally
@@ -146,7 +146,9 @@ class Fleet:
     @property
     def inside(self) -> int:
         """Requests that are somewhere."""
-        return self.waiting + sum(island.engine.running for island in self.islands.values())
+        engines = [island.engine for island in self.islands.values()]
+        engines += [island.engine for _, island in self._ending]
+        return self.waiting + sum(engine.running + engine.underway for engine in engines)
 
     def pods(self) -> list[Pod]:
         """What Prometheus would find."""
@@ -289,8 +291,6 @@ def _hardware(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _decodes(island: Island) -> bool:
-    from tests.closedloop.engine import BatchEngine  # noqa: PLC0415
-
     return isinstance(island.engine, BatchEngine)
 
 

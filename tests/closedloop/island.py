@@ -22,7 +22,9 @@ HARDWARE: Final = ("pool", "gpus", "parallelism", "nodes", "parts")
 
 @dataclass(eq=False)
 class Island:
-    """``ready``: when its engine serves, or will [s]. ``closing``: until when an engine that is to
+    """One island and its pod.
+
+    ``ready``: when its engine serves, or will [s]. ``closing``: until when an engine that is to
     change finishes what it has begun; None while it is open. ``held``: requests that came while it
     changed. ``started``: how often its pod was started.
     """

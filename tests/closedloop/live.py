@@ -1,6 +1,6 @@
 """The operator's part of the loop in simulated time: pages in, tables out, as its runtime does it.
 
-    pages -> samples.from_exposition -> scraped.scraped -> the live question -> ordered tables
+pages -> samples.from_exposition -> scraped.scraped -> the live question -> ordered tables
 """
 
 from __future__ import annotations
@@ -167,4 +167,3 @@ class Live:
                 "seed": self.seed,
             }
         }
-

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tests.closedloop.fleet import Fleet
     from tests.closedloop.traffic import Traffic
 
-INSTANT = Rollout  # the steps are the same; only the knowledge differs
-
 
 class Pilot(Protocol):
     """What the loop tells, in the order in which it happens; ``fleet.now`` is the time."""

@@ -24,9 +24,7 @@ class _Model:
         routes = entry["routes"]
         self.cuts = np.array([route["max"] for route in routes], dtype=np.float64)
         weights = [[pair["weight"] for pair in route["pairs"]] for route in routes]
-        self.ends = np.concatenate(
-            [np.cumsum(row) + MILLION * i for i, row in enumerate(weights)]
-        )
+        self.ends = np.concatenate([np.cumsum(row) + MILLION * i for i, row in enumerate(weights)])
         self.pairs = [
             (members[pair["prefill"]], members[pair["decode"]])
             for route in routes

@@ -1,4 +1,4 @@
-"""A scenario as a file: a plan, its traffic, what happens, and what was expected of it beforehand."""
+"""A scenario as a file: a plan, its traffic, what happens, and what was expected beforehand."""
 
 from __future__ import annotations
 

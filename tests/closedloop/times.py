@@ -1,4 +1,4 @@
-"""What an island takes for what, after the performance model; looked up, since it is asked often."""
+"""What an island takes for what, after the performance model; tabulated for speed."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def of_trace(trace: Trace) -> Mix:
 def log_normal(  # noqa: PLR0917  # the order in which a workload states them
     median: float, sigma: float, most: float, output: float, output_sigma: float, seed: int = 0
 ) -> Mix:
-    """Log-normal inputs, at most ``most``, and independent log-normal outputs of a mean [tokens]."""
+    """Log-normal inputs up to ``most``, and independent log-normal outputs of a mean [tokens]."""
     random = np.random.default_rng(seed)
     inputs = np.clip(np.rint(median * random.lognormal(0.0, sigma, ROWS)), 1, most)
     outputs = random.lognormal(np.log(output) - output_sigma**2 / 2, output_sigma, ROWS)

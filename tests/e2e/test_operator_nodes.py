@@ -13,12 +13,14 @@ import pytest
 
 from tests.controlplane import Cluster, eventually
 from tests.e2e.nodes import Nodes, nodes_of
-from tests.e2e.operators import Operator, Plans, running, small
+from tests.e2e.operators import Operator, Plans, running, seconds_until, small
 from tests.faults.api import Api
+from tests.operator.nodes import ODD
 
 pytestmark = pytest.mark.cluster
 
 COUNT = int(os.environ.get("NODES", "1000"))
+SERVING = {"serving": "yes"}
 REPORTS = 1000 / 60
 """Reports of nodes per second."""
 REST = 0.12
@@ -45,12 +47,7 @@ def placed(plans: Plans, name: str) -> set[str]:
     """Nodes that the stored table sends requests to."""
     table = plans.table(name)
     islands = table["content"]["islands"] if table else []
-    return {node for island in islands for part in parts(island) for node in part}
-
-
-def parts(island: dict[str, Any]) -> list[list[str]]:
-    """Names of nodes, part by part."""
-    return [island["nodes"]] if "nodes" in island else [p["nodes"] for p in island["parts"]]
+    return {node for island in islands for node in island["nodes"]}
 
 
 def state(operator: Operator, name: str) -> int:
@@ -87,8 +84,9 @@ def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
 ) -> None:
     """B15: 15 s, 400 MB, 0.2 of a core at 1,000 reports a minute, and nobody plans for them."""
     names = nodes.names(COUNT)
-    nodes.create(names)
-    plans.apply("chat", small())
+    nodes.create(names[:4], SERVING)
+    nodes.create(names[4:])
+    plans.apply("chat", found({**nodes.labels, **SERVING}))
     started = time.monotonic()
     with running(prepared) as operator:
         eventually(lambda: state(operator, "usable") >= COUNT, within=60)
@@ -112,7 +110,91 @@ def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
         assert used <= 0.2
         assert operator.metric("plannings_total") == planned
         assert [line for line in operator.lines() if "nodes" in line["message"]] == []
+        assert placed(plans, "chat") == {*names[:4]}
         assert (state(operator, "usable"), state(operator, "lost")) == (COUNT, 0)
+
+
+def test_a_lost_node_leaves_the_table_in_two_seconds_and_a_cordoned_one_with_the_next_plan(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    names = nodes.names(4)
+    nodes.create(names)
+    plans.apply("chat", found(nodes.labels))
+    with running(prepared) as operator:
+        plans.wait_ready("chat")
+        assert placed(plans, "chat") == {*names}
+        nodes.cordon(names[0])
+        time.sleep(2)
+        assert placed(plans, "chat") == {*names}
+
+        nodes.delete(names[1:2])
+        seconds = seconds_until(lambda: names[1] not in placed(plans, "chat"), within=30)
+
+        print(f"\nlost node out of the stored table after {seconds:.2f} s")  # noqa: T201
+        assert seconds <= 2
+        eventually(lambda: placed(plans, "chat") == {*names[2:]}, within=30)
+        plans.wait_ready("chat")
+        assert operator.metric("replans_total") >= 1
+
+
+def test_half_the_nodes_go_within_a_second_and_the_rest_serves(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    """B13, scaled down to 20 nodes: a table of what is left, and soon the best one."""
+    names = nodes.names(20)
+    nodes.create(names)
+    plans.apply("chat", found(nodes.labels))
+    with running(prepared):
+        plans.wait_ready("chat")
+        assert placed(plans, "chat") == {*names}
+        started = time.monotonic()
+        nodes.delete(names[:10])
+        took = time.monotonic() - started
+        repaired = seconds_until(lambda: placed(plans, "chat") <= {*names[10:]}, within=10)
+        print(f"\n10 of 20 gone in {took:.2f} s, out of the table {repaired:.2f} s later")  # noqa: T201
+        assert took + repaired <= 10
+        assert placed(plans, "chat")
+        eventually(lambda: placed(plans, "chat") == {*names[10:]}, within=40)
+        plans.wait_ready("chat")
+
+
+def test_nodes_that_flap_are_repaired_away_and_planned_without_once(
+    plans: Plans, prepared: Operator, nodes: Nodes
+) -> None:
+    """B12, scaled down: 10 of 20 nodes not ready and back every 2 s, for 24 s."""
+    names = nodes.names(20)
+    nodes.create(names)
+    plans.apply("chat", found(nodes.labels))
+    with running(prepared) as operator:
+        plans.wait_ready("chat")
+        before = operator.metric("plannings_total")
+        for turn in range(12):
+            for name in names[:10]:
+                nodes.report(name, turn, ready="True" if turn % 2 else "Unknown")
+            time.sleep(2)
+        told = [line["message"] for line in operator.lines() if "nodes" in line["message"]]
+        print(f"\n{told}, {operator.metric('plannings_total') - before:.0f} plannings")  # noqa: T201
+        assert told.count("nodes were lost") <= 2  # one burst, or two where the machine is busy
+        assert told.count("other nodes are there") <= 1
+        assert placed(plans, "chat") <= {*names[10:]}
+        plans.wait_ready("chat")
+
+
+def test_an_unknown_accelerator_is_said_and_the_plan_goes_on(
+    plans: Plans, operator: Operator, nodes: Nodes
+) -> None:
+    """A42."""
+    names = nodes.names(9)
+    nodes.create(names[:2])
+    nodes.create(names[2:], ODD)
+    eventually(lambda: (state(operator, "usable"), state(operator, "aside")) == (2, 7))
+    plans.apply("chat", found(nodes.labels))
+    plans.wait_ready("chat")
+    said = plans.conditions("chat")["InventoryResolved"]
+    assert (said["status"], said["reason"]) == ("False", "UnknownAccelerator")
+    assert said["message"].startswith("7 nodes have accelerators that are not in the catalogue")
+    assert sum(f"{name} " in said["message"] for name in names) == 5
+    assert placed(plans, "chat") == {*names[:2]}
 
 
 def test_nodes_are_lost_come_back_and_are_gone_as_metrics_show(
@@ -143,7 +225,12 @@ def test_without_the_right_to_see_nodes_everything_else_works_and_it_is_said_onc
     role = f"nodes-{plans.namespace}"
     with running(prepared) as operator:
         plans.apply("chat", small())
+        plans.apply("live", found(nodes.labels))
         plans.wait_ready("chat")
+        eventually(lambda: plans.ready("live")[:2] == ("False", "NodesUnknown"))
+        live = plans.conditions("live")["InventoryResolved"]
+        assert (live["status"], live["reason"]) == ("Unknown", "NodesUnknown")
+        assert "missing right: list nodes, watch nodes in the cluster" in live["message"]
         said = [line for line in operator.lines() if "nodeSelector" in line["message"]]
         assert [line["rights"] for line in said] == ["list nodes, watch nodes"]
         assert operator.metric("missing_rights") == 0
@@ -155,6 +242,7 @@ def test_without_the_right_to_see_nodes_everything_else_works_and_it_is_said_onc
             operator.end()
             operator.start()
             eventually(lambda: state(operator, "usable") == 3)
+            plans.wait_ready("live")
         finally:
             plans.cluster.kubectl("delete", "clusterrolebinding", role)
 

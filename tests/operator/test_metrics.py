@@ -158,7 +158,7 @@ def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> N
             metrics.source_asked(source, reason)
     for trigger in ("None", "Repair", "Safety", "Gain"):
         for rung in ("Keep", "Reroute", "Flip", "Reshape"):
-            for kind in ("window", "repair", "reshape"):
+            for kind in ("window", "repair", "solve"):
                 metrics.replanned(trigger, rung, 0.1, kind)
     metrics.counted({})
     lines = metrics.exposition().decode().splitlines()
@@ -172,6 +172,7 @@ def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() 
     metrics.replanned("None", "Keep", 0.04, "window")
     metrics.replanned("Gain", "Flip", 0.2, "window")
     metrics.replanned("Repair", "Keep", 0.02, "repair")
+    metrics.replanned("Gain", "Keep", 0.2, "window")  # it is proposed
     found = {
         (labels["trigger"], labels["rung"]): value
         for labels, value in families(metrics)["archipelago_replans"]
@@ -182,7 +183,7 @@ def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() 
         for labels, value in families(metrics)["archipelago_replan_seconds"]
         if labels.get("le") == "+Inf"
     ]
-    assert counts == [("window", 2.0), ("repair", 1.0)]
+    assert counts == [("window", 3.0), ("repair", 1.0)]
 
 
 @pytest.mark.parametrize("text", ["http://10.0.0.1:9090/?token=abc", "Bearer eyJhbGciOi", "a\nb"])
@@ -213,10 +214,10 @@ def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
 
 def test_nodes_and_the_clock_have_figures() -> None:
     metrics = Metrics()
-    metrics.counted({"Usable": 5, "Unusable": 2})
+    metrics.counted({"usable": 5, "lost": 2})
     metrics.skew(-12.5)
     states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
-    assert states == {"Usable": 5.0, "Unusable": 2.0, "Unknown": 0.0, "Claimed": 0.0}
+    assert states == {"usable": 5.0, "lost": 2.0, "aside": 0.0}
     assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]
 
 

@@ -103,13 +103,15 @@ def seen(*faults: Fault, requests: float = 60.0) -> Scraped:
     return Scraped(Window(Flow(30.0, requests, 0.0, 0.0, 0.0), (), (), faults))
 
 
-def test_good_windows_say_the_same_whatever_was_counted() -> None:
-    """The status is not written once in a window: what was counted are metrics."""
+def test_a_good_window_is_told_without_a_figure_that_changes() -> None:
+    """Two windows with other traffic say the same: the status is written once."""
     finding = metrics_finding("cluster", {"m": seen(), "n": seen(requests=3.4)})
     assert finding.status is Truth.TRUE
     assert finding.reason is Reason.OBSERVED
     assert finding.message == "the traffic of 2 models is read from source cluster"
-    assert metrics_finding("cluster", {"m": seen(requests=9.0), "n": seen()}) == finding
+    assert metrics_finding("cluster", {"m": seen(), "n": seen()}) == finding
+    noted = metrics_finding("cluster", {"m": seen(Fault(Wrong.COUNTER_RESET, "a"))})
+    assert noted.message.endswith("1 models is read from source cluster; noted: CounterReset")
 
 
 @pytest.mark.parametrize("reason", Wrong)

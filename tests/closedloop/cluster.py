@@ -1,0 +1,110 @@
+"""The little that the fleet in real time asks of an API server: its table, and Pod objects."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import yaml
+
+from archipelago.operator.manifests import label_value, table_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from tests.closedloop.fleet import Pod
+
+TIMEOUT: Final = 5.0
+NOT_FOUND: Final = 404
+APPLY: Final = "application/apply-patch+yaml"
+MANAGER: Final = "closedloop"
+
+
+class Cluster:
+    """A plan in a namespace, by a kubeconfig with a token.
+
+    What cannot be reached just now is answered with None, and written the next time.
+    """
+
+    def __init__(self, kubeconfig: Path, namespace: str, plan: str) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self._context = ssl.create_default_context(cadata=authority)
+        self._server, self._token = cluster["server"], user["token"]
+        self._namespace, self._plan = namespace, plan
+        self._written: dict[str, tuple[str, bool]] = {}
+
+    def content(self) -> dict[str, Any] | None:
+        """The content of the routing table; None where there is none yet.
+
+        A table in shards is not read: fleets of that size are not simulated in real time.
+        """
+        path = f"/api/v1/namespaces/{self._namespace}/configmaps/{table_name(self._plan)}"
+        found = self._ask("GET", path)
+        if found is None:
+            return None
+        content: dict[str, Any] | None = json.loads(found["data"]["table.json"]).get("content")
+        return content
+
+    def write(self, pods: Iterable[Pod]) -> None:
+        """Pod objects like the islands' pods: created, relabelled, ready or not, deleted."""
+        wanted = {pod.name: pod for pod in pods}
+        for name, pod in wanted.items():
+            if self._written.get(name) != (pod.phase, pod.ready) and self._put(pod):
+                self._written[name] = (pod.phase, pod.ready)
+        for name in [name for name in self._written if name not in wanted]:
+            self._ask("DELETE", f"{self._pods}/{name}?gracePeriodSeconds=0")
+            del self._written[name]
+
+    @property
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self._namespace}/pods"
+
+    def _put(self, pod: Pod) -> bool:
+        applied = self._ask("PATCH", f"{self._pods}/{pod.name}?{_FORCE}", self._object(pod))
+        ready = {"type": "Ready", "status": "True" if pod.ready else "False"}
+        status = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": pod.name},
+            "status": {"phase": "Running", "conditions": [ready]},
+        }
+        path = f"{self._pods}/{pod.name}/status?{_FORCE}"
+        return applied is not None and self._ask("PATCH", path, status) is not None
+
+    def _object(self, pod: Pod) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": pod.name,
+                "labels": {
+                    "archipelago.dev/plan": label_value(self._plan),
+                    "archipelago.dev/island": pod.island,
+                    "archipelago.dev/phase": pod.phase,
+                },
+            },
+            "spec": {"containers": [{"name": "engine", "image": "simulated"}]},
+        }
+
+    def _ask(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+        request = Request(  # noqa: S310  # the server of a kubeconfig
+            self._server + path,
+            method=verb,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": APPLY},
+        )
+        try:
+            with urlopen(request, timeout=TIMEOUT, context=self._context) as reply:  # noqa: S310
+                return json.load(reply)
+        except (HTTPError, URLError, TimeoutError, OSError):
+            return None
+
+
+_FORCE: Final = f"fieldManager={MANAGER}&force=true"

@@ -1,0 +1,156 @@
+"""The fleet by itself: it serves like the offline simulation, and loses nobody without a word."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archipelago.operator.samples import from_exposition
+from archipelago.operator.scraped import scraped
+from archipelago.operator.series import Source
+from archipelago.operator.signals import adapters
+from archipelago.planner.plan import Plan, Planned
+from archipelago.planner.problem import Phase, PlanningProblem
+from archipelago.planner.simulate import Scenario, simulate
+from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.strategies import strategy
+from archipelago.planner.table import routing_content
+from archipelago.planner.traffic import poisson
+from tests.closedloop.exposition import Histogram, token_bounds
+from tests.closedloop.fleet import ONLINE, RESTART, Fleet, World
+from tests.closedloop.traffic import Mix, Spell, Traffic
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "01-llama-on-two-pools.yaml"
+MODEL = "llama-8b"
+
+
+@pytest.fixture(scope="module")
+def planned() -> tuple[PlanningProblem, Plan, dict]:  # type: ignore[type-arg]
+    resource = load_resource(EXAMPLE.read_text())
+    problem = to_problem(resource.metadata.name, resource.spec)
+    outcome = strategy("exact").plan(problem)
+    assert isinstance(outcome, Planned)
+    return problem, outcome.plan, routing_content(resource.spec, outcome.plan)
+
+
+def mix(problem: PlanningProblem) -> Mix:
+    drawn = poisson(problem, np.ones(1), 20_000, np.random.default_rng(1))
+    return Mix(drawn.inputs, drawn.outputs)
+
+
+def traffic(problem: PlanningProblem, rate: float, minutes: int) -> Traffic:
+    return Traffic((Spell(MODEL, 0.0, 60.0 * minutes, rate, mix(problem)),))
+
+
+def world(problem: PlanningProblem, switch: str = "Online") -> World:
+    return World(problem, {MODEL: switch})
+
+
+def test_it_serves_like_the_offline_simulation(
+    planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
+) -> None:
+    """Times to first token and per token of 80,000 requests at 70 % of the plan's capacity."""
+    problem, plan, content = planned
+    rate = 0.7 * plan.throughput
+    fleet = Fleet(world(problem), content)
+    fleet.advance(360.0, traffic(problem, rate, 6))
+    lengths = mix(problem).lengths
+    model = replace(problem.models[0], lengths=lengths)
+    same = replace(problem, models=(model,))
+    other = simulate(same, plan, Scenario(requests=40_000, load=0.7)).models[0]
+    assert fleet.tally.ttft(60.0, 360.0) == pytest.approx(other.ttft.mean, rel=0.05)
+    steps = [i.counters.per_token for i in fleet.islands.values() if i.phase is Phase.DECODE]
+    mean = sum(h.total for h in steps) / sum(sum(h.counts) for h in steps)
+    assert mean == pytest.approx(other.tpot.mean, rel=0.1)
+
+
+def test_nobody_is_lost_or_invented(
+    planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
+) -> None:
+    """Who came is served, refused, failed or inside, also when islands and nodes change."""
+    problem, plan, content = planned
+    fleet = Fleet(world(problem), content)
+    source = traffic(problem, 0.7 * plan.throughput, 3)
+    fleet.advance(60.0, source)
+    fleet.apply(flipped(content))
+    fleet.advance(120.0, source)
+    fleet.lose(["h100-1"])
+    fleet.advance(180.0, source)
+    count = {
+        name: fleet.tally.sums(name, 0.0, 180.0)
+        for name in ("arrived", "served", "failed", "refused")
+    }
+    assert count["failed"] > 0
+    assert count["arrived"] == sum(count.values()) - count["arrived"] + fleet.inside
+
+
+def flipped(content: dict) -> dict:  # type: ignore[type-arg]
+    """The table with one prefill island of pool l40s listed as decode, without requests."""
+    new = json.loads(json.dumps(content))
+    group = next(g for g in new["groups"] if g["phase"] == "prefill" and "l40s" in g["name"])
+    name = group["members"].pop()
+    new["groups"].append({**group, "name": "waiting", "phase": "decode", "members": [name]})
+    island = next(i for i in new["islands"] if i["name"] == name)
+    island.update(phase="decode", maxBatch=64)
+    return new
+
+
+@pytest.mark.parametrize(("switch", "delay"), [("Online", ONLINE), ("Restart", RESTART)])
+def test_a_change_of_phase_takes_what_is_stated(
+    planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
+    switch: str,
+    delay: float,
+) -> None:
+    problem, _, content = planned
+    fleet, nobody = Fleet(world(problem, switch), content), Traffic(())
+    fleet.apply(flipped(content))
+    assert fleet.unready() == [flipped(content)["groups"][-1]["members"][0]]
+    fleet.advance(delay, nobody)
+    assert fleet.unready()
+    fleet.advance(delay + 2.0, nobody)
+    assert fleet.unready() == []
+    assert fleet.flips == 1
+    assert fleet.restarts == (switch == "Restart")
+
+
+def test_pages_count_what_users_see(
+    planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
+) -> None:
+    """Completions, arrivals and lengths that the operator reads of the pages, hand-over once."""
+    problem, _, content = planned
+    fleet, source = Fleet(world(problem), content), traffic(problem, 100.0, 2)
+    scrapes = []
+    for now in (60.0, 120.0):
+        fleet.advance(now, source)
+        samples = [
+            sample
+            for pod in fleet.pods()
+            if pod.page
+            for sample in from_exposition(
+                pod.page.encode(), now, {"pod": pod.name, "archipelago_dev_island": pod.island}
+            ).samples
+        ]
+        scrapes.append(replace(from_exposition(b"a 1\n", now), samples=tuple(samples)))
+    phases = {i["name"]: Phase(i["phase"]) for i in content["islands"]}
+    seen = scraped(scrapes, Source(adapters()["vllm"], phases, frozenset({MODEL}))).window
+    # The last step of an island may end a moment after the scrape.
+    assert seen.flow.completed == pytest.approx(fleet.tally.served(60.0, 120.0), abs=3)
+    assert seen.flow.arrivals == pytest.approx(fleet.tally.sums("arrived", 60.0, 120.0), abs=15)
+    assert sum(seen.inputs[0].counts) == seen.flow.completed
+    assert seen.faults == ()
+
+
+def test_vllm_buckets() -> None:
+    assert token_bounds(1000)[:5] == (1, 2, 5, 10, 20)
+    assert token_bounds(1000)[-1] == 1000
+    histogram = Histogram((1.0, 2.0))
+    for value in (1.0, 1.5, 9.0):
+        histogram.add(value)
+    lines = list(histogram.lines("x", 'a="b"'))
+    assert lines[1:4] == [
+        'x_bucket{a="b",le="1.0"} 1.0',
+        'x_bucket{a="b",le="2.0"} 2.0',
+        'x_bucket{a="b",le="+Inf"} 3.0',
+    ]
