@@ -284,7 +284,7 @@ def _note(seen: Observation, action: Action, seconds: float) -> None:
     """
     decision, reason = type(action).__name__, getattr(action, "reason", "")
     log.log(
-        logging.DEBUG if isinstance(action, ReadTable | Wait) else logging.INFO,
+        logging.DEBUG if isinstance(action, ReadTable | Wait | AskLive) else logging.INFO,
         decision,
         extra={
             "plan": seen.key.name,

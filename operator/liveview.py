@@ -146,23 +146,29 @@ def bar(headroom: float, low: str | None) -> Text:
     return Text.assemble("headroom  [", ("".join(cells), colour), f"] {headroom:.2f}{least}")
 
 
+_COLUMNS: Final = {"theta": ".3f", "low": ".3f", "gain": "+.1%"}
+
+
+def _number(found: Document, name: str, form: str) -> str:
+    """A figure of the status, rounded; empty where there is none."""
+    return format(float(found[name]), form) if name in found else ""
+
+
 def _rungs(decision: Document) -> Table:
     table = grid("RUNG", ">CARRIES", ">AT LEAST", ">GAIN", "~NOTE")
     for rung in decision["rungs"]:
         taken = "* " if rung["rung"] == decision["rung"] else "  "
         table.add_row(
             safe(taken + rung["rung"]),
-            f"{float(rung['theta']):.3f}",
-            f"{float(rung['low']):.3f}" if "low" in rung else "",
-            f"{float(rung['gain']):+.1%}" if "gain" in rung else "",
+            *(_number(rung, name, form) for name, form in _COLUMNS.items()),
             safe(rung.get("note", "")),
         )
     return table
 
 
 def _proposal(shown: Document, proposal: Document) -> Iterator[Text]:
-    gain = f", {float(proposal['gain']):+.1%}" if "gain" in proposal else ""
-    told = f"{proposal['rung']} for {proposal['trigger']}{gain}: {proposal['message']}"
+    parts = [_number(proposal, "gain", "+.1%"), proposal.get("message", "")]
+    told = ", ".join(filter(None, [f"{proposal['rung']} for {proposal['trigger']}", *parts]))
     yield Text(safe(f"proposed  {told}"), style="bold")
     patch = f'{{"spec":{{"replanning":{{"approve":"{proposal["hash"]}"}}}}}}'
     yield Text(

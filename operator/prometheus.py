@@ -123,6 +123,10 @@ class Client:
             raise Unanswered(_why(error.os_error)) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Unanswered(f"the connection failed: {type(error).__name__}") from error
+        except RuntimeError as error:
+            if not self._session.closed:
+                raise
+            raise Unanswered("the configuration of the source has just changed") from error
 
 
 async def read(

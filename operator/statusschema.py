@@ -137,7 +137,11 @@ class RungStatus(StatusObject):
         description="How much is changed: Keep nothing, Reroute weights, Flip the phase of some "
         "islands, Reshape which islands there are."
     )
-    theta: Figure = Field(description="Multiple of the observed demand that it would carry.")
+    theta: Figure | None = Field(
+        default=None,
+        description="Multiple of the observed demand that it would carry; absent where there is no "
+        "demand to speak of.",
+    )
     low: Figure | None = Field(
         default=None, description="That multiple at the lower end of its 90 % interval."
     )
@@ -160,8 +164,10 @@ class ProposalStatus(StatusObject):
     gain: Figure | None = Field(
         default=None, description="What it gains over Keep, a share of what Keep carries."
     )
-    message: str = Field(
-        max_length=MESSAGE_LENGTH, description="What it would change, in one sentence."
+    message: str | None = Field(
+        default=None,
+        max_length=MESSAGE_LENGTH,
+        description="What it would change, in one sentence.",
     )
 
 

@@ -72,6 +72,12 @@ def to_yaml(document: Document) -> str:
     return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=100, default_flow_style=None)
 
 
+def to_yaml_all(documents: list[Document]) -> str:
+    """Documents one after the other, as ``kubectl apply`` reads them, without anchors."""
+    copies = json.loads(json.dumps(documents, allow_nan=False))
+    return yaml.dump_all(copies, Dumper=_DUMPER, sort_keys=False, width=100, explicit_start=True)
+
+
 def load_document(text: str) -> Document:
     """Read a document from JSON or YAML text.
 

@@ -7,21 +7,14 @@ documents in equal order, so that what is applied twice changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.accelerators import accelerator
 from archipelago.perfmodel.parallelism import Parallelism
 from archipelago.planner.engineflags import Engine, Start, arguments, obstacle
 from archipelago.planner.errors import InputError
-from archipelago.planner.labels import (
-    HASH_LENGTH,
-    ISLAND_LABEL,
-    PHASE_LABEL,
-    PLAN_LABEL,
-    cut,
-    digest,
-    label_value,
-)
+from archipelago.planner.labels import ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL, label_value
+from archipelago.planner.podkinds import deployment, leader_and_workers, metadata
 from archipelago.planner.podtemplate import Fitting, fitted
 from archipelago.planner.problem import Phase
 
@@ -32,8 +25,6 @@ if TYPE_CHECKING:
     from archipelago.planner.spec import ServingPlanSpec
     from archipelago.planner.spec.pools import Pool
 
-NAME_LENGTH = 50
-"""A LeaderWorkerSet adds 11 characters in a label of 63 (the hash of a StatefulSet's revision)."""
 ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "dynamo": Engine.ENV}
 """Whose metrics tell about a model -> whose arguments its islands are started with."""
 GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
@@ -119,8 +110,11 @@ def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -
         )
         for part, follows in _leader_first(parts)
     ]
-    make = _deployment if start.pods == 1 else _group
-    return make(_metadata(island["name"], wish, labels), labels, pods, start.pods)
+    about = metadata(wish.plan, island["name"], wish.namespace, labels)
+    if start.pods == 1:
+        return deployment(about, pods[0])
+    leader, worker = pods
+    return leader_and_workers(about, leader, worker, start.pods)
 
 
 def _parts(island: Document) -> list[_Part]:
@@ -206,48 +200,3 @@ def _resource(spec: ServingPlanSpec, pool: str) -> str:
 def _is_found(spec: ServingPlanSpec, pool: str) -> bool:
     """Whether names of nodes in the table are the cluster's."""
     return _pool(spec, pool).node_selector is not None
-
-
-def _metadata(island: str, wish: Wish, labels: Mapping[str, str]) -> Document:
-    """Named after the island; the hash keeps plans of one namespace apart."""
-    name = cut(island, NAME_LENGTH - HASH_LENGTH - 3)
-    name = name if name[0].isalpha() else f"i-{name}"  # a Service begins with a letter
-    where = {"namespace": wish.namespace} if wish.namespace else {}
-    return {"name": f"{name}-{digest(f'{wish.plan}/{island}')}", **where, "labels": dict(labels)}
-
-
-def _deployment(
-    metadata: Document, labels: Mapping[str, str], pods: list[Document], _: int
-) -> Document:
-    """Never two of its pods at once: the GPUs are there once."""
-    mine = {key: labels[key] for key in (PLAN_LABEL, ISLAND_LABEL)}  # a phase may change
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": mine},
-            "template": pods[0],
-        },
-    }
-
-
-def _group(metadata: Document, _: Mapping[str, str], pods: list[Document], size: int) -> Document:
-    leader, worker = pods
-    template: dict[str, Any] = {
-        "size": size,
-        "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": leader,
-        "workerTemplate": worker,
-    }
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": metadata,
-        "spec": {
-            "replicas": 1,
-            "leaderWorkerTemplate": template,
-        },
-    }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import yaml
-
-from archipelago.planner.canonical import PLAN, load_document
+from archipelago.planner.canonical import PLAN, load_document, to_yaml_all
 from archipelago.planner.commands.files import parse_document, read_text
 from archipelago.planner.engineflags import Engine
 from archipelago.planner.errors import InputError, PlanFileError
@@ -58,7 +55,7 @@ def run(path: str, asked: Asked) -> int:
         documents = workloads(content, resource.spec, wish)
     except PlanFileError as error:
         raise PlanFileError(f"pod template: {error}") from None
-    _write(documents)
+    sys.stdout.write(to_yaml_all(documents))
     return DONE
 
 
@@ -134,12 +131,6 @@ def _selected(text: str, resource: ServingPlanResource) -> tuple[str, str, str]:
     if found.node_selector is not None:
         raise InputError(f"--select {text}: the table names the nodes of pool {pool}; remove it")
     return pool, label, value
-
-
-def _write(documents: list[Document]) -> None:
-    """YAML of several documents; no anchors, whatever they share."""
-    copies = json.loads(json.dumps(documents))
-    yaml.safe_dump_all(copies, sys.stdout, sort_keys=False, width=100, explicit_start=True)
 
 
 def _say(line: str) -> None:

@@ -31,7 +31,11 @@ pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "archipelago.dev_servingplans.yaml"
 MINIMAL = (ROOT / "examples" / "02-minimal.yaml").read_text()
-EXAMPLES = {file.stem: file.read_text() for file in sorted((ROOT / "examples").glob("*.yaml"))}
+EXAMPLES = {
+    file.stem: file.read_text()
+    for folder in ("examples", "examples/live")
+    for file in sorted((ROOT / folder).glob("*.yaml"))
+}
 BAD = bad()
 GOOD = good()
 

@@ -25,6 +25,7 @@ from archipelago.planner.document import plan_document
 from archipelago.planner.errors import InputError, PlanFileError, SpecError
 from archipelago.planner.inventory import read_nodes
 from archipelago.planner.plan import Planned
+from archipelago.planner.podtemplate import Fitting, fitted, read_template
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.stored import read_stored
 from archipelago.planner.strategies import strategy
@@ -34,6 +35,7 @@ from archipelago.planner.whatif import changed
 
 REPO = Path(__file__).parents[2]
 EXAMPLE = (REPO / "examples" / "01-llama-on-two-pools.yaml").read_text()
+TEMPLATE = (REPO / "examples" / "render" / "vllm.yaml").read_text()
 MINIMAL = (REPO / "examples" / "02-minimal.yaml").read_text()
 
 
@@ -105,6 +107,14 @@ def nodes(data: bytes) -> object:
 def what_if(data: bytes) -> object:
     """A change on the command line."""
     return changed(load_resource(_example()), (text(data),))
+
+
+def pod_template(data: bytes) -> object:
+    """A user's pod template, as ``archipelago render`` reads and fills it."""
+    own = Fitting({"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"})
+    pod = fitted(read_template(load_document(text(data))), own)
+    assert pod["metadata"]["labels"]["a"] == "b"
+    return pod
 
 
 def text(data: bytes) -> str:
@@ -184,5 +194,8 @@ READERS = {
     "plan": Reader(plan, (PlanFileError, SpecError), lambda: (_json(small_plan()),)),
     "table": Reader(table, (PlanFileError,), lambda: (_json(small_table()),)),
     "nodes": Reader(nodes, (InputError,), lambda: (_json(node_list()),)),
+    "pod-template": Reader(
+        pod_template, (PlanFileError,), lambda: (TEMPLATE.encode(), _json(yaml.safe_load(TEMPLATE)))
+    ),
     "what-if": Reader(what_if, (InputError,), lambda: CHANGES),
 }

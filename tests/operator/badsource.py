@@ -30,6 +30,7 @@ class Got:
     heads: list[str] = field(default_factory=list)
     forms: list[dict[str, str]] = field(default_factory=list)
     sent: int = 0
+    connections: int = 0
 
 
 @asynccontextmanager
@@ -42,6 +43,7 @@ async def answering(
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
+        got.connections += 1
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 await _request(reader, got)

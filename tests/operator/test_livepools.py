@@ -6,6 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.manifests.cases import good
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ROOT = Path(__file__).parents[2]
 KEY = Key("team", "chat")
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 FOUND: dict[str, Any] = yaml.safe_load(good()["nodes-found"])["spec"]
@@ -159,6 +161,20 @@ def test_a_label_that_differs_by_node_is_no_label_of_domains() -> None:
     [(path, remedy)] = caught.value.problems
     assert path == "spec.pools[0].domainLabel"
     assert remedy.startswith("topology.kubernetes.io/zone has 65 values on the nodes of the pool")
+
+
+def test_the_example_is_planned_with_what_is_found() -> None:
+    """2 H100 nodes in two zones and one L40S node, 8 GPUs each."""
+    whole = yaml.safe_load((ROOT / "examples" / "live" / "found-pools.yaml").read_text())
+    spec = whole["spec"]
+    assert load_resource(whole).spec.replanning.source == "prometheus"
+    zones = {"eu-1a": ("n1",), "eu-1b": ("n2",)}
+    there = resolved_spec(spec, inventory(spec, h100=zones, l40s={"": ("m1",)}))
+    problem = to_problem("x", load_resource(resource(there)).spec)
+    assert [(pool.name, pool.count, len(pool.domains)) for pool in problem.pools] == [
+        ("h100", 16, 2),
+        ("l40s", 8, 0),
+    ]
 
 
 def test_the_operators_process_stays_without_numpy() -> None:

@@ -107,13 +107,27 @@ def test_all_of_a_decision_is_on_the_screen() -> None:
         "decided 3m ago, Safety: Flip: 2 islands change phase",
         "* Flip 1.090 1.010 +19.8%",
         "Reshape 1.310 +44.0% more than maxMovedGpus",
-        "proposed Reshape for Gain, +20.2%: 3 islands start, 2 stop",
+        "proposed Reshape for Gain, +20.2%, 3 islands start, 2 stop",
         f"""-p '{{"spec":{{"replanning":{{"approve":"{HASH}"}}}}}}'""",
         "h100 2 1 0 10",
         "all 2 2 0 18",
     ):
         assert words in flat, words
     assert max(map(len, lines)) <= 120
+
+
+def test_a_decision_with_nothing_but_what_must_be_there_is_shown() -> None:
+    """Of an idle plan no rung has a figure."""
+    bare = {name: DECISION[name] for name in ("time", "trigger", "rung", "message")}
+    rungs = {
+        "rungs": [{"rung": "Keep"}],
+        "proposal": {"hash": HASH, "rung": "Flip", "trigger": "Gain"},
+    }
+    LastDecisionStatus.model_validate({**bare, **rungs})
+    said = text(served({**bare, **rungs}))
+    assert "decided   3m ago, Safety: Flip: 2 islands change phase" in said
+    assert "proposed  Flip for Gain\n" in re.sub(" +\n", "\n", said)
+    assert "headroom" not in said
 
 
 def test_without_a_decision_or_a_table_it_says_so() -> None:

@@ -102,7 +102,7 @@ def test_a_new_file_is_used_and_a_broken_one_is_not(
         assert sources.current() is first  # not read again while it is the same
         replaced(file, GOOD.replace("cluster", "other"))
         assert list(sources.current()) == ["other"]
-        assert not sources.problem
+        problems = [sources.problem]
         replaced(file, "sources: [{}]")
         for _ in range(3):
             assert list(sources.current()) == ["other"]
@@ -113,7 +113,8 @@ def test_a_new_file_is_used_and_a_broken_one_is_not(
         assert list(sources.current()) == ["other"]
         replaced(file, "sources: []")
         assert sources.current() == {}
-        assert sources.problem is None
+        problems.append(sources.problem)
+    assert problems == [None, None]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2  # once for each file that is broken, not at each look
 

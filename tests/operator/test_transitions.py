@@ -27,6 +27,11 @@ NO_EFFECT = {
     "routing.lengthUnit": "there is one unit; the field is there for another one to come",
     "network.links[].name": "names the link, so that two teams can own one each",
     "pipelines[].name": "names the pipeline, so that two teams can own one each",
+    "pools[].domainLabel": "is read from nodes, and there are none here: tests of live pools do",
+} | {
+    field.path: "how a running plan is watched and changed: tests of re-planning show what it does"
+    for field in fields()
+    if field.path.startswith(("replanning.", "models[].engine.")) and field.kind != "object"
 }
 """Fields whose change alone changes neither table nor status, and why that is meant to be so."""
 

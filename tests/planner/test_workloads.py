@@ -14,11 +14,12 @@ from archipelago.planner.document import plan_document
 from archipelago.planner.engineflags import Engine, Start, arguments, obstacle
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.labels import label_value
+from archipelago.planner.podkinds import NAME_LENGTH
 from archipelago.planner.podtemplate import Fitting, fitted, read_template
 from archipelago.planner.problem import Phase
 from archipelago.planner.spec import ServingPlanSpec, load_resource
 from archipelago.planner.table import routing_content, routing_table
-from archipelago.planner.workloads import NAME_LENGTH, Wish, unplaced, workloads
+from archipelago.planner.workloads import Wish, unplaced, workloads
 from tests.manifests.cases import good
 from tests.planner.handmade import PLAN, PLANNED, resource
 from tests.planner.test_cli import ROOT, Runner, run

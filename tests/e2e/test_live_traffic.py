@@ -1,0 +1,184 @@
+"""The whole loop in real time: engines' pages, a real Prometheus, a real API server, the operator.
+
+A fleet of simulated engines follows the stored table and tells on vLLM's pages what it served; the
+operator hears of that through Prometheus alone. Its traffic turns from long answers to short ones.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from archipelago.planner.table import validate_table
+from tests.controlplane import eventually
+from tests.e2e.operators import Operator, Plans, running, seconds_until
+from tests.prometheus.server import Prometheus, Target
+
+pytestmark = pytest.mark.cluster
+
+WINDOW = 5
+CALM = 30.0
+"""Seconds of the traffic that was planned for."""
+RANGES = {"median": 1020, "sigma": 0.9, "max": 7000, "outputSigma": 0.5}
+TRAFFIC = [
+    {
+        "minutes": CALM / 60,
+        "mix": {"logNormal": {**RANGES, "output": 211}},
+        "share": 0.7,
+        "of": "reroute",
+    },
+    {"minutes": 10, "mix": {"logNormal": {**RANGES, "output": 18}}, "share": 0.85, "of": "flip"},
+]
+MODEL = {
+    "name": "qwen3-32b",
+    "architecture": "Qwen3-32B",
+    "requestsPerSecond": "60",
+    "engine": {"roleSwitch": "Online"},
+    "workload": {
+        "logNormal": {"median": 1020, "sigma": "0.9", "max": 7000},
+        "outputTokens": {"mean": "211", "meanSquare": "57000"},
+        "ranges": {"count": 12},
+    },
+    "slo": {"tpotMilliseconds": 100},
+}
+REPLANNING = {
+    "source": "main",
+    "windowSeconds": WINDOW,
+    "coolDownSeconds": 10,
+    "dwellSeconds": 60,
+    "drainSeconds": 2,
+    "targetUtilisation": "0.9",
+}
+PLAN: dict[str, Any] = {
+    "models": [MODEL],
+    "pools": [
+        {"name": "h100", "accelerator": "H100", "count": 16, "gpusPerNode": 8},
+        {"name": "l40s", "accelerator": "L40S", "count": 16, "gpusPerNode": 8},
+    ],
+    "replanning": REPLANNING,
+}
+EXPECTED = {"rung": "Flip", "ratio": 0.9, "still": 0.7, "why": "answers become a tenth as long"}
+
+
+@dataclass
+class Engines:
+    """The fleet as a process, and what is scraped of it."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def seen(self) -> dict[str, Any]:
+        """What its users see."""
+        with urllib.request.urlopen(f"{self.url}/seen", timeout=5) as answer:  # noqa: S310  # ours
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def targets(self) -> list[Target]:
+        with urllib.request.urlopen(f"{self.url}/targets", timeout=5) as answer:  # noqa: S310
+            listed = json.load(answer)
+        return [
+            Target(one["targets"][0], {k: v for k, v in one["labels"].items() if k[:2] != "__"},
+                   one["labels"]["__metrics_path__"])
+            for one in listed
+        ]  # fmt: skip
+
+
+@contextmanager
+def engines(plans: Plans, name: str, scenario: Path, *options: str) -> Iterator[Engines]:
+    """A fleet that follows the plan's table until the end of the block."""
+    command = [
+        sys.executable, "-m", "tests.closedloop", "--kubeconfig", str(plans.cluster.kubeconfig),
+        "--namespace", plans.namespace, "--plan", name, "--scenario", str(scenario), *options,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Engines(process.stdout.readline().strip(), process)
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def scraped(prometheus: Prometheus, fleet: Engines) -> Iterator[None]:
+    """Prometheus scrapes whatever pods there are, as its service discovery would find them."""
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.wait(1.0):
+            prometheus.scrape(fleet.targets())
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    written = tmp_path / "scenario.yaml"
+    found = {"expected": EXPECTED, "plan": PLAN, "traffic": TRAFFIC, "seed": 2}
+    written.write_text(yaml.safe_dump(found))
+    return written
+
+
+@pytest.fixture
+def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
+    """An operator that has a source of metrics by the name of main."""
+    file = tmp_path / "sources.yaml"
+    source = {"name": "main", "kind": "prometheus", "address": prometheus.url}
+    source["allowAddresses"] = ["127.0.0.0/8"]
+    file.write_text(yaml.safe_dump({"sources": [source]}))
+    settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
+    with running(replace(prepared, settings=settings)) as operator:
+        yield operator
+
+
+def decision(plans: Plans) -> dict[str, Any]:
+    found: dict[str, Any] = plans.plan("chat").get("status", {}).get("lastDecision", {})
+    return found
+
+
+def observed(plans: Plans) -> bool:
+    return plans.conditions("chat")["MetricsAvailable"]["status"] == "True"
+
+
+def test_a_shift_of_traffic_leads_to_another_table(
+    plans: Plans,
+    observing: Operator,
+    prometheus: Prometheus,
+    scenario: Path,
+    report: Callable[[str, float], None],
+) -> None:
+    plans.apply("chat", PLAN)
+    plans.wait_ready("chat")
+    first = plans.table("chat")["content"]
+    with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
+        eventually(lambda: observed(plans), within=30)
+        eventually(lambda: observing.metric("plan_headroom") > 1, within=30)
+        assert decision(plans).get("rung") in (None, "Reroute")
+
+        eventually(lambda: fleet.seen()["now"] >= CALM, within=CALM + 10)
+        taken = seconds_until(lambda: decision(plans).get("rung") in ("Reroute", "Flip"), 60)
+        report("shift of traffic to another table", taken)
+        eventually(lambda: decision(plans).get("rung") == "Flip", within=90)
+        eventually(lambda: plans.table("chat")["content"]["groups"] != first["groups"], within=30)
+        eventually(lambda: fleet.seen()["flips"] > 0, within=30)
+
+    table = plans.table("chat")
+    assert validate_table(table) == []
+    told = {event["reason"] for event in plans.events("chat")}
+    assert "Flipped" in told
+    assert observing.is_running()
