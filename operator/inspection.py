@@ -7,33 +7,36 @@ other; what may not be read is said and not guessed.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator import crd, doctor, manifests
-from archipelago.operator.cluster import ApiCluster
 from archipelago.operator.conditions import ConditionType
 from archipelago.operator.doctor import Check, Right, Verdict
 from archipelago.operator.errors import Forbidden, NotFound
-from archipelago.operator.manifests import TABLE_KEY, Key, table_name
-from archipelago.operator.observe import SeenPlan, SeenTable
-from archipelago.operator.sharding import SHARD_KEY
+from archipelago.operator.manifests import TABLE_KEY, table_name
+from archipelago.operator.observe import SeenPlan
+from archipelago.operator.reading import (
+    Where,
+    connected,
+    items_of,
+    plan_body,
+    plans_path,
+    stored_shards,
+    stored_table,
+)
 from archipelago.planner.canonical import canonical
 from archipelago.planner.commands.files import write_document
-from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.shards import assemble
 from archipelago.planner.terminal import console, grid, paragraph
 from archipelago.planner.text import safe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
+    from archipelago.operator.cluster import ApiCluster
     from archipelago.operator.conditions import Condition
     from archipelago.planner.canonical import Document
 
@@ -45,27 +48,6 @@ STYLES: Final = {
     Verdict.FAIL: "bold red",
     Verdict.UNKNOWN: "dim",
 }
-
-
-@dataclass(frozen=True)
-class Where:
-    """What the user named; None takes what the kubeconfig says, for namespace then "default"."""
-
-    context: str | None = None
-    namespace: str | None = None
-    everywhere: bool = False
-    operator_namespace: str = "archipelago-system"
-
-
-@asynccontextmanager
-async def connected(where: Where) -> AsyncIterator[tuple[ApiCluster, str]]:
-    """The cluster and the namespace that is meant."""
-    logging.getLogger().addHandler(logging.NullHandler())  # the client's warnings are ours to say
-    api, default = await ApiCluster.connect_as_user(where.context)
-    try:
-        yield api, where.namespace or default
-    finally:
-        await api.close()
 
 
 # --- status ---
@@ -85,33 +67,6 @@ def status(name: str, where: Where, form: str) -> int:
 async def _read_plan(name: str, where: Where) -> Mapping[str, Any]:
     async with connected(where) as (api, namespace):
         return await plan_body(api, namespace, name)
-
-
-async def plan_body(api: ApiCluster, namespace: str, name: str) -> Mapping[str, Any]:
-    """The plan as the API server has it.
-
-    Raises:
-        InputError: there is none of that name.
-    """
-    try:
-        return await api.read(_plans(namespace) + f"/{name}")
-    except NotFound:
-        raise InputError(
-            f"no ServingPlan {name} in namespace {namespace}; `kubectl get splan -A` lists all"
-        ) from None
-
-
-async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The content of the plan's stored table, whole; None where it cannot be read as one."""
-    pointer = await _table(api, body)
-    if pointer is None:
-        return None
-    try:
-        table = json.loads((pointer.get("data") or {}).get(TABLE_KEY, ""))
-        content = assemble(table, (await _shards(api, pointer)).__getitem__)["content"]
-    except (ValueError, KeyError, PlanFileError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def status_document(seen: SeenPlan) -> Document:
@@ -278,7 +233,7 @@ async def _operator(api: ApiCluster, namespace: str) -> list[Check]:
         judge = lambda items: doctor.health(items, namespace)  # noqa: E731
         found.append(await _judged(api, pods, "operator health", judge))
     try:
-        held = doctor.lease(await _items(api, leases), datetime.now(UTC))
+        held = doctor.lease(await items_of(api, leases), datetime.now(UTC))
     except Forbidden:
         held = None
     return [*found, held] if held else found
@@ -289,17 +244,10 @@ async def _judged(
 ) -> Check:
     """A check on a list, where the user may read it."""
     try:
-        return judge(await _items(api, path))
+        return judge(await items_of(api, path))
     except Forbidden:
         what = path.partition("?")[0].rsplit("/", 1)[-1]
         return doctor.forbidden(subject, f"list {what}")
-
-
-async def _items(api: ApiCluster, path: str) -> list[Mapping[str, Any]]:
-    """All items of a list, page by page."""
-    plain, _, selector = path.partition("?labelSelector=")
-    query = {"labelSelector": selector} if selector else {}
-    return [item async for page in api.pages(plain, query) for item in page.get("items", ())]
 
 
 async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
@@ -316,41 +264,14 @@ async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
 async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Check]:
     """Every plan, and its table where one was published."""
     try:
-        plans = await _items(api, _plans(namespace))
+        plans = await items_of(api, plans_path(namespace))
     except Forbidden:
         return [doctor.forbidden("plans", f"list {crd.PLURAL}")]
     checks: list[Check] = []
     for body in plans:
         checks.append(doctor.plan(body))
-        pointer = await _table(api, body)
-        stored = doctor.table(body, pointer, await _shards(api, pointer))
+        pointer = await stored_table(api, body)
+        stored = doctor.table(body, pointer, await stored_shards(api, pointer))
         checks += [stored] if stored else []
     place = "the cluster" if namespace is None else f"namespace {namespace}"
     return checks or [Check("plans", Verdict.OK, f"there is no ServingPlan in {place}")]
-
-
-async def _table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The ConfigMap of a plan's table; one that may not be read counts as not there."""
-    key = SeenPlan.from_body(body).key
-    try:
-        return await api.read_table(Key(key.namespace, table_name(key.name)))
-    except (NotFound, Forbidden):
-        return None
-
-
-async def _shards(api: ApiCluster, pointer: Mapping[str, Any] | None) -> dict[str, str]:
-    """Texts of the shards that a table names; one that may not be read counts as not there."""
-    found: dict[str, str] = {}
-    if pointer is None:
-        return found
-    table = SeenTable.from_body(pointer)
-    for shard in table.shards:
-        with suppress(NotFound, Forbidden):
-            body = await api.read_table(Key(table.key.namespace, shard.name))
-            found[shard.name] = (body.get("data") or {}).get(SHARD_KEY, "")
-    return found
-
-
-def _plans(namespace: str | None) -> str:
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{crd.GROUP}/{crd.VERSION}{where}/{crd.PLURAL}"

@@ -10,7 +10,7 @@ from archipelago.operator.latency import largest_ttft
 from archipelago.operator.livememory import remembered
 from archipelago.operator.nodenames import to_real
 from archipelago.operator.summary import decimal, summary
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.canonical import canonical_text
 from archipelago.planner.errors import CheckError
 from archipelago.planner.replan.facts import Rung
 from archipelago.planner.table import routing_content, validate_content
@@ -100,7 +100,7 @@ def real_text(spec: ServingPlanSpec, plan: Plan, nodes: Mapping[str, str]) -> st
     content = to_real(routing_content(spec, plan), nodes).content
     if findings := validate_content(content):
         raise CheckError(findings)
-    return canonical_bytes(content).decode("ascii")
+    return canonical_text(content)
 
 
 def _name(rung: Rung) -> str:

@@ -17,15 +17,9 @@ from rich.live import Live
 
 from archipelago.operator import liveview
 from archipelago.operator.errors import ClusterError
-from archipelago.operator.inspection import (
-    BAD,
-    GOOD,
-    Where,
-    connected,
-    plan_body,
-    table_content,
-)
+from archipelago.operator.inspection import BAD, GOOD
 from archipelago.operator.observe import SeenPlan
+from archipelago.operator.reading import connected, plan_body, table_content
 from archipelago.planner.commands.files import write_document
 from archipelago.planner.errors import InputError
 from archipelago.planner.terminal import console
@@ -34,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from archipelago.operator.cluster import ApiCluster
+    from archipelago.operator.reading import Where
     from archipelago.planner.canonical import Document
-
-__all__ = ["Where", "watch"]
 
 
 def watch(name: str, where: Where, *, form: str, every: float, once: bool) -> int:

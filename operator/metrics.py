@@ -94,15 +94,6 @@ class Metrics:
         """Text in the Prometheus format."""
         return generate_latest(self.registry)
 
-    def labels(self) -> dict[str, tuple[str, ...]]:
-        """Names of the labels of every family, by its name without a suffix."""
-        collectors = self.registry._collector_to_names  # noqa: SLF001  # nothing else tells
-        return {
-            family.name: tuple(getattr(collector, "_labelnames", ()))
-            for collector in collectors
-            for family in collector.collect()
-        }
-
     def write(self, kind: str) -> None:
         """A write request of that kind was sent."""
         self.writes.labels(kind).inc()

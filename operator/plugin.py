@@ -72,9 +72,9 @@ for name in ("plan", "explain", "diff", "graph", "simulate"):
 def status(name: str, namespace: str | None, context: str | None, form: str) -> int:
     """Show a plan's conditions, figures, where its routing table lies, and the last decision."""
     _require_client()
-    from archipelago.operator import inspection  # noqa: PLC0415  # brings the Kubernetes client
+    from archipelago.operator import inspection, reading  # noqa: PLC0415  # bring the client
 
-    return inspection.status(name, inspection.Where(context, namespace), form)
+    return inspection.status(name, reading.Where(context, namespace), form)
 
 
 @splan.command(epilog=DOCTOR_CODES, short_help="What is wrong, and what to do about it.")
@@ -102,9 +102,9 @@ def doctor(
     accelerators of the nodes are known. Nothing is written.
     """
     _require_client()
-    from archipelago.operator import inspection  # noqa: PLC0415
+    from archipelago.operator import inspection, reading  # noqa: PLC0415
 
-    where = inspection.Where(context, namespace, everywhere, operator_namespace)
+    where = reading.Where(context, namespace, everywhere, operator_namespace)
     return inspection.examine(where, form)
 
 
@@ -131,9 +131,9 @@ def watch(
     window is a metric of the operator.
     """
     _require_client()
-    from archipelago.operator import livewatch  # noqa: PLC0415
+    from archipelago.operator import livewatch, reading  # noqa: PLC0415
 
-    where = livewatch.Where(context, namespace)
+    where = reading.Where(context, namespace)
     return livewatch.watch(name, where, form=form, every=every, once=once)
 
 

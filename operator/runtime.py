@@ -10,6 +10,7 @@ import socket
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -76,7 +77,7 @@ class Operator:
         )
         self._observer = Observer(
             self._cache,
-            Sources(SourcesFile(settings.sources)),
+            Sources(SourcesFile(Path(settings.sources) if settings.sources else None)),
             Windows(),
             metrics=self._metrics,
             look_again=self._workers.mark,
@@ -115,7 +116,7 @@ class Operator:
             look_again=self._workers.mark,
             random=random,
             installed=self._installed.wait,
-            others=self._lists.once if self._looks else None,
+            others=self._list_fleet if self._looks else None,
         )
         self._watch: Watch | None = None
         self._stop = asyncio.Event()
@@ -189,6 +190,11 @@ class Operator:
             self._lists.soon()
         if self._watch is not None:
             self._watch.again()
+
+    async def _list_fleet(self) -> None:
+        """The plans first: of nodes those labels are kept that some plan asks for."""
+        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        await self._lists.once()
 
     def _list_nodes(self) -> None:
         if self._looks:

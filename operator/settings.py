@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from archipelago.operator.errors import SettingsError
@@ -42,7 +41,7 @@ class Settings:
     shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
     inventory: str = "Auto"  # whether to look at nodes and pods; Off: at neither
     node_selector: str = ""  # labels that a node must have before any plan may use it
-    sources: Path | None = None  # metric sources that plans may name, as YAML; see sources.py
+    sources: str = ""  # path of the file of metric sources (sources.py); empty: there are none
     log_level: str = "INFO"
 
     @classmethod
@@ -85,7 +84,7 @@ class Settings:
             node_selector=read(
                 "NODE_SELECTOR", _selector, "label=value pairs separated by commas", ""
             ),
-            sources=read("SOURCES", Path, "the path of a file", default.sources),
+            sources=read("SOURCES", _path, "an absolute path", default.sources),
             log_level=read("LOG_LEVEL", _level, ", ".join(_LEVELS), default.log_level),
         )
 
@@ -158,6 +157,12 @@ def _inventory(text: str) -> str:
 
 def _selector(text: str) -> str:
     selector_of(text)
+    return text
+
+
+def _path(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(text)
     return text
 
 

@@ -332,7 +332,8 @@ def _trace(
             on_refusal(status)
         kind = _kind(params.url.path)
         if kind and status < 400:  # noqa: PLR2004  # client and server errors
-            if streams.answered(kind) or "watch" not in params.url.query:
+            # Later pages of a list are of the version of its first.
+            if streams.answered(kind) or not {"watch", "continue"} & params.url.query.keys():
                 on_gap()
         elif kind:
             streams.failed(kind, f"{status} {params.response.reason}")

@@ -48,8 +48,12 @@ def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 def canonical_bytes(value: Any) -> bytes:  # noqa: ANN401
     """JSON with sorted keys, no spaces, ASCII only: equal values give equal bytes."""
-    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode("ascii")
+    return canonical_text(canonical(value)).encode("ascii")
+
+
+def canonical_text(exact: Any) -> str:  # noqa: ANN401
+    """The same of a value that is canonical already."""
+    return json.dumps(exact, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_hash(document: Document) -> str:

@@ -88,7 +88,7 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
 
 def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
     """The plan with what its islands cost and rent, and the share of requests without a route."""
-    nodes = {pool.name: list(_stands(plan, pool)) for pool in problem.pools}
+    nodes = _stands(plan, problem)
     rented = ((pool.name, _rented(plan, pool, nodes[pool.name])) for pool in problem.pools)
     cost = (_cost(plan, pool, nodes[pool.name]) for pool in problem.pools)
     return replace(
@@ -185,16 +185,19 @@ def _routes(model: dict[str, Any], demand: ModelDemand | None) -> Iterator[Route
         yield Route(model["name"], span, share.get(span, 0.0), tuple(pairs))
 
 
-def _stands(plan: Plan, pool: Pool) -> Iterator[tuple[str, int]]:
-    """The nodes of the pool that islands stand on, with the GPUs that each island takes there."""
-    size, groups = pool.gpus_per_node, {group.name: group for group in plan.groups}
-    for island in plan.islands if size else ():
+def _stands(plan: Plan, problem: PlanningProblem) -> dict[str, list[tuple[str, int]]]:
+    """By pool the nodes that islands stand on, with the GPUs that each island takes there."""
+    sizes = {pool.name: pool.gpus_per_node for pool in problem.pools}
+    sections = {group.name: group.sections for group in plan.groups}
+    found: dict[str, list[tuple[str, int]]] = {name: [] for name in sizes}
+    for island in plan.islands:
         left = island.nodes
-        for part in groups[island.group].sections:
-            count = -(-part.gpus // size) if size else 0
-            if part.pool == pool.name:
-                yield from ((node, min(part.gpus, size or 0)) for node in left[:count])
-            left = left[count:]
+        for part in sections[island.group]:
+            if size := sizes.get(part.pool):
+                count = -(-part.gpus // size)
+                found[part.pool] += ((node, min(part.gpus, size)) for node in left[:count])
+                left = left[count:]
+    return found
 
 
 def _rented(plan: Plan, pool: Pool, stands: list[tuple[str, int]]) -> int:

@@ -130,7 +130,7 @@ def _island(island: Island, group: Group, node_gpus: dict[str, int | None]) -> D
         "pool": group.pool,
         "phase": str(group.phase),
         "gpus": group.gpus,
-        "parallelism": asdict(group.parallelism),
+        "parallelism": dict(vars(group.parallelism)),
         "maxBatch": group.max_batch,
         "nodes": list(island.nodes),
         **({"parts": _parts(island, group, node_gpus)} if group.parts else {}),

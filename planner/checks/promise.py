@@ -123,9 +123,11 @@ class _Island:
     def _ttft_alone(self) -> Iterator[str]:
         """The longest prompt of a range keeps the target on an idle island."""
         ttft = self.model.targets.ttft
+        if ttft is None:
+            return
         for rate, span in zip(self.rates, self.model.ranges, strict=True):
             alone = float(self.performance.prefill_time(np.array([span.max - 1.0]))[0])
-            if rate > 0 and ttft is not None and alone > ttft * (1 + TOLERANCE):
+            if rate > 0 and alone > ttft * (1 + TOLERANCE):
                 yield (
                     f"{self.place} {span_text(span)}: TTFT without load is {alone * 1e3:.1f} ms, "
                     f"the target {ttft * 1e3:.0f} ms"
@@ -134,13 +136,13 @@ class _Island:
     def _tpot_alone(self) -> Iterator[str]:
         """The longest request of a range alone on every copy keeps the target."""
         tpot, copies = self.model.targets.tpot, float(self.group.parallelism.dp)
-        asked = decoding(self.model) if tpot is not None else []
-        for rate, span, decode in zip(
-            self.rates, self.model.ranges, asked, strict=tpot is not None
-        ):
+        if tpot is None:
+            return
+        asked = decoding(self.model)
+        for rate, span, decode in zip(self.rates, self.model.ranges, asked, strict=True):
             tokens = np.array([copies * (span.max - 1 + decode.output)])
             alone = float(self.performance.decode_step_time(np.array([copies]), tokens)[0])
-            if rate > 0 and tpot is not None and alone > tpot * (1 + TOLERANCE):
+            if rate > 0 and alone > tpot * (1 + TOLERANCE):
                 yield (
                     f"{self.place} {span_text(span)}: TPOT of one sequence alone is "
                     f"{alone * 1e3:.2f} ms, the target {tpot * 1e3:.0f} ms"

@@ -53,18 +53,21 @@ def rerouted(standing: Standing) -> Plan | None:
     return found and found[0]
 
 
-def flipped(standing: Standing, most: int) -> tuple[Plan, frozenset[str]] | None:
+def flipped(
+    standing: Standing, most: int, worth: float = 0.0
+) -> tuple[Plan, frozenset[str]] | None:
     """The best table with at most so many islands in another phase, and who they are.
 
-    None where nothing can change its phase or no table is found.
+    None where nothing can change its phase, no table is found, or a linear program proves in a
+    fraction of the time that none reaches the theta from which on one is of any use.
     """
     kinds = {kind_of(t) for t in standing.templates}
     if not most or len({standing.becomes(kind) for kind in kinds}) == len(kinds):
         return None
-    return _best(standing, most)
+    return _best(standing, most, worth)
 
 
-def _best(standing: Standing, flips: int) -> tuple[Plan, frozenset[str]] | None:
+def _best(standing: Standing, flips: int, worth: float = 0.0) -> tuple[Plan, frozenset[str]] | None:
     homes = _homes(standing)
     new = [t for t in standing.templates if kind_of(t) not in standing.kinds]
     program = _program(standing, (*homes, *(new if flips else ())))
@@ -72,6 +75,8 @@ def _best(standing: Standing, flips: int) -> tuple[Plan, frozenset[str]] | None:
     stand = [sum(groups[name] for name in homes.get(t, ())) for t in program.templates]
     try:
         counts = np.array(stand, dtype=np.int64)
+        if flips and worth and _bound(program, flips) < worth:
+            return None
         if flips:
             counts = _flipped(program, standing, flips, counts)
         settled = settle(standing.problem, program, counts)
@@ -119,6 +124,16 @@ def _stand(standing: Standing, program: Program) -> Iterator[tuple[list[int], in
 def _flips(program: Program) -> FloatArray:
     """One per island in a phase that it does not have now, shape (columns,)."""
     return np.asarray(program.disruption > 0, dtype=np.float64)
+
+
+def _bound(program: Program, most: int) -> float:
+    """No so many flips reach more theta than they would in halves of islands."""
+    cost = np.zeros(program.columns)
+    cost[THETA] = -1.0
+    limited = program.at_most(_flips(program), float(most))
+    asked = replace(question(limited, cost), integer=False)
+    found = solve(limited, asked, Effort(0.0, SECONDS))
+    return 0.0 if found is None else -found.objective * program.scale
 
 
 def _flipped(

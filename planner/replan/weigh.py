@@ -97,13 +97,19 @@ def weigh(
     reroute = scale.judge(Rung.REROUTE, rerouted(standing))
     if reroute.theta <= keep.theta * (1 + CERTAIN) and reroute.unserved >= keep.unserved:
         reroute = replace(keep, rung=Rung.REROUTE, note="no better weights")
-    found = flipped(standing, limits.flips)
+    found = flipped(standing, limits.flips, _worth(keep, limits))
     if found is None or not found[1]:
-        return keep, reroute, replace(reroute, rung=Rung.FLIP, note="no island to flip")
+        return keep, reroute, replace(reroute, rung=Rung.FLIP, note="no flip is worth it")
     plan, changed = found
     cost = flip_seconds(standing, changed, limits, switch or {})
     flip = scale.judge(Rung.FLIP, plan, changed, cost)
     return keep, reroute, flip
+
+
+def _worth(keep: Reached, limits: Limits) -> float:
+    """The theta from which on a flip could be taken: any helps a table that is not safe."""
+    safe = keep.low >= (1 + limits.hysteresis) / limits.target
+    return keep.theta * (1 + limits.tolerance) if safe else 0.0
 
 
 def weigh_reshape(

@@ -18,6 +18,7 @@ from archipelago.operator.alerts import ALERTS, OBJECT, RULES, RUNBOOK, Severity
 from archipelago.operator.dashboard import dashboard, to_json
 from archipelago.operator.metrics import Metrics
 from tests.deploy.rendering import DEPLOY, REPO
+from tests.operator.test_metrics import labels_of
 
 CASES = DEPLOY / "monitoring" / "alerts.test.yaml"
 DASHBOARD = DEPLOY / "monitoring" / "dashboard.json"
@@ -158,7 +159,7 @@ def test_every_name_in_alerts_and_dashboard_is_on_the_metrics_page() -> None:
 
 
 def test_every_label_that_the_dashboard_groups_and_names_by_is_one_of_ours() -> None:
-    known = {label for found in Metrics().labels().values() for label in found} | {"le"}
+    known = {label for found in labels_of(Metrics()).values() for label in found} | {"le"}
     legends = [
         query["legendFormat"]
         for panel in dashboard()["panels"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tests.faults.api import JSON, MERGE, Api
@@ -37,11 +38,16 @@ class Nodes:
     def names(self, count: int) -> list[str]:
         return [f"{self.name}-{i}" for i in range(count)]
 
-    def create(self, names: Iterable[str], **state: Any) -> None:  # noqa: ANN401
-        """Make nodes of eight H100, or of what ``state`` says."""
+    def create(
+        self,
+        names: Iterable[str],
+        labels: Mapping[str, str] = MappingProxyType({}),
+        **state: Any,  # noqa: ANN401
+    ) -> None:
+        """Make nodes of eight H100 with these labels as well, or of what ``state`` says."""
 
         def create(name: str) -> None:
-            made = body(name, {**H100, **self.labels}, **state)
+            made = body(name, {**H100, **self.labels, **labels}, **state)
             made["metadata"] = {
                 key: made["metadata"][key] for key in ("name", "labels", "annotations")
             }

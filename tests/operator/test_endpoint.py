@@ -6,6 +6,7 @@ from random import Random
 import aiohttp
 import pytest
 
+from archipelago.operator.clock import Reading
 from archipelago.operator.endpoint import Health, Lag, serve
 from archipelago.operator.errors import SettingsError
 from archipelago.operator.metrics import Metrics
@@ -64,3 +65,21 @@ def test_it_is_not_ready_before_both_watches_were_answered() -> None:
     assert health.not_ready() == ["configmaps: not watched yet"]
     streams.answered("configmaps")
     assert health.not_ready() == []
+
+
+async def test_a_wall_clock_that_was_set_is_told_by_both_probes_and_a_metric() -> None:
+    """The rest of the process goes by the monotonic clock and does not notice."""
+    clocks = [Reading(1000.0, 10.0)]
+    metrics = Metrics()
+    queue = KeyedQueue(Backoff(Random(1)))  # noqa: S311
+    health = Health(Streams(metrics), queue, Lag(metrics), metrics, lambda: clocks[-1])
+    clocks.append(Reading(1360.0, 70.0))  # a minute later, and five minutes ahead
+    assert health.not_alive() == []
+    clocks.append(Reading(1361.0, 70.0))
+    said = ["the wall clock went forward by 301 s since the start"]
+    assert health.not_alive() == said
+    assert health.not_ready()[:1] == said
+    async with serve(health, "127.0.0.1", 0) as port:
+        assert await get(f"http://127.0.0.1:{port}/healthz") == (503, f"{said[0]}\n")
+        page = (await get(f"http://127.0.0.1:{port}/metrics"))[1]
+    assert "archipelago_clock_skew_seconds 301.0" in page

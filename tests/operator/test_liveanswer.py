@@ -211,7 +211,7 @@ def test_roles_that_cannot_be_switched_are_not() -> None:
     heavy = like_planned(ONE, 1.3 * capacity(ONE), factor=2.0)
     reply = ask(request(ONE, window=heavy, engine={"roleSwitch": "None"}))
     flip = next(r for r in reply["rungs"] if r["rung"] == "Flip")
-    assert (flip["changed"], flip["note"]) == (0, "no island to flip")
+    assert (flip["changed"], flip["note"]) == (0, "no flip is worth it")
 
 
 def test_advice_waits_for_its_hash() -> None:

@@ -38,6 +38,7 @@ def test_what_is_set_is_read() -> None:
         ("RESYNC_SECONDS", "nan"),
         ("LOG_LEVEL", "loud"),
         ("NAMESPACES", "Team"),
+        ("SOURCES", "sources.yaml"),
     ],
 )
 def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None:
