@@ -88,7 +88,7 @@ def test_nobody_is_lost_or_invented(
 
 def flipped(content: dict) -> dict:  # type: ignore[type-arg]
     """The table with one prefill island of pool l40s listed as decode, without requests."""
-    new = json.loads(json.dumps(content))
+    new: dict = json.loads(json.dumps(content))  # type: ignore[type-arg]
     group = next(g for g in new["groups"] if g["phase"] == "prefill" and "l40s" in g["name"])
     name = group["members"].pop()
     new["groups"].append({**group, "name": "waiting", "phase": "decode", "members": [name]})
