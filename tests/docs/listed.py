@@ -88,6 +88,11 @@ COMMANDS = {
         "half an hour, and needs the extra bayes; its arguments are read",
         instead="python -m benchmarks.compare --out benchmarks/results/comparison.json --help",
     ),
+    "kubectl patch splan/llama-on-two-pools --type=merge"
+    """ -p '{"spec": {"replanning": {"approve": "HASH"}}}'""": Listed(
+        "needs the hash of a proposal, which traffic over minutes makes",
+        by=("tests/operator/test_liveanswer.py", 'approved=proposal["hash"]'),
+    ),
     "python -m pytest tests/faults": Listed(
         "is part of `make test`; it finds tests",
         instead="python -m pytest tests/faults --collect-only -q",
@@ -117,6 +122,7 @@ DRAWINGS = {
     "docs/architecture.md": "the layers, drawn; import-linter holds them",
     "docs/designs/0004-live-inventory.md": "how the modules of live inventory fit, drawn",
     "docs/designs/0007-replanning-decision.md": "who calls whom, drawn",
+    "docs/designs/0009-live-operator.md": "the way from what is known to a stored table, drawn",
     "docs/kubectl-plugin.md": "a decision as watch shows it; tests/operator/test_liveview.py",
     "docs/performance-model.md": "a formula; tests/perfmodel compute it",
     "docs/planning.md": "a formula; tests/planner/test_planning_page.py computes its rows",
