@@ -106,7 +106,7 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
         )
     with stage.watch.lap("the operator goes on looking, a window every 5 s"):
         decisions = _followed(stage, at)
-    _tell(stage, at, decisions)
+    _tell(at, decisions)
 
 
 def _followed(stage: Stage, since: datetime) -> list[dict[str, Any]]:
@@ -124,7 +124,7 @@ def _followed(stage: Stage, since: datetime) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _tell(stage: Stage, shifted: datetime, decisions: list[dict[str, Any]]) -> None:
+def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
     """What was decided, what else there was, and what is measured now."""
     title(f"what was decided (kubectl get splan/{NAME} -o yaml, status.lastDecision)")
     for decision in decisions:
