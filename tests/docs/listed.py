@@ -127,12 +127,14 @@ DRAWINGS = {
     "docs/performance-model.md": "a formula; tests/perfmodel compute it",
     "docs/planning.md": "a formula; tests/planner/test_planning_page.py computes its rows",
     "docs/threat-model.md": "the boundaries, drawn",
+    "tests/closedloop/README.md": "how the loop is started; tests/demo/shift.py does",
     "tests/faults/README.md": "what stands where, drawn",
 }
 """Pages with blocks of ``text``."""
 
 PYTHON = {
     "docs/routing-table.md": "tests/planner/test_table.py",
+    "tests/closedloop/README.md": "tests/closedloop/test_page.py",
     "tests/controlplane/README.md": "tests/docs/test_typed_on_a_cluster.py",
     "tests/faults/README.md": "tests/faults/test_page.py",
 }
