@@ -29,10 +29,9 @@ ENGINES = "engines"
 SOON = 30.0
 CHANGED_WITHIN = 45.0
 """Seconds from the change of traffic in which the table must have changed."""
-MEASURED_WITHIN = 30.0
 CHANGES = ("Reroute", "Flip", "Reshape")
 RESTING = ("Flip", "Reshape")
-PATIENCE = 15.0
+PATIENCE = 25.0
 """Seconds that a change of phases is waited for after one of weights alone."""
 
 
@@ -99,47 +98,50 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
         f"instead of {was}"
     )
     before = _sequence(stage)
-    with stage.watch.lap("from the change of traffic to a table that answers it"):
+    with stage.watch.lap("from the change of traffic to the next table"):
         stage.until(
             lambda: _sequence(stage) > before and _changed(stage, at),
             CHANGED_WITHIN,
             "the table did not change",
         )
-    first = _decision(stage)
-    with (
-        stage.watch.lap("the operator goes on looking, a window every 5 s"),
-        suppress(DemoError),  # weights alone may be all that it takes
-    ):
-        stage.until(lambda: _decision(stage).get("rung") in RESTING, PATIENCE, "weights only")
-    _tell(stage, at, first)
+    with stage.watch.lap("the operator goes on looking, a window every 5 s"):
+        decisions = _followed(stage, at)
+    _tell(at, decisions)
 
 
-def _tell(stage: Stage, shifted: datetime, first: Mapping[str, Any]) -> None:
-    """What was decided, what else there was, and what it is worth now."""
-    last = _decision(stage)
+def _followed(stage: Stage, since: datetime) -> list[dict[str, Any]]:
+    """Every decision that changed something, until islands have changed or after some patience."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def islands_change() -> bool:
+        if _changed(stage, since):
+            decision = _decision(stage)
+            found[decision["time"] + decision["message"]] = decision
+        return any(decision["rung"] in RESTING for decision in found.values())
+
+    with suppress(DemoError):  # weights alone may be all that it takes
+        stage.until(islands_change, PATIENCE, "weights only")
+    return list(found.values())
+
+
+def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
+    """What was decided, what else there was, and what is measured now."""
     title(f"what was decided (kubectl get splan/{NAME} -o yaml, status.lastDecision)")
-    for decision in (first, last) if first["time"] != last["time"] else (last,):
-        after = (_time(decision) - shifted).total_seconds()
+    for decision in decisions:
+        after = max(0.0, (_time(decision) - shifted).total_seconds())
         told = f"{decision['trigger']}, {decision['rung']}: {decision['message']}"
-        click.echo(f"{max(after, 0):3.0f} s after the change: {told}")
-    click.echo("what each rung would reach, as of the last decision:")
-    for rung in last["rungs"]:
-        mark = "*" if rung["rung"] == last["rung"] else " "
-        figure = f"{float(rung['theta']):5.2f}" if "theta" in rung else "    -"
-        click.echo(f"  {mark} {rung['rung']:8} carries {figure} times this traffic")
-    with stage.watch.lap("until the new table stands and a window of it was measured"):
-        measured = _gained(stage, float(last["headroom"]))
-    before = float(first["headroom"])
-    click.echo(f"headroom {before:.2f} before, {measured:.2f} after: measured on this traffic")
-    if measured <= before:
+        click.echo(f"{after:.0f} s after the change: {told}")
+    last = decisions[-1]
+    carried = {rung["rung"]: rung.get("theta") for rung in last["rungs"]}
+    click.echo("what each rung would carry, in multiples of the traffic as of the last of these:")
+    for rung, figure in carried.items():
+        mark = "*" if rung == last["rung"] else " "
+        told = f"{float(figure):5.2f}" if figure else "    -"
+        click.echo(f"  {mark} {rung:8} {told}")
+    taken = carried[last["rung"]] or "0"
+    click.echo(f"gained: headroom {float(last['headroom']):.2f} -> {float(taken):.2f}")
+    if float(taken) <= float(last["headroom"]):
         raise DemoError("the new table is no better than the old one")
-
-
-def _gained(stage: Stage, headroom: float) -> float:
-    """The headroom that is measured, once it is larger than that, or after some patience."""
-    with suppress(DemoError):
-        stage.until(lambda: (_headroom(stage) or 0.0) > headroom, MEASURED_WITHIN, "not yet")
-    return _headroom(stage) or 0.0
 
 
 def _decision(stage: Stage) -> dict[str, Any]:
