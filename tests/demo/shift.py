@@ -147,9 +147,9 @@ def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
         mark = "*" if rung == last["rung"] else " "
         told = f"{float(figure):5.2f}" if figure else "    -"
         click.echo(f"  {mark} {rung:8} {told}")
-    taken = carried[last["rung"]] or "0"
-    click.echo(f"gained: headroom {float(last['headroom']):.2f} -> {float(taken):.2f}")
-    if float(taken) <= float(last["headroom"]):
+    kept, taken = (float(carried[rung] or 0) for rung in ("Keep", last["rung"]))
+    click.echo(f"gained: headroom {kept:.2f} -> {taken:.2f}")
+    if taken <= kept:
         raise DemoError("the new table is no better than the old one")
 
 
