@@ -32,7 +32,7 @@ CHANGED_WITHIN = 45.0
 """Seconds from the change of traffic in which the table must have changed."""
 CHANGES = ("Reroute", "Flip", "Reshape")
 RESTING = ("Flip", "Reshape")
-PATIENCE = 25.0
+PATIENCE = 20.0
 """Seconds that a change of phases is waited for after one of weights alone."""
 
 
