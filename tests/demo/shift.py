@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ CHANGED_WITHIN = 45.0
 """Seconds from the change of traffic in which the table must have changed."""
 CHANGES = ("Reroute", "Flip", "Reshape")
 RESTING = ("Flip", "Reshape")
-PATIENCE = 25.0
+PATIENCE = 20.0
 """Seconds that a change of phases is waited for after one of weights alone."""
 
 
@@ -97,35 +98,43 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
         f"now: {surge['rate']} requests/s instead of {calm['rate']}, answers of {now} tokens "
         f"instead of {was}"
     )
-    before = _sequence(stage)
+    before, found = _sequence(stage), _Followed(stage, at)
     with stage.watch.lap("from the change of traffic to the next table"):
         stage.until(
-            lambda: _sequence(stage) > before and _changed(stage, at),
+            lambda: found.look() and _sequence(stage) > before,
             CHANGED_WITHIN,
             "the table did not change",
         )
-    with stage.watch.lap("the operator goes on looking, a window every 5 s"):
-        decisions = _followed(stage, at)
-    _tell(at, decisions)
+    with (
+        stage.watch.lap("the operator goes on looking, a window every 5 s"),
+        suppress(DemoError),  # weights alone may be all that it takes
+    ):
+        stage.until(lambda: found.look()[-1]["rung"] in RESTING, PATIENCE, "weights only")
+    _tell(at, found.decisions)
 
 
-def _followed(stage: Stage, since: datetime) -> list[dict[str, Any]]:
-    """Every decision that changed something, until islands have changed or after some patience."""
-    found: dict[str, dict[str, Any]] = {}
+@dataclass
+class _Followed:
+    """Every decision since a moment that changed something, each once."""
 
-    def islands_change() -> bool:
-        if _changed(stage, since):
-            decision = _decision(stage)
-            found[decision["time"] + decision["message"]] = decision
-        return any(decision["rung"] in RESTING for decision in found.values())
+    stage: Stage
+    since: datetime
+    decisions: list[dict[str, Any]] = field(default_factory=list)
 
-    with suppress(DemoError):  # weights alone may be all that it takes
-        stage.until(islands_change, PATIENCE, "weights only")
-    return list(found.values())
+    def look(self) -> list[dict[str, Any]]:
+        """All of them so far."""
+        text = self.stage.plane.kubectl(
+            "get", f"splan/{NAME}", "-o=jsonpath={.status.lastDecision}"
+        ).stdout
+        decision = json.loads(text) if text else {}
+        made = decision.get("rung") in CHANGES and _time(decision) >= self.since
+        if made and decision not in self.decisions:
+            self.decisions.append(decision)
+        return self.decisions
 
 
 def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
-    """What was decided, what else there was, and what is measured now."""
+    """What was decided, what else there was, and what it gained."""
     title(f"what was decided (kubectl get splan/{NAME} -o yaml, status.lastDecision)")
     for decision in decisions:
         after = max(0.0, (_time(decision) - shifted).total_seconds())
@@ -138,21 +147,10 @@ def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
         mark = "*" if rung == last["rung"] else " "
         told = f"{float(figure):5.2f}" if figure else "    -"
         click.echo(f"  {mark} {rung:8} {told}")
-    taken = carried[last["rung"]] or "0"
-    click.echo(f"gained: headroom {float(last['headroom']):.2f} -> {float(taken):.2f}")
-    if float(taken) <= float(last["headroom"]):
+    kept, taken = (float(carried[rung] or 0) for rung in ("Keep", last["rung"]))
+    click.echo(f"gained: headroom {kept:.2f} -> {taken:.2f}")
+    if taken <= kept:
         raise DemoError("the new table is no better than the old one")
-
-
-def _decision(stage: Stage) -> dict[str, Any]:
-    text = stage.plane.kubectl("get", f"splan/{NAME}", "-o=jsonpath={.status.lastDecision}").stdout
-    found: dict[str, Any] = json.loads(text) if text else {}
-    return found
-
-
-def _changed(stage: Stage, since: datetime) -> bool:
-    decision = _decision(stage)
-    return decision.get("rung") in CHANGES and _time(decision) >= since
 
 
 def _time(decision: Mapping[str, Any]) -> datetime:
