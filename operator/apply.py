@@ -32,7 +32,7 @@ from archipelago.operator.reconcile import decide
 from archipelago.operator.state import Now, State
 from archipelago.operator.tables import Tables
 from archipelago.operator.upkeep import dues
-from archipelago.operator.verdict import Decided, Failed
+from archipelago.operator.verdict import Decided, Failed, Planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,7 @@ class Reconciler:
     def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
         """What a live plan's question came to; where it failed, everything stays as it is."""
         plan = self._around.dress(self._cache.observe(key), state).plan
-        if plan is None or plan.inputs_hash != state.live.inputs:
+        if plan is None or not self._is_asked_for(plan, state):
             return replace(state, live=state.live.without_question())
         if isinstance(verdict, Decided):
             note_decision(key, verdict)
@@ -133,6 +133,14 @@ class Reconciler:
         if isinstance(verdict, Failed):
             note_failure(key, verdict)
         return replace(state, live=state.live.with_failure(now.monotonic))
+
+    def _is_asked_for(self, plan: SeenPlan, state: State) -> bool:
+        """Whether plan and table are those that the question was about."""
+        table, verdict = self._cache.observe(plan.key).table, state.verdict
+        there = {table.content_hash if table else None}
+        if isinstance(verdict, Planned) and verdict.content is not None:
+            there = {verdict.content_hash}
+        return plan.inputs_hash == state.live.inputs and state.live.about in there
 
     def _show(self, key: Key, plan: SeenPlan, decided: Decided, question: str) -> None:
         """Numbers of a decision, which change with every window."""

@@ -9,6 +9,7 @@ from archipelago.operator.conditions import Finding, Reason, Truth
 from archipelago.operator.livefacts import Live
 from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
+from archipelago.operator.verdict import Planned
 from archipelago.planner.errors import SpecError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from archipelago.operator.fleet import Fleet
     from archipelago.operator.livefacts import Traffic
     from archipelago.operator.manifests import Key
-    from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+    from archipelago.operator.observe import Observation, SeenPlan
     from archipelago.operator.state import State
     from archipelago.operator.stock import LiveInventory
 
@@ -75,7 +76,7 @@ class Around:
         )
         if wanted is None:
             return replace(seen, plan=replace(plan, live=live))
-        return replace(seen, plan=self._with_nodes(plan, wanted, live, seen.table))
+        return replace(seen, plan=self._with_nodes(plan, wanted, live, nodes_of(seen, state)))
 
     def forget(self, key: Key) -> None:
         """The plan is gone."""
@@ -84,7 +85,7 @@ class Around:
         self._watched.forget(key)
 
     def _with_nodes(
-        self, plan: SeenPlan, wanted: Claimant, live: Live, table: SeenTable | None
+        self, plan: SeenPlan, wanted: Claimant, live: Live, under: Iterable[str]
     ) -> SeenPlan:
         live = replace(live, inventory=self._fleet.finding(wanted))
         inventory = self._fleet.inventory(wanted)
@@ -93,13 +94,13 @@ class Around:
             return replace(plan, live=replace(live, refusal=why))
         if inventory is None:
             return replace(plan, live=replace(live, listed=False))
-        under = [node for i in table.islands.values() for node in i.nodes] if table else []
         live = replace(live, lost=self._fleet.lost(under))
         try:
             found = self._found(plan, inventory)
         except SpecError as error:
             return replace(plan, live=replace(live, refusal=_refusal(error)))
-        return replace(plan.with_nodes(found.found), live=replace(live, names=found.names))
+        live = replace(live, names=found.names, away=bool(self._fleet.lost(found.names.values())))
+        return replace(plan.with_nodes(found.found), live=live)
 
     def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
         """Made anew where the spec or the inventory is another one."""
@@ -109,6 +110,15 @@ class Around:
             known = _Resolved(plan.spec, inventory, found, names(found, inventory))
             self._resolved[plan.key] = known
         return known
+
+
+def nodes_of(seen: Observation, state: State) -> set[str]:
+    """Nodes under the stored table, and under the one that is to be stored."""
+    table, verdict = seen.table, state.verdict
+    found = {node for i in table.islands.values() for node in i.nodes} if table else set()
+    if isinstance(verdict, Planned) and verdict.content is not None:
+        found |= verdict.nodes
+    return found
 
 
 def _claimant(plan: SeenPlan) -> Claimant | None:

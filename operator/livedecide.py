@@ -44,6 +44,25 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
     return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
 
 
+def spoilt_meanwhile(
+    plan: SeenPlan, table: SeenTable | None, state: State, now: Now
+) -> tuple[Action, ...] | None:
+    """Instead of storing a table on nodes that went while it was made; None: it may be stored.
+
+    It is repaired first. Where nothing of it is left, what is stored stays until the nodes are
+    planned with as they are.
+    """
+    verdict, live = state.verdict, state.live
+    lost = plan.live.lost if plan.live else frozenset()
+    if table is None or not isinstance(verdict, Planned) or not verdict.nodes & lost:
+        return None
+    if live.asking is not None or live.helpless == verdict.content_hash:
+        return ()
+    if now.monotonic < live.retry_at:
+        return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
+    return (AskLive(Ask.REPAIR, "nodes went while the table was made"),)
+
+
 def _is_to_be_stored(state: State) -> bool:
     """Whether a table is at hand that the server has not taken yet."""
     return isinstance(state.verdict, Planned) and state.verdict.content is not None
@@ -83,8 +102,20 @@ def may_take(plan: SeenPlan, table: SeenTable | None, state: State) -> bool:
     """
     if table is None or not plan.is_live or not is_as_written(plan, table):
         return False
-    whole = table.mark in (Mark.PLANNED, Mark.REPLANNED) or bool(state.steps)
-    return whole and table.inputs_hash == plan.inputs_hash
+    whole = not is_unfinished(plan, table) or (table.mark is Mark.ROLLING and bool(state.steps))
+    return table.mark is not None and whole and table.inputs_hash == plan.inputs_hash
+
+
+def is_unfinished(plan: SeenPlan, table: SeenTable | None) -> bool:
+    """Whether another table is to come after it, and nobody remembers which.
+
+    One without lost nodes is whole until all that its plan was made with are back.
+    """
+    if table is None or table.mark is None:
+        return False
+    if table.mark is Mark.REPAIRED:
+        return plan.live is not None and plan.finds_nodes and not plan.live.away
+    return table.mark in (Mark.ROLLING, Mark.OWED)
 
 
 def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:

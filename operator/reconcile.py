@@ -31,7 +31,7 @@ from archipelago.operator.actions import (
     WriteTable,
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.livedecide import live_actions, may_take
+from archipelago.operator.livedecide import is_unfinished, live_actions, may_take, spoilt_meanwhile
 from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
@@ -67,7 +67,7 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
     verdict, table = _refused(plan) or state.verdict_on(plan.inputs_hash), seen.table
     if verdict is None:
-        if _is_settled(plan, seen) and not _is_half_way(table):
+        if _is_settled(plan, seen) and not is_unfinished(plan, table):
             return _refresh(plan, now)
         return _take_or_begin(plan, table, state, now)
     if isinstance(verdict, Failed):
@@ -79,11 +79,6 @@ def _refused(plan: SeenPlan) -> Failed | None:
     """What the planner would only say later: there are no nodes to plan with."""
     refusal = plan.live.refusal if plan.live else None
     return None if refusal is None else Failed(plan.inputs_hash, refusal.reason, refusal.message)
-
-
-def _is_half_way(table: SeenTable | None) -> bool:
-    """Whether another table is to come after it, and nobody remembers which."""
-    return table is not None and table.mark in (Mark.ROLLING, Mark.OWED)
 
 
 def _refresh(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
@@ -171,6 +166,9 @@ def _unless_stored(
         return (*_give_up(plan, table, verdict, why, now), wait)
     if verdict.content is None:
         return _take_or_begin(plan, table, state, now)
+    instead = spoilt_meanwhile(plan, table, state, now)
+    if instead is not None:
+        return instead
     return _store(plan, seen, verdict, verdict.content, state)
 
 
