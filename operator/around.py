@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,7 @@ from archipelago.operator.livefacts import Live
 from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
 from archipelago.operator.verdict import Planned
+from archipelago.planner.canonical import canonical_bytes
 from archipelago.planner.errors import SpecError
 
 if TYPE_CHECKING:
@@ -39,12 +41,16 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class _Resolved:
-    """The spec with what its pools have found, for that spec and inventory."""
+    """The spec with what its pools have found, for that spec and inventory.
+
+    ``digest``: of ``names``, the real names of nodes by the planner's own.
+    """
 
     spec: Mapping[str, Any]
     inventory: LiveInventory
     found: Mapping[str, Any]
     names: Mapping[str, str]
+    digest: str
 
 
 class Around:
@@ -100,14 +106,16 @@ class Around:
         except SpecError as error:
             return replace(plan, live=replace(live, refusal=_refusal(error)))
         live = replace(live, names=found.names, away=bool(self._fleet.lost(found.names.values())))
-        return replace(plan.with_nodes(found.found), live=live)
+        return replace(plan.with_nodes(found.found, found.digest), live=live)
 
     def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
         """Made anew where the spec or the inventory is another one."""
         known = self._resolved.get(plan.key)
         if known is None or known.inventory is not inventory or known.spec != plan.spec:
             found = resolved_spec(plan.spec, inventory)
-            known = _Resolved(plan.spec, inventory, found, names(found, inventory))
+            named = names(found, inventory)
+            digest = hashlib.sha256(canonical_bytes(dict(named))).hexdigest()
+            known = _Resolved(plan.spec, inventory, found, named, digest)
             self._resolved[plan.key] = known
         return known
 

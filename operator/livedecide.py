@@ -113,9 +113,13 @@ def is_unfinished(plan: SeenPlan, table: SeenTable | None) -> bool:
     """
     if table is None or table.mark is None:
         return False
-    if table.mark is Mark.REPAIRED:
-        return plan.live is not None and plan.finds_nodes and not plan.live.away
-    return table.mark in (Mark.ROLLING, Mark.OWED)
+    return table.mark in (Mark.ROLLING, Mark.OWED) or is_whole_again(plan, table)
+
+
+def is_whole_again(plan: SeenPlan, table: SeenTable) -> bool:
+    """Whether the nodes that a table was repaired without are back."""
+    repaired = table.mark is Mark.REPAIRED and plan.finds_nodes
+    return repaired and plan.live is not None and not plan.live.away
 
 
 def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:

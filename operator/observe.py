@@ -107,9 +107,13 @@ class SeenPlan:
         """Whether its table may change without an edit."""
         return bool(self.replanning) or self.finds_nodes
 
-    def with_nodes(self, resolved: Body) -> SeenPlan:
-        """The same plan with what its pools have found: other nodes are other inputs."""
-        return replace(self, resolved=resolved, inputs_hash=inputs_hash(self.key.name, resolved))
+    def with_nodes(self, resolved: Body, nodes: str = "") -> SeenPlan:
+        """The same plan with what its pools have found: other nodes are other inputs.
+
+        ``nodes``: tells their names; one in the place of another is not counted in ``resolved``.
+        """
+        inputs = inputs_hash(self.key.name, {**resolved, "nodes": nodes})
+        return replace(self, resolved=resolved, inputs_hash=inputs)
 
     def to_resource(self) -> dict[str, Any]:
         """The resource as a file would hold it: what the planner is given."""

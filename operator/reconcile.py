@@ -31,7 +31,13 @@ from archipelago.operator.actions import (
     WriteTable,
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.livedecide import is_unfinished, live_actions, may_take, spoilt_meanwhile
+from archipelago.operator.livedecide import (
+    is_unfinished,
+    is_whole_again,
+    live_actions,
+    may_take,
+    spoilt_meanwhile,
+)
 from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
@@ -156,6 +162,8 @@ def _unless_stored(
 ) -> tuple[Action, ...]:
     table = seen.table
     if table is not None and table.answers(plan) and table.content_hash == verdict.content_hash:
+        if is_whole_again(plan, table) and verdict.content is None:
+            return _begin(plan, table, state, now)
         status = report.published(plan, verdict, table, now.wall)
         return _say(plan, status, Reason.PUBLISHED)
     if len(verdict.pieces) > MOST_SHARDS:
@@ -167,9 +175,7 @@ def _unless_stored(
     if verdict.content is None:
         return _take_or_begin(plan, table, state, now)
     instead = spoilt_meanwhile(plan, table, state, now)
-    if instead is not None:
-        return instead
-    return _store(plan, seen, verdict, verdict.content, state)
+    return _store(plan, seen, verdict, verdict.content, state) if instead is None else instead
 
 
 def _store(
