@@ -13,6 +13,7 @@ from archipelago.operator.actions import (
     CancelPlanning,
     EmitEvent,
     Forget,
+    ReadIslands,
     ReadTable,
     RemoveShards,
     StartPlanning,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 ROUNDS = 12
 """Decisions in one go; a change needs four. More means that somebody undoes what we write."""
 
-CHANGING = (ReadTable, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
+CHANGING = (ReadTable, ReadIslands, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
 """After these the next decision may be another one."""
 
 log = logging.getLogger(__name__)
@@ -183,6 +184,8 @@ class Reconciler:
                 await self._look(seen.key, shard)
             case ((CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _):
                 await self._ask(seen, action)
+            case ReadIslands(), SeenPlan() as plan:
+                await self._read_islands(plan, seen)
             case WriteStatus(), SeenPlan() as plan:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), SeenPlan() as plan):
@@ -243,6 +246,10 @@ class Reconciler:
             # Surely not stored: the sequence is still free, and is not promised anew each time.
             free = known.with_reserved(action.sequence)
             self._states[plan.key] = free.with_refusal(str(refusal), now)
+
+    async def _read_islands(self, plan: SeenPlan, seen: Observation) -> None:
+        if seen.table is None or await self._tables.content(plan, seen.table) is None:
+            raise Retryable(f"{plan.key}: the table changed before its islands were read")
 
     async def _look(self, plan: Key, shard: str | None) -> None:
         self._states[plan] = self._state(plan).with_recheck(self._now())

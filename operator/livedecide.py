@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.actions import Action, AskLive, Wait
+from archipelago.operator.actions import Action, AskLive, ReadIslands, Wait
 from archipelago.operator.livefacts import Ask, Mark, Until
 from archipelago.operator.livejobs import lost_islands
 from archipelago.operator.verdict import Failed, Planned
@@ -34,6 +34,14 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
         return ()
     if live.asking is not None or _is_to_be_stored(state) or not is_as_written(plan, table):
         return ()
+    if table.shards and not table.islands:
+        return (ReadIslands("where the islands of a table in shards stand"),)
+    return _repair(plan, table, state, now)
+
+
+def _repair(plan: SeenPlan, table: SeenTable, state: State, now: Now) -> tuple[Action, ...]:
+    """Take out islands that are lost; where none is, go on."""
+    live = state.live
     if now.monotonic < live.retry_at:
         return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
     lost = lost_islands(plan, table)

@@ -1,7 +1,7 @@
 """Live plans: what is known of their nodes, pods and traffic beside the objects; frozen facts.
 
-A plan is live where a pool finds its nodes by a selector, or where ``spec.replanning`` says how its
-table may change. The table of such a plan changes without an edit; all others are left alone.
+A plan is live where a pool finds its nodes by a selector, or where ``spec.replanning`` names a
+source of metrics. The table of such a plan changes without an edit; all others are left alone.
 """
 
 from __future__ import annotations
