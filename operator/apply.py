@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from archipelago.operator.actions import (
     Action,
@@ -128,11 +128,11 @@ class Reconciler:
         if plan is None or not self._is_asked_for(plan, state):
             return replace(state, live=state.live.without_question())
         if isinstance(verdict, Decided):
-            note_decision(key, verdict)
+            note_decision(plan, verdict)
             self._show(key, plan, verdict, state.live.asking or "")
             return state.with_decision(verdict, plan, now)
         if isinstance(verdict, Failed):
-            note_failure(key, verdict)
+            note_failure(plan, verdict)
         return replace(state, live=state.live.with_failure(now.monotonic))
 
     def _is_asked_for(self, plan: SeenPlan, state: State) -> bool:
@@ -264,32 +264,34 @@ class Reconciler:
         self._metrics.forget(key)
 
 
-def note_decision(key: Key, decided: Decided) -> None:
+def note_decision(plan: SeenPlan, decided: Decided) -> None:
     """One line where something is done or wanted; windows that keep the table are for metrics."""
     changed = decided.planned is not None or decided.wanted is not None
+    said = {"decision": str(decided.facts["rung"]), "reason": str(decided.facts["trigger"])}
     log.log(
         logging.INFO if changed else logging.DEBUG,
         decided.message,
-        extra={
-            "plan": key.name,
-            "namespace": key.namespace,
-            "decision": str(decided.decision.get("rung", "Keep")),
-            "duration_s": round(decided.seconds, 4),
-        },
+        extra=_whose(plan.key, plan) | said | {"duration_s": round(decided.seconds, 4)},
     )
 
 
-def note_failure(key: Key, failed: Failed) -> None:
+def note_failure(plan: SeenPlan, failed: Failed) -> None:
     """The table stays as it is."""
+    said = {"decision": "Keep", "reason": failed.reason.value, "error": failed.message}
     log.warning(
         "a question about a live plan had no answer",
-        extra={
-            "plan": key.name,
-            "namespace": key.namespace,
-            "reason": failed.reason.value,
-            "error": failed.message,
-        },
+        extra=_whose(plan.key, plan) | said | {"duration_s": round(failed.seconds, 4)},
     )
+
+
+def _whose(key: Key, plan: SeenPlan | None) -> dict[str, Any]:
+    """What every line about a plan carries."""
+    return {
+        "plan": key.name,
+        "namespace": key.namespace,
+        "generation": plan.generation if plan else None,
+        "inputs_hash": plan.inputs_hash if plan else None,
+    }
 
 
 def _note(seen: Observation, action: Action, seconds: float) -> None:
@@ -301,13 +303,6 @@ def _note(seen: Observation, action: Action, seconds: float) -> None:
     log.log(
         logging.DEBUG if isinstance(action, ReadTable | Wait | AskLive) else logging.INFO,
         decision,
-        extra={
-            "plan": seen.key.name,
-            "namespace": seen.key.namespace,
-            "generation": seen.plan.generation if seen.plan else None,
-            "inputs_hash": seen.plan.inputs_hash if seen.plan else None,
-            "decision": decision,
-            "reason": str(reason),
-            "duration_s": round(seconds, 4),
-        },
+        extra=_whose(seen.key, seen.plan)
+        | {"decision": decision, "reason": str(reason), "duration_s": round(seconds, 4)},
     )

@@ -48,7 +48,6 @@ class Reason(StrEnum):
     PUBLISHED = "Published"
     STATIC_COUNT = "StaticCount"
     NODES_FOUND = "NodesFound"
-    NODES_UNKNOWN = "NodesUnknown"
     ACTIVE = "Active"
     SUSPENDED = "Suspended"
     NOT_CONFIGURED = "NotConfigured"

@@ -19,7 +19,7 @@ def attempted(work: Callable[[], Reply]) -> Reply:  # noqa: PLR0911  # one per k
     try:
         return work()
     except SpecError as error:
-        return failed(Reason.INVALID_SPEC, "; ".join(str(error).splitlines()))
+        return failed(of_spec(error), "; ".join(str(error).splitlines()))
     except PlanFileError as error:
         return failed(Reason.CHECK_FAILED, f"the published table does not fit the spec: {error}")
     except CheckError as error:
@@ -30,6 +30,15 @@ def attempted(work: Callable[[], Reply]) -> Reply:  # noqa: PLR0911  # one per k
         return failed(Reason.INVALID_SPEC, str(error))
     except MemoryError as error:
         return failed(Reason.PLANNER_OOM, f"planning ran out of memory: {error}")
+
+
+def of_spec(error: SpecError) -> Reason:
+    """The reason that tells most: a name that the catalogue lacks, or a field that is wrong."""
+    paths = [path for path, _ in error.problems]
+    if any(path.endswith(".accelerator") for path in paths):
+        return Reason.UNKNOWN_ACCELERATOR
+    known = any(path.endswith(".architecture") for path in paths)
+    return Reason.UNKNOWN_MODEL if known else Reason.INVALID_SPEC
 
 
 def failed(reason: Reason, message: str) -> Reply:

@@ -42,7 +42,7 @@ def unlisted(missing: Sequence[Right], *, off: bool) -> Finding:
         said = f"missing right: {rights} in the cluster; grant what deploy/base/rbac.yaml grants"
     else:
         said = "the nodes of the cluster are being listed"
-    return Finding(Truth.UNKNOWN, Reason.NODES_UNKNOWN, said)
+    return Finding(Truth.UNKNOWN, Reason.NO_NODES, said)
 
 
 def named(left: Sequence[Left], *, details: bool = True) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from archipelago.operator.failures import attempted
-from archipelago.operator.livedecision import Seen, chosen
+from archipelago.operator.livedecision import Seen, chosen, mended, repaired_just_now
 from archipelago.operator.livememory import Memory, recalled
 from archipelago.operator.liveplan import planned_anew
 from archipelago.operator.livequestion import Question, question_of
@@ -28,6 +28,7 @@ from archipelago.planner.replan.observed import (
     believed,
     known_problem,
     observed_problem,
+    planned_problem,
     rate_draws,
 )
 from archipelago.planner.replan.repair import Unrepairable
@@ -57,9 +58,11 @@ def _answer(asked: Question) -> Answer:
     silent = _silent(asked)
     if asked.lost & {island.name for island in asked.plan.islands} or silent:
         return _repaired(asked, memory, silent)
-    if asked.window is None:
-        return _nothing(asked, memory, "nothing was observed and no node is lost")
-    return _window(asked, memory, asked.window)
+    if asked.window is not None:
+        return _window(asked, memory, asked.window)
+    if repaired_just_now(memory):
+        return mended(Seen(asked, planned_problem(asked.problem), None, memory))
+    return _nothing(asked, memory, "nothing was observed and no node is lost")
 
 
 def _silent(asked: Question) -> frozenset[str]:
@@ -96,8 +99,7 @@ def _repaired(asked: Question, memory: Memory, silent: frozenset[str]) -> Answer
         state = acted(memory.state, quiet, Trigger.REPAIR, asked.limits, 0.0)
         decision = replace(decision, trigger=Trigger.REPAIR, state=state)
     table, message = accounted(table, asked.problem), "; ".join(said)
-    wanted = None if asked.window is None else Rung.REROUTE
-    decision = replace(decision, plan=table, message=message, wanted=wanted)
+    decision = replace(decision, plan=table, message=message, wanted=Rung.REROUTE)
     memory = replace(memory, state=decision.state, proposed=None, counted=False)
     return Answer(
         asked, decision, memory, steps=(Step(table, Wait.NONE, (), message),), table=table

@@ -12,7 +12,7 @@ from archipelago.planner.checker import run_checks
 from archipelago.planner.errors import CheckError, SolverError
 from archipelago.planner.published import accounted
 from archipelago.planner.replan.decide import decide
-from archipelago.planner.replan.facts import Observation, Rung, State, Trigger
+from archipelago.planner.replan.facts import Decision, Observation, Rung, State, Trigger
 from archipelago.planner.replan.headroom import load_of, mean_rates
 from archipelago.planner.replan.limits import remembered as acted
 from archipelago.planner.replan.repair import Unrepairable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.plan import Plan
     from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.replan.facts import Decision, Reached
+    from archipelago.planner.replan.facts import Reached
     from archipelago.planner.replan.rollout import Step
 
 LEAST_AGE: Final = 60.0
@@ -100,6 +100,31 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
         about = replace(about, rungs=(*rungs, reached))
         decision = _decided(seen, about, replace(memory.state, asked=0.0))
     return _answered(seen, standing, memory, _restored(seen, about, decision))
+
+
+def repaired_just_now(memory: Memory) -> bool:
+    """Whether the last answer took islands out, so that their part went to others as it was."""
+    return any(
+        -act.at < LEAST_AGE and (act.rung, act.trigger) == (Rung.KEEP, Trigger.REPAIR)
+        for act in memory.state.acts[-1:]
+    )
+
+
+def mended(seen: Seen) -> Answer:
+    """After a repair, where nobody observes traffic: the best weights for what was planned.
+
+    Nothing is said of headroom: that is known of observed demand only.
+    """
+    standing = stand(seen.problem, seen.plan, seen.asked.switch)
+    keep, reroute, *_ = weigh(standing, replace(seen.asked.limits, flips=0))
+    state, kept = seen.memory.state, "no better weights for the planned traffic"
+    decision = Decision(Rung.KEEP, Trigger.NONE, None, state, message=kept)
+    if reroute.plan is not None and reroute.theta > keep.theta * (1 + LEAST_GAIN):
+        after = acted(state, reroute, Trigger.REPAIR, seen.asked.limits, 0.0)
+        more = f"{reroute.theta / keep.theta - 1:.1%}" if keep.theta else "all"
+        said = f"weights anew for the planned traffic, {more} more of it fits"
+        decision = Decision(Rung.REROUTE, Trigger.REPAIR, reroute.plan, after, message=said)
+    return replace(_answered(seen, standing, seen.memory, decision), problem=None)
 
 
 def _decided(seen: Seen, about: Observation, state: State) -> Decision:

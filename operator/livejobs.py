@@ -42,7 +42,8 @@ def live_job(
         "seed": _seed(plan, state),
     }
     limit = time_limit(plan) + SECONDS if kind is Ask.SOLVE else SECONDS
-    return Job(plan.key, state.asking or "", {"live": question}, limit)
+    urgent = kind is Ask.REPAIR
+    return Job(plan.key, state.asking or "", {"live": question}, limit, urgent=urgent)
 
 
 def plan_job(plan: SeenPlan, content: Mapping[str, Any] | None) -> Job:

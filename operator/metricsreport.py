@@ -34,8 +34,11 @@ MEANINGS: Final = {
     Wrong.MISSING_SIGNAL: Reason.SIGNAL_MISSING,
     Wrong.TOO_FEW_SCRAPES: Reason.SIGNAL_MISSING,
 }
-"""Faults that make the condition False. The others happen while all is well (an island restarts, a
-pod is found twice) and are named where it is True."""
+"""Faults that make the condition False."""
+LASTING: Final = frozenset({Wrong.MISSING_ISLAND, Wrong.UNKNOWN_ISLAND, Wrong.DUPLICATE_SERIES})
+"""Faults that are named where it is True: somebody's labels or monitors are wrong. The others come
+and go while all is well (an island restarts, a queue grows): the status would be written again and
+again for them."""
 _FIRST: Final = (Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MISSING)
 """Where several hold: what explains the others comes first."""
 
@@ -72,8 +75,8 @@ def unknown_source(source: str, configured: Iterable[str]) -> Finding:
 
 def _observed(source: str, models: Mapping[str, Scraped]) -> str:
     """Without a number that changes with every window: the status would be written each time."""
-    noted = [f for seen in models.values() for f in (*seen.window.faults, *seen.window.flow.faults)]
-    names = sorted({str(fault.reason) for fault in noted})
+    noted = {fault.reason for seen in models.values() for fault in seen.window.faults}
+    names = sorted(str(reason) for reason in noted & LASTING)
     message = f"the traffic of {len(models)} models is read from source {source}"
     return bounded(f"{message}; noted: {_some(names)}" if names else message)
 

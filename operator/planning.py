@@ -2,8 +2,9 @@
 
 A request that overruns its deadline costs its process; another one is started in its place. So it
 is where a process dies: while idle, nobody notices; at the work, the verdict says why. Plans wait
-in the order in which they came, one entry per key; namespaces take turns. One process more than are
-at work is kept warm, for the plan that takes the place of one that was stopped.
+in the order in which they came, one entry per key; namespaces take turns, and what is urgent goes
+first. One process more than are at work is kept warm, for the plan that takes the place of one that
+was stopped.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ class Planner:
         async with self._arrived:
             while not worker.has_ended:
                 self._make_way()
-                key = self._turns.pick(self._waiting, self._running)
+                key = self._turns.pick(self._first(), self._running)
                 if key is not None:
                     self._turns.taken(key)
                     return self._waiting.pop(key)
@@ -253,6 +254,11 @@ class Planner:
                         await self._arrived.wait()
             self._arrived.notify()  # what woke us may have been meant for any process
             return None
+
+    def _first(self) -> list[Key]:
+        """What waits and is urgent; where nothing is, all that waits."""
+        urgent = [key for key, job in self._waiting.items() if job.urgent]
+        return urgent or list(self._waiting)
 
     def _make_way(self) -> None:
         """Stop a question for the sake of a namespace that waits; it is asked again in its turn."""

@@ -61,16 +61,22 @@ class Questions:
 
 
 def questions(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Questions:
-    """One question for all counters and gauges, and one for each name of a histogram.
+    """One question for counters, gauges and means, and one for each name of a histogram.
 
     A histogram of 1,000 islands is about as much as is read of one answer.
     """
     where = _where(adapter, plan, source)
-    plain = [n for s, terms in adapter.signals.items() if s not in _HISTOGRAMS for n in _all(terms)]
-    histograms = [n for s in _HISTOGRAMS for n in _all(adapter.signals.get(s, ()))]
+    gauges = [
+        name
+        for signal, terms in adapter.signals.items()
+        if signal not in (*_HISTOGRAMS, Signal.PREFILL)
+        for name in _all(terms)
+    ]
+    means = [f"{n}_{part}" for n in _all(_of(adapter, Signal.PREFILL)) for part in ("sum", "count")]
+    histograms = [name for signal in _HISTOGRAMS for name in _all(_of(adapter, signal))]
     return Questions(
         (
-            _selector(plain, where),
+            _selector((*gauges, *means), where),
             *(_selector((f"{name}_bucket", f"{name}_sum"), where) for name in histograms),
         ),
         _freshness(adapter, where, source),
@@ -80,6 +86,10 @@ def questions(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Questi
 def quoted(text: str) -> str:
     """A PromQL string literal of any text."""
     return '"' + "".join(_ESCAPES.get(char, char) for char in text) + '"'
+
+
+def _of(adapter: Adapter, signal: Signal) -> tuple[Term, ...]:
+    return adapter.signals.get(signal, ())
 
 
 def _all(terms: Iterable[Term]) -> list[str]:

@@ -32,13 +32,15 @@ SHORT: Final = 12  # digits of a hash that tell tables apart at a glance
 class Job:
     """One question to the planner. ``time_limit`` [s] is what the plan allows its solver.
 
-    ``returns``: how often a process ended before it read the question.
+    ``urgent``: it comes before all that are not. ``returns``: how often a process ended before it
+    read the question.
     """
 
     key: Key
     inputs_hash: str
     resource: dict[str, Any]
     time_limit: float
+    urgent: bool = False
     returns: int = 0
 
     @classmethod

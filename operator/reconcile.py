@@ -165,7 +165,7 @@ def _unless_stored(
         if is_whole_again(plan, table) and verdict.content is None:
             return _begin(plan, table, state, now)
         status = report.published(plan, verdict, table, now.wall)
-        return _say(plan, status, Reason.PUBLISHED)
+        return _say(plan, status, Reason.PUBLISHED, quiet=verdict.mark is not None)
     if len(verdict.pieces) > MOST_SHARDS:
         return _give_up(plan, table, verdict, _too_large(verdict), now)
     if state.refusal is not None and now.monotonic < state.refused_until:
@@ -240,17 +240,18 @@ def _give_up(
     return _say(plan, report.unpublished(plan, verdict, table, why, now.wall), why.reason)
 
 
-def _say(plan: SeenPlan, status: Status, reason: str) -> tuple[Action, ...]:
+def _say(plan: SeenPlan, status: Status, reason: str, *, quiet: bool = False) -> tuple[Action, ...]:
     """Write the status where it says something new, and tell people about a turn."""
     if status.says_the_same(plan.status):
         return ()
-    return (WriteStatus(status, reason), *_tell(plan.status, status))
+    return (WriteStatus(status, reason), *_tell(plan.status, status, quiet=quiet))
 
 
-def _tell(before: Status, after: Status) -> tuple[Action, ...]:
+def _tell(before: Status, after: Status, *, quiet: bool) -> tuple[Action, ...]:
     """One event where Ready turns, or a new table is in use; none while planning.
 
-    Of what re-planning did, one in its own words instead.
+    Of what re-planning did, one in its own words instead. ``quiet``: the table is one of that, and
+    a new one is nothing to tell of.
     """
     if after.last_decision and dict(after.last_decision) != dict(before.last_decision):
         return (report.decision_event(after.last_decision),)
@@ -258,7 +259,8 @@ def _tell(before: Status, after: Status) -> tuple[Action, ...]:
     if new is None or new.status is Truth.UNKNOWN:
         return ()
     same_turn = old is not None and (old.status, old.reason) == (new.status, new.reason)
-    if same_turn and before.summary.get("contentHash") == after.summary.get("contentHash"):
+    same_table = before.summary.get("contentHash") == after.summary.get("contentHash")
+    if same_turn and (quiet or same_table):
         return ()
     wanted = new.status is Truth.TRUE or new.reason is Reason.SUSPENDED
     kind = EventType.NORMAL if wanted else EventType.WARNING

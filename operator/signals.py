@@ -34,6 +34,7 @@ class Signal(StrEnum):
     TTFT = "ttft"
     TPOT = "tpot"
     KV_USE = "kv_use"
+    PREFILL = "prefill"
 
 
 NEEDED = frozenset({Signal.RUNNING, Signal.INPUTS, Signal.OUTPUTS})

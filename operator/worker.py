@@ -21,7 +21,6 @@ from archipelago.operator.unknown import remark, without_unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from archipelago.planner.errors import SpecError
     from archipelago.planner.plan import Plan
     from archipelago.planner.spec import ServingPlanResource, ServingPlanSpec
 
@@ -65,7 +64,7 @@ def _answer(document: Mapping[str, Any]) -> Reply:
 
 
 def _plan(wanted: ServingPlanResource) -> Reply:
-    from archipelago.operator.failures import failed  # noqa: PLC0415
+    from archipelago.operator.failures import failed, of_spec  # noqa: PLC0415
     from archipelago.operator.latency import largest_ttft  # noqa: PLC0415
     from archipelago.operator.summary import described, summary  # noqa: PLC0415
     from archipelago.planner.errors import SpecError  # noqa: PLC0415
@@ -76,7 +75,7 @@ def _plan(wanted: ServingPlanResource) -> Reply:
     try:
         problem = to_problem(wanted.metadata.name, wanted.spec)
     except SpecError as error:
-        return failed(_unknown(error), "; ".join(str(error).splitlines()))
+        return failed(of_spec(error), "; ".join(str(error).splitlines()))
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
         return failed(Reason.INFEASIBLE, outcome.message)
@@ -107,14 +106,6 @@ def checked_content(spec: ServingPlanSpec, plan: Plan) -> str:
     if findings:
         raise CheckError(findings)
     return canonical_bytes(content).decode("ascii")
-
-
-def _unknown(error: SpecError) -> Reason:
-    paths = [path for path, _ in error.problems]
-    if any(path.endswith(".accelerator") for path in paths):
-        return Reason.UNKNOWN_ACCELERATOR
-    known = any(path.endswith(".architecture") for path in paths)
-    return Reason.UNKNOWN_MODEL if known else Reason.INVALID_SPEC
 
 
 def _own_stdout() -> TextIO:

@@ -32,6 +32,7 @@ from archipelago.planner.livedemand.posterior import (
     Draws,
     Trust,
     cells,
+    doubtful,
     draw,
     drift,
     interval,
@@ -111,13 +112,13 @@ def observed(
         return Unobserved(stop)
     trust, raised = trust or Trust(), only_raises(faults)
     more = pooled(believed.lengths, _together(window.inputs), trust.prior_requests)
-    base = rebuilt(believed.lengths, more)
+    moved = drift(believed.lengths, more)
+    base = rebuilt(believed.lengths, more, doubtful(moved))
     output = _output_moments(window.outputs, believed.lengths, trust)
     known = _known(window.flow, faults) if raised else 1.0
     output = _held(output[0], _mean(base), known), _held(output[1], _square(base), known)
     lengths = _scaled(base, output)
     pieces = cells(lengths, closed(more, believed.lengths), believed.ranges)
-    moved = drift(believed.lengths, more)
     draws = draw(pieces, more, output, moved, trust=trust, rng=rng)
     seen = _estimated(window.flow, lengths, draws, believed, trust=trust, rng=rng)
     if raised:

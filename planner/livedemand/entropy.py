@@ -67,8 +67,8 @@ def closed(seen: Buckets, prior: LengthDistribution) -> FloatArray:
     return np.append(edges[:-1], max(ends))
 
 
-def shape(prior: LengthDistribution, edges: FloatArray) -> Shape:
-    """The planned distribution inside each bucket, with a little of an even one."""
+def shape(prior: LengthDistribution, edges: FloatArray, even_share: float = EVEN) -> Shape:
+    """The planned distribution inside each bucket, with a part of an even one."""
     even = np.concatenate([_even(low, high) for low, high in pairwise(edges)])
     length = np.concatenate((np.clip(prior.length, None, edges[-1] - 1), even))
     order = np.argsort(length, kind="stable")
@@ -77,7 +77,7 @@ def shape(prior: LengthDistribution, edges: FloatArray) -> Shape:
     flat = np.concatenate((np.zeros(len(prior.length)), np.ones(len(even))))[order]
     starts = np.searchsorted(bucket, np.arange(len(edges) - 1))
     mass = np.add.reduceat(planned, starts)
-    trusted = np.where(mass > 0, 1 - EVEN, 0.0)
+    trusted = np.where(mass > 0, 1 - even_share, 0.0)
     share = planned * (trusted / np.where(mass > 0, mass, 1))[bucket]
     share += flat * ((1 - trusted) / np.add.reduceat(flat, starts))[bucket]
     sizes = length[order]
@@ -116,17 +116,22 @@ def tilted(within: Shape, masses: FloatArray, mean: float | None) -> FloatArray:
     return _at(within, masses, (low + high) / 2)
 
 
-def rebuilt(prior: LengthDistribution, seen: Buckets) -> LengthDistribution:
+def rebuilt(prior: LengthDistribution, seen: Buckets, doubt: float = 0.0) -> LengthDistribution:
     """The planned distribution of minimum relative entropy that agrees with what was seen.
 
     Outputs at a length stay as planned; ``demand`` scales them to the output's own histogram.
+    ``doubt``: how far the plan's shape inside buckets, and its outputs by length, are not believed:
+    at 1 both are even.
     A histogram without requests gives the planned distribution back.
     """
     if seen.requests <= 0:
         return prior
-    within = shape(prior, closed(seen, prior))
+    within = shape(prior, closed(seen, prior), max(EVEN, doubt))
     probability = tilted(within, np.array(seen.counts) / seen.requests, seen.mean)
-    return LengthDistribution(within.length, probability, within.output, within.output_square)
+    outputs = (within.output, within.output_square)
+    mean = [float(probability @ output) for output in outputs]
+    output, square = (o + doubt * (m - o) for o, m in zip(outputs, mean, strict=True))
+    return LengthDistribution(within.length, probability, output, square)
 
 
 def second_moment(seen: Buckets) -> float | None:

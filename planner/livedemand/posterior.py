@@ -35,6 +35,11 @@ _TINY: Final = 1e-9
 """Stands for an impossible outcome in a Dirichlet, which needs positive parameters."""
 _HALVINGS: Final = 40
 _STEEPEST: Final = 60.0
+CALM: Final = 0.25
+"""Drift up to which the plan's shape is believed: Azure's conversation has so much within its
+hour, from one quarter to another."""
+STRANGE: Final = 0.35
+"""Drift from which on nothing of it is: conversation and code are 0.37 apart."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,14 @@ def drift(prior: LengthDistribution, seen: Buckets) -> float:
     """Share of requests in other buckets than planned (total variation), 0 to 1."""
     masses = planned_masses(prior, closed(seen, prior))
     return float(np.abs(np.array(seen.counts) / seen.requests - masses).sum() / 2)
+
+
+def doubtful(moved: float) -> float:
+    """How far the plan is not believed in what buckets cannot tell, by the drift in what they can.
+
+    Traffic that drifts is still like the plan inside a bucket; other traffic is not.
+    """
+    return min(1.0, max(0.0, (moved - CALM) / (STRANGE - CALM)))
 
 
 def draw(

@@ -65,6 +65,15 @@ def known_problem(
     return bare(replace(problem, models=tuple(models)))
 
 
+def planned_problem(problem: PlanningProblem) -> PlanningProblem:
+    """The problem with the rates that were planned for; where none are stated, their proportions.
+
+    Theta is then no headroom, but more of it is better all the same.
+    """
+    models = (replace(model, rate=problem.weight(model)) for model in problem.models)
+    return bare(replace(problem, models=tuple(models)))
+
+
 def bare(problem: PlanningProblem) -> PlanningProblem:
     """The problem without what was asked of the plan for its stated demand."""
     solver = replace(problem.solver, strategy="exact")

@@ -55,3 +55,12 @@ def resolved(resource: Mapping[str, Any], left: Left) -> tuple[dict[str, Any], d
         for domain_name, real in by_domain.items():
             names.update(zip(generic[domain_name], real, strict=True))
     return new, names
+
+
+def with_nodes(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A table with other names of its nodes."""
+    new: dict[str, Any] = deepcopy(dict(content))
+    for island in new["islands"]:
+        for part in (island, *island.get("parts", [])):
+            part["nodes"] = [names[node] for node in part["nodes"]]
+    return new

@@ -63,6 +63,7 @@ class Live:
     log: list[Told] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     rollout: Rollout = field(init=False)
+    sees = STORED
 
     def __post_init__(self) -> None:
         """Nothing is known and nothing under way."""
@@ -102,7 +103,7 @@ class Live:
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
         """Nobody tells an operator."""
 
-    def nodes(self, fleet: Fleet) -> None:
+    def nodes(self, fleet: Fleet, traffic: Traffic) -> None:  # noqa: ARG002
         """A node is gone: repair at once, whatever is under way."""
         self._ask(fleet, "nodes", None)
 
@@ -132,11 +133,12 @@ class Live:
         self.log.append(Told(fleet.now, cause, said, cpu))
         self._memory, self._replied = said["memory"], fleet.now
         if said["steps"]:
+            at_once = cause == "nodes" or said["trigger"] == "Repair"
             wait = SOLVED if solve else STORED
-            self._publish(fleet, said["steps"], 0.0 if cause == "nodes" else wait)
+            self._publish(fleet, said["steps"], 0.0 if at_once else wait)
         if said["wanted"] == "Reshape" and not solve:
             self._ask(fleet, "reshape", window, solve=True)
-        elif said["wanted"] == "Reroute" and cause == "nodes":
+        elif said["wanted"] == "Reroute" or (cause == "nodes" and said["trigger"] == "Repair"):
             self._ask(fleet, "repaired", self._window)
 
     def _publish(self, fleet: Fleet, steps: list[dict[str, Any]], wait: float) -> None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 BEAT: Final = 1.0
 """How often the loop looks whether anything is due [s]."""
-SEEN: Final = 2.0
-"""From a lost node to the operator's answer [s]: the bar for a repaired table."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,17 @@ class Event:
 
 @dataclass(frozen=True)
 class Course:
-    """What is played: traffic, events, and how often is scraped and decided [s]."""
+    """What is played: traffic, events, and how often is scraped and decided [s].
+
+    ``warm``: until then nobody looks. An empty fleet finishes short answers first, and says so.
+    """
 
     traffic: Callable[[], Traffic]
     events: tuple[Event, ...] = ()
     window: float = 60.0
     scrapes: int = 4
     end: float | None = None
+    warm: float = 120.0
 
 
 @dataclass
@@ -54,7 +56,7 @@ def play(world: World, content: Mapping[str, Any], course: Course, pilot: Pilot)
     """From the first request to the last moment of the course."""
     traffic, fleet = course.traffic(), Fleet(world, content)
     end = traffic.end if course.end is None else course.end
-    due = _schedule(course, traffic, end)
+    due = _schedule(course, traffic, end, pilot)
     for at, _, act in due:
         _until(fleet, at, traffic, pilot)
         act(pilot, fleet, traffic)
@@ -72,7 +74,7 @@ def _until(fleet: Fleet, at: float, traffic: Traffic, pilot: Pilot) -> None:
 
 
 def _schedule(
-    course: Course, traffic: Traffic, end: float
+    course: Course, traffic: Traffic, end: float, pilot: Pilot
 ) -> list[tuple[float, int, Callable[[Pilot, Fleet, Traffic], None]]]:
     """All that is due, in order; at equal times shifts and losses come before scrapes."""
     due: list[tuple[float, int, Callable[[Pilot, Fleet, Traffic], None]]] = []
@@ -81,11 +83,12 @@ def _schedule(
     for event in course.events:
         due.append((event.at, 1, lambda p, f, _t, e=event: _happen(e, p, f)))  # type: ignore[misc]
         if event.lose:
-            due.append((event.at + SEEN, 1, lambda p, f, _t: p.nodes(f)))
+            due.append((event.at + pilot.sees, 1, lambda p, f, t: p.nodes(f, t)))
     pause = course.window / course.scrapes
-    for number in range(int(end / pause) + 1):
+    first = int(course.warm / course.window) * course.scrapes
+    for number in range(first, int(end / pause) + 1):
         due.append((number * pause, 2, lambda p, f, _t: p.scrape(f)))
-        if number and number % course.scrapes == 0:
+        if number > first and number % course.scrapes == 0:
             due.append((number * pause, 3, lambda p, f, _t: p.window(f)))
     return sorted((one for one in due if one[0] <= end), key=lambda one: one[:2])
 

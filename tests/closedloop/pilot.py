@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import yaml
+
 from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
 from archipelago.planner.replan.repair import Unrepairable, repair
 from archipelago.planner.replan.reshape import reshaped
 from archipelago.planner.replan.rollout import rollout
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import stand
+from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.table import routing_content
+from tests.closedloop.inventory import left_of, resolved, with_nodes
 from tests.closedloop.rollout import Rollout, Step
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ class Pilot(Protocol):
     """What the loop tells, in the order in which it happens; ``fleet.now`` is the time."""
 
     rollout: Rollout
+    sees: float
+    """From a change of the nodes to the answer [s]."""
 
     def scrape(self, fleet: Fleet) -> None:
         """The pods' pages may be read."""
@@ -39,12 +45,14 @@ class Pilot(Protocol):
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
         """The traffic has just changed: only for who knows everything."""
 
-    def nodes(self, fleet: Fleet) -> None:
-        """The list of nodes has changed."""
+    def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
+        """The list of nodes has changed, ``sees`` seconds ago."""
 
 
 class Still:
     """A plan that is never changed."""
+
+    sees = 0.0
 
     def __init__(self) -> None:
         self.rollout = Rollout(0.0)
@@ -58,7 +66,7 @@ class Still:
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
         """Nothing is done."""
 
-    def nodes(self, fleet: Fleet) -> None:
+    def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
         """Nothing is done."""
 
 
@@ -76,12 +84,15 @@ class Instant:
     rung: Rung
     limits: Limits
     switch: Mapping[str, RoleSwitch]
+    resource: dict[str, Any]
     drain: float = 10.0
     rollout: Rollout = field(init=False)
+    sees = 0.0
 
     def __post_init__(self) -> None:
         """Nothing is under way."""
         self.rollout = Rollout(self.drain)
+        self._names: dict[str, str] = {}
 
     def scrape(self, fleet: Fleet) -> None:
         """Not needed."""
@@ -93,13 +104,23 @@ class Instant:
         """Re-plan for what comes now."""
         self._replan(fleet, true_problem(self.problem, traffic, fleet.now))
 
-    def nodes(self, fleet: Fleet) -> None:
+    def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
         """Repair, and re-plan for what is left."""
         fixed = repair(self.plan, frozenset(fleet.lost()))
         if isinstance(fixed, Unrepairable):
             return
-        self.plan = fixed
-        fleet.apply(routing_content(self.spec, fixed))
+        left, self._names = resolved(self.resource, left_of(self.resource, fleet.gone))
+        self.problem = to_problem(self.problem.name, load_resource(yaml.safe_dump(left)).spec)
+        planners = {real: name for name, real in self._names.items()}
+        islands = (replace(i, nodes=tuple(planners[n] for n in i.nodes)) for i in fixed.islands)
+        self.plan = replace(fixed, islands=tuple(islands))
+        fleet.apply(self._content(self.plan))
+        self._replan(fleet, true_problem(self.problem, traffic, fleet.now))
+
+    def _content(self, plan: Plan) -> dict[str, Any]:
+        """Its table, with the real names of the nodes."""
+        content = routing_content(self.spec, plan)
+        return with_nodes(content, self._names) if self._names else content
 
     def _replan(self, fleet: Fleet, true: PlanningProblem) -> None:
         new = best_of(self.rung, true, self.plan, self.limits, self.switch)
@@ -109,10 +130,7 @@ class Instant:
         if isinstance(steps, Unrepairable):
             return
         self.plan = new
-        tables = [
-            Step(routing_content(self.spec, step.plan), str(step.wait), step.islands)
-            for step in steps
-        ]
+        tables = [Step(self._content(s.plan), str(s.wait), s.islands) for s in steps]
         self.rollout.begin(tables, fleet.now)
 
 

@@ -168,9 +168,10 @@ class Scenario:
         """With a plan that never changes."""
         return self.played(Still())
 
-    def instant(self) -> tuple[Rung, Outcome]:
-        """With full knowledge at once, by the rung that serves most."""
-        found = {rung: self.played(self._knowing(rung)) for rung in Rung}
+    def instant(self, still: Outcome | None = None) -> tuple[Rung, Outcome]:
+        """With full knowledge at once, by the rung that serves most; ``still`` where known."""
+        found = {rung: self.played(self._knowing(rung)) for rung in list(Rung)[1:]}
+        found[Rung.KEEP] = still or self.still()
         start, end = self.shift
         best = max(Rung, key=lambda rung: (found[rung].tally.served(start, end), -rung))
         return best, found[best]
@@ -178,7 +179,7 @@ class Scenario:
     def _knowing(self, rung: Rung) -> Instant:
         switch = switches(self.parsed.spec)
         spec, problem = self.parsed.spec, self.problem
-        return Instant(spec, problem, self.plan, rung, self.limits, switch)
+        return Instant(spec, problem, self.plan, rung, self.limits, switch, self.resource)
 
 
 def load(path: Path, scale: float = 1.0) -> Scenario:

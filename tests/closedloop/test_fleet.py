@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,9 +87,9 @@ def test_nobody_is_lost_or_invented(
     assert count["arrived"] == sum(count.values()) - count["arrived"] + fleet.inside
 
 
-def flipped(content: dict) -> dict:  # type: ignore[type-arg]
+def flipped(content: dict[str, Any]) -> dict[str, Any]:
     """The table with one prefill island of pool l40s listed as decode, without requests."""
-    new = json.loads(json.dumps(content))
+    new: dict[str, Any] = json.loads(json.dumps(content))
     group = next(g for g in new["groups"] if g["phase"] == "prefill" and "l40s" in g["name"])
     name = group["members"].pop()
     new["groups"].append({**group, "name": "waiting", "phase": "decode", "members": [name]})

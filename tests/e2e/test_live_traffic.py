@@ -138,8 +138,9 @@ def scenario(tmp_path: Path) -> Path:
 def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
     """An operator that has a source of metrics by the name of main."""
     file = tmp_path / "sources.yaml"
-    source = {"name": "main", "kind": "prometheus", "address": prometheus.url}
-    source["allowAddresses"] = ["127.0.0.0/8"]
+    allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
+    main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
+    source = {**main, "allowAddresses": allowed}
     file.write_text(yaml.safe_dump({"sources": [source]}))
     settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
     with running(replace(prepared, settings=settings)) as operator:
@@ -152,7 +153,8 @@ def decision(plans: Plans) -> dict[str, Any]:
 
 
 def observed(plans: Plans) -> bool:
-    return plans.conditions("chat")["MetricsAvailable"]["status"] == "True"
+    status: str = plans.conditions("chat")["MetricsAvailable"]["status"]
+    return status == "True"
 
 
 def test_a_shift_of_traffic_leads_to_another_table(
@@ -179,6 +181,29 @@ def test_a_shift_of_traffic_leads_to_another_table(
 
     table = plans.table("chat")
     assert validate_table(table) == []
-    told = {event["reason"] for event in plans.events("chat")}
-    assert "Flipped" in told
+    assert "Flipped" in told(plans)
     assert observing.is_running()
+
+
+def test_a_proposal_waits_for_its_approval(
+    plans: Plans, observing: Operator, prometheus: Prometheus, scenario: Path
+) -> None:
+    """Under Advise nothing changes until somebody names the proposal by its hash."""
+    plans.apply("chat", {**PLAN, "replanning": {**REPLANNING, "mode": "Advise"}})
+    plans.wait_ready("chat")
+    first = plans.table("chat")["content"]
+    with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
+        eventually(lambda: decision(plans).get("proposal"), within=CALM + 60)
+        proposal = decision(plans)["proposal"]
+        assert plans.table("chat")["content"] == first
+        assert proposal["rung"] in ("Reroute", "Flip")
+        eventually(lambda: "Proposed" in told(plans), within=5)
+        eventually(lambda: observing.metric("plan_proposal_pending") == 1, within=15)
+
+        plans.patch("chat", {"replanning": {"approve": proposal["hash"]}})
+        eventually(lambda: plans.table("chat")["content"] != first, within=30)
+    assert observing.is_running()
+
+
+def told(plans: Plans) -> set[str]:
+    return {event["reason"] for event in plans.events("chat")}

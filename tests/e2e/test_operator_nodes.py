@@ -227,9 +227,9 @@ def test_without_the_right_to_see_nodes_everything_else_works_and_it_is_said_onc
         plans.apply("chat", small())
         plans.apply("live", found(nodes.labels))
         plans.wait_ready("chat")
-        eventually(lambda: plans.ready("live")[:2] == ("False", "NodesUnknown"))
+        eventually(lambda: plans.ready("live")[:2] == ("False", "NoNodes"))
         live = plans.conditions("live")["InventoryResolved"]
-        assert (live["status"], live["reason"]) == ("Unknown", "NodesUnknown")
+        assert (live["status"], live["reason"]) == ("Unknown", "NoNodes")
         assert "missing right: list nodes, watch nodes in the cluster" in live["message"]
         said = [line for line in operator.lines() if "nodeSelector" in line["message"]]
         assert [line["rights"] for line in said] == ["list nodes, watch nodes"]

@@ -160,11 +160,14 @@ def test_the_doctor_sees_an_operator_that_does_not_get_ready(
 def test_what_a_user_may_not_read_is_said_and_fails_nothing(
     cluster: Cluster, account: Path, plans: Plans, plugin: Plugin
 ) -> None:
-    """The operator's own account may neither read nodes nor ask for definitions."""
-    plugin.kubeconfig = account
+    """One who looks after plans alone may neither read nodes nor ask for definitions."""
+    plans.kubectl("create", "serviceaccount", "planner")
+    binding = ("create", "rolebinding", "planner", f"--serviceaccount={plans.namespace}:planner")
+    plans.kubectl(*binding, "--clusterrole=archipelago-operator")
+    plugin.kubeconfig = cluster.service_account_kubeconfig(plans.namespace, "planner")
     _, checks = plugin.checks("-n", plans.namespace, "--operator-namespace", plans.namespace)
     for subject in ("custom resource", "operator", "accelerators"):
         assert checks[subject]["verdict"] == "unknown", subject
     assert "you may not list nodes" in checks["your rights"]["text"]
     assert checks["your rights"]["verdict"] == "warn"
-    assert cluster.kubeconfig != account
+    assert plugin.kubeconfig != account

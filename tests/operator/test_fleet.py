@@ -113,7 +113,7 @@ def test_nothing_is_known_or_lost_before_the_first_list_and_the_plan_hears_when_
     assert world.fleet.inventory(chat) is None
     assert world.fleet.lost({"n0", "never-seen"}) == set()
     finding = world.fleet.finding(chat)
-    assert (finding.status, finding.reason) == (Truth.UNKNOWN, Reason.NODES_UNKNOWN)
+    assert (finding.status, finding.reason) == (Truth.UNKNOWN, Reason.NO_NODES)
     assert finding.message == "the nodes of the cluster are being listed"
 
     world.listed("n0", "n1")

@@ -23,6 +23,7 @@ from archipelago.operator.metrics import Metrics
 from archipelago.operator.observe import SeenPlan
 from archipelago.operator.planning import Limits, Planner
 from archipelago.operator.process import Worker, WorkerDied
+from archipelago.operator.question import Job
 from archipelago.operator.statusschema import SummaryStatus
 from archipelago.operator.verdict import Answer, Decided, Failed, Planned, Verdict
 from archipelago.planner.table import validate_content
@@ -193,6 +194,37 @@ async def test_a_process_that_overruns_is_killed_and_replaced_while_others_go_on
         os.kill(left, signal.SIGCONT)
         pool.planner.start(example())
         assert isinstance(await pool.answer(), Planned)
+
+
+async def test_what_is_urgent_goes_before_all_that_waits() -> None:
+    """A repair does not stand in line behind the windows of a hundred plans."""
+    async with bench(count=1) as pool:
+        for number in range(5):
+            pool.planner.start(replace(quick(), key=Key("team", f"p{number}")))
+        await asyncio.sleep(0.05)  # the first is at work
+        urgent = Job.of(replace(quick(), key=OTHER))
+        pool.planner.ask(replace(urgent, urgent=True))
+        order = [(await asyncio.wait_for(pool.answers.get(), 60))[0] for _ in range(6)]
+
+        assert order.index(OTHER) <= 1
+
+
+async def test_processes_that_are_not_warm_start_when_they_will_be_needed() -> None:
+    answers: asyncio.Queue[Answer] = asyncio.Queue()
+    others = children()
+    planner = Planner(
+        1, ROOMY, lambda _key, answer: answers.put_nowait(answer), Metrics(), warm=False
+    )
+    running = asyncio.create_task(planner.run())
+    try:
+        await asyncio.sleep(0.2)
+        assert children() == others
+        planner.warm()
+        planner.start(example())
+        assert isinstance(await asyncio.wait_for(answers.get(), 60), Planned)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_stuck_plan_does_not_hold_up_another() -> None:

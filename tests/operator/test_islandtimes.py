@@ -1,0 +1,101 @@
+"""What each island took in a window. By hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from archipelago.operator.islandtimes import (
+    IslandTimes,
+    island_times,
+    times_document,
+    times_from,
+)
+from archipelago.operator.promql import ModelFacts, PlanFacts, questions
+from archipelago.operator.samples import Scrape, failed, from_exposition, together
+from archipelago.operator.series import Source
+from archipelago.operator.signals import adapters
+from archipelago.planner.problem import Phase
+from tests.operator.badsource import source
+from tests.prometheus.pages import Told, histogram, sglang, vllm
+
+D, M, P = Phase.DECODE, Phase.MIXED, Phase.PREFILL
+FIRST = Told(done=100, running=4, kv=0.2)
+LATER = Told(done=160, running=8, kv=0.4)
+
+
+def page(told: Told, prefill: float = 0.15) -> str:
+    name = "vllm:request_prefill_time_seconds"
+    lines = histogram(name, 'model_name="m",engine="0"', told.done, prefill, (0.1, 0.2))
+    return vllm(told) + "\n".join(lines) + "\n"
+
+
+def scrape(at: float, pages: dict[str, str]) -> Scrape:
+    parts = [
+        from_exposition(text.encode(), at, {"archipelago_dev_island": pod[0], "pod": pod})
+        for pod, text in pages.items()
+    ]
+    return together(parts, at)
+
+
+def read(*scrapes: Scrape, adapter: str = "vllm", **islands: Phase) -> dict[str, IslandTimes]:
+    return island_times(scrapes, Source(adapters()[adapter], islands))
+
+
+def test_islands_are_told_apart() -> None:
+    """60 requests each: 0.15 and 0.3 s of prefill, 30 ms a token; 4 then 8 run, mean 6."""
+    first, last = (
+        scrape(at, {"a-0": page(told), "b-0": page(told, 0.3)})
+        for at, told in ((0.0, FIRST), (30.0, LATER))
+    )
+    found = read(first, failed(15.0, "slow"), last, a=P, b=D)
+    assert found["a"].requests == 60
+    assert found["a"].prefill == pytest.approx(0.15)
+    assert found["b"].prefill == pytest.approx(0.3)
+    assert found["a"].decode == pytest.approx(0.03)
+    assert found["a"].running == 6
+    assert found["a"].kv_use == pytest.approx(0.3)
+
+
+def test_processes_of_an_island_are_one() -> None:
+    """Two pods, one with 60 requests and one with 180: the mean is over requests."""
+    busy = replace(LATER, done=280)
+    first = scrape(0.0, {"a-0": page(FIRST), "a-1": page(FIRST, 0.3)})
+    last = scrape(30.0, {"a-0": page(LATER), "a-1": page(busy, 0.3)})
+    (found,) = read(first, last, a=M).values()
+    assert found.requests == 240
+    assert found.prefill == pytest.approx((60 * 0.15 + 180 * 0.3) / 240)
+    assert found.running == 12
+    assert found.kv_use == pytest.approx(0.3)
+
+
+def test_an_island_that_started_anew_came_late_or_left_is_left_out() -> None:
+    restarted = page(replace(LATER, done=7))
+    first = scrape(0.0, {"a-0": page(FIRST), "b-0": page(FIRST), "d-0": page(FIRST)})
+    last = scrape(30.0, {"a-0": page(LATER), "b-0": restarted, "c-0": page(LATER)})
+    assert list(read(first, last, a=M, b=M, c=M, d=M, e=M)) == ["a"]
+    assert read(first, a=M) == {}
+
+
+def test_what_an_engine_does_not_export_is_none() -> None:
+    first, last = (scrape(at, {"a-0": sglang(told)}) for at, told in ((0.0, FIRST), (30.0, LATER)))
+    (found,) = read(first, last, adapter="sglang", a=M).values()
+    assert found.prefill is None
+    assert found.decode == pytest.approx(0.03)
+    idle = read(first, replace(first, at=30.0), adapter="sglang", a=M)
+    assert idle["a"] == IslandTimes(0.0, None, None, 4.0, 0.2)
+
+
+def test_a_mean_costs_no_question_of_its_own() -> None:
+    """Sums and counts are asked for with the gauges; no bucket of it is."""
+    plan = PlanFacts("ns", "p", {"m": ModelFacts("vllm", {"a": M})})
+    asked = questions(adapters()["vllm"], plan, source("http://x")).families
+    having = [one for one in asked if "request_prefill_time" in one]
+    assert having == [asked[0]]
+    assert "request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count" in asked[0]
+    assert "request_prefill_time_seconds_bucket" not in asked[0]
+
+
+def test_it_goes_to_another_process_and_comes_back() -> None:
+    times = {"a": IslandTimes(60.0, 0.15, None, 6.0, None), "b": IslandTimes(1.0, None, 0.1, 0, 1)}
+    assert times_from(json.loads(json.dumps(times_document(times)))) == times
