@@ -86,7 +86,7 @@ class Ground:
         """A plan on so many nodes, which has its table."""
         self.come(*self.nodes.names(count))
         self.bench.user.create(self.plan, live_spec(self.nodes, **how))
-        self.bench.rest(self.plan, 1)
+        self.bench.rest(self.plan, 1, within=30.0)
         self.settled(self.nodes.names(count))
 
     def without(self, *names: str, within: float = PATIENCE) -> float:

@@ -124,7 +124,7 @@ def test_a_condition_that_is_not_ours_counts_as_not_said() -> None:
 
 
 def test_values_that_the_api_server_gives_every_plan_make_none_live() -> None:
-    """Its definition has a default for ``replanning``; a source, or nodes to find, are asked for."""
+    """Its definition has a default for ``replanning``; a source or nodes are asked for."""
     usual = {"mode": "Auto", "drainSeconds": 10}
     assert not plan(spec={"replanning": usual}).is_live
     assert plan(spec={"replanning": usual | {"source": "main"}}).is_live
