@@ -60,6 +60,7 @@ class Around:
         self._fleet = fleet
         self._watched = watched
         self._resolved: dict[Key, _Resolved] = {}
+        self._hurried: dict[Key, str] = {}  # the content of which nothing was left
 
     def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
         """All plans there are: of two that select a node, the older one has it."""
@@ -82,13 +83,25 @@ class Around:
         )
         if wanted is None:
             return replace(seen, plan=replace(plan, live=live))
+        self._hurry(seen, state)
         return replace(seen, plan=self._with_nodes(plan, wanted, live, nodes_of(seen, state)))
 
     def forget(self, key: Key) -> None:
         """The plan is gone."""
         self._resolved.pop(key, None)
+        self._hurried.pop(key, None)
         self._fleet.drop_plan(key)
         self._watched.forget(key)
+
+    def _hurry(self, seen: Observation, state: State) -> None:
+        """Where no repair helps, the next plan does not wait for its turn; once for each table."""
+        helpless, verdict = state.live.helpless, state.verdict
+        hashes = {seen.table.content_hash} if seen.table else set()
+        if isinstance(verdict, Planned) and verdict.content is not None:
+            hashes.add(verdict.content_hash)
+        if helpless in hashes and self._hurried.get(seen.key) != helpless:
+            self._hurried[seen.key] = helpless
+            self._fleet.hurry(seen.key)
 
     def _with_nodes(
         self, plan: SeenPlan, wanted: Claimant, live: Live, under: Iterable[str]

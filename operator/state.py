@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.livefacts import Mark
+from archipelago.operator.livefacts import Ask, Mark
 from archipelago.operator.livestate import LiveState
 from archipelago.operator.manifests import timestamp
 from archipelago.operator.question import next_table
@@ -131,7 +131,8 @@ class State:
         decision = {**decided.decision, "time": when} if decided.decision else {}
         live = self.live.with_answer(decided.memory, decided.wanted, decision, now.monotonic)
         if decided.planned is None:
-            return replace(self, live=replace(live, helpless=live.about))
+            repair = (self.live.asking or "").startswith(Ask.REPAIR)
+            return replace(self, live=replace(live, helpless=live.about if repair else ""))
         table = replace(
             decided.planned,
             inputs_hash=plan.inputs_hash,
