@@ -17,9 +17,9 @@ from tests.faults.invariants import Allowance, Report, check_stored
 
 Period: TypeAlias = tuple[float, float]
 
-LATE = 3.0
-"""Seconds after the loss of a node that a table may still name it: 2 s, and what is lost on the
-way to the recorder."""
+LATE = 5.0
+"""Seconds after the loss of a node that a table may still name it: 2 s, and what much else that is
+played beside on few processors costs; ``tests/e2e`` measures the 2 s."""
 REPLAN = 3
 """Tables that one change may lead to: a repair, and another plan in up to three."""
 

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.cluster
 
 Play: TypeAlias = Callable[[Ground], None]
 
-AT_ONCE = 16
-REPAIRED = 5.0
+AT_ONCE = 8
+REPAIRED = 8.0
 """Seconds from the loss of a node to a table without it, on a machine that plays much beside."""
 
 
