@@ -26,7 +26,7 @@ WRITES = 12  # of an edit that is rolled out: 3 tables, 6 promises and reports, 
 LOST = 4  # tables and promises that a kill may cost, beside the roll-out begun anew
 
 SOME: tuple[Moment, ...] = (
-    ("after", after, 1), ("before", before, 2), ("after", after, 2), ("before", before, 3),
+    ("after", after, 1), ("before", before, 3),
 )  # fmt: skip
 REPAIRS: tuple[Moment, ...] = (("before", before, 1), ("after", after, 1))
 
