@@ -25,7 +25,7 @@ from archipelago.operator.podfacts import IslandPods
 from archipelago.operator.question import planned_table, verdict_of
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import State
-from archipelago.operator.verdict import Decided, Failed
+from archipelago.operator.verdict import Decided, Failed, Planned
 from tests.operator.situations import NOW, T0, as_stored, later, observation, plan, told
 
 DRAIN = 10
@@ -237,7 +237,7 @@ def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
     hurt = replace(seen, plan=said)
     assert [a.kind for a in decide(hurt, planning, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
 
-    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", owed=True)
+    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", Mark.OWED)
     answer = decided("repair-1", (NEW, "None"), trigger="Repair", rung="Keep")
     state = replace(planning, live=asked).with_decision(answer, said, NOW)
     writes = [a for a in _go(hurt, state) if isinstance(a, WriteTable)]
@@ -375,3 +375,61 @@ def test_figures_of_every_window_are_no_news() -> None:
 def test_an_unsaid_plan_begins_as_any_other() -> None:
     assert StartPlanning in [type(a) for a in decide(observation(told(live_plan())), State(), NOW)]
     assert Until.NONE.value == "None"
+
+
+def on_nodes(live: Live, mark: Mark) -> Observation:
+    """A plan at rest one of whose pools finds its nodes."""
+    pool = {"name": "p", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
+    seen = replace(plan(spec={"replanning": REPLANNING, "pools": [pool]}), live=None)
+    assert seen.finds_nodes
+    return at_rest(seen, live, mark)
+
+
+def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_stored() -> None:
+    """Once; where nothing is left of it, what is stored stays."""
+    seen = settled(Live(lost=frozenset({"n2"})))
+    assert seen.plan is not None
+    edited = replace(seen.plan, inputs_hash="newer", generation=2)
+    said = replace(edited, status=report.planning(edited, 2, T0))
+    hurt = replace(seen, plan=said)
+    steps = [
+        {"content": text, "wait": "None", "islands": [], "nodes": ["n1", node]}
+        for text, node in ((DRAINED, "n2"), (NEW, "n3"))
+    ]
+    told_so = {"summary": {}, "message": "", "seconds": 0.1, "content": NEW, "steps": steps}
+    verdict = verdict_of("newer", {"planned": told_so})
+    assert isinstance(verdict, Planned)
+    state = State().with_planning("newer").with_verdict(verdict, NOW)
+
+    assert [a.kind for a in decide(hurt, state, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
+
+    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", Mark.REPAIRED)
+    asked = replace(asked, about=verdict.content_hash)
+    assert decide(hurt, replace(state, live=asked), NOW) == ()
+    answer = decided("repair-1", (CHANGED, "None"), trigger="Repair", rung="Keep")
+    repaired = replace(state, live=asked).with_decision(answer, said, NOW)
+    writes = [a for a in _go(hurt, repaired) if isinstance(a, WriteTable)]
+    assert [(w.content, w.mark) for w in writes] == [(CHANGED, Mark.REPAIRED)]
+
+    helpless = replace(state, live=asked).with_decision(decided("repair-1"), said, NOW)
+    assert not [a for a in decide(hurt, helpless, NOW) if isinstance(a, WriteTable | AskLive)]
+
+
+def test_a_plan_ends_the_question_about_the_table_before_it() -> None:
+    """Else the old table, repaired, would be stored over the new one."""
+    asked = replace(
+        State().with_planning("newer"),
+        live=LiveState().with_question(Ask.REPAIR, "newer", None, ""),
+    )
+    verdict = replace(planned_table("newer", NEW, {"summary": {}, "message": ""}))
+    assert asked.live.asking is not None
+
+    assert asked.with_verdict(verdict, NOW).live.asking is None
+
+
+def test_a_repaired_table_is_planned_again_after_a_restart_where_its_nodes_are_back() -> None:
+    """The inputs are those that it answers, and yet it is without nodes that there are."""
+    back = decide(on_nodes(Live(), Mark.REPAIRED), State(), NOW)
+    assert [type(a) for a in back] == [StartPlanning]
+
+    assert decide(on_nodes(Live(away=True), Mark.REPAIRED), State(), NOW) == ()
