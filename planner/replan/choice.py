@@ -87,8 +87,9 @@ def safety(case: Case) -> Choice:
 def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
     """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain.
 
-    Judged by the lower end of what a rung may reach; where even the mean demand does not fit, by the
-    mean: requests are lost already, and an interval that is wide for all rungs must not keep them so.
+    Judged by the lower end of what a rung may reach; where even the mean demand does not fit, by
+    the mean: requests are lost already, and an interval that is wide for every rung must not keep
+    it so.
     """
     patient = ask or bool(stops)
     over = case.keep.theta < 1

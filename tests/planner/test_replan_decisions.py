@@ -90,8 +90,11 @@ def test_the_best_there_is_says_how_much_of_the_demand_fits() -> None:
 
 
 def test_one_unsafe_window_restarts_nobody() -> None:
-    """Nor the second of two that are not in a row. A window just after a change holds both kinds of
-    traffic: a phase chosen by it would be the wrong one, and dwell for a quarter of an hour."""
+    """Nor the second of two that are not in a row.
+
+    A window just after a change holds both kinds of traffic: a phase chosen by it would be the
+    wrong one, and dwell for a quarter of an hour.
+    """
     twice = replace(SAFE, confirm=2)
     unsafe, safe = seen(1.2, 1.3, keep=1.2), seen(1.3, 1.3, keep=1.3)
     rungs = [d.rung for d in windows([unsafe, safe, unsafe, unsafe], twice)]
