@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from archipelago.operator.islandtimes import IslandTimes, times_document
 from archipelago.operator.liveanswer import live_answer
 from archipelago.operator.scraped import Scraped
-from archipelago.operator.windowdoc import window_document
+from archipelago.operator.windowdoc import ISLANDS, window_document
 from archipelago.operator.worker import answer
 from archipelago.perfmodel.lengths import log_normal
 from archipelago.planner.livedemand.buckets import Buckets
@@ -116,6 +117,19 @@ def window(rate: float, factor: float) -> Document:
     return dict(window_document({MODEL: Scraped(Window(flow, (lengths,), (outputs,)))}, SECONDS))
 
 
+def with_islands(document: Document, content: Document, seed: int) -> Document:
+    """The window with what each island took, at about half of its batch."""
+    random = np.random.default_rng(seed)
+    batches = {island["name"]: island["maxBatch"] for island in content["islands"]}
+    noise = np.exp(random.normal(0, 0.05, (len(batches), 2)))
+    times = {
+        name: IslandTimes(1000.0, 0.1 * prefill, 0.03 * step, 0.5 * batch, 0.4)
+        for (name, batch), (prefill, step) in zip(batches.items(), noise.tolist(), strict=True)
+    }
+    entry = {**document["models"][MODEL], ISLANDS: times_document(times)}
+    return {**document, "models": {MODEL: entry}}
+
+
 def timed(question: Document, repeats: int) -> tuple[list[float], Document, int]:
     """CPU seconds of every repeat, the last reply and its bytes."""
     text, taken, reply = json.dumps(question), [], ""
@@ -164,7 +178,11 @@ def main() -> None:
     }
     print(f"{len(names)} islands, table of {len(planned['content']) / 1024:.0f} KiB; CPU ms")
     print(f"{'':8} {'first':>9} {'again':>9} {'reply KiB':>9}")
-    calm, heavy = window(0.5 * theta, 1.0), window(0.8 * theta, 1.4)
+    content = json.loads(planned["content"])
+    calm, heavy = (
+        with_islands(window(share * theta, factor), content, 1)
+        for share, factor in ((0.5, 1.0), (0.8, 1.4))
+    )
     rows = [
         ask("repair", plain | {"lost": names[::97]}, options.repeats),
         ask("keep", plain | {"window": calm}, options.repeats),

@@ -35,9 +35,8 @@ def live_job(
     kind, now = ask
     question = {
         **_standing(plan, table, content),
+        **_remembered(state, now),
         "window": None if kind is Ask.REPAIR else _traffic(plan),
-        "memory": dict(state.memory),
-        "age": max(0.0, now - state.answered) if state.memory else 0.0,
         "solve": kind is Ask.SOLVE,
         "approved": plan.replanning.get("approve"),
         "inputs": plan.inputs_hash,
@@ -48,12 +47,18 @@ def live_job(
     return Job(plan.key, state.asking or "", {"live": question}, limit, urgent=urgent)
 
 
-def plan_job(plan: SeenPlan, table: SeenTable | None, content: Mapping[str, Any] | None) -> Job:
+def plan_job(
+    plan: SeenPlan,
+    table: SeenTable | None,
+    content: Mapping[str, Any] | None,
+    remembered: tuple[LiveState, float],
+) -> Job:
     """Plan anew, beside what runs: the answer keeps what it can and says in which order.
 
-    ``content`` None: nothing runs.
+    ``content`` None: nothing runs. ``remembered``: until the time [monotonic s]; what islands
+    taught of times is used, and never a reason to plan.
     """
-    question = {**_standing(plan, table, content), "plan": True}
+    question = {**_standing(plan, table, content), **_remembered(*remembered), "plan": True}
     return Job(plan.key, plan.inputs_hash, {"live": question}, time_limit(plan))
 
 
@@ -74,6 +79,11 @@ def _standing(
         "lost": lost_islands(plan, table) if table and content else [],
         "unready": sorted(live.unready(islands)) if live else [],
     }
+
+
+def _remembered(state: LiveState, now: float) -> dict[str, Any]:
+    age = max(0.0, now - state.answered) if state.memory else 0.0
+    return {"memory": dict(state.memory), "age": age}
 
 
 def _traffic(plan: SeenPlan) -> Mapping[str, Any] | None:

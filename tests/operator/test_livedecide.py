@@ -18,6 +18,7 @@ from archipelago.operator.actions import (
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
 from archipelago.operator.livedecide import PATIENCE, has_waited_enough, may_step
 from archipelago.operator.livefacts import Ask, Live, Mark, Traffic, Until
+from archipelago.operator.livejobs import plan_job
 from archipelago.operator.livestate import LONGEST_RETRY, LiveState, is_news
 from archipelago.operator.manifests import Identity, marked, table_manifest
 from archipelago.operator.observe import Observation, SeenPlan, SeenTable
@@ -375,3 +376,16 @@ def test_figures_of_every_window_are_no_news() -> None:
 def test_an_unsaid_plan_begins_as_any_other() -> None:
     assert StartPlanning in [type(a) for a in decide(observation(told(live_plan())), State(), NOW)]
     assert Until.NONE.value == "None"
+
+
+def test_a_full_plan_is_told_what_is_remembered_and_keeps_its_name() -> None:
+    """What islands taught of times goes with it; the hash of its inputs is that of the spec."""
+    seen = settled()
+    assert seen.plan is not None
+    told = replace(LiveState(), memory={"calibration": {"used": []}}, answered=NOW.monotonic - 7)
+    job = plan_job(seen.plan, seen.table, None, (told, NOW.monotonic))
+    assert job.resource["live"]["memory"] == {"calibration": {"used": []}}
+    assert job.resource["live"]["age"] == 7.0
+    assert job.inputs_hash == seen.plan.inputs_hash
+    anew = plan_job(seen.plan, seen.table, None, (LiveState(), NOW.monotonic))
+    assert (anew.resource["live"]["memory"], anew.resource["live"]["age"]) == ({}, 0.0)
