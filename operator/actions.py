@@ -112,6 +112,13 @@ class TakeTable:
 
 
 @dataclass(frozen=True)
+class ReadIslands:
+    """Read where the islands of a live plan's table stand: of one in shards no watch tells it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class AskLive:
     """Ask a planner process what to do about a live plan's table."""
 
@@ -143,6 +150,7 @@ Action: TypeAlias = (
     | RemoveShards
     | ReadTable
     | TakeTable
+    | ReadIslands
     | AskLive
     | EmitEvent
     | Wait

@@ -13,6 +13,7 @@ from archipelago.operator.actions import (
     CancelPlanning,
     EmitEvent,
     Forget,
+    ReadIslands,
     ReadTable,
     RemoveShards,
     StartPlanning,
@@ -32,7 +33,7 @@ from archipelago.operator.reconcile import decide
 from archipelago.operator.state import Now, State
 from archipelago.operator.tables import Tables
 from archipelago.operator.upkeep import dues
-from archipelago.operator.verdict import Decided, Failed
+from archipelago.operator.verdict import Decided, Failed, Planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 ROUNDS = 12
 """Decisions in one go; a change needs four. More means that somebody undoes what we write."""
 
-CHANGING = (ReadTable, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
+CHANGING = (ReadTable, ReadIslands, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
 """After these the next decision may be another one."""
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class Reconciler:
     def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
         """What a live plan's question came to; where it failed, everything stays as it is."""
         plan = self._around.dress(self._cache.observe(key), state).plan
-        if plan is None or plan.inputs_hash != state.live.inputs:
+        if plan is None or not self._is_asked_for(plan, state):
             return replace(state, live=state.live.without_question())
         if isinstance(verdict, Decided):
             note_decision(plan, verdict)
@@ -133,6 +134,14 @@ class Reconciler:
         if isinstance(verdict, Failed):
             note_failure(plan, verdict)
         return replace(state, live=state.live.with_failure(now.monotonic))
+
+    def _is_asked_for(self, plan: SeenPlan, state: State) -> bool:
+        """Whether plan and table are those that the question was about."""
+        table, verdict = self._cache.observe(plan.key).table, state.verdict
+        there = {table.content_hash if table else None}
+        if isinstance(verdict, Planned) and verdict.content is not None:
+            there = {verdict.content_hash}
+        return plan.inputs_hash == state.live.inputs and state.live.about in there
 
     def _show(self, key: Key, plan: SeenPlan, decided: Decided, question: str) -> None:
         """Numbers of a decision, which change with every window."""
@@ -175,6 +184,8 @@ class Reconciler:
                 await self._look(seen.key, shard)
             case ((CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _):
                 await self._ask(seen, action)
+            case ReadIslands(), SeenPlan() as plan:
+                await self._read_islands(plan, seen)
             case WriteStatus(), SeenPlan() as plan:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), SeenPlan() as plan):
@@ -236,6 +247,10 @@ class Reconciler:
             # Surely not stored: the sequence is still free, and is not promised anew each time.
             free = known.with_reserved(action.sequence)
             self._states[plan.key] = free.with_refusal(str(refusal), now)
+
+    async def _read_islands(self, plan: SeenPlan, seen: Observation) -> None:
+        if seen.table is None or await self._tables.content(plan, seen.table) is None:
+            raise Retryable(f"{plan.key}: the table changed before its islands were read")
 
     async def _look(self, plan: Key, shard: str | None) -> None:
         self._states[plan] = self._state(plan).with_recheck(self._now())

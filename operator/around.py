@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,6 +10,8 @@ from archipelago.operator.conditions import Finding, Reason, Truth
 from archipelago.operator.livefacts import Live
 from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
+from archipelago.operator.verdict import Planned
+from archipelago.planner.canonical import canonical_bytes
 from archipelago.planner.errors import SpecError
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from archipelago.operator.fleet import Fleet
     from archipelago.operator.livefacts import Traffic
     from archipelago.operator.manifests import Key
-    from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+    from archipelago.operator.observe import Observation, SeenPlan
     from archipelago.operator.state import State
     from archipelago.operator.stock import LiveInventory
 
@@ -38,12 +41,16 @@ class Watched(Protocol):
 
 @dataclass(frozen=True)
 class _Resolved:
-    """The spec with what its pools have found, for that spec and inventory."""
+    """The spec with what its pools have found, for that spec and inventory.
+
+    ``digest``: of ``names``, the real names of nodes by the planner's own.
+    """
 
     spec: Mapping[str, Any]
     inventory: LiveInventory
     found: Mapping[str, Any]
     names: Mapping[str, str]
+    digest: str
 
 
 class Around:
@@ -53,6 +60,7 @@ class Around:
         self._fleet = fleet
         self._watched = watched
         self._resolved: dict[Key, _Resolved] = {}
+        self._hurried: dict[Key, str] = {}  # the content of which nothing was left
 
     def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
         """All plans there are: of two that select a node, the older one has it."""
@@ -75,16 +83,28 @@ class Around:
         )
         if wanted is None:
             return replace(seen, plan=replace(plan, live=live))
-        return replace(seen, plan=self._with_nodes(plan, wanted, live, seen.table))
+        self._hurry(seen, state)
+        return replace(seen, plan=self._with_nodes(plan, wanted, live, nodes_of(seen, state)))
 
     def forget(self, key: Key) -> None:
         """The plan is gone."""
         self._resolved.pop(key, None)
+        self._hurried.pop(key, None)
         self._fleet.drop_plan(key)
         self._watched.forget(key)
 
+    def _hurry(self, seen: Observation, state: State) -> None:
+        """Where no repair helps, the next plan does not wait for its turn; once for each table."""
+        helpless, verdict = state.live.helpless, state.verdict
+        hashes = {seen.table.content_hash} if seen.table else set()
+        if isinstance(verdict, Planned) and verdict.content is not None:
+            hashes.add(verdict.content_hash)
+        if helpless in hashes and self._hurried.get(seen.key) != helpless:
+            self._hurried[seen.key] = helpless
+            self._fleet.hurry(seen.key)
+
     def _with_nodes(
-        self, plan: SeenPlan, wanted: Claimant, live: Live, table: SeenTable | None
+        self, plan: SeenPlan, wanted: Claimant, live: Live, under: Iterable[str]
     ) -> SeenPlan:
         live = replace(live, inventory=self._fleet.finding(wanted))
         inventory = self._fleet.inventory(wanted)
@@ -93,22 +113,33 @@ class Around:
             return replace(plan, live=replace(live, refusal=why))
         if inventory is None:
             return replace(plan, live=replace(live, listed=False))
-        under = [node for i in table.islands.values() for node in i.nodes] if table else []
         live = replace(live, lost=self._fleet.lost(under))
         try:
             found = self._found(plan, inventory)
         except SpecError as error:
             return replace(plan, live=replace(live, refusal=_refusal(error)))
-        return replace(plan.with_nodes(found.found), live=replace(live, names=found.names))
+        live = replace(live, names=found.names, away=bool(self._fleet.lost(found.names.values())))
+        return replace(plan.with_nodes(found.found, found.digest), live=live)
 
     def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
         """Made anew where the spec or the inventory is another one."""
         known = self._resolved.get(plan.key)
         if known is None or known.inventory is not inventory or known.spec != plan.spec:
             found = resolved_spec(plan.spec, inventory)
-            known = _Resolved(plan.spec, inventory, found, names(found, inventory))
+            named = names(found, inventory)
+            digest = hashlib.sha256(canonical_bytes(dict(named))).hexdigest()
+            known = _Resolved(plan.spec, inventory, found, named, digest)
             self._resolved[plan.key] = known
         return known
+
+
+def nodes_of(seen: Observation, state: State) -> set[str]:
+    """Nodes under the stored table, and under the one that is to be stored."""
+    table, verdict = seen.table, state.verdict
+    found = {node for i in table.islands.values() for node in i.nodes} if table else set()
+    if isinstance(verdict, Planned) and verdict.content is not None:
+        found |= verdict.nodes
+    return found
 
 
 def _claimant(plan: SeenPlan) -> Claimant | None:

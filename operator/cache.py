@@ -7,6 +7,7 @@ cut off for a while does not.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from archipelago.operator.manifests import Key, table_name
@@ -14,7 +15,9 @@ from archipelago.operator.observe import Observation, SeenPlan, SeenShard, SeenT
 from archipelago.operator.sharding import shard_stem, stem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from archipelago.operator.livefacts import SeenIsland
 
 
 class Seen(Protocol):
@@ -101,6 +104,7 @@ class Cache:
         self.plans: Store[SeenPlan] = Store()
         self.tables: Store[SeenTable | SeenShard] = Store()
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
+        self._islands: dict[Key, tuple[str | None, Mapping[str, SeenIsland]]] = {}  # by table
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def see_plan(self, plan: SeenPlan) -> Key | None:
@@ -119,15 +123,21 @@ class Cache:
             self._shards.setdefault(_home(table.key), set()).add(table.key)
         return self._plan_of_table.get(_home(table.key)) if self.tables.see(table) else None
 
+    def learn(self, table: SeenTable, islands: Mapping[str, SeenIsland]) -> None:
+        """Keep where the islands of a table in shards stand, as long as its content is the same."""
+        self._islands[table.key] = (table.content_hash, islands)
+
     def drop_table(self, key: Key, uid: str | None = None) -> Key | None:
         """Forget a table or shard; returns the key of its plan."""
         if not self.tables.drop(key, uid):
             return None
+        self._islands.pop(key, None)
         self._unlink(key)
         return self._plan_of_table.get(_home(key))
 
     def forget(self, key: Key) -> None:
         """Forget what belongs to a plan that is gone, except a table that is still there."""
+        self._islands.pop(_table_key(key), None)
         self._plan_of_table.pop(_table_key(key), None)
         self._plan_of_table.pop(_stem_key(key), None)
 
@@ -137,9 +147,14 @@ class Cache:
         return Observation(
             key,
             self.plans.get(key),
-            table if isinstance(table, SeenTable) else None,
+            self._with_islands(table) if isinstance(table, SeenTable) else None,
             self._shards_under(_stem_key(key)),
         )
+
+    def _with_islands(self, table: SeenTable) -> SeenTable:
+        of, islands = self._islands.get(table.key, (None, {}))
+        known = table.shards and of == table.content_hash
+        return replace(table, islands=islands) if known else table
 
     def _shards_under(self, stem: Key) -> dict[str, SeenShard]:
         found = {key.name: self.tables.get(key) for key in sorted(self._shards.get(stem, ()))}

@@ -260,7 +260,9 @@ class ApiCluster:
         )
         await response.read()  # type: ignore[no-untyped-call]
         answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
-        found: Mapping[str, Any] = answer.data
+        found: dict[str, Any] = answer.data
+        if not isinstance(found, dict):
+            raise ValueError(f"no JSON object but {type(found).__name__}")  # noqa: TRY004  # as above
         return found
 
 
@@ -294,6 +296,8 @@ async def _translated(call: Awaitable[Mapping[str, Any]], what: str) -> Mapping[
         raise _error(error, what) from error
     except (TimeoutError, asyncio.IncompleteReadError, OSError, aiohttp.ClientError) as error:
         raise Retryable(f"{what}: no answer: {error!r}") from error
+    except ValueError as error:  # cut on the way, or of something else than an API server
+        raise Retryable(f"{what}: an answer that cannot be read: {error}") from error
 
 
 _BY_STATUS: dict[int, type[ClusterError]] = {

@@ -206,6 +206,10 @@ class Fleet:
             told = self._told[claimant.key] = Told.of(self._resolve(claimant))
         return told.inventory
 
+    def hurry(self, key: Key) -> None:
+        """Nothing is left of its table without what was lost: it is told now what there is."""
+        self._retell(key)
+
     def finding(self, claimant: Claimant) -> Finding:
         """What the condition ``InventoryResolved`` says of it."""
         inventory = self.inventory(claimant)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.actions import Action, AskLive, Wait
+from archipelago.operator.actions import Action, AskLive, ReadIslands, Wait
 from archipelago.operator.livefacts import Ask, Mark, Until
 from archipelago.operator.livejobs import lost_islands
 from archipelago.operator.verdict import Failed, Planned
@@ -34,6 +34,14 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
         return ()
     if live.asking is not None or _is_to_be_stored(state) or not is_as_written(plan, table):
         return ()
+    if table.shards and not table.islands:
+        return (ReadIslands("where the islands of a table in shards stand"),)
+    return _repair(plan, table, state, now)
+
+
+def _repair(plan: SeenPlan, table: SeenTable, state: State, now: Now) -> tuple[Action, ...]:
+    """Take out islands that are lost; where none is, go on."""
+    live = state.live
     if now.monotonic < live.retry_at:
         return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
     lost = lost_islands(plan, table)
@@ -42,6 +50,25 @@ def live_actions(seen: Observation, state: State, now: Now) -> tuple[Action, ...
     if live.hurt.issuperset(lost):
         return ()  # there is no table without them: another plan is on its way
     return (AskLive(Ask.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
+
+
+def spoilt_meanwhile(
+    plan: SeenPlan, table: SeenTable | None, state: State, now: Now
+) -> tuple[Action, ...] | None:
+    """Instead of storing a table on nodes that went while it was made; None: it may be stored.
+
+    It is repaired first. Where nothing of it is left, what is stored stays until the nodes are
+    planned with as they are.
+    """
+    verdict, live = state.verdict, state.live
+    lost = plan.live.lost if plan.live else frozenset()
+    if table is None or not isinstance(verdict, Planned) or not verdict.nodes & lost:
+        return None
+    if live.asking is not None or live.helpless == verdict.content_hash:
+        return ()
+    if now.monotonic < live.retry_at:
+        return (Wait(live.retry_at - now.monotonic, "the last question had no answer"),)
+    return (AskLive(Ask.REPAIR, "nodes went while the table was made"),)
 
 
 def _is_to_be_stored(state: State) -> bool:
@@ -83,8 +110,24 @@ def may_take(plan: SeenPlan, table: SeenTable | None, state: State) -> bool:
     """
     if table is None or not plan.is_live or not is_as_written(plan, table):
         return False
-    whole = table.mark in (Mark.PLANNED, Mark.REPLANNED) or bool(state.steps)
-    return whole and table.inputs_hash == plan.inputs_hash
+    whole = not is_unfinished(plan, table) or (table.mark is Mark.ROLLING and bool(state.steps))
+    return table.mark is not None and whole and table.inputs_hash == plan.inputs_hash
+
+
+def is_unfinished(plan: SeenPlan, table: SeenTable | None) -> bool:
+    """Whether another table is to come after it, and nobody remembers which.
+
+    One without lost nodes is whole until all that its plan was made with are back.
+    """
+    if table is None or table.mark is None:
+        return False
+    return table.mark in (Mark.ROLLING, Mark.OWED) or is_whole_again(plan, table)
+
+
+def is_whole_again(plan: SeenPlan, table: SeenTable) -> bool:
+    """Whether the nodes that a table was repaired without are back."""
+    repaired = table.mark is Mark.REPAIRED and plan.finds_nodes
+    return repaired and plan.live is not None and not plan.live.away
 
 
 def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:

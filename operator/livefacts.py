@@ -1,7 +1,7 @@
 """Live plans: what is known of their nodes, pods and traffic beside the objects; frozen facts.
 
-A plan is live where a pool finds its nodes by a selector, or where ``spec.replanning`` says how its
-table may change. The table of such a plan changes without an edit; all others are left alone.
+A plan is live where a pool finds its nodes by a selector, or where ``spec.replanning`` names a
+source of metrics. The table of such a plan changes without an edit; all others are left alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Mark(StrEnum):
 
     PLANNED = "planned"  # the planner's whole answer
     REPLANNED = "replanned"  # changed since by re-planning, and complete
+    REPAIRED = "repaired"  # without nodes that were gone: another plan is due when they are back
     ROLLING = "rolling"  # one of several; the next ones are in nobody's memory after a restart
     OWED = "owed"  # repaired while another plan was due: that is still to be made
 
@@ -48,12 +49,16 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One of the tables by which a change is rolled out, and what comes before it."""
+    """One of the tables by which a change is rolled out, and what comes before it.
+
+    ``nodes``: those that its islands stand on.
+    """
 
     content: str
     until: Until
     islands: tuple[str, ...] = ()
     message: str = ""
+    nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ class Traffic:
 class Live:
     """What is known of one live plan now.
 
-    ``listed``: whether the nodes are known at all. ``lost``: nodes under its islands that are gone.
+    ``listed``: whether the nodes are known at all. ``lost``: nodes that are gone, of those under
+    its islands or under those of the table that is to be stored.
+    ``away``: whether any that it would be planned with is gone.
     ``pods``: of its islands, by the value of their label; none where no pod carries the plan's.
     ``names``: real name of a node by the planner's own.
     ``refusal``: why nothing can be planned with the nodes that there are; None where it can.
@@ -90,6 +97,7 @@ class Live:
 
     listed: bool = True
     lost: frozenset[str] = frozenset()
+    away: bool = False
     pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
     names: Mapping[str, str] = field(default_factory=dict)

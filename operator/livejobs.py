@@ -9,11 +9,13 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.livefacts import Ask
+from archipelago.operator.observe import islands_of
 from archipelago.operator.question import Job, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from archipelago.operator.livefacts import SeenIsland
     from archipelago.operator.livestate import LiveState
     from archipelago.operator.observe import SeenPlan, SeenTable
 
@@ -22,11 +24,7 @@ SECONDS: Final = 30.0
 
 
 def live_job(
-    plan: SeenPlan,
-    table: SeenTable,
-    content: Mapping[str, Any],
-    state: LiveState,
-    ask: tuple[Ask, float],
+    plan: SeenPlan, content: Mapping[str, Any], state: LiveState, ask: tuple[Ask, float]
 ) -> Job:
     """The question under way; ``ask``: its kind and the time [monotonic s].
 
@@ -34,7 +32,7 @@ def live_job(
     """
     kind, now = ask
     question = {
-        **_standing(plan, table, content),
+        **_standing(plan, islands_of(content), content),
         **_remembered(state, now),
         "window": None if kind is Ask.REPAIR else _traffic(plan),
         "solve": kind is Ask.SOLVE,
@@ -48,35 +46,38 @@ def live_job(
 
 
 def plan_job(
-    plan: SeenPlan,
-    table: SeenTable | None,
-    content: Mapping[str, Any] | None,
-    remembered: tuple[LiveState, float],
+    plan: SeenPlan, content: Mapping[str, Any] | None, remembered: tuple[LiveState, float]
 ) -> Job:
     """Plan anew, beside what runs: the answer keeps what it can and says in which order.
 
     ``content`` None: nothing runs. ``remembered``: until the time [monotonic s]; what islands
     taught of times is used, and never a reason to plan.
     """
-    question = {**_standing(plan, table, content), **_remembered(*remembered), "plan": True}
+    islands = islands_of(content) if content else {}
+    question = {**_standing(plan, islands, content), **_remembered(*remembered), "plan": True}
     return Job(plan.key, plan.inputs_hash, {"live": question}, time_limit(plan))
 
 
 def lost_islands(plan: SeenPlan, table: SeenTable) -> list[str]:
     """Islands of the table that stand on a node which is gone."""
+    return lost_of(plan, table.islands)
+
+
+def lost_of(plan: SeenPlan, islands: Mapping[str, SeenIsland]) -> list[str]:
+    """Those of the islands that stand on a node which is gone."""
     lost = plan.live.lost if plan.live else frozenset()
-    return sorted(name for name, island in table.islands.items() if lost & set(island.nodes))
+    return sorted(name for name, island in islands.items() if lost & set(island.nodes))
 
 
 def _standing(
-    plan: SeenPlan, table: SeenTable | None, content: Mapping[str, Any] | None
+    plan: SeenPlan, islands: Mapping[str, SeenIsland], content: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    live, islands = plan.live, table.islands if table and content else {}
+    live = plan.live
     return {
         "resource": plan.to_resource(),
         "content": content,
         "nodes": dict(live.names) if live else {},
-        "lost": lost_islands(plan, table) if table and content else [],
+        "lost": lost_of(plan, islands),
         "unready": sorted(live.unready(islands)) if live else [],
     }
 

@@ -14,7 +14,7 @@ from archipelago.operator.failures import failed
 from archipelago.operator.latency import largest_ttft
 from archipelago.operator.livememory import remembered_times
 from archipelago.operator.livequestion import resource_of
-from archipelago.operator.livereply import real_text
+from archipelago.operator.livereply import step_document
 from archipelago.operator.nodenames import to_generic
 from archipelago.operator.summary import described, summary
 from archipelago.planner.checker import run_checks
@@ -56,15 +56,7 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
     if findings := [line for item in run_checks(problem, new) for line in item.findings]:
         raise CheckError(findings)
     steps = _steps(old, new, problem, frozenset(request["unready"]))
-    texts = [
-        {
-            "content": real_text(spec, step.plan, nodes),
-            "wait": step.wait.value,
-            "islands": list(step.islands),
-            "message": step.message,
-        }
-        for step in steps
-    ]
+    texts = [step_document(spec, step, nodes) for step in steps]
     return {
         "planned": {
             "summary": summary(spec, new, largest_ttft(problem, new)),

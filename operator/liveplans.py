@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from archipelago.operator.errors import Retryable
 from archipelago.operator.livedecide import is_as_written
-from archipelago.operator.livefacts import Ask
+from archipelago.operator.livefacts import Ask, Mark
 from archipelago.operator.livejobs import live_job, lost_islands, plan_job
 from archipelago.operator.question import Job, planned_table
+from archipelago.operator.verdict import Planned
 
 if TYPE_CHECKING:
     from archipelago.operator.livestate import LiveState
@@ -54,7 +55,7 @@ class LivePlans:
             return Job.of(plan)
         stands = table is not None and is_as_written(plan, table)
         content = await self._tables.content(plan, table) if table and stands else None
-        return plan_job(plan, table, json.loads(content) if content else None, remembered)
+        return plan_job(plan, json.loads(content) if content else None, remembered)
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.
@@ -65,18 +66,34 @@ class LivePlans:
         plan, table = seen.plan, seen.table
         if plan is None or table is None:
             return state
-        content = await self._tables.content(plan, table)
-        if content is None:
-            raise Retryable(f"{plan.key}: the table changed before it was asked about")
+        text, digest = await self._content(plan, table, state)
+        content = json.loads(text)
         traffic = plan.live.traffic if plan.live else None
         used = traffic.at if traffic and kind is not Ask.REPAIR else None
         approved = plan.replanning.get("approve") or ""
-        owed = table.inputs_hash != plan.inputs_hash
-        live = state.live.with_question(kind, plan.inputs_hash, used, approved, owed=owed)
-        live = replace(live, hurt=frozenset(lost_islands(plan, table)))
-        job = live_job(plan, table, json.loads(content), live, (kind, now.monotonic))
+        stored = digest == table.content_hash
+        mark = _mark(plan, table, kind) if stored else Mark.REPAIRED
+        live = state.live.with_question(kind, plan.inputs_hash, used, approved, mark)
+        hurt = frozenset(lost_islands(plan, table)) if stored else live.hurt
+        live = replace(live, hurt=hurt, about=digest)
+        job = live_job(plan, content, live, (kind, now.monotonic))
         (self._planner if kind is Ask.SOLVE else self._quick).ask(job)
         return replace(state, live=live)
+
+    async def _content(self, plan: SeenPlan, table: SeenTable, state: State) -> tuple[str, str]:
+        """The table that is asked about, and its hash: the goal that is to be stored, if any.
+
+        Raises:
+            Retryable: the stored table is not the one that was seen.
+        """
+        verdict = state.verdict
+        if isinstance(verdict, Planned) and verdict.content is not None:
+            goal = verdict.steps[-1].content if verdict.steps else verdict.content
+            return goal, verdict.content_hash
+        content = await self._tables.content(plan, table)
+        if content is None:
+            raise Retryable(f"{plan.key}: the table changed before it was asked about")
+        return content, table.content_hash or ""
 
     async def take(self, seen: Observation, state: State, now: Now) -> State:
         """Take the stored table for the answer; unchanged where it is not there any more."""
@@ -104,3 +121,12 @@ class LivePlans:
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key."""
         self._quick.cancel(key)
+
+
+def _mark(plan: SeenPlan, table: SeenTable, kind: Ask) -> Mark:
+    """Of what comes of the stored table. A roll-out that was cut short is to be planned again."""
+    if table.inputs_hash != plan.inputs_hash:
+        return Mark.OWED
+    if kind is not Ask.REPAIR:
+        return Mark.REPAIRED if table.mark is Mark.REPAIRED else Mark.REPLANNED
+    return Mark.OWED if table.mark in (Mark.ROLLING, Mark.OWED) else Mark.REPAIRED

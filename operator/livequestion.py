@@ -72,7 +72,11 @@ def question_of(request: Mapping[str, Any]) -> Question:
     return Question(
         spec=spec,
         problem=problem,
-        plan=_plan(_generic(_content(request["content"]), json.dumps(nodes)), text),
+        plan=_plan(
+            _generic(_content(request["content"]), json.dumps(nodes)),
+            text,
+            of_it=not request["lost"],
+        ),
         nodes=nodes,
         lost=frozenset(request["lost"]),
         unready=frozenset(request["unready"]),
@@ -135,8 +139,9 @@ def _problem(resource: str) -> tuple[ServingPlanSpec, PlanningProblem]:
 
 
 @lru_cache(maxsize=KEPT)
-def _plan(content: str, resource: str) -> Plan:
-    return plan_of(json.loads(content), bare(_problem(resource)[1]))
+def _plan(content: str, resource: str, *, of_it: bool) -> Plan:
+    """A repair is made of the table of an older spec as well: it does not wait for a plan."""
+    return plan_of(json.loads(content), bare(_problem(resource)[1]), of_it=of_it)
 
 
 def _content(content: str | Mapping[str, Any]) -> str:

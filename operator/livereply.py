@@ -61,12 +61,12 @@ def reply_of(answer: Answer) -> Document:
     Raises:
         CheckError: a table is not one: a defect of ours.
     """
-    decision = answer.decision
+    asked, decision = answer.asked, answer.decision
     now = _in_force(decision)
     return {
         "rung": _name(decision.rung),
         "trigger": decision.trigger.value,
-        "steps": [_step(answer.asked, step) for step in answer.steps],
+        "steps": [step_document(asked.spec, step, asked.nodes) for step in answer.steps],
         "summary": _summary(answer),
         "message": _message(answer),
         "headroom": _figure(None if now is None else now.theta),
@@ -79,7 +79,7 @@ def reply_of(answer: Answer) -> Document:
         "reasons": list(answer.reasons),
         "demand": {name: _demand(seen) for name, seen in answer.demand.items()},
         "calibration": answer.memory.taught.rows(),
-        "memory": remembered(answer.memory, answer.asked.inputs),
+        "memory": remembered(answer.memory, asked.inputs),
     }
 
 
@@ -113,11 +113,18 @@ def _figure(value: float | None) -> str | None:
     return None if value is None or not math.isfinite(value) else decimal(value)
 
 
-def _step(asked: Question, step: Step) -> Document:
+def step_document(spec: ServingPlanSpec, step: Step, nodes: Mapping[str, str]) -> Document:
+    """One table, and what comes before it; with the cluster's names of the nodes that it uses.
+
+    Raises:
+        CheckError: it is not a valid table.
+    """
+    used = {node for island in step.plan.islands for node in island.nodes}
     return {
-        "content": real_text(asked.spec, step.plan, asked.nodes),
+        "content": real_text(spec, step.plan, nodes),
         "wait": step.wait.value,
         "islands": list(step.islands),
+        "nodes": sorted(nodes.get(node, node) for node in used),
         "message": step.message,
     }
 

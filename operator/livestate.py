@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.livefacts import ALONE
+from archipelago.operator.livefacts import ALONE, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,10 @@ class LiveState:
     """Memory of one live plan. Times are monotonic seconds.
 
     ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked,
-    ``owed``: whether the table that it is about answers others. ``hurt``: the lost islands that a
+    ``mark``: of the table that it may lead to. ``hurt``: the lost islands that a
     repair was asked for last; where it had no answer to them, only a new plan has.
+    ``about``: hash of the content that the question is about. ``helpless``: of one that stands on
+    lost nodes and of which nothing is left without them.
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
     table was stored. ``decision``: what the status says of the last change. ``approved``: the
@@ -37,8 +39,10 @@ class LiveState:
 
     asking: str | None = None
     inputs: str = ""
-    owed: bool = False
+    mark: Mark = Mark.REPLANNED
     hurt: frozenset[str] = frozenset()
+    about: str = ""
+    helpless: str = ""
     asked: int = 0
     memory: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     answered: float = -math.inf
@@ -51,7 +55,12 @@ class LiveState:
     retry_at: float = 0.0
 
     def with_question(
-        self, kind: Ask, inputs: str, window: float | None, approved: str, *, owed: bool = False
+        self,
+        kind: Ask,
+        inputs: str,
+        window: float | None,
+        approved: str,
+        mark: Mark = Mark.REPLANNED,
     ) -> LiveState:
         """A question is under way, about a window that ended then."""
         number = self.asked + 1
@@ -60,7 +69,7 @@ class LiveState:
             self,
             asking=f"{kind}-{number}",
             inputs=inputs,
-            owed=owed,
+            mark=mark,
             asked=number,
             used=used,
             wanted=None,

@@ -104,12 +104,19 @@ class SeenPlan:
 
     @property
     def is_live(self) -> bool:
-        """Whether its table may change without an edit."""
-        return bool(self.replanning) or self.finds_nodes
+        """Whether its table may change without an edit.
 
-    def with_nodes(self, resolved: Body) -> SeenPlan:
-        """The same plan with what its pools have found: other nodes are other inputs."""
-        return replace(self, resolved=resolved, inputs_hash=inputs_hash(self.key.name, resolved))
+        ``replanning`` alone says nothing: the API server gives every plan its usual values.
+        """
+        return bool(self.replanning.get("source")) or self.finds_nodes
+
+    def with_nodes(self, resolved: Body, nodes: str = "") -> SeenPlan:
+        """The same plan with what its pools have found: other nodes are other inputs.
+
+        ``nodes``: tells their names; one in the place of another is not counted in ``resolved``.
+        """
+        inputs = inputs_hash(self.key.name, {**resolved, "nodes": nodes})
+        return replace(self, resolved=resolved, inputs_hash=inputs)
 
     def to_resource(self) -> dict[str, Any]:
         """The resource as a file would hold it: what the planner is given."""
@@ -163,8 +170,8 @@ class SeenTable(SeenMap):
     """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read.
 
     ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table
-    of a live plan came to be, None for any other; then ``islands`` says where they stand, by name,
-    as far as one ConfigMap holds the table.
+    of a live plan came to be, None for any other; then ``islands`` says where they stand, by name;
+    those of a table in shards have to be read (``Cache.learn``).
     """
 
     inputs_hash: str | None

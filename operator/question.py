@@ -66,7 +66,7 @@ def verdict_of(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> Answ
     planned = reply["planned"]
     steps = _steps(planned.get("steps") or ({"content": planned["content"]},))
     first = planned_table(inputs_hash, steps[0].content, planned, limit)
-    return replace(first, steps=steps[1:])
+    return replace(first, steps=steps[1:], nodes=steps[0].nodes)
 
 
 def planned_table(
@@ -91,7 +91,8 @@ def next_table(before: Planned, limit: int = TABLE_BYTES) -> Planned:
     step, *rest = before.steps
     said = {"summary": before.summary, "message": before.message}
     table = planned_table(before.inputs_hash, step.content, said, limit)
-    return replace(table, steps=tuple(rest), mark=before.mark, seconds=before.seconds)
+    table = replace(table, steps=tuple(rest), mark=before.mark, seconds=before.seconds)
+    return replace(table, nodes=step.nodes)
 
 
 def _decided(name: str, live: Mapping[str, Any], limit: int) -> Decided:
@@ -99,8 +100,8 @@ def _decided(name: str, live: Mapping[str, Any], limit: int) -> Decided:
     steps = _steps(live["steps"])
     first = None
     if steps:
-        first = replace(planned_table(name, steps[0].content, live, limit), steps=steps[1:])
-        first = replace(first, mark=Mark.REPLANNED)
+        first = planned_table(name, steps[0].content, live, limit)
+        first = replace(first, steps=steps[1:], nodes=steps[0].nodes, mark=Mark.REPLANNED)
     return Decided(
         inputs_hash=name,
         planned=first,
@@ -152,6 +153,7 @@ def _steps(raw: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
             Until(step.get("wait", "None")),
             tuple(step.get("islands") or ()),
             step.get("message", ""),
+            frozenset(step.get("nodes") or ()),
         )
         for step in raw
     )

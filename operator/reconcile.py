@@ -31,7 +31,13 @@ from archipelago.operator.actions import (
     WriteTable,
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.livedecide import live_actions, may_take
+from archipelago.operator.livedecide import (
+    is_unfinished,
+    is_whole_again,
+    live_actions,
+    may_take,
+    spoilt_meanwhile,
+)
 from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
@@ -67,7 +73,7 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
     verdict, table = _refused(plan) or state.verdict_on(plan.inputs_hash), seen.table
     if verdict is None:
-        if _is_settled(plan, seen) and not _is_half_way(table):
+        if _is_settled(plan, seen) and not is_unfinished(plan, table):
             return _refresh(plan, now)
         return _take_or_begin(plan, table, state, now)
     if isinstance(verdict, Failed):
@@ -79,11 +85,6 @@ def _refused(plan: SeenPlan) -> Failed | None:
     """What the planner would only say later: there are no nodes to plan with."""
     refusal = plan.live.refusal if plan.live else None
     return None if refusal is None else Failed(plan.inputs_hash, refusal.reason, refusal.message)
-
-
-def _is_half_way(table: SeenTable | None) -> bool:
-    """Whether another table is to come after it, and nobody remembers which."""
-    return table is not None and table.mark in (Mark.ROLLING, Mark.OWED)
 
 
 def _refresh(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
@@ -161,6 +162,8 @@ def _unless_stored(
 ) -> tuple[Action, ...]:
     table = seen.table
     if table is not None and table.answers(plan) and table.content_hash == verdict.content_hash:
+        if is_whole_again(plan, table) and verdict.content is None:
+            return _begin(plan, table, state, now)
         status = report.published(plan, verdict, table, now.wall)
         return _say(plan, status, Reason.PUBLISHED, quiet=verdict.mark is not None)
     if len(verdict.pieces) > MOST_SHARDS:
@@ -171,7 +174,8 @@ def _unless_stored(
         return (*_give_up(plan, table, verdict, why, now), wait)
     if verdict.content is None:
         return _take_or_begin(plan, table, state, now)
-    return _store(plan, seen, verdict, verdict.content, state)
+    instead = spoilt_meanwhile(plan, table, state, now)
+    return _store(plan, seen, verdict, verdict.content, state) if instead is None else instead
 
 
 def _store(

@@ -31,7 +31,8 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
     Reason.POOL_CLAIMED: "Narrow the selector of one of the plans, or delete the older one.",
     Reason.NO_NODES: (
-        "Correct the pool's selector, accelerator or domain label, or mend the nodes."
+        "Correct the pool's selector, accelerator or domain label, or mend the nodes; or do what "
+        "the message says ([operating](operating.md#nodes))."
     ),
     Reason.NAME_CONFLICT: (
         "Rename the plan, or delete that ConfigMap; it is looked at again every 15 s."

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Reason
-from archipelago.operator.livefacts import Mark
+from archipelago.operator.livefacts import Ask, Mark
 from archipelago.operator.livestate import LiveState
 from archipelago.operator.manifests import timestamp
 from archipelago.operator.question import next_table
@@ -83,12 +83,14 @@ class State:
         """The planner is done; what may pass later is tried again, each time later."""
         failed = isinstance(verdict, Failed) and verdict.may_pass_later
         strikes = self.strikes + 1 if failed else 0
+        live = self.live.without_question() if isinstance(verdict, Planned) else self.live
         return replace(
             self,
             planning=None,
             verdict=verdict,
             strikes=strikes,
             retry_at=now.monotonic + retry_delay(verdict, strikes),
+            live=live,
         )
 
     def with_reserved(self, sequence: int) -> State:
@@ -129,12 +131,13 @@ class State:
         decision = {**decided.decision, "time": when} if decided.decision else {}
         live = self.live.with_answer(decided.memory, decided.wanted, decision, now.monotonic)
         if decided.planned is None:
-            return replace(self, live=live)
+            repair = (self.live.asking or "").startswith(Ask.REPAIR)
+            return replace(self, live=replace(live, helpless=live.about if repair else ""))
         table = replace(
             decided.planned,
             inputs_hash=plan.inputs_hash,
             seconds=decided.seconds,
-            mark=Mark.OWED if self.live.owed else Mark.REPLANNED,
+            mark=self.live.mark,
         )
         return replace(self, live=live, verdict=table, planning=None)
 

@@ -182,8 +182,9 @@ class LastDecisionStatus(StatusObject):
     rung: Word = Field(description="What was done: Keep, Reroute, Flip or Reshape.")
     headroom: Figure | None = Field(
         default=None,
-        description="Multiple of the observed demand that the table carried before the decision; "
-        "absent where no traffic is observed.",
+        description="Multiple of the observed demand that the table in force carries: other "
+        "weights count at once, other islands when they are ready. Absent where no traffic is "
+        "observed.",
     )
     headroom_low: Figure | None = Field(
         default=None, description="That multiple at the lower end of its 90 % interval."

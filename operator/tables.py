@@ -20,7 +20,7 @@ from archipelago.operator.manifests import (
     table_manifest,
     table_name,
 )
-from archipelago.operator.observe import SeenPlan, SeenShard, SeenTable, seen_map
+from archipelago.operator.observe import SeenPlan, SeenShard, SeenTable, islands_of, seen_map
 from archipelago.operator.sharding import (
     SHARD_KEY,
     pointer,
@@ -119,7 +119,12 @@ class Tables:
                 return None
             texts.append((body.get("data") or {}).get(SHARD_KEY, ""))
         joined = "".join(texts)
-        return joined if digest(joined) == table.content_hash else None
+        if digest(joined) != table.content_hash:
+            return None
+        if table.mark is not None:
+            content = await asyncio.to_thread(json.loads, joined)
+            self._cache.learn(table, islands_of(content))
+        return joined
 
     async def _apply(self, manifest: Manifest, kind: str) -> bool:
         meta = manifest["metadata"]

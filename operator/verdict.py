@@ -25,10 +25,11 @@ class Planned:
     """A plan that the independent checker let pass.
 
     ``content``: the table's content as canonical JSON; None once it is published, for memory's
-    sake. ``content_hash`` stays. ``pieces``: how it is cut into shards, none where one ConfigMap
-    holds it. ``seconds``: how long planning took. ``steps``: tables that come after it, before the
-    change is whole. ``mark``: how it came to be, of live plans. ``event``: what people are told
-    happened, where it is not that a plan was made.
+    sake. ``content_hash`` stays. ``nodes``: those that its islands stand on, of live plans.
+    ``pieces``: how it is cut into shards, none where one ConfigMap holds it. ``seconds``: how long
+    planning took. ``steps``: tables that come after it, before the change is whole. ``mark``: how
+    it came to be, of live plans. ``event``: what people are told happened, where it is not that a
+    plan was made.
     """
 
     inputs_hash: str
@@ -42,6 +43,7 @@ class Planned:
     steps: tuple[Step, ...] = ()
     mark: Mark | None = None
     event: Reason | None = None
+    nodes: frozenset[str] = frozenset()
 
     def without_content(self) -> Planned:
         """Keep what the status needs."""

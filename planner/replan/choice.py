@@ -59,11 +59,12 @@ class Case:
     def may_ask(self, least: float) -> bool:
         """Whether a bound leaves hope for so much headroom, and nobody asked a moment ago."""
         hope = any(r.bound_only and r.theta >= least for r in self.rungs)
-        return hope and self.now - self.state.asked >= self.limits.cool_down
+        sure = self.state.unsafe >= self.limits.confirm or not self.state.unsafe
+        return hope and sure and self.now - self.state.asked >= self.limits.cool_down
 
     def stop(self, reached: Reached, trigger: Trigger) -> str | None:
         """Why a rung is not taken now; None where it may be."""
-        unsure = self.state.unsafe < self.limits.confirm and self.keep.theta >= 1
+        unsure = self.state.unsafe < self.limits.confirm
         if trigger is Trigger.SAFETY and reached.rung > Rung.REROUTE and unsure:
             return f"unsafe in {self.state.unsafe} of {self.limits.confirm} windows"
         return forbidden(reached, trigger, self.state, self.limits, self.now)
@@ -84,21 +85,38 @@ def safety(case: Case) -> Choice:
 
 
 def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
-    """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain."""
+    """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain.
+
+    Judged by the lower end of what a rung may reach; where even the mean demand does not fit, by
+    the mean: requests are lost already, and an interval that is wide for every rung must not keep
+    it so.
+    """
     patient = ask or bool(stops)
+    over = case.keep.theta < 1
     able = [
         r
         for r in case.ready
-        if r.low > case.keep.low * (1 + _least(case.limits, r))
+        if _reach(r, over=over) > _reach(case.keep, over=over) * (1 + _least(case.limits, r))
         and not (patient and r.rung > Rung.REROUTE)
         and case.stop(r, Trigger.SAFETY) is None
     ]
-    best = max(able, key=lambda r: (r.low, -r.rung), default=None)
+    best = max(able, key=lambda r: (_reach(r, over=over), -r.rung), default=None)
+    best = (_lowest_that_fits(able) if over else None) or best
     left = best or case.keep
     degraded = None if stops or left.theta >= 1 else left.theta
     fits = f"{degraded:.1%} of the demand fits" if degraded else "the mean demand fits"
     said = "; ".join(stops) or f"no rung restores safety, {fits}"
     return Choice(best, Trigger.SAFETY if best else Trigger.NONE, said, degraded, ask)
+
+
+def _lowest_that_fits(able: list[Reached]) -> Reached | None:
+    """The lowest rung that carries the demand for sure, else the lowest that carries its mean."""
+    sure = [r for r in able if r.low >= 1]
+    return min(sure or [r for r in able if r.theta >= 1], key=lambda r: r.rung, default=None)
+
+
+def _reach(reached: Reached, *, over: bool) -> float:
+    return reached.theta if over else reached.low
 
 
 def _least(limits: Limits, reached: Reached) -> float:

@@ -45,4 +45,5 @@ def remembered(
     since = now - max(HOUR, limits.dwell)
     acts = tuple(act for act in state.acts if act.at > since)
     act = Act(now, reached.rung, trigger, reached.changed)
-    return replace(state, gainful=(), unsafe=0, acts=(*acts, act), proposal=None)
+    unsafe = state.unsafe if reached.rung is Rung.REROUTE else 0
+    return replace(state, gainful=(), unsafe=unsafe, acts=(*acts, act), proposal=None)

@@ -1,4 +1,4 @@
-"""What a scenario came to: ours, with full knowledge at once, and never changed; as JSON and back."""
+"""What a scenario came to: ours, with full knowledge at once, and never changed; as JSON too."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from archipelago.operator.settings import Settings
+from archipelago.operator.sources import MetricSource, read_sources
 from tests.controlplane import ControlPlane
 from tests.deploy.rendering import (
     BASE,
@@ -37,8 +38,9 @@ pytestmark = pytest.mark.cluster
 KEEP = {"helm.sh/resource-policy": "keep"}
 CRD = ("CustomResourceDefinition", "", "servingplans.archipelago.dev")
 # What stands in the container already or follows from another value.
-NO_SETTING = {"namespaces", "http_host", "http_port"}
+NO_SETTING = {"namespaces", "http_host", "http_port", "sources"}
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+SOURCE = {"name": "one", "kind": "prometheus", "address": "https://prometheus:9090"}
 PROMETHEUS = [
     {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
@@ -81,6 +83,57 @@ def test_with_a_prometheus_the_chart_is_the_component(tmp_path: Path) -> None:
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     assert charted(networkPolicy={"prometheus": {"to": PROMETHEUS}}) == kustomized(tmp_path)
+
+
+def test_with_metric_sources_the_chart_is_the_component(tmp_path: Path) -> None:
+    """The list as the operator's file, and secrets as folders that cannot be written to."""
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / "sources", tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    wanted = mounts_in_any_order(kustomized(tmp_path))
+    file = wanted["ConfigMap", HOME, f"{NAME}-sources"]["data"]["sources.yaml"]
+    (tmp_path / "sources.yaml").write_text(file)
+    assert list(read_sources(tmp_path / "sources.yaml")) == ["cluster"]
+
+    given = yaml.safe_load(file)["sources"]
+    made = charted(metricSources=given, metricSourceSecrets=["prometheus-reader"])
+    assert mounts_in_any_order(made) == wanted
+
+
+def mounts_in_any_order(
+    objects: dict[tuple[str, str, str], Object],
+) -> dict[tuple[str, str, str], Object]:
+    """Kustomize puts what it adds before what was there; that has no meaning."""
+    for kind, _, name in objects:
+        if kind == "Deployment":
+            pod = objects[kind, HOME, name]["spec"]["template"]["spec"]
+            pod["volumes"].sort(key=lambda volume: volume["name"])
+            pod["containers"][0]["volumeMounts"].sort(key=lambda mount: mount["name"])
+    return objects
+
+
+def test_secrets_are_mounted_for_sources_only_and_never_to_be_written() -> None:
+    assert by_name(chart({"metricSourceSecrets": ["spare"]})) == by_name(chart())
+    objects = chart({"metricSources": [SOURCE], "metricSourceSecrets": ["one", "two"]})
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    added = [mount for mount in container["volumeMounts"] if mount["name"] != "tmp"]
+    assert [(mount["mountPath"], mount["readOnly"]) for mount in added] == [
+        ("/etc/archipelago/sources", True),
+        ("/etc/archipelago/secrets/one", True),
+        ("/etc/archipelago/secrets/two", True),
+    ]
+    file = Path(variables(objects)["ARCHIPELAGO_SOURCES"])
+    assert str(file.parent) == "/etc/archipelago/sources"
+    (config,) = of_kind(objects, "ConfigMap")
+    assert file.name in config["data"]
+
+
+def test_a_source_has_the_fields_that_the_operator_reads() -> None:
+    read = {field.alias or name for name, field in MetricSource.model_fields.items()}
+    assert set(SCHEMA["definitions"]["source"]["properties"]) == read
 
 
 @pytest.mark.parametrize(
@@ -183,6 +236,10 @@ def test_a_key_that_nobody_knows_is_refused(path: tuple[str, ...]) -> None:
         ({"networkPolicy": {"dns": {"to": [{"podSelektor": {}}]}}}, "podSelektor"),
         ({"networkPolicy": {"apiServer": {"ports": []}}}, "minItems"),
         ({"tolerations": [{"kee": "gpu"}]}, "kee"),
+        ({"metricSources": [{"name": "one"}]}, "missing properties"),
+        ({"metricSources": [{**SOURCE, "tokn": "/t"}]}, "tokn"),
+        ({"metricSources": [{**SOURCE, "address": "https://me@host"}]}, "does not match pattern"),
+        ({"metricSourceSecrets": ["../up"]}, "does not match pattern"),
         ({"monitoring": {"scrape": "Both"}}, "value must be one of"),
         ({"monitoring": {"runbook": "file:///etc"}}, "does not match pattern"),
     ],

@@ -88,6 +88,11 @@ COMMANDS = {
         "half an hour, and needs the extra bayes; its arguments are read",
         instead="python -m benchmarks.compare --out benchmarks/results/comparison.json --help",
     ),
+    "kubectl patch splan/llama-on-two-pools --type=merge"
+    """ -p '{"spec": {"replanning": {"approve": "HASH"}}}'""": Listed(
+        "needs the hash of a proposal, which traffic over minutes makes",
+        by=("tests/operator/test_liveanswer.py", 'approved=proposal["hash"]'),
+    ),
     "python -m pytest tests/faults": Listed(
         "is part of `make test`; it finds tests",
         instead="python -m pytest tests/faults --collect-only -q",
@@ -117,16 +122,19 @@ DRAWINGS = {
     "docs/architecture.md": "the layers, drawn; import-linter holds them",
     "docs/designs/0004-live-inventory.md": "how the modules of live inventory fit, drawn",
     "docs/designs/0007-replanning-decision.md": "who calls whom, drawn",
+    "docs/designs/0009-live-operator.md": "the way from what is known to a stored table, drawn",
     "docs/kubectl-plugin.md": "a decision as watch shows it; tests/operator/test_liveview.py",
     "docs/performance-model.md": "a formula; tests/perfmodel compute it",
     "docs/planning.md": "a formula; tests/planner/test_planning_page.py computes its rows",
     "docs/threat-model.md": "the boundaries, drawn",
+    "tests/closedloop/README.md": "how the loop is started; tests/demo/shift.py does",
     "tests/faults/README.md": "what stands where, drawn",
 }
 """Pages with blocks of ``text``."""
 
 PYTHON = {
     "docs/routing-table.md": "tests/planner/test_table.py",
+    "tests/closedloop/README.md": "tests/closedloop/test_page.py",
     "tests/controlplane/README.md": "tests/docs/test_typed_on_a_cluster.py",
     "tests/faults/README.md": "tests/faults/test_page.py",
 }

@@ -1,5 +1,6 @@
 """The demo comes true from start to end and leaves nothing running."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from tests.controlplane import eventually
+from tests.prometheus.provision import PrometheusMissing, locate
 
 REPO = Path(__file__).parents[2]
 DEMO = (sys.executable, "-m", "tests.demo")
@@ -41,6 +43,35 @@ def test_the_demo_shows_plan_table_and_plot(tmp_path: Path) -> None:
     assert "export KUBECONFIG=" in done.stdout
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "kubeconfig").exists()  # the cluster it led to is gone
+    _nodes_were_lost_and_repaired(done.stdout)
+    _the_table_followed_its_traffic(done.stdout)
+
+
+def _nodes_were_lost_and_repaired(told: str) -> None:
+    lost = re.search(r"until no island of the table is on it \.\.\. ([\d.]+) s", told)
+    left = re.search(r"(\d+) of (\d+) islands stood on it; (\d+) serve", told)
+    assert lost
+    assert left
+    assert float(lost[1]) <= 5
+    on, before, after = map(int, left.groups())
+    assert 0 < on <= before - after < before
+
+
+def _the_table_followed_its_traffic(told: str) -> None:
+    """The shift was seen, another table stored for it, and more is carried than before."""
+    try:
+        locate()
+    except PrometheusMissing:
+        assert "the change of traffic is left out" in told
+        return
+    taken = re.search(r"to the next table \.\.\. ([\d.]+) s", told)
+    gained = re.search(r"gained: headroom ([\d.]+) -> ([\d.]+)", told)
+    assert taken
+    assert gained
+    assert float(gained[2]) > float(gained[1])
+    assert re.search(r"s after the change: (Safety|Gain), (Reroute|Flip|Reshape): ", told)
+    rungs = re.findall(r"^  [* ] (\w+) +([\d.]+|-)$", told, re.MULTILINE)
+    assert {"Keep", "Reroute"} <= {name for name, _ in rungs}
 
 
 def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:

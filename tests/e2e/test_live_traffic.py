@@ -57,6 +57,7 @@ REPLANNING = {
     "coolDownSeconds": 10,
     "dwellSeconds": 60,
     "drainSeconds": 2,
+    "maxMovedGpus": 0,
     "targetUtilisation": "0.9",
 }
 PLAN: dict[str, Any] = {

@@ -129,6 +129,11 @@ def objects_of(plan: str) -> Callable[[Call], bool]:
     return lambda call: call.is_object and call.plan == plan
 
 
+def tables_of(plan: str) -> Callable[[Call], bool]:
+    """Writes of a plan's table."""
+    return lambda call: call.is_write and call.kind == "configmaps" and call.plan == plan
+
+
 def refusal(status: int) -> dict[str, object]:
     """What the API server says beside a status code."""
     return {

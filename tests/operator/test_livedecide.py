@@ -26,7 +26,7 @@ from archipelago.operator.podfacts import IslandPods
 from archipelago.operator.question import planned_table, verdict_of
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import State
-from archipelago.operator.verdict import Decided, Failed
+from archipelago.operator.verdict import Decided, Failed, Planned
 from tests.operator.situations import NOW, T0, as_stored, later, observation, plan, told
 
 DRAIN = 10
@@ -238,7 +238,7 @@ def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
     hurt = replace(seen, plan=said)
     assert [a.kind for a in decide(hurt, planning, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
 
-    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", owed=True)
+    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", Mark.OWED)
     answer = decided("repair-1", (NEW, "None"), trigger="Repair", rung="Keep")
     state = replace(planning, live=asked).with_decision(answer, said, NOW)
     writes = [a for a in _go(hurt, state) if isinstance(a, WriteTable)]
@@ -378,14 +378,72 @@ def test_an_unsaid_plan_begins_as_any_other() -> None:
     assert Until.NONE.value == "None"
 
 
+def on_nodes(live: Live, mark: Mark) -> Observation:
+    """A plan at rest one of whose pools finds its nodes."""
+    pool = {"name": "p", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
+    seen = replace(plan(spec={"replanning": REPLANNING, "pools": [pool]}), live=None)
+    assert seen.finds_nodes
+    return at_rest(seen, live, mark)
+
+
+def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_stored() -> None:
+    """Once; where nothing is left of it, what is stored stays."""
+    seen = settled(Live(lost=frozenset({"n2"})))
+    assert seen.plan is not None
+    edited = replace(seen.plan, inputs_hash="newer", generation=2)
+    said = replace(edited, status=report.planning(edited, 2, T0))
+    hurt = replace(seen, plan=said)
+    steps = [
+        {"content": text, "wait": "None", "islands": [], "nodes": ["n1", node]}
+        for text, node in ((DRAINED, "n2"), (NEW, "n3"))
+    ]
+    told_so = {"summary": {}, "message": "", "seconds": 0.1, "content": NEW, "steps": steps}
+    verdict = verdict_of("newer", {"planned": told_so})
+    assert isinstance(verdict, Planned)
+    state = State().with_planning("newer").with_verdict(verdict, NOW)
+
+    assert [a.kind for a in decide(hurt, state, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
+
+    asked = LiveState().with_question(Ask.REPAIR, "newer", None, "", Mark.REPAIRED)
+    asked = replace(asked, about=verdict.content_hash)
+    assert decide(hurt, replace(state, live=asked), NOW) == ()
+    answer = decided("repair-1", (CHANGED, "None"), trigger="Repair", rung="Keep")
+    repaired = replace(state, live=asked).with_decision(answer, said, NOW)
+    writes = [a for a in _go(hurt, repaired) if isinstance(a, WriteTable)]
+    assert [(w.content, w.mark) for w in writes] == [(CHANGED, Mark.REPAIRED)]
+
+    helpless = replace(state, live=asked).with_decision(decided("repair-1"), said, NOW)
+    assert not [a for a in decide(hurt, helpless, NOW) if isinstance(a, WriteTable | AskLive)]
+
+
+def test_a_plan_ends_the_question_about_the_table_before_it() -> None:
+    """Else the old table, repaired, would be stored over the new one."""
+    asked = replace(
+        State().with_planning("newer"),
+        live=LiveState().with_question(Ask.REPAIR, "newer", None, ""),
+    )
+    verdict = replace(planned_table("newer", NEW, {"summary": {}, "message": ""}))
+    assert asked.live.asking is not None
+
+    assert asked.with_verdict(verdict, NOW).live.asking is None
+
+
+def test_a_repaired_table_is_planned_again_after_a_restart_where_its_nodes_are_back() -> None:
+    """The inputs are those that it answers, and yet it is without nodes that there are."""
+    back = decide(on_nodes(Live(), Mark.REPAIRED), State(), NOW)
+    assert [type(a) for a in back] == [StartPlanning]
+
+    assert decide(on_nodes(Live(away=True), Mark.REPAIRED), State(), NOW) == ()
+
+
 def test_a_full_plan_is_told_what_is_remembered_and_keeps_its_name() -> None:
     """What islands taught of times goes with it; the hash of its inputs is that of the spec."""
     seen = settled()
     assert seen.plan is not None
     told = replace(LiveState(), memory={"calibration": {"used": []}}, answered=NOW.monotonic - 7)
-    job = plan_job(seen.plan, seen.table, None, (told, NOW.monotonic))
+    job = plan_job(seen.plan, None, (told, NOW.monotonic))
     assert job.resource["live"]["memory"] == {"calibration": {"used": []}}
     assert job.resource["live"]["age"] == 7.0
     assert job.inputs_hash == seen.plan.inputs_hash
-    anew = plan_job(seen.plan, seen.table, None, (LiveState(), NOW.monotonic))
+    anew = plan_job(seen.plan, None, (LiveState(), NOW.monotonic))
     assert (anew.resource["live"]["memory"], anew.resource["live"]["age"]) == ({}, 0.0)

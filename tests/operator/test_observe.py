@@ -121,3 +121,12 @@ def test_a_condition_that_is_not_ours_counts_as_not_said() -> None:
 
     assert status.conditions == ()
     assert not status.is_complete
+
+
+def test_values_that_the_api_server_gives_every_plan_make_none_live() -> None:
+    """Its definition has a default for ``replanning``; a source or nodes are asked for."""
+    usual = {"mode": "Auto", "drainSeconds": 10}
+    assert not plan(spec={"replanning": usual}).is_live
+    assert plan(spec={"replanning": usual | {"source": "main"}}).is_live
+    pool = {"name": "p", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
+    assert plan(spec={"replanning": usual, "pools": [pool]}).is_live

@@ -90,12 +90,42 @@ def test_the_best_there_is_says_how_much_of_the_demand_fits() -> None:
 
 
 def test_one_unsafe_window_restarts_nobody() -> None:
-    """Nor the second of two that are not in a row; an overload now does at once."""
+    """Nor the second of two that are not in a row.
+
+    A window just after a change holds both kinds of traffic: a phase chosen by it would be the
+    wrong one, and dwell for a quarter of an hour.
+    """
     twice = replace(SAFE, confirm=2)
     unsafe, safe = seen(1.2, 1.3, keep=1.2), seen(1.3, 1.3, keep=1.3)
     rungs = [d.rung for d in windows([unsafe, safe, unsafe, unsafe], twice)]
     assert rungs == [Rung.KEEP, Rung.KEEP, Rung.KEEP, Rung.FLIP]
-    assert windows([seen(0.9, 1.3, keep=0.9)], twice)[0].rung is Rung.FLIP
+    over = [d.rung for d in windows([seen(0.9, 1.3, keep=0.9)] * 2, twice)]
+    assert over == [Rung.KEEP, Rung.FLIP]
+
+
+def test_other_weights_do_not_make_an_unsafe_window_forgotten() -> None:
+    twice = replace(SAFE, confirm=2)
+    rungs = [d.rung for d in windows([seen(0.95, 1.3, keep=0.8)] * 2, twice)]
+    assert rungs == [Rung.REROUTE, Rung.FLIP]
+
+
+def test_where_the_mean_does_not_fit_it_is_judged_by_the_mean() -> None:
+    """All intervals are wide, and keeping loses a quarter of the requests for sure."""
+
+    def rung(which: Rung, low: float, theta: float) -> Reached:
+        return replace(reached(which, low), theta=theta)
+
+    keep, flip = rung(Rung.KEEP, 0.7, 0.75), rung(Rung.FLIP, 0.65, 1.1)
+    window = replace(seen(keep=0.7), rungs=(keep, flip))
+    assert windows([window])[0].rung is Rung.FLIP
+
+    surer = rung(Rung.RESHAPE, 1.03, 1.2)
+    assert windows([replace(window, rungs=(keep, flip, surer))])[0].rung is Rung.RESHAPE
+    no_surer = rung(Rung.RESHAPE, 0.9, 1.2)
+    assert windows([replace(window, rungs=(keep, flip, no_surer))])[0].rung is Rung.FLIP
+
+    light = replace(window, rungs=(replace(keep, theta=1.1), flip))
+    assert windows([light])[0].rung is Rung.KEEP
 
 
 def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:

@@ -1,0 +1,160 @@
+"""What every act of the demo stands on: words on the terminal, and the operator as a process."""
+
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import click
+
+from tests.controlplane import ControlPlane, ControlPlaneError
+
+REPO = Path(__file__).parents[2]
+SYSTEM = "archipelago-system"
+ACCOUNT = "archipelago-operator"
+OPERATOR = "operator"
+PATIENCE_SECONDS = 60
+
+
+class DemoError(Exception):
+    """A step did not come true; the message holds the operator's last words."""
+
+
+class Stopwatch:
+    """Says what is being done, then how long it took."""
+
+    def __init__(self) -> None:
+        self.laps: list[tuple[str, float]] = []
+
+    @contextmanager
+    def lap(self, what: str) -> Iterator[None]:
+        """Time a step and print it."""
+        click.echo(f"{what} ... ", nl=False)
+        started = time.monotonic()
+        yield
+        self.laps.append((what, time.monotonic() - started))
+        click.secho(f"{self.laps[-1][1]:.1f} s", fg="green")
+
+
+@dataclass
+class Stage:
+    """A control plane, a folder for what is written, and where the operator answers."""
+
+    plane: ControlPlane
+    directory: Path
+    watch: Stopwatch
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = 0
+
+    def start_operator(self) -> None:
+        """Under its own service account, with ``settings`` in its environment; until ready.
+
+        Raises:
+            DemoError: it is not ready in time.
+        """
+        for manifest in ("namespace", "serviceaccount", "rbac"):
+            path = REPO / "deploy" / "base" / f"{manifest}.yaml"
+            self.plane.kubectl("apply", "--server-side", "-f", path)
+        self.port = _free_port()
+        self.plane.processes.start(
+            OPERATOR,
+            "env",
+            f"KUBECONFIG={self.plane.service_account_kubeconfig(SYSTEM, ACCOUNT)}",
+            "ARCHIPELAGO_HTTP_HOST=127.0.0.1",
+            f"ARCHIPELAGO_HTTP_PORT={self.port}",
+            *(f"{name}={value}" for name, value in self.settings.items()),
+            sys.executable,
+            "-m",
+            "archipelago.operator",
+        )
+        self.until(self._is_ready, PATIENCE_SECONDS, "the operator is not ready")
+
+    def stop_operator(self) -> None:
+        """As Kubernetes would, with SIGTERM; the control plane ends with the ``with`` around us."""
+        with suppress(ControlPlaneError):
+            self.plane.processes.stop(OPERATOR, signal.SIGTERM)
+
+    def apply(self, manifest: Path) -> None:
+        """By kubectl, as a person would."""
+        self.plane.kubectl("apply", "-f", manifest)
+
+    def wait_ready(self, name: str) -> None:
+        """Until the condition Ready of a plan is true.
+
+        Raises:
+            DemoError: it is not in time.
+        """
+        done = self.plane.kubectl(
+            "wait",
+            "--for=condition=Ready",
+            f"splan/{name}",
+            f"--timeout={PATIENCE_SECONDS}s",
+            check=False,
+        )
+        if done.returncode:
+            raise DemoError(f"{done.stderr}the operator's last words:\n{self._last_words()}")
+
+    def until(self, condition: Callable[[], object], seconds: float, otherwise: str) -> float:
+        """Wait; returns how long it took [s].
+
+        Raises:
+            DemoError: it did not come true, or the operator has ended.
+        """
+        started = time.monotonic()
+        while not condition():
+            ended = self.plane.processes.returncodes().get(OPERATOR) is not None
+            if ended or time.monotonic() - started > seconds:
+                raise DemoError(f"{otherwise}; the operator's last words:\n{self._last_words()}")
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def metric(self, name: str, plan: str) -> float | None:
+        """A figure of a plan from the operator's metrics page; None where it has none yet."""
+        start = f"archipelago_{name}{{"
+        text = _read(f"http://127.0.0.1:{self.port}/metrics")
+        found = (line for line in text.splitlines() if line.startswith(start))
+        return next(
+            (float(line.rsplit(" ", 1)[1]) for line in found if f'plan="{plan}"' in line), None
+        )
+
+    def show_kubectl(self, *words: str) -> None:
+        """A line that a person would type, and its answer."""
+        title(f"$ kubectl {' '.join(words)}")
+        click.echo(self.plane.kubectl(*words).stdout)
+
+    def _is_ready(self) -> bool:
+        return bool(_read(f"http://127.0.0.1:{self.port}/readyz"))
+
+    def _last_words(self) -> str:
+        return "\n".join(self.plane.processes.log(OPERATOR).read_text().splitlines()[-15:])
+
+
+def title(text: str) -> None:
+    """The head of what follows."""
+    click.secho(f"\n{text}", bold=True)
+
+
+def shown(path: Path) -> Path:
+    """The path as a person in the repository would type it."""
+    return path.relative_to(REPO) if path.is_relative_to(REPO) else path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _read(url: str) -> str:
+    """What our own process answers; empty where it does not."""
+    with suppress(URLError, OSError), urlopen(url, timeout=2) as answer:  # noqa: S310  # ours
+        text: str = answer.read().decode()
+        return text
+    return ""

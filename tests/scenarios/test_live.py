@@ -1,0 +1,89 @@
+"""The closed loop on the scenarios of ``live/*.yaml``, each against what was expected beforehand.
+
+The default plays a part of each (``tested.scale`` in the file); ``LIVE_SCALE=1`` plays them whole.
+Figures of whole scenarios stand in docs/live.md.
+"""
+
+import os
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.closedloop.live import Live
+from tests.closedloop.results import Result, play_all
+from tests.closedloop.scenario import AbsentError, files, load
+
+WHOLE = os.environ.get("LIVE_SCALE")
+REPAIR_SECONDS = 2.0
+CPU_SECONDS = 0.6
+"""Of the median window, with room for a busy machine; benchmarks/replan.py has the bar."""
+
+
+@cache
+def played(file: Path) -> tuple[Result, Live, dict[str, float]]:
+    """Every scenario once for all tests."""
+    try:
+        scenario = load(file, float(WHOLE or 1.0))
+        bars = scenario.document["tested"]
+        if WHOLE is None:
+            scenario = load(file, bars["scale"])
+    except AbsentError as absent:
+        pytest.skip(str(absent))
+    result, pilot = play_all(scenario)
+    return result, pilot, bars
+
+
+@pytest.fixture(params=files(), ids=lambda file: file.stem)
+def case(request: pytest.FixtureRequest) -> tuple[Result, Live, dict[str, float]]:
+    found: tuple[Result, Live, dict[str, float]] = played(request.param)
+    return found
+
+
+def test_requests_served_beside_full_knowledge_and_no_change(
+    case: tuple[Result, Live, dict[str, float]],
+) -> None:
+    result, _, bars = case
+    assert result.ratio >= bars["ratio"]
+    assert result.ours.served >= bars.get("gain", 1.0) * result.still.served * 0.99
+
+
+def test_every_question_is_answered(case: tuple[Result, Live, dict[str, float]]) -> None:
+    result, pilot, _ = case
+    assert pilot.failures == []
+    assert len(pilot.log) > 3
+    assert result.cpu_median < CPU_SECONDS
+
+
+def test_changes_stay_within_what_was_expected(
+    case: tuple[Result, Live, dict[str, float]],
+) -> None:
+    """Flips and reshapes at most as often as the file says, and pauses between them."""
+    result, pilot, bars = case
+    acts = [d for d in result.decided if d.rung in {"Flip", "Reshape"}]
+    assert len(acts) <= bars["changes"]
+    dwell = pilot.resource["spec"]["replanning"].get("dwellSeconds", 900)
+    flips = [d.at for d in acts if d.rung == "Flip"]
+    pause = pilot.resource["spec"]["replanning"].get("coolDownSeconds", 300)
+    assert all(b - a >= min(pause, dwell) for a, b in pairwise(flips))
+
+
+def test_lost_islands_leave_the_table_within_two_seconds(
+    case: tuple[Result, Live, dict[str, float]],
+) -> None:
+    result, pilot, _ = case
+    repairs = [d for d in result.decided if d.trigger == "Repair"]
+    lost = [told for told in pilot.log if told.cause == "nodes"]
+    if not lost:
+        assert repairs == []
+        return
+    assert repairs[0].at - result.start <= REPAIR_SECONDS
+
+
+def test_demand_does_not_fall_in_an_overload(
+    case: tuple[Result, Live, dict[str, float]],
+) -> None:
+    """Long prompts that nobody finishes are still there."""
+    result, _, bars = case
+    assert result.demand >= bars.get("demand", 0.0)
