@@ -178,9 +178,13 @@ def test_calm_traffic_changes_nothing() -> None:
     assert rate == pytest.approx(0.3 * capacity(THESIS), rel=1e-3)
 
 
+def phases(content: Mapping[str, Any]) -> dict[str, str]:
+    return {island["name"]: island["phase"] for island in content["islands"]}
+
+
 def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
     """Prompts half as long again: other weights in the first window, flips in the second."""
-    heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
+    heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
     assert (first["rung"], first["trigger"]) == ("Reroute", "Safety")
     assert [step["wait"] for step in first["steps"]] == ["None"]
@@ -198,11 +202,13 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
     waits = [step["wait"] for step in reply["steps"]]
     assert waits[0] == "None"
     assert waits[-1] == "Ready"
+    stood = phases(table(asked["content"]))
     for before, after in pairwise(reply["steps"]):
+        now = phases(table(after["content"]))
         assert after["wait"] != "Ready" or set(after["islands"]) >= {
             name
             for name, share in served(table(after["content"])).items()
-            if share and not served(table(before["content"]))[name]
+            if share and not served(table(before["content"]))[name] and now[name] != stood[name]
         }
     later = ask(
         request(
@@ -233,15 +239,14 @@ def test_advice_waits_for_its_hash() -> None:
     assert first["proposal"]["message"].startswith("other weights gain")
     second = ask(request(THESIS, memory=first["memory"], **advise, **MINUTE))
     proposal = second["proposal"]
-    assert proposal["rung"] == "Flip"  # it lasts, and the planner was asked
+    assert proposal == first["proposal"]  # it carries the mean demand: nobody restarts for more
     again = ask(request(THESIS, seed=8, memory=second["memory"], **advise, **MINUTE))
     assert again["proposal"] == proposal
     asked = {"memory": again["memory"], **advise, **MINUTE}
-    for other in ("f" * 64, first["proposal"]["hash"]):
-        assert ask(request(THESIS, approved=other, **asked))["steps"] == []
+    assert ask(request(THESIS, approved="f" * 64, **asked))["steps"] == []
     done = ask(request(THESIS, approved=proposal["hash"], **asked))
-    assert (done["rung"], done["trigger"]) == ("Flip", "Safety")
-    assert [step["wait"] for step in done["steps"]][-1] == "Ready"
+    assert (done["rung"], done["trigger"]) == ("Reroute", "Safety")
+    assert [step["wait"] for step in done["steps"]] == ["None"]
     assert done["proposal"] is None
     assert done["memory"]["proposal"] is None
     assert proposal["hash"][:12] in done["message"]
@@ -321,13 +326,15 @@ def test_equal_requests_have_equal_replies() -> None:
 
 
 def test_the_planner_is_asked_once_per_cool_down() -> None:
-    """It is wanted by the first window; its answer counts that window once, not twice."""
-    heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
+    """It is wanted by the second unsafe window; its answer counts that window once, not twice."""
+    heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
-    assert first["wanted"] == "Reshape"
+    assert first["wanted"] is None
     content = first["steps"][-1]["content"]
     asked = {"content": content, "window": heavy}
-    solved = ask(request(THESIS, solve=True, memory=first["memory"], age=1.0, **asked))
+    second = ask(request(THESIS, memory=first["memory"], age=60.0, **asked))
+    assert second["wanted"] == "Reshape"
+    solved = ask(request(THESIS, solve=True, memory=second["memory"], age=1.0, **asked))
     assert solved["wanted"] is None
     assert solved["rungs"][-1]["rung"] == "Reshape"
     assert solved["rungs"][-1]["note"] != "bound only"
@@ -361,7 +368,7 @@ def test_a_memory_that_cannot_be_read_is_none(memory: dict[str, Any]) -> None:
 
 
 def test_a_memory_of_other_inputs_says_only_what_was_changed_when() -> None:
-    heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
+    heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
     assert len(first["memory"]["acts"]) == 1
     other = ask(
@@ -464,27 +471,25 @@ def minute_of(trace: Trace, rate: float) -> dict[str, Any]:
 def test_from_conversation_to_code_a_flip_suffices(traces: dict[str, Trace]) -> None:
     """Planned for conversation; prompts become twice as long and answers an eighth.
 
-    The table serves 37 % of what it did, other weights three times that, flips four times: safety
-    is restored without new islands, although the planner is asked as well.
+    Of code at 60 % of the capacity for conversation the table carries 18 %, with other weights 91 %
+    and with islands in another phase 118 %: all of it, without new islands, although the planner is
+    asked as well. The weights change at once, the phases when a second window says the same.
     """
-    load = 0.4 * capacity(THESIS)
+    load = 0.6 * capacity(THESIS)
     code = minute_of(traces["code"], load)
     conversation = ask(request(THESIS, window=minute_of(traces["conv"], load)))
     assert conversation["rung"] == "Keep"
     replanning = {"source": "metrics", "targetUtilisation": "0.9", "coolDownSeconds": 0}
-    asked: dict[str, Any] = {"window": code, "replanning": replanning}
-    content, memory = planned(THESIS)[1], conversation["memory"]
-    rungs = []
-    for _ in range(5):
-        reply = ask(request(THESIS, content=content, memory=memory, **asked))
+    content, memory, rungs = planned(THESIS)[1], conversation["memory"], []
+    for solve in (False, False, True, False, False):
+        told = {"content": content, "memory": memory, "solve": solve, "replanning": replanning}
+        reply = ask(request(THESIS, window=code, **told))
         rungs.append(reply["rung"])
         content = reply["steps"][-1]["content"] if reply["steps"] else content
         memory = reply["memory"]
-    assert rungs[0] in {"Reroute", "Flip"}
-    assert "Flip" in rungs
+    assert rungs[:3] == ["Reroute", "Keep", "Flip"]
     assert "Reshape" not in rungs
-    assert rungs[-1] == "Keep"
-    assert float(reply["headroomLow"]) > 1 / 0.9
+    assert float(reply["headroom"]) > 1
     assert reply["degraded"] is None
 
 
