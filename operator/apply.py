@@ -201,7 +201,8 @@ class Reconciler:
         state, now = self._state(seen.key), self._now()
         match action, seen.plan:
             case StartPlanning(inputs_hash), SeenPlan() as plan:
-                job = await self._live.question(plan, seen.table)
+                remembered = state.live, now.monotonic
+                job = await self._live.question(plan, seen.table, remembered)
                 state = state.with_planning(inputs_hash)
                 self._live.cancel(seen.key)
                 self._planner.ask(job)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from archipelago.operator.failures import attempted
+from archipelago.operator.livecalibration import taught_by
 from archipelago.operator.livedecision import Seen, chosen, mended, repaired_just_now
 from archipelago.operator.livememory import Memory, recalled
 from archipelago.operator.liveplan import planned_anew
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from archipelago.operator.scraped import Scraped
+    from archipelago.planner.problem import PlanningProblem
 
 Reply: TypeAlias = dict[str, Any]
 
@@ -61,8 +63,12 @@ def _answer(asked: Question) -> Answer:
     if asked.window is not None:
         return _window(asked, memory, asked.window)
     if repaired_just_now(memory):
-        return mended(Seen(asked, planned_problem(asked.problem), None, memory))
+        return mended(Seen(asked, _planned(asked, memory), None, memory))
     return _nothing(asked, memory, "nothing was observed and no node is lost")
+
+
+def _planned(asked: Question, memory: Memory) -> PlanningProblem:
+    return planned_problem(memory.taught.corrected(asked.problem))
 
 
 def _silent(asked: Question) -> frozenset[str]:
@@ -114,7 +120,7 @@ def _window(asked: Question, memory: Memory, window: Mapping[str, Scraped]) -> A
     seen, faults = _observed(asked, memory, window)
     reasons = tuple(sorted({fault.reason.value for fault in faults}))
     if seen is None:
-        problem = known_problem(asked.problem, memory.rates)
+        problem = known_problem(memory.taught.corrected(asked.problem), memory.rates)
         doubt = "no demand comes of this window: " + ", ".join(reasons)
         if problem is None:
             return replace(_nothing(asked, memory, doubt), reasons=reasons)
@@ -127,8 +133,22 @@ def _window(asked: Question, memory: Memory, window: Mapping[str, Scraped]) -> A
     rates = {n: o.rates.value for n, o in seen.items() if o.known > 0}
     memory = replace(memory, rates={**memory.rates, **rates})
     problem = observed_problem(asked.problem, seen, seconds)
+    memory = _taught(asked, memory, problem, seen)
+    problem = memory.taught.corrected(problem)
     about = Seen(asked, problem, rate_draws(problem, seen), memory)
     return replace(chosen(about), reasons=reasons, demand=seen)
+
+
+def _taught(
+    asked: Question, memory: Memory, problem: PlanningProblem, seen: Mapping[str, Observed]
+) -> Memory:
+    """With what the islands of the window taught; a bound is proven for the times it was made with.
+
+    ``problem``: of the observed demand, with the times of the performance model.
+    """
+    taught = taught_by(asked, problem, seen, memory.taught)
+    bound = memory.bound if taught.used == memory.taught.used else None
+    return replace(memory, taught=taught, bound=bound)
 
 
 def _observed(

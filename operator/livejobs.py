@@ -33,9 +33,8 @@ def live_job(
     kind, now = ask
     question = {
         **_standing(plan, islands_of(content), content),
+        **_remembered(state, now),
         "window": None if kind is Ask.REPAIR else _traffic(plan),
-        "memory": dict(state.memory),
-        "age": max(0.0, now - state.answered) if state.memory else 0.0,
         "solve": kind is Ask.SOLVE,
         "approved": plan.replanning.get("approve"),
         "inputs": plan.inputs_hash,
@@ -46,13 +45,16 @@ def live_job(
     return Job(plan.key, state.asking or "", {"live": question}, limit, urgent=urgent)
 
 
-def plan_job(plan: SeenPlan, content: Mapping[str, Any] | None) -> Job:
+def plan_job(
+    plan: SeenPlan, content: Mapping[str, Any] | None, remembered: tuple[LiveState, float]
+) -> Job:
     """Plan anew, beside what runs: the answer keeps what it can and says in which order.
 
-    ``content`` None: nothing runs.
+    ``content`` None: nothing runs. ``remembered``: until the time [monotonic s]; what islands
+    taught of times is used, and never a reason to plan.
     """
     islands = islands_of(content) if content else {}
-    question = {**_standing(plan, islands, content), "plan": True}
+    question = {**_standing(plan, islands, content), **_remembered(*remembered), "plan": True}
     return Job(plan.key, plan.inputs_hash, {"live": question}, time_limit(plan))
 
 
@@ -78,6 +80,11 @@ def _standing(
         "lost": lost_of(plan, islands),
         "unready": sorted(live.unready(islands)) if live else [],
     }
+
+
+def _remembered(state: LiveState, now: float) -> dict[str, Any]:
+    age = max(0.0, now - state.answered) if state.memory else 0.0
+    return {"memory": dict(state.memory), "age": age}
 
 
 def _traffic(plan: SeenPlan) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from archipelago.operator.livelearnt import Taught, taught_document, taught_from
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.published import plan_of
 from archipelago.planner.replan.choice import MOST_GAIN
@@ -44,6 +45,7 @@ class Memory:
 
     ``rates``: by model, of its ranges and beyond [req/s], of the last window that missed nothing.
     ``proposed``: the content of the pending proposal. ``counted``: the last window is in the state.
+    ``taught``: by running islands, about times; of machines, and so beyond the inputs of a plan.
     """
 
     state: State = field(default_factory=State)
@@ -51,23 +53,30 @@ class Memory:
     bound: Bound | None = None
     proposed: str | None = None
     counted: bool = False
+    taught: Taught = field(default_factory=Taught)
 
 
 def recalled(
     document: Mapping[str, Any], age: float, inputs: str, problem: PlanningProblem
 ) -> Memory:
-    """What is remembered; of other inputs only what was changed when."""
+    """What is remembered; of other inputs only what was changed when, and what times are."""
     try:
         if document.get("version") != VERSION:
             return Memory()
+        taught = remembered_times(document, age)
         acts = tuple(_act(act, age) for act in document["acts"])
         asked = document["asked"]
         state = State(acts=acts, asked=-math.inf if asked is None else -(asked + age))
         if document["inputs"] != inputs:
-            return Memory(state)
-        return _whole(document, age, state, problem)
+            return Memory(state, taught=taught)
+        return replace(_whole(document, age, state, problem), taught=taught)
     except MISREAD:
         return Memory()
+
+
+def remembered_times(document: Mapping[str, Any], age: float) -> Taught:
+    """What is remembered of times alone, for a plan that is made anew."""
+    return taught_from(document.get("calibration") or {}, age)
 
 
 def _whole(
@@ -113,6 +122,7 @@ def remembered(memory: Memory, inputs: str) -> Document:
         "rates": {name: memory.rates[name].tolist() for name in sorted(memory.rates)},
         "bound": None if memory.bound is None else vars(memory.bound),
         "counted": memory.counted,
+        "calibration": taught_document(memory.taught),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from archipelago.operator.conditions import Reason
 from archipelago.operator.failures import failed
 from archipelago.operator.latency import largest_ttft
+from archipelago.operator.livememory import remembered_times
 from archipelago.operator.livequestion import resource_of
 from archipelago.operator.livereply import step_document
 from archipelago.operator.nodenames import to_generic
@@ -46,7 +47,8 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
     """
     spec, problem = resource_of(request["resource"])
     (old, running), nodes = _old(request, problem), request["nodes"]
-    problem = replace(problem, running=running)
+    taught = remembered_times(request.get("memory") or {}, float(request.get("age", 0.0)))
+    problem = taught.corrected(replace(problem, running=running))
     outcome = strategy(problem.solver.strategy).plan(problem)
     if isinstance(outcome, Infeasible):
         return failed(Reason.INFEASIBLE, outcome.message)
@@ -58,7 +60,7 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
     return {
         "planned": {
             "summary": summary(spec, new, largest_ttft(problem, new)),
-            "message": described(new),
+            "message": "; ".join(filter(None, (described(new), taught.said))),
             "seconds": outcome.seconds,
             "content": texts[-1]["content"],
             "steps": texts,

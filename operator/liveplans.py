@@ -16,6 +16,7 @@ from archipelago.operator.question import Job, planned_table
 from archipelago.operator.verdict import Planned
 
 if TYPE_CHECKING:
+    from archipelago.operator.livestate import LiveState
     from archipelago.operator.manifests import Key
     from archipelago.operator.observe import Observation, SeenPlan, SeenTable
     from archipelago.operator.state import Now, State
@@ -46,13 +47,15 @@ class LivePlans:
         self._quick = quick
         self._limit = limit
 
-    async def question(self, plan: SeenPlan, table: SeenTable | None) -> Job:
+    async def question(
+        self, plan: SeenPlan, table: SeenTable | None, remembered: tuple[LiveState, float]
+    ) -> Job:
         """To plan these inputs; of a live plan, beside what runs where something of it does."""
         if not plan.is_live:
             return Job.of(plan)
         stands = table is not None and is_as_written(plan, table)
         content = await self._tables.content(plan, table) if table and stands else None
-        return plan_job(plan, json.loads(content) if content else None)
+        return plan_job(plan, json.loads(content) if content else None, remembered)
 
     async def ask(self, seen: Observation, state: State, kind: Ask, now: Now) -> State:
         """Ask; returns the state that has the question under way.

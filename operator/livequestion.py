@@ -7,13 +7,13 @@ and plans read from equal texts are kept.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.nodenames import to_generic
 from archipelago.operator.unknown import without_unknown
-from archipelago.operator.windowdoc import window_models
+from archipelago.operator.windowdoc import window_islands, window_models
 from archipelago.planner.published import plan_of
 from archipelago.planner.replan.facts import Limits, Mode, RoleSwitch
 from archipelago.planner.replan.observed import bare
@@ -22,6 +22,7 @@ from archipelago.planner.spec import load_resource, to_problem
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from archipelago.operator.islandtimes import IslandTimes
     from archipelago.operator.scraped import Scraped
     from archipelago.planner.plan import Plan
     from archipelago.planner.problem import PlanningProblem
@@ -34,7 +35,10 @@ PERCENT: Final = 100
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """One live question. ``plan`` has the planner's names of nodes. ``age``: of the memory [s]."""
+    """One live question. ``plan`` has the planner's names of nodes. ``age``: of the memory [s].
+
+    ``islands``: by model and value of the island's label, what each took in the window.
+    """
 
     spec: ServingPlanSpec
     problem: PlanningProblem
@@ -51,6 +55,7 @@ class Question:
     seed: int
     limits: Limits
     switch: Mapping[str, RoleSwitch]
+    islands: Mapping[str, Mapping[str, IslandTimes]] = field(default_factory=dict)
 
 
 def question_of(request: Mapping[str, Any]) -> Question:
@@ -84,6 +89,7 @@ def question_of(request: Mapping[str, Any]) -> Question:
         seed=request["seed"],
         limits=limits_of(spec),
         switch={model.name: RoleSwitch(model.engine.role_switch.lower()) for model in spec.models},
+        islands={} if window is None else window_islands(window),
     )
 
 

@@ -78,6 +78,7 @@ def reply_of(answer: Answer) -> Document:
         "wanted": None if decision.wanted is None else _name(decision.wanted),
         "reasons": list(answer.reasons),
         "demand": {name: _demand(seen) for name, seen in answer.demand.items()},
+        "calibration": answer.memory.taught.rows(),
         "memory": remembered(answer.memory, asked.inputs),
     }
 
@@ -208,5 +209,6 @@ def _message(answer: Answer) -> str:
         if r.rung > decision.rung and r.theta > taken.theta
     ]
     said = f"{DONE[decision.rung]}: headroom {figures} on the observed demand"
-    rest = [text for text in (", ".join(others), decision.message) if text]
+    taught = answer.memory.taught.said
+    rest = [text for text in (", ".join(others), decision.message, taught) if text]
     return "; ".join([said, *rest])

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.asking import UnknownSource, series_source
+from archipelago.operator.islandtimes import times_document
 from archipelago.operator.livefacts import Traffic
 from archipelago.operator.manifests import label_value
 from archipelago.operator.metricsreport import metrics_finding, unknown_source
 from archipelago.operator.promql import ModelFacts, PlanFacts
-from archipelago.operator.windowdoc import to_document
-from archipelago.operator.windows import WindowKey
+from archipelago.operator.windowdoc import ISLANDS, to_document
+from archipelago.operator.windows import WindowKey, shared
 from archipelago.planner.problem import Phase
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from archipelago.operator.manifests import Key
     from archipelago.operator.metrics import Metrics
     from archipelago.operator.observe import SeenPlan, SeenTable
+    from archipelago.operator.samples import Scrape
     from archipelago.operator.windows import Windows
 
 WINDOW: Final = 60.0
@@ -41,6 +43,8 @@ PARTS: Final = 4
 TURN: Final = 0.5
 AT_ONCE: Final = 8
 """Plans whose sources are asked at one time."""
+LARGE: Final = 5_000
+"""Samples of a scrape above which it is kept with the help of a thread: 10 ms and more."""
 _SHARE: Final = 0.9
 """Of its length after which a window is over: the clock of a turn is coarse."""
 
@@ -161,24 +165,42 @@ class Observer:
             self._put(key, known, due=self._clock() + seconds / PARTS)
             return
         for model, scrape in scrapes.items():
-            self._windows.add(WindowKey(*key, model), scrape)
+            await self._keep(key, known, WindowKey(*key, model), scrape)
         self._put(key, known, due=self._clock() + seconds / PARTS)
         if self._clock() - known.since >= _SHARE * seconds:
             await self._end_window(key, known, seconds)
+
+    async def _keep(self, key: Key, known: Watching, at: WindowKey, scrape: Scrape) -> None:
+        """Keep a scrape; a large one takes its labels from the last one in a thread.
+
+        The rings themselves are touched on the loop only. Of other islands by now, it is dropped.
+        """
+        if len(scrape.samples) > LARGE:
+            scrape = await asyncio.to_thread(shared, scrape, self._windows.last(at))
+            now = self._watching.get(key)
+            if now is None or not _continues(now, known):
+                return
+            self._windows.keep(at, scrape)
+        else:
+            self._windows.add(at, scrape)
 
     async def _end_window(self, key: Key, known: Watching, seconds: float) -> None:
         source = self._sources.configured(known.source)
         if source is None:
             return
-        counted = {
+        ended = {
             model: await asyncio.to_thread(
-                self._windows.counted, WindowKey(*key, model), seconds, series_source(facts, source)
+                self._windows.ended, WindowKey(*key, model), seconds, series_source(facts, source)
             )
             for model, facts in known.facts.models.items()
         }
+        counted = {model: found.counted for model, found in ended.items()}
         finding = metrics_finding(known.source, counted)
         self._metrics.source_asked(known.source, finding.reason)
-        documents = {model: to_document(found) for model, found in counted.items()}
+        documents = {
+            model: to_document(found.counted) | {ISLANDS: times_document(found.islands)}
+            for model, found in ended.items()
+        }
         now = self._clock()
         traffic = Traffic(now, {"seconds": now - known.since, "models": documents})
         self._put(key, known, traffic=traffic, finding=finding, since=now)

@@ -68,8 +68,10 @@ class Scraped:
     kv_use: float | None = None
 
 
-def scraped(scrapes: Sequence[Scrape], source: Source) -> Scraped:
+def scraped(scrapes: Sequence[Scrape], source: Source, found: Found | None = None) -> Scraped:
     """What one source counted from the first to the last scrape.
+
+    ``found``: the series of the usable scrapes, where they are known.
 
     A scrape that failed in between is a gap and no loss; its fault is in the window only if fewer
     than two are left.
@@ -80,7 +82,7 @@ def scraped(scrapes: Sequence[Scrape], source: Source) -> Scraped:
         return _nothing((*bad, Fault(Reason.TOO_FEW_SCRAPES, "", f"{len(good)} usable")))
     if any(b.at <= a.at for a, b in pairwise(good)):
         return _nothing((Fault(Reason.TIME_WENT_BACK),))
-    found = find(good, source)
+    found = find(good, source) if found is None else found
     silent = missing(found, source)
     if any(fault.reason is Reason.MISSING_SIGNAL for fault in silent):
         return _nothing((*found.faults, *silent))

@@ -6,8 +6,9 @@ JSON has no infinity: a number that is not finite is the text ``inf``, ``-inf`` 
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from archipelago.operator.islandtimes import IslandTimes, times_from
 from archipelago.operator.scraped import Latency, Scraped
 from archipelago.planner.livedemand.buckets import Buckets
 from archipelago.planner.livedemand.faults import Fault, Reason
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Document: TypeAlias = dict[str, Any]
+ISLANDS: Final = "islands"
+"""Key of what each island of a model took, beside what all of them counted; may be absent."""
 
 
 def window_document(models: Mapping[str, Scraped], seconds: float) -> Document:
@@ -30,6 +33,11 @@ def window_document(models: Mapping[str, Scraped], seconds: float) -> Document:
 def window_models(document: Document) -> dict[str, Scraped]:
     """The models of a window's document, by name."""
     return {name: from_document(entry) for name, entry in document["models"].items()}
+
+
+def window_islands(document: Document) -> dict[str, dict[str, IslandTimes]]:
+    """What each island took, by model and value of the island's label."""
+    return {name: times_from(entry.get(ISLANDS, {})) for name, entry in document["models"].items()}
 
 
 def to_document(seen: Scraped) -> Document:

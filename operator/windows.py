@@ -7,8 +7,10 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from archipelago.operator.islandtimes import IslandTimes, island_times
 from archipelago.operator.samples import Sample, Scrape
 from archipelago.operator.scraped import Scraped, scraped
+from archipelago.operator.series import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,13 @@ class WindowKey(NamedTuple):
     model: str
 
 
+class Ended(NamedTuple):
+    """A window of one model that is over."""
+
+    counted: Scraped
+    islands: dict[str, IslandTimes]
+
+
 class Windows:
     """Rings of scrapes."""
 
@@ -38,8 +47,16 @@ class Windows:
 
     def add(self, key: WindowKey, scrape: Scrape) -> None:
         """Keep a scrape."""
-        ring = self._rings.setdefault(key, deque(maxlen=MOST))
-        ring.append((self._clock(), _shared(scrape, ring[-1][1]) if ring else scrape))
+        self.keep(key, shared(scrape, self.last(key)))
+
+    def keep(self, key: WindowKey, scrape: Scrape) -> None:
+        """Keep a scrape that shares its labels with the one before already."""
+        self._rings.setdefault(key, deque(maxlen=MOST)).append((self._clock(), scrape))
+
+    def last(self, key: WindowKey) -> Scrape | None:
+        """The one that was kept last."""
+        ring = self._rings.get(key)
+        return ring[-1][1] if ring else None
 
     def scrapes(self, key: WindowKey, seconds: float) -> tuple[Scrape, ...]:
         """Those of the last so many seconds and the usable one before them, which they begin at.
@@ -59,6 +76,12 @@ class Windows:
         """What was counted in the window that ends now; 1 s of processor time for 1,000 islands."""
         return scraped(self.scrapes(key, seconds), source)
 
+    def ended(self, key: WindowKey, seconds: float, source: Source) -> Ended:
+        """What was counted in the window that ends now, in all and at each of its islands."""
+        scrapes = self.scrapes(key, seconds)
+        found = find([scrape for scrape in scrapes if not scrape.faults], source)
+        return Ended(scraped(scrapes, source, found), island_times(scrapes, source, found))
+
     def forget(self, namespace: str, plan: str) -> None:
         """Drop a plan that is gone, or whose islands or source are others now."""
         for key in [k for k in self._rings if (k.namespace, k.plan) == (namespace, plan)]:
@@ -68,8 +91,10 @@ class Windows:
         return len(self._rings)
 
 
-def _shared(scrape: Scrape, before: Scrape) -> Scrape:
+def shared(scrape: Scrape, before: Scrape | None) -> Scrape:
     """The same scrape with the labels of the one before: all but the values are kept once."""
+    if before is None:
+        return scrape
     known = {sample.labels: sample.labels for sample in before.samples}
     names = {sample.name: sample.name for sample in before.samples}
     return replace(

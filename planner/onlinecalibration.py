@@ -119,9 +119,12 @@ def unfit(seen: Seen) -> Why | None:
 def learnt(state: State, windows: Iterable[Seen], now: float) -> dict[Key, Learnt]:
     """What is known after further windows, which ended ``now`` [s]; what is forgotten goes."""
     known = {key: one for key, one in state.items() if _aged(one, now).weight >= FORGOTTEN}
+    fit: dict[Key, list[Seen]] = {}
     for seen in windows:
         if unfit(seen) is None:
-            known[seen.key] = _with(_aged(known.get(seen.key, Learnt(now)), now), seen)
+            fit.setdefault(seen.key, []).append(seen)
+    for key, found in fit.items():
+        known[key] = _with(_aged(known.get(key, Learnt(now)), now), found)
     return known
 
 
@@ -181,16 +184,16 @@ def _aged(known: Learnt, now: float) -> Learnt:
     )
 
 
-def _with(known: Learnt, seen: Seen) -> Learnt:
-    off = math.log(seen.measured / seen.predicted)
-    x = max(-_OUTLIER, min(_OUTLIER, off))
+def _with(known: Learnt, found: Sequence[Seen]) -> Learnt:
+    off = (math.log(seen.measured / seen.predicted) for seen in found)
+    values = [max(-_OUTLIER, min(_OUTLIER, x)) for x in off]
     return replace(
         known,
-        weight=known.weight + 1,
-        total=known.total + x,
-        square=known.square + x * x,
-        windows=known.windows + 1,
-        islands=known.islands | {seen.island},
+        weight=known.weight + len(values),
+        total=known.total + math.fsum(values),
+        square=known.square + math.fsum(x * x for x in values),
+        windows=known.windows + len(values),
+        islands=known.islands | {seen.island for seen in found},
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.parallelism import Parallelism
     from archipelago.planner.kinds import Kind
     from archipelago.planner.plan import Group, Plan
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.problem import Phase, PlanningProblem
     from archipelago.planner.template import Template
 
 Body: TypeAlias = "tuple[str, str, tuple[tuple[str, int], ...], Parallelism]"
@@ -107,6 +107,14 @@ def stand(
         templates = benchmarked(wanted, problem.calibrations)
     fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
     return Standing(problem, plan, templates, fixed)
+
+
+def shape_of(problem: PlanningProblem, group: Group, phase: Phase | None = None) -> Shape:
+    """What an island of the group is, or would be in another phase."""
+    pools = {pool.name: pool for pool in problem.pools}
+    demand = next(model for model in problem.models if model.name == group.model)
+    sections = tuple((pools[part.pool], part.gpus) for part in group.sections)
+    return Shape(demand, sections, group.domain_class, group.parallelism, phase or group.phase)
 
 
 def _shapes(

@@ -10,11 +10,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from archipelago.operator.islandtimes import island_times, times_document
 from archipelago.operator.samples import from_exposition, together
 from archipelago.operator.scraped import scraped
 from archipelago.operator.series import Source
 from archipelago.operator.signals import adapters
-from archipelago.operator.windowdoc import window_document
+from archipelago.operator.windowdoc import ISLANDS, window_document
 from archipelago.planner.problem import Phase
 from tests.closedloop.inventory import left_of, resolved
 from tests.closedloop.rollout import Rollout, Step
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from archipelago.operator.samples import Scrape
-    from archipelago.operator.scraped import Scraped
     from tests.closedloop.fleet import Fleet
     from tests.closedloop.traffic import Traffic
 
@@ -54,12 +54,14 @@ class Live:
     """The operator, as far as this loop needs one.
 
     ``resource``: the ServingPlan as applied. ``inputs``: hash of what the table was planned for.
+    ``calibrates``: whether it also tells what each island took.
     """
 
     resource: dict[str, Any]
     answer: Callable[[dict[str, Any]], dict[str, Any]]
     seed: int = 0
     inputs: str = "inputs"
+    calibrates: bool = False
     log: list[Told] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     rollout: Rollout = field(init=False)
@@ -97,7 +99,12 @@ class Live:
         scrapes, self._scrapes = self._scrapes, self._scrapes[-1:]
         steady, self._steady = self._steady, not self.rollout.left
         if steady and not self.rollout.left:
-            self._window = window_document(self._seen(fleet, scrapes), fleet.now - scrapes[0].at)
+            sources = _sources(fleet)
+            seen = {model: scraped(scrapes, source) for model, source in sources.items()}
+            self._window = window_document(seen, fleet.now - scrapes[0].at)
+            for model, source in sources.items() if self.calibrates else ():
+                times = times_document(island_times(scrapes, source))
+                self._window["models"][model][ISLANDS] = times
             self._ask(fleet, "window", self._window)
 
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
@@ -106,17 +113,6 @@ class Live:
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:  # noqa: ARG002
         """A node is gone: repair at once, whatever is under way."""
         self._ask(fleet, "nodes", None)
-
-    def _seen(self, fleet: Fleet, scrapes: list[Scrape]) -> dict[str, Scraped]:
-        phases: dict[str, dict[str, Phase]] = {}
-        for group in fleet.content["groups"]:
-            for name in group["members"]:
-                phases.setdefault(group["model"], {})[name] = Phase(group["phase"])
-        adapter = adapters()["vllm"]
-        return {
-            model: scraped(scrapes, Source(adapter, islands, frozenset({model})))
-            for model, islands in phases.items()
-        }
 
     def _ask(
         self, fleet: Fleet, cause: str, window: dict[str, Any] | None, *, solve: bool = False
@@ -169,3 +165,14 @@ class Live:
                 "seed": self.seed,
             }
         }
+
+
+def _sources(fleet: Fleet) -> dict[str, Source]:
+    phases: dict[str, dict[str, Phase]] = {}
+    for group in fleet.content["groups"]:
+        for name in group["members"]:
+            phases.setdefault(group["model"], {})[name] = Phase(group["phase"])
+    adapter = adapters()["vllm"]
+    return {
+        model: Source(adapter, islands, frozenset({model})) for model, islands in phases.items()
+    }

@@ -18,6 +18,7 @@ from archipelago.operator.actions import (
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
 from archipelago.operator.livedecide import PATIENCE, has_waited_enough, may_step
 from archipelago.operator.livefacts import Ask, Live, Mark, Traffic, Until
+from archipelago.operator.livejobs import plan_job
 from archipelago.operator.livestate import LONGEST_RETRY, LiveState, is_news
 from archipelago.operator.manifests import Identity, marked, table_manifest
 from archipelago.operator.observe import Observation, SeenPlan, SeenTable
@@ -433,3 +434,16 @@ def test_a_repaired_table_is_planned_again_after_a_restart_where_its_nodes_are_b
     assert [type(a) for a in back] == [StartPlanning]
 
     assert decide(on_nodes(Live(away=True), Mark.REPAIRED), State(), NOW) == ()
+
+
+def test_a_full_plan_is_told_what_is_remembered_and_keeps_its_name() -> None:
+    """What islands taught of times goes with it; the hash of its inputs is that of the spec."""
+    seen = settled()
+    assert seen.plan is not None
+    told = replace(LiveState(), memory={"calibration": {"used": []}}, answered=NOW.monotonic - 7)
+    job = plan_job(seen.plan, None, (told, NOW.monotonic))
+    assert job.resource["live"]["memory"] == {"calibration": {"used": []}}
+    assert job.resource["live"]["age"] == 7.0
+    assert job.inputs_hash == seen.plan.inputs_hash
+    anew = plan_job(seen.plan, None, (LiveState(), NOW.monotonic))
+    assert (anew.resource["live"]["memory"], anew.resource["live"]["age"]) == ({}, 0.0)

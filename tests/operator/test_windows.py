@@ -11,7 +11,7 @@ from archipelago.operator.samples import Sample, Scrape, failed
 from archipelago.operator.scraped import Scraped
 from archipelago.operator.series import Source
 from archipelago.operator.signals import adapters
-from archipelago.operator.windows import MOST, WindowKey, Windows
+from archipelago.operator.windows import MOST, WindowKey, Windows, shared
 from archipelago.planner.livedemand.faults import EFFECTS, Effect, Fault
 from archipelago.planner.livedemand.faults import Reason as Wrong
 from archipelago.planner.livedemand.window import Flow, Window
@@ -158,3 +158,18 @@ def test_a_source_that_is_not_configured_is_answered_with_those_that_are() -> No
     assert (finding.status, finding.reason) == (Truth.FALSE, Reason.SOURCE_UNKNOWN)
     assert finding.message == "the operator has no metric source x: there are a, b"
     assert "no source is configured" in unknown_source("x", []).message
+
+
+def test_a_window_that_ends_is_counted_in_all_and_by_island() -> None:
+    """From 10 to 70 requests in 60 s, at the one island that there is; two scrapes, one failed."""
+    clock = Clock()
+    windows = Windows(clock)
+    source = Source(adapters()["vllm"], {"a": Phase.DECODE})
+    for clock.now, done in ((0.0, 10.0), (60.0, 70.0)):
+        windows.keep(KEY, shared(scrape(1000 + clock.now, done), windows.last(KEY)))
+    windows.add(KEY, failed(1061, "slow"))
+    found = windows.ended(KEY, 60, source)
+    assert found.counted == windows.counted(KEY, 60, source)
+    assert found.islands["a"].requests == 60
+    assert found.islands["a"].running == 40
+    assert windows.ended(WindowKey("ns", "other", "m"), 60, source).islands == {}
