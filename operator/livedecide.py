@@ -140,8 +140,8 @@ def _observe(plan: SeenPlan, state: State) -> tuple[Action, ...]:
     approved = plan.replanning.get("approve") or ""
     if live.wanted is not None:
         return (AskLive(live.wanted, "the last answer asks for it"),)
-    if traffic is None or traffic.document is None:
-        return ()
+    if traffic is None or traffic.document is None or traffic.began < live.rolled:
+        return ()  # pods that changed took their counters with them
     if approved and approved != live.approved:
         return (AskLive(Ask.WINDOW, "a proposal was approved"),)
     if traffic.at > live.used:

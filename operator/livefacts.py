@@ -80,6 +80,11 @@ class Traffic:
     at: float
     document: Mapping[str, Any] | None
 
+    @property
+    def began(self) -> float:
+        """When it began [monotonic s]."""
+        return self.at - float(self.document["seconds"] if self.document else 0.0)
+
 
 @dataclass(frozen=True)
 class Live:

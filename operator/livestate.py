@@ -27,14 +27,17 @@ class LiveState:
     """Memory of one live plan. Times are monotonic seconds.
 
     ``asking``: name of the question under way, ``inputs``: those of the plan when it was asked,
-    ``mark``: of the table that it may lead to. ``hurt``: the lost islands that a
-    repair was asked for last; where it had no answer to them, only a new plan has.
-    ``about``: hash of the content that the question is about. ``helpless``: of one that stands on
-    lost nodes and of which nothing is left without them.
+    ``mark``: of the table that it may lead to, ``about``: hash of the content that it is about.
+    ``hurt``: the lost islands that a repair was asked for last; where it had no answer to them,
+    only a new plan has. ``helpless``: hash of a content that stands on lost nodes and of which
+    nothing is left without them.
+
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
-    was decided about. ``wanted``: what the last answer asks to be asked. ``stepped``: when the last
-    table was stored. ``decision``: what the status says of the last change. ``approved``: the
-    proposal whose approval was passed on.
+    was decided about. ``wanted``: what the last answer asks to be asked. ``decision``: what the
+    status says of the last change. ``approved``: the proposal whose approval was passed on.
+
+    ``stepped``: when the last table was stored; ``rolling``: whether others come after it;
+    ``rolled``: when the last table of a roll-out was stored.
     """
 
     asking: str | None = None
@@ -49,6 +52,8 @@ class LiveState:
     used: float = -math.inf
     wanted: Ask | None = None
     stepped: float = 0.0
+    rolling: bool = False
+    rolled: float = -math.inf
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     approved: str = ""
     failures: int = 0
@@ -75,6 +80,11 @@ class LiveState:
             wanted=None,
             approved=approved,
         )
+
+    def with_table(self, now: float, *, more: bool) -> LiveState:
+        """A table was stored, one of a roll-out where more come or it came after another."""
+        rolled = now if more or self.rolling else self.rolled
+        return replace(self, stepped=now, rolling=more, rolled=rolled)
 
     def without_question(self) -> LiveState:
         """Nobody waits for an answer any more."""

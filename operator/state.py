@@ -103,7 +103,8 @@ class State:
         kept = verdict.without_content() if isinstance(verdict, Planned) else verdict
         if isinstance(kept, Planned) and kept.mark is Mark.OWED:
             kept = None
-        live = replace(self.live, stepped=now.monotonic)
+        more = isinstance(kept, Planned) and bool(kept.steps)
+        live = self.live.with_table(now.monotonic, more=more)
         return replace(self, verdict=kept, refusal=None, refusals=0, live=live)
 
     @property

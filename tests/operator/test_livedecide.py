@@ -115,6 +115,23 @@ def test_a_window_is_asked_about_once() -> None:
     assert decide(newer, done, NOW) == actions
 
 
+def test_a_window_in_which_pods_changed_is_not_looked_at() -> None:
+    """A roll-out ended at 1,000 s: windows of 60 s count from 1,060 s on."""
+    done = after(settled(), decided("window-1", (DRAINED, "None"), (NEW, "Drain")))
+    done = done.with_table_written(later(-20)).with_next_step(1 << 20).with_table_written(NOW)
+    assert done.live.rolled == NOW.monotonic
+    state = replace(State(), live=done.live)
+
+    assert decide(settled(Live(traffic=window(at=1059.0))), state, later(100)) == ()
+    asked = decide(settled(Live(traffic=window(at=1060.0))), state, later(100))
+    assert [type(a) for a in asked] == [AskLive]
+
+
+def test_other_weights_leave_a_window_as_it_is() -> None:
+    done = after(settled(), decided("window-1", (NEW, "None"))).with_table_written(NOW)
+    assert done.live.rolled < 0
+
+
 def test_a_window_without_anything_in_it_is_not_asked_about() -> None:
     assert decide(settled(Live(traffic=Traffic(7.0, None))), State(), NOW) == ()
 
