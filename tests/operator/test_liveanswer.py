@@ -15,6 +15,7 @@ from archipelago.operator.worker import answer
 from archipelago.perfmodel.traces import Trace, read_trace
 from archipelago.planner.livedemand.faults import Fault, Reason
 from archipelago.planner.plan import MILLION
+from archipelago.planner.table import validate_content
 from tests.operator import live
 from tests.operator.live import ask, like_planned, planned, request, seen, window
 from tests.planner.test_live_demand import AZURE
@@ -447,6 +448,31 @@ def test_an_edit_is_planned_beside_what_runs() -> None:
     assert len(table(found["content"])["models"][0]["routes"]) >= 4
     kept = set(islands(table(content))) & set(islands(table(found["content"])))
     assert len(kept) > len(islands(table(content))) / 2
+
+
+def test_a_price_change_is_planned_with_the_least_change_and_in_waves() -> None:
+    """H100 at three times the price: as cheap as if nothing ran. Every table serves every range."""
+    name = "07-least-cost"
+    question = request(name)["live"] | {"plan": True}
+    question["resource"]["spec"]["pools"][0]["pricePerGPUHour"] = "9.00"
+    found = answer({"live": question})["planned"]
+    fresh = answer(question["resource"])["planned"]
+    assert found["summary"]["costPerHour"] == fresh["summary"]["costPerHour"] == "100.00"
+
+    before, after = (table(text) for text in (planned(name)[1], found["content"]))
+    stood, stands = ({(i["name"], i["phase"]) for i in t["islands"]} for t in (before, after))
+    kept = {name for name, _ in stood & stands}
+    assert len(kept) == 8  # the node that is there; what was rented goes
+    waits = [step["wait"] for step in found["steps"]]
+    assert waits == ["None", "Drain", "Ready", "Drain", "Ready"]
+    for step in found["steps"]:
+        content = table(step["content"])
+        assert validate_content(content) == []
+        busy = {name for name, share in served(content).items() if share}
+        assert {i["phase"] for i in content["islands"] if i["name"] in busy} == {
+            "prefill",
+            "decode",
+        }
 
 
 def test_the_worker_answers_both_kinds_of_questions() -> None:
