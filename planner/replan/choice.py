@@ -87,12 +87,12 @@ def safety(case: Case) -> Choice:
 def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
     """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain.
 
-    Judged by the lower end of what a rung may reach; where even the mean demand does not fit, by
-    the mean: requests are lost already, and an interval that is wide for every rung must not keep
-    it so.
+    While the mean demand fits, other weights alone, judged by the lower end of what they may reach.
+    Where it does not, requests are lost already: then by the mean, since an interval that is wide
+    for every rung must not keep it so.
     """
-    patient = ask or bool(stops)
     over = case.keep.theta < 1
+    patient = ask or bool(stops) or not over
     able = [
         r
         for r in case.ready

@@ -88,7 +88,7 @@ def test_a_window_asks_the_planner_and_takes_its_answer() -> None:
     """Longer prompts overload the table; the second look has the planner's plan as well."""
     problem, plan = planned("h100-16-llama70b")
     observed = demand(problem, plan, 1.1, shift=True)
-    seen, limits = Observation(observed, plan), Limits(flips=0, moved_gpus=16)
+    seen, limits = Observation(observed, plan), Limits(flips=0, moved_gpus=16, confirm=1)
     asked = replan(seen, State(), 0.0, limits, Help(bound=bound_of(observed)))
     assert asked.wanted is Rung.RESHAPE
     published = asked.plan or plan
