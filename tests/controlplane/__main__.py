@@ -54,8 +54,10 @@ def _up(kubeconfig: Path, audit_log: Path | None, manifests: list[Path]) -> None
     """Run a control plane in the foreground until SIGINT or SIGTERM."""
     if kubeconfig.exists() and CONTEXT not in kubeconfig.read_text():
         raise ControlPlaneError(f"{kubeconfig} exists and is not ours; name another file")
-    # Ctrl-C and SIGTERM end it in the same way, at any moment.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Ctrl-C and SIGTERM end it in the same way, at any moment; started by a script with an
+    # ampersand, it would inherit that the first is ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         _run(kubeconfig, audit_log, manifests)
     _say("stopped")
