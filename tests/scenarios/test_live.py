@@ -5,7 +5,6 @@ Figures of whole scenarios stand in docs/live.md.
 """
 
 import os
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,9 +20,8 @@ CPU_SECONDS = 0.6
 """Of the median window, with room for a busy machine; benchmarks/replan.py has the bar."""
 
 
-@cache
 def played(file: Path) -> tuple[Result, Live, dict[str, float]]:
-    """Every scenario once for all tests."""
+    """A scenario, a part of it or whole."""
     try:
         scenario = load(file, float(WHOLE or 1.0))
         bars = scenario.document["tested"]
@@ -36,13 +34,21 @@ def played(file: Path) -> tuple[Result, Live, dict[str, float]]:
     return result, pilot, {**bars, "lost": min(losses, default=0.0)}
 
 
-@pytest.fixture(params=files(), ids=lambda file: file.stem)
-def case(request: pytest.FixtureRequest) -> tuple[Result, Live, dict[str, float]]:
-    found: tuple[Result, Live, dict[str, float]] = played(request.param)
-    return found
+@pytest.mark.parametrize("file", files(), ids=lambda file: file.stem)
+def test_a_scenario_comes_to_what_was_expected(file: Path) -> None:
+    """All of a scenario in one test: it is played once, whichever process gets it."""
+    case = played(file)
+    for holds in (
+        requests_served_beside_full_knowledge_and_no_change,
+        every_question_is_answered,
+        changes_stay_within_what_was_expected,
+        lost_islands_leave_the_table_within_two_seconds,
+        demand_does_not_fall_in_an_overload,
+    ):
+        holds(case)
 
 
-def test_requests_served_beside_full_knowledge_and_no_change(
+def requests_served_beside_full_knowledge_and_no_change(
     case: tuple[Result, Live, dict[str, float]],
 ) -> None:
     result, _, bars = case
@@ -50,14 +56,14 @@ def test_requests_served_beside_full_knowledge_and_no_change(
     assert result.ours.served >= bars.get("gain", 1.0) * result.still.served * 0.99
 
 
-def test_every_question_is_answered(case: tuple[Result, Live, dict[str, float]]) -> None:
+def every_question_is_answered(case: tuple[Result, Live, dict[str, float]]) -> None:
     result, pilot, _ = case
     assert pilot.failures == []
     assert len(pilot.log) > 3
     assert result.cpu_median < CPU_SECONDS
 
 
-def test_changes_stay_within_what_was_expected(
+def changes_stay_within_what_was_expected(
     case: tuple[Result, Live, dict[str, float]],
 ) -> None:
     """Flips and reshapes at most as often as the file says, and pauses between them."""
@@ -70,7 +76,7 @@ def test_changes_stay_within_what_was_expected(
     assert all(b - a >= min(pause, dwell) for a, b in pairwise(flips))
 
 
-def test_lost_islands_leave_the_table_within_two_seconds(
+def lost_islands_leave_the_table_within_two_seconds(
     case: tuple[Result, Live, dict[str, float]],
 ) -> None:
     result, pilot, bars = case
@@ -82,7 +88,7 @@ def test_lost_islands_leave_the_table_within_two_seconds(
     assert 0 <= repairs[0].at - bars["lost"] <= REPAIR_SECONDS
 
 
-def test_demand_does_not_fall_in_an_overload(
+def demand_does_not_fall_in_an_overload(
     case: tuple[Result, Live, dict[str, float]],
 ) -> None:
     """Long prompts that nobody finishes are still there."""
