@@ -229,7 +229,8 @@ class Reconciler:
             self._metrics.write("status")
         self._cache.see_plan(SeenPlan.from_body(body))
         state = self._state(plan.key)
-        self._states[plan.key] = state.with_reserved(action.reserves or state.reserved)
+        told = replace(state, live=state.live.with_told(action.status.last_decision))
+        self._states[plan.key] = told.with_reserved(action.reserves or state.reserved)
 
     async def _store(
         self, plan: SeenPlan, seen: Observation, action: WriteTable | WriteShards

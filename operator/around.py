@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from archipelago.operator.conditions import Finding, Reason, Truth
-from archipelago.operator.livefacts import Live
+from archipelago.operator.livefacts import ALONE, Live
 from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
 from archipelago.operator.verdict import Planned
@@ -79,7 +79,7 @@ class Around:
             pods=self._fleet.island_pods(plan.key),
             traffic=self._watched.traffic(plan.key),
             metrics=self._watched.finding(plan),
-            decision=state.live.decision,
+            decision=state.live.decision if state.live.untold else ALONE,
         )
         if wanted is None:
             return replace(seen, plan=replace(plan, live=live))

@@ -34,7 +34,8 @@ class LiveState:
 
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``decision``: what the
-    status says of the last change. ``approved``: the proposal whose approval was passed on.
+    status says of the last change, ``untold`` until it does. ``approved``: the proposal whose
+    approval was passed on.
 
     ``stepped``: when the last table was stored; ``rolling``: whether others come after it;
     ``rolled``: when the last table of a roll-out was stored.
@@ -55,6 +56,7 @@ class LiveState:
     rolling: bool = False
     rolled: float = -math.inf
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    untold: bool = False
     approved: str = ""
     failures: int = 0
     retry_at: float = 0.0
@@ -86,6 +88,10 @@ class LiveState:
         rolled = now if more or self.rolling else self.rolled
         return replace(self, stepped=now, rolling=more, rolled=rolled)
 
+    def with_told(self, decision: Mapping[str, Any]) -> LiveState:
+        """The status says that. Another operator may say something else afterwards: let it."""
+        return replace(self, untold=False) if dict(decision) == dict(self.decision) else self
+
     def without_question(self) -> LiveState:
         """Nobody waits for an answer any more."""
         return replace(self, asking=None)
@@ -103,13 +109,15 @@ class LiveState:
         now: float,
     ) -> LiveState:
         """The question was answered; ``decision`` empty: nothing that the status should say."""
+        news = is_news(decision, self.decision)
         return replace(
             self,
             asking=None,
             memory=memory,
             answered=now,
             wanted=wanted,
-            decision=decision if is_news(decision, self.decision) else self.decision,
+            decision=decision if news else self.decision,
+            untold=news or self.untold,
             failures=0,
             retry_at=0.0,
         )

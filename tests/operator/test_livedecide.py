@@ -380,6 +380,14 @@ def test_people_are_told_of_each_change_in_its_own_words(
     assert [event.reason for event in events] == [reason]
 
 
+def test_what_was_told_is_not_insisted_on() -> None:
+    """Two operators that both decided would else write over each other for ever."""
+    state = after(settled(), decided("window-1"))
+    assert state.live.untold
+    assert state.live.with_told({"rung": "Reroute"}).untold
+    assert not state.live.with_told(state.live.decision).untold
+
+
 def test_figures_of_every_window_are_no_news() -> None:
     short = {"rung": "Keep", "trigger": "None", "message": "81 % fit"}
     assert is_news(short, {"rung": "Flip", "trigger": "Gain"})
