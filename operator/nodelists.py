@@ -1,7 +1,8 @@
-"""Full lists of nodes and of pods: at the start, with every resync, and for labels not kept yet.
+"""Full lists of nodes and of pods: at the start, with every resync, after a gap in their watches.
 
-They go to the fleet and not to the cache. A right that is missing fails nothing here: the rest of
-the operator goes on, and ``rights`` says what is missing.
+Nodes are listed too for labels that were not kept. Lists go to the fleet and not to the cache. A
+right that is missing fails nothing here: the rest of the operator goes on, and ``rights`` says
+what is missing.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ class NodeLists:
         self._outages = Outages()
         self._one_at_a_time = asyncio.Lock()
         self._wanted = asyncio.Event()
+        self._pods_too = False
+
+    def missed(self) -> None:
+        """A watch of pods or nodes began anew: nobody told what went meanwhile."""
+        self._pods_too = True
+        self._wanted.set()
 
     def soon(self) -> None:
         """List the nodes: labels are asked for that were not kept, or they may be listed now."""
@@ -68,14 +75,16 @@ class NodeLists:
         await self._nodes()
 
     async def run(self) -> None:
-        """List the nodes where that was asked for, until cancelled."""
+        """List the nodes where that was asked for, and the pods, until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            pods_too, self._pods_too = self._pods_too, False
             try:
-                await self._nodes()
+                await (self.once() if pods_too else self._nodes())
             except ClusterError as error:
                 self._outages.failed("the list of nodes", str(error))
+                self._pods_too |= pods_too
                 self._wanted.set()
                 await asyncio.sleep(PAUSE)
             else:

@@ -68,7 +68,10 @@ class Kind(Generic[S]):
 
 
 class Resync:
-    """Lists everything, then has every plan looked at. ``others``: lists what is not cached."""
+    """Lists everything, then has every plan looked at.
+
+    ``others``: lists what is not cached; not after a gap, which is one of plans or tables.
+    """
 
     def __init__(
         self,
@@ -101,10 +104,10 @@ class Resync:
         self._wanted = asyncio.Event()
 
     def soon(self) -> None:
-        """Something may have been missed: list everything, even if the period is not over."""
+        """A plan or a table may have been missed: list them, even if the period is not over."""
         self._wanted.set()
 
-    async def once(self) -> None:
+    async def once(self, *, others: bool = True) -> None:
         """List everything once.
 
         Raises:
@@ -114,18 +117,18 @@ class Resync:
         for namespace in self._namespaces:
             gone += await self._plans.list(namespace)
             await self._tables.list(namespace)
-        if self._others is not None:
+        if self._others is not None and others:
             await self._others()
         for key in (*gone, *self._cache.plans.keys()):
             self._look_again(key)
 
-    async def until_done(self) -> None:
+    async def until_done(self, *, others: bool = True) -> None:
         """List everything, trying until it succeeds."""
         backoff, failures = Backoff(self._random, longest=10.0), 0
         while True:
             await self._installed()
             try:
-                await self.once()
+                await self.once(others=others)
             except ClusterError as error:
                 failures += 1
                 self._outages.failed("the full list", str(error))
@@ -141,6 +144,7 @@ class Resync:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, whole - PAUSE)):
                     await self._wanted.wait()
+            gap = self._wanted.is_set()
             self._wanted.clear()
-            await self.until_done()
+            await self.until_done(others=not gap)
             done()

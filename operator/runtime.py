@@ -137,7 +137,7 @@ class Operator:
             loop,
             self._fleet,
             on_refusal=self._rights.doubt,
-            on_gap=self._resync.soon,
+            on_gap=self._may_have_missed,
         )
         self._watch = watch = Watch(
             feed,
@@ -195,6 +195,13 @@ class Operator:
         """The plans first: of nodes those labels are kept that some plan asks for."""
         self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
         await self._lists.once()
+
+    def _may_have_missed(self, kind: str) -> None:
+        """A watch began anew: what it watches is listed, and nothing else."""
+        if kind in INVENTORY:
+            self._lists.missed()
+        else:
+            self._resync.soon()
 
     def _list_nodes(self) -> None:
         if self._looks:

@@ -112,7 +112,7 @@ class Feed:
         fleet: Fleet,
         *,
         on_refusal: Callable[[], None],
-        on_gap: Callable[[], None],
+        on_gap: Callable[[str], None],
     ) -> None:
         self._cache = cache
         self._look_again = look_again
@@ -190,9 +190,9 @@ class Feed:
             self._pace.denied()
         self._loop.call_soon_threadsafe(self._on_refusal)
 
-    def _may_have_missed(self) -> None:
+    def _may_have_missed(self, kind: str) -> None:
         """Kopf has listed a kind, or reached the API server again: nobody told what went."""
-        self._loop.call_soon_threadsafe(self._on_gap)
+        self._loop.call_soon_threadsafe(self._on_gap, kind)
 
     def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
         self._loop.call_soon_threadsafe(self._take, take, facts)
@@ -318,7 +318,7 @@ def kopf_identity() -> Any:  # noqa: ANN401  # kopf's own type
 
 
 def _trace(
-    streams: Streams, on_refusal: Callable[[int], None], on_gap: Callable[[], None]
+    streams: Streams, on_refusal: Callable[[int], None], on_gap: Callable[[str], None]
 ) -> aiohttp.TraceConfig:
     trace = aiohttp.TraceConfig()
 
@@ -334,7 +334,7 @@ def _trace(
         if kind and status < 400:  # noqa: PLR2004  # client and server errors
             # Later pages of a list are of the version of its first.
             if streams.answered(kind) or not {"watch", "continue"} & params.url.query.keys():
-                on_gap()
+                on_gap(kind)
         elif kind:
             streams.failed(kind, f"{status} {params.response.reason}")
 

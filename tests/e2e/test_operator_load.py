@@ -33,7 +33,7 @@ def test_many_plans_idle_plans_hostile_plans_and_changes(
     assert first.all_ready - first.planning / 2 <= 60
     assert first.p99 <= 5 * first.p50
     assert rest.writes == 0
-    assert rest.requests_per_second <= 2  # plans, tables, nodes and pods are watched
+    assert rest.requests_per_second <= 1
     assert attacked.longest <= LIMIT
     assert attacked.beside <= 2 * attacked.alone + 2  # seconds for a machine that is shared
     assert len(probe.samples) > 10

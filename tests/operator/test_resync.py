@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from archipelago.operator import resync
+from archipelago.operator import nodelists, resync
 from archipelago.operator.cache import Cache
+from archipelago.operator.errors import Retryable
+from archipelago.operator.fleet import Fleet
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.watch import Streams
 
@@ -73,3 +75,76 @@ def test_a_stream_says_when_it_works_again() -> None:
     assert not streams.answered("configmaps")
     assert streams.answered("servingplans")
     assert not streams.answered("servingplans")
+
+
+class Listed(Empty):
+    """Also with no node and no pod; ``asked``: what was listed, in order; ``down``: failing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.down = False
+
+    async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
+        yield self._page("nodes")
+
+    async def pods(self, _namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        yield self._page("pods")
+
+    def _page(self, kind: str) -> Mapping[str, Any]:
+        self.asked.append(kind)
+        if self.down:
+            raise Retryable("down")
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+
+def nobody(*_news: object) -> None:
+    """Who hears of nodes here."""
+
+
+async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodelists, "PAUSE", PAUSE)
+    cluster = Listed()
+    fleet = Fleet({}, nobody, nobody, nobody, time.monotonic)
+    lists = nodelists.NodeLists(cluster, fleet, (), lambda: True)
+    task = asyncio.create_task(lists.run())
+
+    lists.soon()
+    await asyncio.sleep(PAUSE / 2)
+    assert cluster.asked == ["nodes"]
+
+    cluster.down = True
+    lists.missed()
+    await asyncio.sleep(PAUSE / 2)
+    cluster.down = False
+    await asyncio.sleep(PAUSE)
+    assert cluster.asked == ["nodes", "pods", "pods", "nodes"]  # failed once, not forgotten
+    task.cancel()
+
+
+async def test_after_a_gap_of_plans_nothing_else_is_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resync, "PAUSE", PAUSE)
+    cluster, others = Empty(), []
+
+    async def more() -> None:
+        others.append(len(cluster.lists))
+
+    again = resync.Resync(
+        cluster,  # type: ignore[arg-type]  # of which only the lists are asked
+        Cache(),
+        (),
+        look_again=lambda _key: None,
+        random=Random(1),  # noqa: S311
+        installed=installed,
+        others=more,
+    )
+    await again.until_done()
+    task = asyncio.create_task(again.every(HOUR, lambda: None))
+    again.soon()
+    await asyncio.sleep(3 * PAUSE)
+    assert (len(cluster.lists), others) == (2, [1])
+    task.cancel()
