@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -229,10 +228,8 @@ def children(operator: Operator) -> set[int]:
 
 
 def seconds_until(condition: Any, within: float) -> float:  # noqa: ANN401  # a callable
-    """How long it takes until the condition is true."""
-    started = time.monotonic()
-    eventually(condition, within)
-    return time.monotonic() - started
+    """How long it takes until the condition is true [s], by a `Stopwatch`."""
+    return eventually(condition, within)
 
 
 def refused(cluster: Cluster) -> float:
