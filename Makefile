@@ -43,6 +43,9 @@ setup: $(READY) ## create .venv, pinned by constraints.txt; get the test control
 	$(PY) -m tests.controlplane ensure
 	@helm version >/dev/null 2>&1 || $(PY) -m tests.controlplane ensure helm || \
 	  echo "no helm: tests of the chart will be skipped"
+	@{ kwok --version && kube-scheduler --version; } >/dev/null 2>&1 || \
+	  $(PY) -m tests.controlplane ensure kwok kube-scheduler || \
+	  echo "no KWOK: tests on nodes that report and run pods will be skipped"
 	@(cd tests/deploy/definitions && GOWORK=off go mod download) >/dev/null 2>&1 || \
 	  echo "no definitions of prometheus-operator: tests of the monitors will be skipped"
 	@$(PY) -m tests.prometheus ensure || echo "no Prometheus: tests that need one will be skipped"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.controlplane.errors import CannotObtain
-from tests.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, Binary
+from tests.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, KWOK, Binary
 
 MODULES = Path(__file__).parent / "build"
 SAY_EVERY_SECONDS = 10.0
-VERSIONS = {"etcd": ETCD, "helm": HELM, "kubernetes": KUBERNETES}
+VERSIONS = {"etcd": ETCD, "helm": HELM, "kubernetes": KUBERNETES, "kwok": KWOK}
 # Kubernetes learns its version from the linker; clients print it and compare it with theirs.
 STAMPED = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
@@ -80,6 +80,7 @@ def _linker_flags() -> str:
     }
     stamps = [f"-X {p}.{key}={value}" for p in STAMPED for key, value in values.items()]
     stamps.append(f"-X helm.sh/helm/v3/internal/version.version={HELM}")
+    stamps.append(f"-X sigs.k8s.io/kwok/pkg/consts.Version={KWOK}")
     return " ".join(["-s", "-w", *stamps])
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import binaries, envtest, gobuild
+from tests.controlplane import binaries, envtest, gobuild, kwok
 from tests.controlplane.errors import BinariesMissing, CannotObtain
 from tests.controlplane.versions import KUBERNETES, NEEDED, target
 
@@ -64,6 +64,21 @@ def test_a_missing_program_is_named_with_the_command_that_gets_it(cache: Path) -
     program(cache / "etcd")
     with pytest.raises(BinariesMissing, match=r"no kube-apiserver, .* tests.controlplane ensure"):
         binaries.locate(NEEDED)
+
+
+def test_what_plays_kubelet_is_found_on_the_path_first_and_named_where_it_is_missing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "path"
+    path.mkdir()
+    monkeypatch.setenv("PATH", str(path))
+    program(cache / "kwok")
+    program(path / "kwok")
+    with pytest.raises(BinariesMissing, match=r"no kube-scheduler on .* ensure kube-scheduler$"):
+        kwok.programs()
+    program(cache / "kube-scheduler")
+    found = {"kwok": path / "kwok", "kube-scheduler": cache / "kube-scheduler"}
+    assert kwok.programs() == found
 
 
 def test_ensure_leaves_what_is_there_alone(cache: Path) -> None:

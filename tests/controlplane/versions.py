@@ -8,6 +8,8 @@ ETCD = "v3.7.3"
 # Renders and installs the chart in tests; what another 3.x in the cache or on the PATH makes of it
 # is the same, so the cache's folder is not named after it.
 HELM = "v3.22.0"
+# Plays kubelet for nodes that the tests write; made with the client of Kubernetes 1.36.
+KWOK = "v0.8.0"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ BINARIES = {
         Binary("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
         Binary("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
         Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
+        Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     )
 }
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
