@@ -1,6 +1,7 @@
-"""Node objects by the thousand, as kubelets write them: no kubelet and no KWOK is needed for that.
+"""Node objects by the thousand, as kubelets write them.
 
-The operator reads objects and never asks a kubelet, so a node is what its object says. Requests go
+The operator reads objects and never asks a kubelet, so a node is what its object says. Those with
+the label of tests/controlplane/kwok.py have a kubelet of their own while KWOK runs. Requests go
 over connections that stay open: a new one costs more than the request.
 """
 
