@@ -55,7 +55,7 @@ def kubelets(plane: ControlPlane, lease_seconds: int = LEASE_SECONDS) -> Iterato
     account = f"--kubeconfig={plane.kubeconfig}"
     alone = (account, "--leader-elect=false", "--secure-port=0")
     ours = ",".join(f"{label}={value}" for label, value in LABEL.items())
-    with closing(Processes.open(plane.directory)) as processes:
+    with closing(Processes.open(plane.directory.parent)) as processes:
         processes.start(
             "kwok",
             found["kwok"],
