@@ -105,11 +105,11 @@ def test_kubelets_report_and_nobody_plans_until_a_node_is_gone_or_silent(
     names = nodes.names(COUNT)
     begin(nodes, names[:PLANNED], **SERVING)
     begin(nodes, names[PLANNED:], **({"reports-every": "60s"} if MANY else {}))
-    plans.apply("chat", found({**nodes.labels, **SERVING}))
     started = time.monotonic()
     with running(prepared) as operator:
         eventually(lambda: state(operator, "usable") >= COUNT, within=60)
         report(f"{COUNT} nodes of KWOK synced after the start", time.monotonic() - started)
+        plans.apply("chat", found({**nodes.labels, **SERVING}))
         plans.wait_ready("chat")
         assert placed(plans, "chat") == {*names[:PLANNED]}
         if MANY:
@@ -217,6 +217,7 @@ def test_the_loop_closes_with_kubectl_apply(
 ) -> None:
     """Plan, render, apply; edit: away, change, and onto no sooner than the new pods are ready."""
     begin(nodes, nodes.names(4))
+    eventually(lambda: state(operator, "usable") == 4)
     plans.apply("chat", answers(nodes, 211))
     plans.wait_ready("chat", within=60)
     first = plans.table("chat")
