@@ -15,7 +15,8 @@ from archipelago.operator.livefacts import ALONE, Mark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from archipelago.operator.livefacts import Ask
+    from archipelago.operator.conditions import Finding
+    from archipelago.operator.livefacts import Ask, Live, Lying
 
 FIRST_RETRY: Final = 5.0
 LONGEST_RETRY: Final = 300.0
@@ -34,11 +35,15 @@ class LiveState:
 
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``decision``: what the
-    status says of the last change, ``untold`` until it does. ``approved``: the proposal whose
-    approval was passed on.
+    status says of the last change, ``untold`` until it does, ``said``: findings that it said.
+    ``approved``: the proposal whose approval was passed on.
 
     ``stepped``: when the last table was stored; ``rolling``: whether others come after it;
     ``rolled``: when the last table of a roll-out was stored.
+
+    ``over``: hash of the stored content that was asked about or planned beside, empty where there
+    was none; None: nobody asked, or it does not matter. ``tried``: the sequence that was last
+    written, with whatever success. ``lying``: what is stored; None: nobody has looked.
     """
 
     asking: str | None = None
@@ -57,9 +62,13 @@ class LiveState:
     rolled: float = -math.inf
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     untold: bool = False
+    said: frozenset[Finding] = frozenset()
     approved: str = ""
     failures: int = 0
     retry_at: float = 0.0
+    over: str | None = None
+    tried: int = 0
+    lying: Lying | None = None
 
     def with_question(
         self,
@@ -88,9 +97,12 @@ class LiveState:
         rolled = now if more or self.rolling else self.rolled
         return replace(self, stepped=now, rolling=more, rolled=rolled)
 
-    def with_told(self, decision: Mapping[str, Any]) -> LiveState:
+    def with_told(self, decision: Mapping[str, Any], live: Live | None = None) -> LiveState:
         """The status says that. Another operator may say something else afterwards: let it."""
-        return replace(self, untold=False) if dict(decision) == dict(self.decision) else self
+        found = () if live is None else (live.inventory, live.metrics)
+        said = frozenset(finding for finding in found if finding is not None)
+        told = dict(decision) == dict(self.decision)
+        return replace(self, said=said, untold=self.untold and not told)
 
     def without_question(self) -> LiveState:
         """Nobody waits for an answer any more."""

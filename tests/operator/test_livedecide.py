@@ -60,7 +60,7 @@ def stored(
 ) -> SeenTable:
     identity = Identity(seen.uid, seen.generation, sequence)
     return SeenTable.from_body(
-        as_stored(marked(table_manifest(seen, None, identity, text, T0), mark))
+        as_stored(marked(table_manifest(seen, None, identity, text, T0), mark, seen.spec_hash))
     )
 
 
