@@ -24,6 +24,7 @@ pytestmark = pytest.mark.cluster
 
 STEPS = ["rolling", "rolling", "planned"]
 """How the tables of the edit are marked, one after the other."""
+LIVE = "archipelago.dev/live"
 SETTINGS = {"ARCHIPELAGO_PLANNERS": "1", "ARCHIPELAGO_RESYNC_SECONDS": "86400"}
 
 
@@ -41,15 +42,22 @@ def other(bench: Bench) -> Iterator[Operator]:
         yield running
 
 
-def rolled_out(found: Ground) -> list[str]:
-    """Marks of the tables of the edit, in the order of storage; fails where one comes again."""
+def edited(found: Ground) -> list[dict[str, str]]:
+    """Annotations of the tables of the edit, in the order of storage."""
     tables = found.bench.history.of(found.plan).ordered(TABLE)
-    edited = [v for v in tables if v.table and v.table["identity"]["generation"] == 2]
-    notes = [version.body["metadata"]["annotations"] for version in edited]
+    mine = [v for v in tables if v.table and v.table["identity"]["generation"] == 2]
+    return [version.body["metadata"]["annotations"] for version in mine]
+
+
+def rolled_out(found: Ground) -> list[str]:
+    """Marks of the tables of the edit up to the whole one; fails where one comes again."""
+    found.until(lambda: "planned" in [n[LIVE] for n in edited(found)], 90, "rolled out")
+    found.settled(found.names, generation=2)
+    notes = edited(found)
     contents = [note["archipelago.dev/content-hash"] for note in notes]
     steps = [content for content, _ in groupby(contents)]
     assert len(steps) == len(set(steps)), f"a step was stored over a later one: {contents}"
-    return [note["archipelago.dev/live"] for note in notes]
+    return [note[LIVE] for note in notes]
 
 
 def judge(found: Ground, retries: int = 0) -> None:
@@ -62,7 +70,6 @@ def test_two_operators_roll_out_one_edit(bench: Bench, other: Operator) -> None:
     with ground(bench, "edited") as found:
         found.begin()
         bench.user.edit(found.plan, SHORTER)
-        found.settled(found.names, generation=2)
         assert rolled_out(found) == STEPS
         judge(found)
 
@@ -77,8 +84,7 @@ def test_whose_write_comes_late_goes_on_from_what_is_stored(
         found.begin()
         with bench.proxy.rule(Rule(tables_of(found.plan), delay(seconds), times=None)):
             bench.user.edit(found.plan, SHORTER)
-            found.settled(found.names, generation=2)
-        assert rolled_out(found) == STEPS
+            assert rolled_out(found) == STEPS
         judge(found)
 
 
@@ -92,7 +98,6 @@ def test_the_other_one_finishes_the_roll_out(bench: Bench, other: Operator, dies
         dead = bench.operator if dies == "one" else other
         dead.end(signal.SIGKILL)
         try:
-            found.settled(found.names, generation=2)
             assert rolled_out(found) == STEPS
         finally:
             bench.history.processes += 1
