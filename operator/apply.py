@@ -231,7 +231,7 @@ class Reconciler:
             self._metrics.write("status")
         self._cache.see_plan(SeenPlan.from_body(body))
         state = self._state(plan.key)
-        told = replace(state, live=state.live.with_told(action.status.last_decision, plan.live))
+        told = replace(state, live=state.live.with_told(action.status, plan.live))
         self._states[plan.key] = told.with_reserved(action.reserves or state.reserved)
 
     async def _store(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from archipelago.operator.conditions import Finding
     from archipelago.operator.livefacts import Ask, Live, Lying
+    from archipelago.operator.status import Status
 
 FIRST_RETRY: Final = 5.0
 LONGEST_RETRY: Final = 300.0
@@ -97,12 +98,15 @@ class LiveState:
         rolled = now if more or self.rolling else self.rolled
         return replace(self, stepped=now, rolling=more, rolled=rolled)
 
-    def with_told(self, decision: Mapping[str, Any], live: Live | None = None) -> LiveState:
-        """The status says that. Another operator may say something else afterwards: let it."""
+    def with_told(self, status: Status, live: Live | None) -> LiveState:
+        """That is said. Another operator may say something else afterwards: let it.
+
+        ``live``: what was known then; what another operator had the word about stays as it was.
+        """
         found = () if live is None else (live.inventory, live.metrics)
-        said = frozenset(finding for finding in found if finding is not None)
-        told = dict(decision) == dict(self.decision)
-        return replace(self, said=said, untold=self.untold and not told)
+        said = (f for f in found if f and (f in self.said or _says(status, f)))
+        told = dict(status.last_decision) == dict(self.decision)
+        return replace(self, said=frozenset(said), untold=self.untold and not told)
 
     def without_question(self) -> LiveState:
         """Nobody waits for an answer any more."""
@@ -133,6 +137,10 @@ class LiveState:
             failures=0,
             retry_at=0.0,
         )
+
+
+def _says(status: Status, finding: Finding) -> bool:
+    return any(condition.says(finding) for condition in status.conditions)
 
 
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
