@@ -148,6 +148,21 @@ def is_whole_again(plan: SeenPlan, table: SeenTable) -> bool:
     return repaired and plan.live is not None and not plan.live.away
 
 
+def mark_of(plan: SeenPlan, verdict: Planned) -> str:
+    """How the verdict's table came to be, as it is written beside it; empty of static plans."""
+    if not plan.is_live:
+        return ""
+    rolling = verdict.steps and verdict.mark is not Mark.OWED
+    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
+
+
+def is_written_of(plan: SeenPlan, verdict: Planned, table: SeenTable) -> bool:
+    """Whether the stored table is the verdict's, its mark too where that is still to be written."""
+    if table.content_hash != verdict.content_hash:
+        return False
+    return not plan.is_live or verdict.content is None or table.mark == mark_of(plan, verdict)
+
+
 def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:
     """Whether it is this plan's, and as we wrote it."""
     return table.belongs_to(plan) and table.is_untouched() and not table.deleting

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.livedecide import PATIENCE, drain, is_as_written
+from archipelago.operator.livedecide import PATIENCE, drain, is_as_written, is_written_of
 from archipelago.operator.livefacts import Lying, Mark
 from archipelago.operator.nodenews import EVERY
 from archipelago.operator.question import next_table
@@ -72,13 +72,13 @@ def _may_be_left(plan: SeenPlan, table: SeenTable, live: LiveState) -> bool:
 
 def _seen(table: SeenTable, live: LiveState, at: float) -> LiveState:
     """With the stored table as it was first seen."""
-    known, sequence = live.lying, table.identity.sequence if table.identity else 0
-    if known is not None and (known.sequence, known.content) == (sequence, table.content_hash):
+    known, sequence = live.lying or Lying(), table.identity.sequence if table.identity else 0
+    if live.lying and (known.sequence, known.content) == (sequence, table.content_hash):
         return live
-    theirs = known is not None and sequence != live.tried
-    same_spec = known is not None and known.spec is not None and known.spec == table.spec_hash
-    other_nodes = same_spec and known is not None and known.inputs != table.inputs_hash
-    paced = known.replanned if known is not None and same_spec else NEVER
+    theirs = live.lying is not None and sequence != live.tried
+    same_spec = known.spec is not None and known.spec == table.spec_hash
+    same_inputs = known.inputs == table.inputs_hash
+    by_them = theirs and same_spec and not same_inputs
     lying = Lying(
         sequence,
         table.content_hash,
@@ -87,10 +87,10 @@ def _seen(table: SeenTable, live: LiveState, at: float) -> LiveState:
         table.mark,
         theirs=theirs,
         since=at,
-        begun=known.begun if known is not None and known.inputs == table.inputs_hash else at,
-        replanned=at if theirs and other_nodes else paced,
+        begun=known.begun if same_inputs else at,
+        replanned=at if by_them else known.replanned if same_spec else NEVER,
     )
-    rolled = theirs and Mark.ROLLING in (table.mark, known.mark if known else None)
+    rolled = theirs and Mark.ROLLING in (table.mark, known.mark)
     return replace(live, lying=lying, rolled=at if rolled else live.rolled)
 
 
@@ -99,14 +99,16 @@ def _gone_on(plan: SeenPlan, table: SeenTable, state: State, now: Now, limit: in
     verdict = state.verdict
     if not isinstance(verdict, Planned) or not (verdict.content is not None or verdict.steps):
         return state
-    tables = (verdict.content_hash, *(step.content_hash for step in verdict.steps))
-    at_hand = table.inputs_hash == verdict.inputs_hash and table.stands_for(plan)
-    if at_hand and table.content_hash in tables:
-        return _at(tables.index(table.content_hash), verdict, state, now, limit)
+    steps = [step.content_hash for step in verdict.steps]
+    if table.inputs_hash == verdict.inputs_hash and table.stands_for(plan):
+        if is_written_of(plan, verdict, table):
+            return _at(0, verdict, state, now, limit)
+        if table.content_hash in steps:
+            return _at(steps.index(table.content_hash) + 1, verdict, state, now, limit)
     to_come = verdict.content is not None
     if to_come and verdict.base in (None, table.content_hash):
         return state
-    return replace(state, verdict=None, live=replace(state.live, hurt=frozenset()))
+    return replace(state, verdict=None, live=replace(state.live, hurt=frozenset(), untold=False))
 
 
 def _at(index: int, verdict: Planned, state: State, now: Now, limit: int) -> State:
@@ -116,6 +118,8 @@ def _at(index: int, verdict: Planned, state: State, now: Now, limit: int) -> Sta
     for _ in range(index):
         verdict = next_table(verdict, limit)
     theirs = state.live.lying is not None and state.live.lying.theirs
-    verdict = replace(verdict, taken=theirs)
-    when = replace(now, monotonic=now.monotonic + LAG) if theirs else now
-    return replace(state, verdict=verdict).with_table_written(when)
+    if not theirs:
+        return replace(state, verdict=verdict).with_table_written(now)
+    live = replace(state.live, untold=False)  # who stored it tells people
+    state = replace(state, verdict=replace(verdict, taken=True), live=live)
+    return state.with_table_written(replace(now, monotonic=now.monotonic + LAG))

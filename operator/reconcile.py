@@ -35,11 +35,12 @@ from archipelago.operator.livedecide import (
     ends_first,
     is_unfinished,
     is_whole_again,
+    is_written_of,
     live_actions,
+    mark_of,
     may_take,
     spoilt_meanwhile,
 )
-from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
 from archipelago.operator.state import STRIKES, Now, State
@@ -174,7 +175,7 @@ def _unless_stored(
     plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
 ) -> tuple[Action, ...]:
     table = seen.table
-    if table is not None and table.answers(plan) and table.content_hash == verdict.content_hash:
+    if table is not None and table.answers(plan) and is_written_of(plan, verdict, table):
         return _stored(plan, seen, table, verdict, (state, now))
     if len(verdict.pieces) > MOST_SHARDS:
         return _give_up(plan, table, verdict, _too_large(verdict), now)
@@ -224,7 +225,7 @@ def _store(
     if missing:
         return (WriteShards(content, missing, state.reserved, "the pointer will name them"),)
     identity, pieces = Identity(plan.uid, plan.generation, state.reserved), verdict.pieces
-    mark = _mark(plan, verdict)
+    mark = mark_of(plan, verdict)
     if table is None:
         return (WriteTable(identity, content, "there is no table", pieces, mark),)
     why = "the table answers other inputs or was changed"
@@ -233,13 +234,6 @@ def _store(
         return (write,)
     restored = f"ConfigMap {table.key.name} was changed by someone else and is restored"
     return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, restored))
-
-
-def _mark(plan: SeenPlan, verdict: Planned) -> str:
-    if not plan.is_live:
-        return ""
-    rolling = verdict.steps and verdict.mark is not Mark.OWED
-    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
 
 
 def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:

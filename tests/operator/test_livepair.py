@@ -121,10 +121,11 @@ def test_a_write_whose_answer_was_lost_is_ours_all_the_same() -> None:
 
 def test_over_another_table_the_answer_is_dropped_and_losses_are_asked_about_again() -> None:
     seen, state = before()
-    state = replace(state, live=replace(state.live, hurt=frozenset({"a"})))
+    state = replace(state, live=replace(state.live, hurt=frozenset({"a"}), untold=True))
     there = observation(seen, stored(seen, STRANGE, Mark.ROLLING, 7))
     dropped = abreast(there, state, NOW, LIMIT)
     assert (dropped.verdict, dropped.live.hurt) == (None, frozenset())
+    assert not dropped.live.untold  # what was decided did not come to be
 
 
 def test_the_rest_of_a_roll_out_is_dropped_once_another_table_lies_there() -> None:
@@ -257,6 +258,27 @@ class Stored(Tables):
 
     async def content(self, plan: SeenPlan, table: SeenTable) -> str:  # noqa: ARG002
         return OLD
+
+
+def test_a_plan_that_leaves_a_repaired_table_as_it_is_makes_it_whole() -> None:
+    """The content is the same and the mark is not: else it would be planned again for ever."""
+    seen = seen_plan()
+    table = stored(seen, OLD, Mark.REPAIRED, 7)
+    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    said = {"summary": {}, "message": "", "seconds": 0.1, "content": OLD}
+    verdict = verdict_of(seen.inputs_hash, {"planned": said})
+    assert isinstance(verdict, Planned)
+    state = state.with_planning(seen.inputs_hash, table.content_hash).with_verdict(verdict, NOW)
+    promised = replace(seen, status=told(seen, table).status, live=Live())
+
+    here = observation(promised, table)
+    assert abreast(here, state, NOW, LIMIT) == state
+    writes = [a for a in decide(here, state.with_reserved(8), NOW) if isinstance(a, WriteTable)]
+    assert [write.mark for write in writes] == [Mark.PLANNED]
+    whole = observation(promised, stored(seen, OLD, Mark.PLANNED, 8))
+    done = abreast(whole, state, NOW, LIMIT).verdict
+    assert isinstance(done, Planned)
+    assert done.content is None
 
 
 def test_a_table_that_was_taken_is_repaired_as_any_other() -> None:
