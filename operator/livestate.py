@@ -42,9 +42,10 @@ class LiveState:
     ``stepped``: when the last table was stored; ``rolling``: whether others come after it;
     ``rolled``: when the last table of a roll-out was stored.
 
-    ``over``: hash of the stored content that was asked about or planned beside, empty where there
-    was none; None: nobody asked, or it does not matter. ``tried``: the sequence that was last
-    written, with whatever success. ``lying``: what is stored; None: nobody has looked.
+    ``over``: hash of the stored content that was asked about, ``beside``: of the one that was
+    planned beside, empty where there was none; None: nobody asked, or it does not matter.
+    ``tried``: the sequence that was last written, with whatever success. ``lying``: what is stored;
+    None: nobody has looked.
     """
 
     asking: str | None = None
@@ -68,6 +69,7 @@ class LiveState:
     failures: int = 0
     retry_at: float = 0.0
     over: str | None = None
+    beside: str | None = None
     tried: int = 0
     lying: Lying | None = None
 

@@ -69,10 +69,10 @@ class State:
         known = self.verdict
         return known if known is not None and known.inputs_hash == inputs_hash else None
 
-    def with_planning(self, inputs_hash: str, over: str | None = None) -> State:
+    def with_planning(self, inputs_hash: str, beside: str | None = None) -> State:
         """The planner works on these inputs now, of a live plan beside that stored content."""
         fresh = self.verdict_on(inputs_hash) is None
-        live = replace(self.live.without_question(), over=over)
+        live = replace(self.live.without_question(), beside=beside)
         return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes, live=live)
 
     def without_planning(self) -> State:
@@ -86,7 +86,7 @@ class State:
         live = self.live
         if isinstance(verdict, Planned):
             live = live.without_question()
-            verdict = verdict if verdict.taken else replace(verdict, base=live.over)
+            verdict = verdict if verdict.taken else replace(verdict, base=live.beside)
         return replace(
             self,
             planning=None,

@@ -87,6 +87,15 @@ def test_an_answer_is_stored_over_what_it_was_made_over() -> None:
     assert state.verdict.base == stored(seen).content_hash
 
 
+def test_a_question_in_between_does_not_say_what_a_plan_was_made_beside() -> None:
+    seen = seen_plan()
+    planning = State().with_planning(seen.inputs_hash, "first")
+    asked = replace(planning, live=replace(planning.live, over="second"))
+    verdict = asked.with_verdict(answer(seen), NOW).verdict
+    assert isinstance(verdict, Planned)
+    assert verdict.base == "first"
+
+
 @pytest.mark.parametrize(("text", "left"), [(DRAINED, 2), (CHANGED, 1), (NEW, 0)])
 def test_who_came_late_goes_on_from_the_stored_step(text: str, left: int) -> None:
     """The answer has that step too: it counts as stored, and the next one is ours to store."""
