@@ -26,7 +26,8 @@ from archipelago.operator.actions import (
 from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
 from archipelago.operator.livedecide import has_waited_enough, may_step
 from archipelago.operator.livejobs import lost_islands
-from archipelago.operator.liveplans import Asking, LivePlans
+from archipelago.operator.livepair import abreast
+from archipelago.operator.liveplans import Asking, LivePlans, stood_over
 from archipelago.operator.manifests import TABLE_BYTES, Key, status_manifest, table_name
 from archipelago.operator.observe import Observation, SeenPlan
 from archipelago.operator.reconcile import decide
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 class Surroundings(Protocol):
     """What is known of live plans beside their objects."""
 
-    def dress(self, seen: Observation, state: State) -> Observation:
+    def dress(self, seen: Observation, state: State, now: Now) -> Observation:
         """The same observation with what its plan's pools, pods and traffic are now."""
 
     def forget(self, key: Key) -> None:
@@ -102,8 +103,9 @@ class Reconciler:
             ClusterError: where the same request may succeed later.
         """
         for _ in range(ROUNDS):
-            state, now = self._state(key), self._now()
-            seen = self._around.dress(self._cache.observe(key), state)
+            seen, now = self._cache.observe(key), self._now()
+            state = abreast(seen, self._state(key), now, self._limit)
+            seen = self._around.dress(seen, state, now)
             state = self._states[key] = self._brought_up(seen, state, now)
             actions = decide(seen, state, now)
             if not await self._carry_out(seen, actions):
@@ -124,9 +126,9 @@ class Reconciler:
 
     def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
         """What a live plan's question came to; where it failed, everything stays as it is."""
-        plan = self._around.dress(self._cache.observe(key), state).plan
+        plan = self._around.dress(self._cache.observe(key), state, now).plan
         if plan is None or not self._is_asked_for(plan, state):
-            return replace(state, live=state.live.without_question())
+            return replace(state, live=replace(state.live.without_question(), hurt=frozenset()))
         if isinstance(verdict, Decided):
             note_decision(plan, verdict)
             self._show(key, plan, verdict, state.live.asking or "")
@@ -203,7 +205,7 @@ class Reconciler:
             case StartPlanning(inputs_hash), SeenPlan() as plan:
                 remembered = state.live, now.monotonic
                 job = await self._live.question(plan, seen.table, remembered)
-                state = state.with_planning(inputs_hash)
+                state = state.with_planning(inputs_hash, stood_over(plan, seen.table))
                 self._live.cancel(seen.key)
                 self._planner.ask(job)
             case TakeTable(), _:
@@ -229,7 +231,7 @@ class Reconciler:
             self._metrics.write("status")
         self._cache.see_plan(SeenPlan.from_body(body))
         state = self._state(plan.key)
-        told = replace(state, live=state.live.with_told(action.status.last_decision))
+        told = replace(state, live=state.live.with_told(action.status, plan.live))
         self._states[plan.key] = told.with_reserved(action.reserves or state.reserved)
 
     async def _store(
@@ -240,8 +242,7 @@ class Reconciler:
         try:
             if isinstance(action, WriteShards):
                 return await self._tables.write_shards(plan, seen, action)
-            # Whatever becomes of this try, its sequence is used up: the answer may be lost.
-            self._states[plan.key] = known = known.with_reserved(0)
+            self._states[plan.key] = known = known.with_try(action.sequence)
             if await self._tables.write(plan, seen.table, action, now.wall):
                 self._states[plan.key] = known.with_table_written(now)
         except Refused as refusal:

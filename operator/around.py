@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from archipelago.operator.conditions import Finding, Reason, Truth
 from archipelago.operator.livefacts import ALONE, Live
+from archipelago.operator.livepair import left_until
 from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
 from archipelago.operator.nodenames import names
 from archipelago.operator.verdict import Planned
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from archipelago.operator.livefacts import Traffic
     from archipelago.operator.manifests import Key
     from archipelago.operator.observe import Observation, SeenPlan
-    from archipelago.operator.state import State
+    from archipelago.operator.state import Now, State
     from archipelago.operator.stock import LiveInventory
 
 
@@ -43,7 +44,8 @@ class Watched(Protocol):
 class _Resolved:
     """The spec with what its pools have found, for that spec and inventory.
 
-    ``digest``: of ``names``, the real names of nodes by the planner's own.
+    ``digest``: of ``names``, the real names of nodes by the planner's own. ``view``: of the nodes
+    alone, whatever the spec.
     """
 
     spec: Mapping[str, Any]
@@ -51,6 +53,7 @@ class _Resolved:
     found: Mapping[str, Any]
     names: Mapping[str, str]
     digest: str
+    view: str
 
 
 class Around:
@@ -61,12 +64,13 @@ class Around:
         self._watched = watched
         self._resolved: dict[Key, _Resolved] = {}
         self._hurried: dict[Key, str] = {}  # the content of which nothing was left
+        self._answered: dict[Key, str] = {}  # the view that a stored table was last made of
 
     def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
         """All plans there are: of two that select a node, the older one has it."""
         self._fleet.plans({plan.key: _claimant(plan) for plan in plans if plan is not None})
 
-    def dress(self, seen: Observation, state: State) -> Observation:
+    def dress(self, seen: Observation, state: State, now: Now) -> Observation:
         """The same observation with what its plan's pools, pods and traffic are now."""
         plan = seen.plan
         if plan is None:
@@ -80,18 +84,45 @@ class Around:
             traffic=self._watched.traffic(plan.key),
             metrics=self._watched.finding(plan),
             decision=state.live.decision if state.live.untold else ALONE,
+            said=state.live.said,
         )
         if wanted is None:
-            return replace(seen, plan=replace(plan, live=live))
+            return self._left(replace(seen, plan=replace(plan, live=live)), state, now)
         self._hurry(seen, state)
-        return replace(seen, plan=self._with_nodes(plan, wanted, live, nodes_of(seen, state)))
+        dressed = self._with_nodes(plan, wanted, live, nodes_of(seen, state))
+        return self._left(replace(seen, plan=dressed), state, now)
 
     def forget(self, key: Key) -> None:
         """The plan is gone."""
         self._resolved.pop(key, None)
         self._hurried.pop(key, None)
+        self._answered.pop(key, None)
         self._fleet.drop_plan(key)
         self._watched.forget(key)
+
+    def _left(self, seen: Observation, state: State, now: Now) -> Observation:
+        """With the stored table left to the operator that stored it, where that is so.
+
+        What it was made of is then what is asked for: the nodes that we know are not planned with.
+        """
+        plan, table = seen.plan, seen.table
+        if plan is None or plan.live is None or table is None:
+            return seen
+        if plan.live.refusal is not None or not plan.live.listed:
+            return seen
+        live, known = plan.live, self._resolved.get(plan.key)
+        if known is not None and table.answers(plan):
+            self._answered[plan.key] = known.view
+        old = known is None or self._answered.get(plan.key) == known.view
+        until = left_until(plan, table, state.live, old=old)
+        if until <= now.monotonic:
+            return seen
+        live = replace(live, left=until)
+        if table.inputs_hash != plan.inputs_hash and state.live.lying is not None:
+            under, trusted = nodes_of(seen, state), state.live.lying.begun
+            live = replace(live, lost=self._fleet.lost(under, trusted), away=True)
+            plan = replace(plan, inputs_hash=table.inputs_hash or "")
+        return replace(seen, plan=replace(plan, live=live))
 
     def _hurry(self, seen: Observation, state: State) -> None:
         """Where no repair helps, the next plan does not wait for its turn; once for each table."""
@@ -128,9 +159,14 @@ class Around:
             found = resolved_spec(plan.spec, inventory)
             named = names(found, inventory)
             digest = hashlib.sha256(canonical_bytes(dict(named))).hexdigest()
-            known = _Resolved(plan.spec, inventory, found, named, digest)
+            known = _Resolved(plan.spec, inventory, found, named, digest, _view(inventory))
             self._resolved[plan.key] = known
         return known
+
+
+def _view(inventory: LiveInventory) -> str:
+    stocks = [[stock.gpus_per_node, dict(stock.nodes)] for stock in inventory.stocks]
+    return hashlib.sha256(canonical_bytes(stocks)).hexdigest()
 
 
 def nodes_of(seen: Observation, state: State) -> set[str]:

@@ -101,6 +101,11 @@ class Condition:
             other, last_transition_time=self.last_transition_time
         )
 
+    def says(self, finding: Finding) -> bool:
+        """Whether it is of that finding."""
+        said = (self.status, self.reason, self.message)
+        return said == (finding.status, finding.reason, bounded(finding.message))
+
 
 @dataclass(frozen=True)
 class Finding:

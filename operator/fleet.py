@@ -217,16 +217,17 @@ class Fleet:
             return unlisted(self._missing, off=self._off)
         return inventory_finding(inventory)
 
-    def lost(self, names: Iterable[str]) -> frozenset[str]:
+    def lost(self, names: Iterable[str], trusted: float = -math.inf) -> frozenset[str]:
         """Those of the nodes whose pods do not serve now: gone, not ready, being taken away.
 
         One that comes back is lost until it has stayed for a while (``steadiness``); one that is
-        cordoned is not. Nothing is lost before the first list is complete.
+        cordoned is not. Nothing is lost before the first list is complete. ``trusted``: when
+        another operator, who may have seen less of their past, planned with them [s].
         """
         if not self.complete:
             return frozenset()
         now = self._clock()
-        return frozenset(name for name in names if self._nodes.is_lost(name, now))
+        return frozenset(name for name in names if self._nodes.is_lost(name, now, trusted))
 
     def island_pods(self, key: Key) -> dict[str, IslandPods]:
         """Pods of the plan's islands, by the value of their label (``label_value(island)``)."""

@@ -84,6 +84,8 @@ def _go_on(plan: SeenPlan, state: State, now: Now) -> tuple[Action, ...]:
     refused = plan.live is not None and plan.live.refusal is not None
     if refused or isinstance(state.verdict_on(plan.inputs_hash), Failed):
         return ()  # no plan for what it asks now: nothing is concluded from its traffic
+    if plan.live is not None and plan.live.left is not None:
+        return ()  # who stored it goes on with it
     return _observe(plan, state)
 
 
@@ -96,6 +98,22 @@ def may_step(seen: Observation, state: State, now: Now) -> bool:
         return False
     step, since = state.steps[0], now.monotonic - state.live.stepped
     return _is_over(step, plan, table, since)
+
+
+def ends_first(
+    plan: SeenPlan, table: SeenTable | None, state: State, now: Now
+) -> tuple[Action, ...]:
+    """A wait, where a new plan would be stored over a table of a roll-out that has just come.
+
+    Its islands may still have requests: the plan knows that they get no new ones, not since when.
+    """
+    lying, verdict = state.live.lying, state.verdict
+    if table is None or table.mark is not Mark.ROLLING or lying is None:
+        return ()
+    if not isinstance(verdict, Planned) or verdict.mark is not None or lost_islands(plan, table):
+        return ()
+    left = lying.since + drain(plan) - now.monotonic
+    return (Wait(left, "requests of the last step come to their end"),) if left > 0 else ()
 
 
 def has_waited_enough(state: State, now: Now) -> bool:
@@ -130,6 +148,21 @@ def is_whole_again(plan: SeenPlan, table: SeenTable) -> bool:
     return repaired and plan.live is not None and not plan.live.away
 
 
+def mark_of(plan: SeenPlan, verdict: Planned) -> str:
+    """How the verdict's table came to be, as it is written beside it; empty of static plans."""
+    if not plan.is_live:
+        return ""
+    rolling = verdict.steps and verdict.mark is not Mark.OWED
+    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
+
+
+def is_written_of(plan: SeenPlan, verdict: Planned, table: SeenTable) -> bool:
+    """Whether the stored table is the verdict's, its mark too where that is still to be written."""
+    if table.content_hash != verdict.content_hash:
+        return False
+    return not plan.is_live or verdict.content is None or table.mark == mark_of(plan, verdict)
+
+
 def is_as_written(plan: SeenPlan, table: SeenTable) -> bool:
     """Whether it is this plan's, and as we wrote it."""
     return table.belongs_to(plan) and table.is_untouched() and not table.deleting
@@ -151,18 +184,23 @@ def _observe(plan: SeenPlan, state: State) -> tuple[Action, ...]:
 
 def _waits(plan: SeenPlan, state: State, now: Now) -> Wait:
     step, since = state.steps[0], now.monotonic - state.live.stepped
+    if since < 0:
+        return Wait(-since, "who stored the last table goes first")
     if step.until is Until.READY and plan.live and plan.live.pods:
         return Wait(PATIENCE - since, f"pods of {len(step.islands)} islands are not ready")
-    return Wait(max(0.0, _drain(plan) - since), "requests on islands that change come to their end")
+    return Wait(max(0.0, drain(plan) - since), "requests on islands that change come to their end")
 
 
 def _is_over(step: Step, plan: SeenPlan, table: SeenTable, since: float) -> bool:
+    if since < 0:
+        return False  # another operator stored the last one and goes first
     if step.until is Until.NONE:
         return True
     if step.until is Until.READY and plan.live and plan.live.pods:
         return not plan.live.unready(table.islands) & set(step.islands)
-    return since >= _drain(plan)
+    return since >= drain(plan)
 
 
-def _drain(plan: SeenPlan) -> float:
+def drain(plan: SeenPlan) -> float:
+    """Seconds that requests have to come to their end."""
     return float(plan.replanning.get("drainSeconds", DRAIN))

@@ -6,8 +6,11 @@ source of metrics. The table of such a plan changes without an edit; all others 
 
 from __future__ import annotations
 
+import hashlib
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.manifests import label_value
@@ -60,6 +63,31 @@ class Step:
     message: str = ""
     nodes: frozenset[str] = frozenset()
 
+    @cached_property
+    def content_hash(self) -> str:
+        """By which the table is known again once it is stored."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Lying:
+    """The stored table as this process first saw it. Times are monotonic seconds.
+
+    ``theirs``: another operator stored it while this one looked on. ``since``: when it was first
+    seen, ``begun``: when the first one of its inputs was. ``replanned``: when another operator last
+    made it one of other nodes, the spec being the same.
+    """
+
+    sequence: int = 0
+    content: str | None = None
+    inputs: str | None = None
+    spec: str | None = None
+    mark: Mark | None = None
+    theirs: bool = False
+    since: float = -math.inf
+    begun: float = -math.inf
+    replanned: float = -math.inf
+
 
 @dataclass(frozen=True)
 class SeenIsland:
@@ -98,6 +126,9 @@ class Live:
     ``refusal``: why nothing can be planned with the nodes that there are; None where it can.
     ``inventory``, ``metrics``: what the conditions say; None leaves what is said of static plans.
     ``decision``: what was changed last, as the status says it; empty leaves what it says.
+    ``said``: findings that we have said already: another operator may say something else.
+    ``left``: until when [monotonic s] the stored table, or the rest of its roll-out, is left to the
+    operator that stored it; None: it is ours as well.
     """
 
     listed: bool = True
@@ -110,6 +141,8 @@ class Live:
     inventory: Finding | None = None
     metrics: Finding | None = None
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    said: frozenset[Finding] = frozenset()
+    left: float | None = None
 
     def unready(self, islands: Mapping[str, SeenIsland]) -> frozenset[str]:
         """Islands that must not get requests: their pods are not ready, or of another phase.

@@ -75,7 +75,7 @@ class LivePlans:
         mark = _mark(plan, table, kind) if stored else Mark.REPAIRED
         live = state.live.with_question(kind, plan.inputs_hash, used, approved, mark)
         hurt = frozenset(lost_islands(plan, table)) if stored else live.hurt
-        live = replace(live, hurt=hurt, about=digest)
+        live = replace(live, hurt=hurt, about=digest, over=table.content_hash)
         job = live_job(plan, content, live, (kind, now.monotonic))
         (self._planner if kind is Ask.SOLVE else self._quick).ask(job)
         return replace(state, live=live)
@@ -112,7 +112,8 @@ class LivePlans:
         verdict = await asyncio.to_thread(
             planned_table, plan.inputs_hash, content, said, self._limit
         )
-        return state.with_verdict(replace(verdict, mark=table.mark, steps=state.steps), now)
+        taken = replace(verdict, mark=table.mark, steps=state.steps, taken=True)
+        return state.with_verdict(taken.without_content() if table.answers(plan) else taken, now)
 
     def warm(self) -> None:
         """There is a live plan: a repair must not wait for a process to start."""
@@ -121,6 +122,14 @@ class LivePlans:
     def cancel(self, key: Key) -> None:
         """Drop what is under way for the key."""
         self._quick.cancel(key)
+
+
+def stood_over(plan: SeenPlan, table: SeenTable | None) -> str | None:
+    """Hash of the content that is planned beside, empty where none is; None: it does not matter."""
+    if not plan.is_live:
+        return None
+    stands = table is not None and is_as_written(plan, table)
+    return (table.content_hash or "") if table and stands else ""
 
 
 def _mark(plan: SeenPlan, table: SeenTable, kind: Ask) -> Mark:

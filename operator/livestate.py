@@ -15,7 +15,9 @@ from archipelago.operator.livefacts import ALONE, Mark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from archipelago.operator.livefacts import Ask
+    from archipelago.operator.conditions import Finding
+    from archipelago.operator.livefacts import Ask, Live, Lying
+    from archipelago.operator.status import Status
 
 FIRST_RETRY: Final = 5.0
 LONGEST_RETRY: Final = 300.0
@@ -34,11 +36,16 @@ class LiveState:
 
     ``memory``: what the answer wants to be told next time. ``used``: end of the last window that
     was decided about. ``wanted``: what the last answer asks to be asked. ``decision``: what the
-    status says of the last change, ``untold`` until it does. ``approved``: the proposal whose
-    approval was passed on.
+    status says of the last change, ``untold`` until it does, ``said``: findings that it said.
+    ``approved``: the proposal whose approval was passed on.
 
     ``stepped``: when the last table was stored; ``rolling``: whether others come after it;
     ``rolled``: when the last table of a roll-out was stored.
+
+    ``over``: hash of the stored content that was asked about, ``beside``: of the one that was
+    planned beside, empty where there was none; None: nobody asked, or it does not matter.
+    ``tried``: the sequence that was last written, with whatever success. ``lying``: what is stored;
+    None: nobody has looked.
     """
 
     asking: str | None = None
@@ -57,9 +64,14 @@ class LiveState:
     rolled: float = -math.inf
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     untold: bool = False
+    said: frozenset[Finding] = frozenset()
     approved: str = ""
     failures: int = 0
     retry_at: float = 0.0
+    over: str | None = None
+    beside: str | None = None
+    tried: int = 0
+    lying: Lying | None = None
 
     def with_question(
         self,
@@ -88,9 +100,15 @@ class LiveState:
         rolled = now if more or self.rolling else self.rolled
         return replace(self, stepped=now, rolling=more, rolled=rolled)
 
-    def with_told(self, decision: Mapping[str, Any]) -> LiveState:
-        """The status says that. Another operator may say something else afterwards: let it."""
-        return replace(self, untold=False) if dict(decision) == dict(self.decision) else self
+    def with_told(self, status: Status, live: Live | None) -> LiveState:
+        """That is said. Another operator may say something else afterwards: let it.
+
+        ``live``: what was known then; what another operator had the word about stays as it was.
+        """
+        found = () if live is None else (live.inventory, live.metrics)
+        said = (f for f in found if f and (f in self.said or _says(status, f)))
+        told = dict(status.last_decision) == dict(self.decision)
+        return replace(self, said=frozenset(said), untold=self.untold and not told)
 
     def without_question(self) -> LiveState:
         """Nobody waits for an answer any more."""
@@ -121,6 +139,10 @@ class LiveState:
             failures=0,
             retry_at=0.0,
         )
+
+
+def _says(status: Status, finding: Finding) -> bool:
+    return any(condition.says(finding) for condition in status.conditions)
 
 
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -34,6 +34,7 @@ SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
+SPEC: Final = f"{GROUP}/spec-hash"
 
 # No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
 # with it creates the object or fails with a conflict, but never changes one that exists.
@@ -124,10 +125,13 @@ def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) ->
     }
 
 
-def marked(manifest: Manifest, mark: str) -> Manifest:
-    """The table's ConfigMap with how the table of a live plan came to be; as it is without."""
+def marked(manifest: Manifest, mark: str, spec: str) -> Manifest:
+    """The table's ConfigMap with how the table of a live plan came to be; as it is without.
+
+    ``spec``: hash of the plan's spec alone, so that other nodes are told from another spec.
+    """
     if mark:
-        manifest["metadata"]["annotations"][LIVE] = mark
+        manifest["metadata"]["annotations"] |= {LIVE: mark, SPEC: spec}
     return manifest
 
 

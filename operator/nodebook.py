@@ -7,6 +7,7 @@ planned with until they have been for a while.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -91,9 +92,12 @@ class NodeBook:
         self._table, self.complete = table, True
         return [change for change in found if change], swapped is not None
 
-    def is_lost(self, name: str, now: float) -> bool:
-        """Whether its pods do not serve, or have not served again for long enough."""
-        return self.get(name) is None or not self._serving.counts(name, now)
+    def is_lost(self, name: str, now: float, trusted: float = -math.inf) -> bool:
+        """Whether its pods do not serve, or have not served again for long enough.
+
+        ``trusted``: since when [s] it is enough where somebody else takes it for long enough.
+        """
+        return self.get(name) is None or not self._serving.counts(name, now, trusted)
 
     def is_steady(self, name: str, now: float) -> bool:
         """Whether its past allows to plan with it."""

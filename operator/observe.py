@@ -21,6 +21,7 @@ from archipelago.operator.manifests import (
     LIVE,
     MANAGED_BY,
     OURS,
+    SPEC,
     TABLE_KEY,
     Identity,
     Key,
@@ -57,6 +58,7 @@ _NEVER: Final = "1970-01-01T00:00:00Z"
 class SeenPlan:
     """A ServingPlan as last seen. ``inputs_hash`` names everything its table depends on.
 
+    ``spec_hash``: names the same without the nodes that its pools find.
     ``created``: decides between plans that select the same nodes. ``resolved``: its spec with the
     nodes that its pools have found; None where no pool looks for any. ``live``: what is known of a
     live plan beside its objects.
@@ -69,6 +71,7 @@ class SeenPlan:
     deleting: bool
     suspended: bool
     inputs_hash: str
+    spec_hash: str
     spec: Body
     status: Status
     created: datetime
@@ -79,6 +82,7 @@ class SeenPlan:
     def from_body(cls, body: Body) -> SeenPlan:
         """Read an object of the API server, whose schema has been checked there."""
         meta, spec = body["metadata"], body.get("spec") or {}
+        named = inputs_hash(meta["name"], spec)
         return cls(
             key=Key(meta["namespace"], meta["name"]),
             uid=meta["uid"],
@@ -86,7 +90,8 @@ class SeenPlan:
             generation=int(meta.get("generation", 0)),
             deleting="deletionTimestamp" in meta,
             suspended=bool(spec.get("suspend", False)),
-            inputs_hash=inputs_hash(meta["name"], spec),
+            inputs_hash=named,
+            spec_hash=named,
             spec=spec,
             status=Status.from_body(body),
             created=datetime.fromisoformat(meta.get("creationTimestamp") or _NEVER),
@@ -171,7 +176,8 @@ class SeenTable(SeenMap):
 
     ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table
     of a live plan came to be, None for any other; then ``islands`` says where they stand, by name;
-    those of a table in shards have to be read (``Cache.learn``).
+    those of a table in shards have to be read (``Cache.learn``). ``spec_hash``: of the spec that it
+    was made of, whatever the nodes were; None of a plan that is not live.
     """
 
     inputs_hash: str | None
@@ -182,6 +188,7 @@ class SeenTable(SeenMap):
     shards: tuple[Shard, ...] = ()
     mark: Mark | None = None
     islands: Mapping[str, SeenIsland] = field(default_factory=dict)
+    spec_hash: str | None = None
 
     @classmethod
     def from_body(cls, body: Body) -> SeenTable:
@@ -191,6 +198,7 @@ class SeenTable(SeenMap):
             **_facts(body),
             inputs_hash=notes.get(INPUTS),
             written_hash=notes.get(CONTENT),
+            spec_hash=notes.get(SPEC),
             **_read((body.get("data") or {}).get(TABLE_KEY), notes.get(LIVE)),
         )
 
@@ -204,9 +212,12 @@ class SeenTable(SeenMap):
 
     def answers(self, plan: SeenPlan) -> bool:
         """Whether nothing has to be written under its name for the plan as it is now."""
+        return self.inputs_hash == plan.inputs_hash and self.stands_for(plan)
+
+    def stands_for(self, plan: SeenPlan) -> bool:
+        """Whether it is whole and of this generation, whatever nodes it was made with."""
         return (
             self.belongs_to(plan)
-            and self.inputs_hash == plan.inputs_hash
             and self.is_untouched()
             and self.is_labelled_for(plan)
             and self.identity is not None

@@ -92,7 +92,7 @@ def next_table(before: Planned, limit: int = TABLE_BYTES) -> Planned:
     said = {"summary": before.summary, "message": before.message}
     table = planned_table(before.inputs_hash, step.content, said, limit)
     table = replace(table, steps=tuple(rest), mark=before.mark, seconds=before.seconds)
-    return replace(table, nodes=step.nodes)
+    return replace(table, nodes=step.nodes, base=before.content_hash)
 
 
 def _decided(name: str, live: Mapping[str, Any], limit: int) -> Decided:

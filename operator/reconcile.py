@@ -12,7 +12,7 @@ is ``livedecide``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from archipelago.operator import report
 from archipelago.operator.actions import (
@@ -32,13 +32,15 @@ from archipelago.operator.actions import (
 )
 from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
 from archipelago.operator.livedecide import (
+    ends_first,
     is_unfinished,
     is_whole_again,
+    is_written_of,
     live_actions,
+    mark_of,
     may_take,
     spoilt_meanwhile,
 )
-from archipelago.operator.livefacts import Mark
 from archipelago.operator.manifests import Identity
 from archipelago.operator.observe import SeenShard
 from archipelago.operator.state import STRIKES, Now, State
@@ -49,6 +51,9 @@ from archipelago.planner.shards import MOST_SHARDS
 if TYPE_CHECKING:
     from archipelago.operator.observe import Observation, SeenMap, SeenPlan, SeenTable
     from archipelago.operator.status import Status
+
+WORD: Final = 5.0
+"""Seconds that who stored a table has to say so in the status."""
 
 
 def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
@@ -67,7 +72,7 @@ def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
     doing = _pursue(plan, seen, state, now)
     if any(not isinstance(action, Wait) for action in doing):
         return doing
-    return (*(doing or _tidy(seen, state, now)), *live_actions(seen, state, now))
+    return (*(doing or _tidy(seen, state, now)), *live_actions(seen, state, now), *_left(plan, now))
 
 
 def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
@@ -79,6 +84,13 @@ def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[
     if isinstance(verdict, Failed):
         return _fail(plan, table, verdict, state, now)
     return _publish(plan, seen, verdict, state, now)
+
+
+def _left(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
+    """Look again when another operator has had its time with what it stored."""
+    if plan.live is None or plan.live.left is None:
+        return ()
+    return (Wait(plan.live.left - now.monotonic, "another operator goes on with its table"),)
 
 
 def _refused(plan: SeenPlan) -> Failed | None:
@@ -100,6 +112,8 @@ def _take_or_begin(
     """Start anew, unless what is stored is what re-planning made of the same inputs."""
     if state.planning is None and may_take(plan, table, state):
         return (TakeTable("re-planning made it of the same inputs"),)
+    if plan.live is not None and plan.live.left is not None:
+        return ()
     return _begin(plan, table, state, now)
 
 
@@ -161,11 +175,8 @@ def _unless_stored(
     plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
 ) -> tuple[Action, ...]:
     table = seen.table
-    if table is not None and table.answers(plan) and table.content_hash == verdict.content_hash:
-        if is_whole_again(plan, table) and verdict.content is None:
-            return _begin(plan, table, state, now)
-        status = report.published(plan, verdict, table, now.wall)
-        return _say(plan, status, Reason.PUBLISHED, quiet=verdict.mark is not None)
+    if table is not None and table.answers(plan) and is_written_of(plan, verdict, table):
+        return _stored(plan, seen, table, verdict, (state, now))
     if len(verdict.pieces) > MOST_SHARDS:
         return _give_up(plan, table, verdict, _too_large(verdict), now)
     if state.refusal is not None and now.monotonic < state.refused_until:
@@ -175,7 +186,32 @@ def _unless_stored(
     if verdict.content is None:
         return _take_or_begin(plan, table, state, now)
     instead = spoilt_meanwhile(plan, table, state, now)
-    return _store(plan, seen, verdict, verdict.content, state) if instead is None else instead
+    if instead is not None:
+        return instead
+    first = ends_first(plan, table, state, now)
+    return first or _store(plan, seen, verdict, verdict.content, state)
+
+
+def _stored(
+    plan: SeenPlan,
+    seen: Observation,
+    table: SeenTable,
+    verdict: Planned,
+    remembered: tuple[State, Now],
+) -> tuple[Action, ...]:
+    """The table lies there: say so, unless who stored it says it, or will in a moment."""
+    state, now = remembered
+    if is_whole_again(plan, table) and verdict.content is None:
+        return _begin(plan, table, state, now)
+    if verdict.taken and _is_settled(plan, seen):
+        return _refresh(plan, now)
+    lying = state.live.lying
+    theirs = verdict.taken and lying is not None and lying.theirs
+    left = lying.since + WORD - now.monotonic if lying is not None and theirs else 0.0
+    if left > 0:
+        return (Wait(left, "another operator stored it and is about to say so"),)
+    status = report.published(plan, verdict, table, now.wall)
+    return _say(plan, status, Reason.PUBLISHED, quiet=verdict.mark is not None)
 
 
 def _store(
@@ -189,7 +225,7 @@ def _store(
     if missing:
         return (WriteShards(content, missing, state.reserved, "the pointer will name them"),)
     identity, pieces = Identity(plan.uid, plan.generation, state.reserved), verdict.pieces
-    mark = _mark(plan, verdict)
+    mark = mark_of(plan, verdict)
     if table is None:
         return (WriteTable(identity, content, "there is no table", pieces, mark),)
     why = "the table answers other inputs or was changed"
@@ -198,13 +234,6 @@ def _store(
         return (write,)
     restored = f"ConfigMap {table.key.name} was changed by someone else and is restored"
     return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, restored))
-
-
-def _mark(plan: SeenPlan, verdict: Planned) -> str:
-    if not plan.is_live:
-        return ""
-    rolling = verdict.steps and verdict.mark is not Mark.OWED
-    return Mark.ROLLING if rolling else verdict.mark or Mark.PLANNED
 
 
 def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:

@@ -191,14 +191,26 @@ def _inventory(plan: SeenPlan, verdict: Failed) -> Finding:
 
 
 def _nodes(plan: SeenPlan) -> Finding:
-    return (plan.live.inventory if plan.live else None) or _COUNTED
+    if plan.live is None or plan.live.inventory is None:
+        return _COUNTED
+    return _or_others(plan, ConditionType.INVENTORY_RESOLVED, plan.live.inventory)
+
+
+def _or_others(plan: SeenPlan, kind: ConditionType, found: Finding) -> Finding:
+    """What was said already is not insisted on: two operators may have found different things."""
+    before = plan.status.condition(kind)
+    if before is None or plan.live is None or found not in plan.live.said:
+        return found
+    return Finding(before.status, before.reason, before.message)
 
 
 def _metrics(plan: SeenPlan) -> Finding:
     """Before the first window is over, what was said by the process before this one."""
     found = plan.live.metrics if plan.live else None
-    if found is not None or not plan.replanning.get("source"):
-        return found or _NO_METRICS
+    if found is not None:
+        return _or_others(plan, ConditionType.METRICS_AVAILABLE, found)
+    if not plan.replanning.get("source"):
+        return _NO_METRICS
     before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
     if before is None or before.reason in (Reason.NOT_CONFIGURED, Reason.SOURCE_UNKNOWN):
         return _FIRST_WINDOW

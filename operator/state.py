@@ -69,10 +69,10 @@ class State:
         known = self.verdict
         return known if known is not None and known.inputs_hash == inputs_hash else None
 
-    def with_planning(self, inputs_hash: str) -> State:
-        """The planner works on these inputs now."""
+    def with_planning(self, inputs_hash: str, beside: str | None = None) -> State:
+        """The planner works on these inputs now, of a live plan beside that stored content."""
         fresh = self.verdict_on(inputs_hash) is None
-        live = self.live.without_question()
+        live = replace(self.live.without_question(), beside=beside)
         return replace(self, planning=inputs_hash, strikes=0 if fresh else self.strikes, live=live)
 
     def without_planning(self) -> State:
@@ -83,7 +83,10 @@ class State:
         """The planner is done; what may pass later is tried again, each time later."""
         failed = isinstance(verdict, Failed) and verdict.may_pass_later
         strikes = self.strikes + 1 if failed else 0
-        live = self.live.without_question() if isinstance(verdict, Planned) else self.live
+        live = self.live
+        if isinstance(verdict, Planned):
+            live = live.without_question()
+            verdict = verdict if verdict.taken else replace(verdict, base=live.beside)
         return replace(
             self,
             planning=None,
@@ -96,6 +99,10 @@ class State:
     def with_reserved(self, sequence: int) -> State:
         """The status promises that sequence; it is good for one try."""
         return replace(self, reserved=sequence)
+
+    def with_try(self, sequence: int) -> State:
+        """A table of that sequence is written. It is used up: the answer may be lost."""
+        return replace(self, reserved=0, live=replace(self.live, tried=sequence))
 
     def with_table_written(self, now: Now) -> State:
         """The table is stored; its content is there to be read, not here."""
@@ -139,6 +146,7 @@ class State:
             inputs_hash=plan.inputs_hash,
             seconds=decided.seconds,
             mark=self.live.mark,
+            base=self.live.over,
         )
         return replace(self, live=live, verdict=table, planning=None)
 

@@ -72,10 +72,15 @@ class Steadiness:
         if found is not None:
             self._records[name] = found
 
-    def counts(self, name: str, now: float) -> bool:
-        """Whether the node may be planned with, as far as its past goes."""
+    def counts(self, name: str, now: float, trusted: float = -math.inf) -> bool:
+        """Whether the node may be planned with, as far as its past goes.
+
+        ``trusted``: when somebody else trusted it [s]; it is up since then or longer.
+        """
         record = self._records.get(name)
-        return name in self._known if record is None else now >= record.counts_from
+        if record is None:
+            return name in self._known
+        return now >= record.counts_from or (record.up and record.since <= trusted)
 
     def next(self, now: float) -> float | None:
         """When the next node that is up begins to count [s]; None: none is waiting."""

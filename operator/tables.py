@@ -58,7 +58,7 @@ class Tables:
         Raises:
             Refused: the API server does not take it.
         """
-        manifest = marked(_manifest(plan, table, action, time), action.mark)
+        manifest = marked(_manifest(plan, table, action, time), action.mark, plan.spec_hash)
         return await self._apply(manifest, "table")
 
     async def write_shards(self, plan: SeenPlan, seen: Observation, action: WriteShards) -> None:

@@ -29,7 +29,9 @@ class Planned:
     ``pieces``: how it is cut into shards, none where one ConfigMap holds it. ``seconds``: how long
     planning took. ``steps``: tables that come after it, before the change is whole. ``mark``: how
     it came to be, of live plans. ``event``: what people are told happened, where it is not that a
-    plan was made.
+    plan was made. ``base``: hash of the stored content that it was made over, empty where there was
+    none; over any other it is not stored. None: over whatever lies there. ``taken``: somebody else
+    stored what lies there, and has the word.
     """
 
     inputs_hash: str
@@ -44,6 +46,8 @@ class Planned:
     mark: Mark | None = None
     event: Reason | None = None
     nodes: frozenset[str] = frozenset()
+    base: str | None = None
+    taken: bool = False
 
     def without_content(self) -> Planned:
         """Keep what the status needs."""

@@ -18,7 +18,7 @@ from archipelago.operator.verdict import Planned
 class Static:
     """Around plans none of which is live."""
 
-    def dress(self, seen: Observation, _state: State) -> Observation:
+    def dress(self, seen: Observation, _state: State, _now: Now) -> Observation:
         return seen
 
     def forget(self, key: Key) -> None:

@@ -26,6 +26,7 @@ from archipelago.operator.podfacts import IslandPods
 from archipelago.operator.question import planned_table, verdict_of
 from archipelago.operator.reconcile import decide
 from archipelago.operator.state import State
+from archipelago.operator.status import Status
 from archipelago.operator.verdict import Decided, Failed, Planned
 from tests.operator.situations import NOW, T0, as_stored, later, observation, plan, told
 
@@ -60,7 +61,7 @@ def stored(
 ) -> SeenTable:
     identity = Identity(seen.uid, seen.generation, sequence)
     return SeenTable.from_body(
-        as_stored(marked(table_manifest(seen, None, identity, text, T0), mark))
+        as_stored(marked(table_manifest(seen, None, identity, text, T0), mark, seen.spec_hash))
     )
 
 
@@ -384,8 +385,8 @@ def test_what_was_told_is_not_insisted_on() -> None:
     """Two operators that both decided would else write over each other for ever."""
     state = after(settled(), decided("window-1"))
     assert state.live.untold
-    assert state.live.with_told({"rung": "Reroute"}).untold
-    assert not state.live.with_told(state.live.decision).untold
+    assert state.live.with_told(Status(last_decision={"rung": "Reroute"}), None).untold
+    assert not state.live.with_told(Status(last_decision=state.live.decision), None).untold
 
 
 def test_figures_of_every_window_are_no_news() -> None:

@@ -1,0 +1,440 @@
+"""Two operators of one live plan: whose the stored table is, and what of ours it leaves."""
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from archipelago.operator.actions import Action, AskLive, StartPlanning, Wait, WriteTable
+from archipelago.operator.around import Around, Watched
+from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
+from archipelago.operator.livedecide import PATIENCE, may_step
+from archipelago.operator.livefacts import Ask, Live, Mark
+from archipelago.operator.livepair import LAG, abreast, left_until
+from archipelago.operator.liveplans import Asking, LivePlans
+from archipelago.operator.livestate import LiveState
+from archipelago.operator.nodenews import EVERY
+from archipelago.operator.observe import Observation, SeenPlan, SeenTable
+from archipelago.operator.podfacts import IslandPods
+from archipelago.operator.question import verdict_of
+from archipelago.operator.reconcile import WORD, decide
+from archipelago.operator.report import published, refreshed
+from archipelago.operator.state import State
+from archipelago.operator.steadiness import LONGEST
+from archipelago.operator.tables import Tables
+from archipelago.operator.verdict import Planned
+from tests.operator.situations import NOW, T0, later, observation, plan, told
+from tests.operator.test_fleet import World
+from tests.operator.test_livedecide import (
+    CHANGED,
+    DRAIN,
+    DRAINED,
+    NEW,
+    OLD,
+    REPLANNING,
+    content,
+    settled,
+    stored,
+)
+
+LIMIT = 1 << 20
+STRANGE = content(weight=99)
+ROLLED = ((DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
+"""The tables of our answer."""
+
+
+def seen_plan() -> SeenPlan:
+    found = settled().plan
+    assert found is not None
+    return found
+
+
+def answer(seen: SeenPlan) -> Planned:
+    """Ours to an edit: three tables, made over the old one."""
+    steps = [{"content": text, "wait": wait, "islands": ["a"]} for text, wait in ROLLED]
+    said = {"summary": {}, "message": "", "seconds": 0.1, "content": NEW, "steps": steps}
+    found = verdict_of(seen.inputs_hash, {"planned": said})
+    assert isinstance(found, Planned)
+    return found
+
+
+def before() -> tuple[SeenPlan, State]:
+    """The old table lies there, and our answer is to be stored over it."""
+    seen = seen_plan()
+    old = stored(seen)
+    state = abreast(observation(seen, old), State(), later(-10), LIMIT)
+    planning = state.with_planning(seen.inputs_hash, old.content_hash)
+    return seen, planning.with_verdict(answer(seen), NOW)
+
+
+def after(text: str, mark: Mark = Mark.ROLLING, sequence: int = 7) -> tuple[Observation, State]:
+    """What is left of that once somebody stored this."""
+    seen, state = before()
+    there = observation(seen, stored(seen, text, mark, sequence))
+    return there, abreast(there, state, NOW, LIMIT)
+
+
+def kinds(actions: tuple[Action, ...]) -> set[type[Action]]:
+    return {type(action) for action in actions}
+
+
+def test_an_answer_is_stored_over_what_it_was_made_over() -> None:
+    seen, state = before()
+    here = observation(told(seen), stored(seen))
+    assert abreast(here, state, NOW, LIMIT) == state
+    assert isinstance(state.verdict, Planned)
+    assert state.verdict.base == stored(seen).content_hash
+
+
+def test_a_question_in_between_does_not_say_what_a_plan_was_made_beside() -> None:
+    seen = seen_plan()
+    planning = State().with_planning(seen.inputs_hash, "first")
+    asked = replace(planning, live=replace(planning.live, over="second"))
+    verdict = asked.with_verdict(answer(seen), NOW).verdict
+    assert isinstance(verdict, Planned)
+    assert verdict.base == "first"
+
+
+@pytest.mark.parametrize(("text", "left"), [(DRAINED, 2), (CHANGED, 1), (NEW, 0)])
+def test_who_came_late_goes_on_from_the_stored_step(text: str, left: int) -> None:
+    """The answer has that step too: it counts as stored, and the next one is ours to store."""
+    there, state = after(text)
+    assert isinstance(state.verdict, Planned)
+    assert (state.verdict.content, len(state.steps)) == (None, left)
+    assert state.verdict.content_hash == there.table.content_hash if there.table else False
+    assert state.verdict.taken
+
+
+def test_who_stored_the_last_step_goes_first_with_the_next() -> None:
+    there, state = after(DRAINED)
+    assert there.plan is not None
+    ours = later(DRAIN)
+    assert not may_step(there, state, ours)  # whoever stored it does so now
+    assert may_step(there, state, later(DRAIN + LAG))
+    assert [a.seconds for a in decide(there, state, NOW) if isinstance(a, Wait)][-1] == LAG
+
+    following = state.with_next_step(LIMIT).verdict
+    assert isinstance(following, Planned)
+    assert following.base == there.table.content_hash if there.table else False
+
+
+def test_a_write_whose_answer_was_lost_is_ours_all_the_same() -> None:
+    seen, state = before()
+    there = observation(seen, stored(seen, DRAINED, Mark.ROLLING, 7))
+    state = abreast(there, state.with_try(7), NOW, LIMIT)
+    assert isinstance(state.verdict, Planned)
+    assert (state.verdict.taken, state.live.stepped) == (False, NOW.monotonic)
+    assert may_step(there, state, later(DRAIN))
+
+
+def test_over_another_table_the_answer_is_dropped_and_losses_are_asked_about_again() -> None:
+    seen, state = before()
+    state = replace(state, live=replace(state.live, hurt=frozenset({"a"}), untold=True))
+    there = observation(seen, stored(seen, STRANGE, Mark.ROLLING, 7))
+    dropped = abreast(there, state, NOW, LIMIT)
+    assert (dropped.verdict, dropped.live.hurt) == (None, frozenset())
+    assert not dropped.live.untold  # what was decided did not come to be
+
+
+def test_the_rest_of_a_roll_out_is_dropped_once_another_table_lies_there() -> None:
+    """Step k+1 is stored over step k and over nothing else."""
+    seen, state = before()
+    state = abreast(observation(seen, stored(seen, DRAINED, Mark.ROLLING, 7)), state, NOW, LIMIT)
+    assert len(state.steps) == 2
+    state = abreast(
+        observation(seen, stored(seen, STRANGE, Mark.REPLANNED, 8)), state, later(1), LIMIT
+    )
+    assert (state.verdict, state.steps) == (None, ())
+
+
+def test_a_table_that_somebody_changed_is_no_other_operators() -> None:
+    seen, state = before()
+    spoilt = replace(stored(seen, STRANGE, sequence=7), written_hash="else")
+    assert abreast(observation(seen, spoilt), state, NOW, LIMIT) == state
+
+
+def left_to(seen: SeenPlan, table: SeenTable, state: State, *, old: bool = True) -> float:
+    """For how long from now the table is left to who stored it [s]."""
+    return left_until(seen, table, state.live, old=old) - NOW.monotonic
+
+
+def test_a_roll_out_of_another_operator_is_left_to_it_until_it_stands_still() -> None:
+    """A minute after the drain, or as long as pods may take to start."""
+    there, state = after(STRANGE)
+    assert there.plan is not None
+    assert there.table is not None
+    assert left_to(there.plan, there.table, state) == DRAIN + EVERY
+    starting = Live(
+        pods={"b": IslandPods(ready=True, phase="decode", pods=1, gpus=8, nodes=frozenset({"n2"}))}
+    )
+    assert left_to(replace(there.plan, live=starting), there.table, state) == DRAIN + PATIENCE
+
+    left = replace(there, plan=replace(there.plan, live=Live(left=NOW.monotonic + 70)))
+    waits = [a for a in decide(left, state, NOW) if isinstance(a, Wait)]
+    assert [wait.seconds for wait in waits] == [70]
+    assert StartPlanning not in kinds(decide(left, state, NOW))
+    assert StartPlanning in kinds(decide(there, state, later(71)))  # it is over
+
+
+def test_a_roll_out_that_lay_there_when_we_began_is_nobodys() -> None:
+    seen = seen_plan()
+    table = stored(seen, DRAINED, Mark.ROLLING, 7)
+    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    assert left_to(seen, table, state) < 0
+
+    none_yet = abreast(observation(seen), State(), NOW, LIMIT)
+    came = abreast(observation(seen, table), none_yet, NOW, LIMIT)
+    assert left_to(seen, table, came) == DRAIN + EVERY
+
+
+def test_a_plan_that_is_owed_is_made_by_who_owes_it() -> None:
+    there, state = after(STRANGE, Mark.OWED)
+    assert there.plan is not None
+    assert there.table is not None
+    assert left_to(there.plan, there.table, state) == EVERY
+
+
+def test_losses_are_repaired_in_a_table_that_is_left_to_another() -> None:
+    there, state = after(STRANGE)
+    assert there.plan is not None
+    hurt = Live(left=NOW.monotonic + 70, lost=frozenset({"n2"}))
+    actions = decide(replace(there, plan=replace(there.plan, live=hurt)), state, NOW)
+    assert [a.kind for a in actions if isinstance(a, AskLive)] == [Ask.REPAIR]
+
+
+def test_other_nodes_are_no_reason_to_plan_over_anothers_table_for_a_while() -> None:
+    """News wait for the pace, counted from whoever planned last; what is no news, for much more."""
+    seen, state = before()
+    state = replace(state, verdict=None)
+    others = replace(stored(seen, STRANGE, Mark.PLANNED, 7), inputs_hash="others")
+    state = abreast(observation(seen, others), state, NOW, LIMIT)
+
+    assert left_to(seen, others, state, old=False) == EVERY
+    assert left_to(seen, others, state, old=True) == LONGEST
+    assert left_to(replace(seen, spec_hash="edited"), others, state) < 0
+    helpless = replace(state, live=replace(state.live, helpless=others.content_hash or ""))
+    assert left_to(seen, others, helpless) < 0  # nothing is left of it
+
+    repaired = replace(others, mark=Mark.REPAIRED, identity=others.identity)
+    state = abreast(observation(seen, repaired), state, later(30), LIMIT)
+    assert left_to(seen, repaired, state, old=False) == EVERY  # a repair is no plan
+
+
+def test_the_first_table_after_an_edit_does_not_count_for_the_pace() -> None:
+    """Else nodes that come a moment after an edit would be planned with a minute later."""
+    seen, state = before()
+    edited = replace(stored(seen, STRANGE, sequence=7), inputs_hash="others", spec_hash="edited")
+    state = abreast(observation(seen, edited), state, NOW, LIMIT)
+    assert left_to(replace(seen, spec_hash="edited"), edited, state, old=False) < 0
+
+
+def test_a_plan_over_a_step_waits_until_requests_had_time_to_end() -> None:
+    """The step may have been stored a moment ago; where nodes are gone nothing is waited for."""
+    seen = seen_plan()
+    table = stored(seen, STRANGE, Mark.ROLLING, 7)
+    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    planning = state.with_planning(seen.inputs_hash, table.content_hash)
+    state = planning.with_verdict(answer(seen), NOW).with_reserved(8)
+    promised = replace(seen, status=told(seen, table).status, live=Live())
+    there = observation(promised, table)
+
+    assert [a.seconds for a in decide(there, state, later(4)) if isinstance(a, Wait)] == [DRAIN - 4]
+    assert kinds(decide(there, state, later(DRAIN))) == {WriteTable}
+    gone = replace(promised, live=Live(lost=frozenset({"n2"})))
+    assert kinds(decide(replace(there, plan=gone), state, later(4))) == {WriteTable}
+
+
+def test_who_stored_a_table_says_so_in_its_own_words() -> None:
+    there, state = after(NEW, Mark.PLANNED)
+    assert there.plan is not None
+    assert there.table is not None
+    waits = [a.seconds for a in decide(there, state, NOW) if isinstance(a, Wait)]
+    assert waits == [WORD]
+    assert WriteTable not in kinds(decide(there, state, NOW))
+    assert isinstance(state.verdict, Planned)
+    words = published(there.plan, replace(state.verdict, message="theirs"), there.table, T0)
+    said = replace(there, plan=replace(there.plan, status=words))
+    assert decide(said, state, later(WORD)) == ()  # ours would be others
+    assert decide(there, state, later(WORD)) != ()  # nobody said it
+
+
+class Stored(Tables):
+    """The stored table."""
+
+    def __init__(self) -> None:
+        """Nothing is asked of a cluster."""
+
+    async def content(self, plan: SeenPlan, table: SeenTable) -> str:  # noqa: ARG002
+        return OLD
+
+
+def test_a_plan_that_leaves_a_repaired_table_as_it_is_makes_it_whole() -> None:
+    """The content is the same and the mark is not: else it would be planned again for ever."""
+    seen = seen_plan()
+    table = stored(seen, OLD, Mark.REPAIRED, 7)
+    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    said = {"summary": {}, "message": "", "seconds": 0.1, "content": OLD}
+    verdict = verdict_of(seen.inputs_hash, {"planned": said})
+    assert isinstance(verdict, Planned)
+    state = state.with_planning(seen.inputs_hash, table.content_hash).with_verdict(verdict, NOW)
+    promised = replace(seen, status=told(seen, table).status, live=Live())
+
+    here = observation(promised, table)
+    assert abreast(here, state, NOW, LIMIT) == state
+    writes = [a for a in decide(here, state.with_reserved(8), NOW) if isinstance(a, WriteTable)]
+    assert [write.mark for write in writes] == [Mark.PLANNED]
+    whole = observation(promised, stored(seen, OLD, Mark.PLANNED, 8))
+    done = abreast(whole, state, NOW, LIMIT).verdict
+    assert isinstance(done, Planned)
+    assert done.content is None
+
+
+def test_a_table_that_was_taken_is_repaired_as_any_other() -> None:
+    """What lies there is not to be stored once more."""
+    seen = settled(Live(lost=frozenset({"n2"})))
+    nobody = cast("Asking", None)
+    plans = LivePlans(Stored(), nobody, nobody, LIMIT)
+    state = asyncio.run(plans.take(seen, State(), NOW))
+    assert isinstance(state.verdict, Planned)
+    assert state.verdict.content is None
+    assert [a.kind for a in decide(seen, state, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
+
+
+def test_what_was_said_of_nodes_is_not_insisted_on() -> None:
+    """Two operators that see different nodes would else write over each other for ever."""
+    six, five = (Finding(Truth.TRUE, Reason.NODES_FOUND, f"{n} nodes") for n in (6, 5))
+    seen = replace(seen_plan(), live=Live(inventory=six))
+    ours = refreshed(seen, T0)
+    live = LiveState().with_told(ours, seen.live)
+    assert live.said == {six}
+    theirs = refreshed(replace(seen, live=Live(inventory=five)), T0)
+
+    here = replace(seen, status=theirs, live=Live(inventory=six, said=live.said))
+    assert refreshed(here, T0).says_the_same(theirs)
+    assert live.with_told(theirs, here.live).said == {six}  # still
+    news = replace(here, live=Live(inventory=five, said=frozenset({six})))
+    found = refreshed(replace(news, status=ours), T0).condition(ConditionType.INVENTORY_RESOLVED)
+    assert found is not None
+    assert found.message == "5 nodes"
+
+
+def test_what_the_status_did_not_say_was_not_said() -> None:
+    """The status of a plan that is being made speaks of no nodes."""
+    seen = replace(plan(spec={"replanning": REPLANNING}), live=Live())
+    found = Finding(Truth.TRUE, Reason.NODES_FOUND, "6 nodes")
+    begun = replace(seen, live=Live(inventory=found))
+    assert LiveState().with_told(told(begun).status, begun.live).said == frozenset()
+
+
+class Unwatched:
+    """No source of metrics."""
+
+    def traffic(self, _key: object) -> None:
+        """Nothing."""
+
+    def finding(self, _plan: object) -> None:
+        """Nothing."""
+
+    def forget(self, _key: object) -> None:
+        """Nothing."""
+
+
+class Pair:
+    """What one of two operators makes of the nodes; time is that of its fleet."""
+
+    def __init__(self, *names: str) -> None:
+        self.world = World()
+        self.around = Around(self.world.fleet, cast("Watched", Unwatched()))
+        self.state = State()
+        pool = {"name": "h100", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
+        self.plan = plan(spec={"replanning": REPLANNING, "pools": [pool]})
+        self.around.see_all([self.plan])
+        self.world.fleet.begin_list()
+        for name in names:
+            self.report(name)
+        self.world.fleet.nodes_listed(set(names), self.world.version)
+
+    def report(self, name: str, *, ready: bool = True) -> None:
+        labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": "p"}
+        self.world.node(name, labels, ready="True" if ready else "False")
+
+    def sees(self, table: SeenTable | None = None) -> SeenPlan:
+        """The plan as it is decided on."""
+        now = replace(later(self.world.now), monotonic=self.world.now)
+        seen = observation(self.plan, table)
+        self.state = abreast(seen, self.state, now, LIMIT)
+        found = self.around.dress(seen, self.state, now).plan
+        assert found is not None
+        return found
+
+    def table(self, made_of: SeenPlan, sequence: int) -> SeenTable:
+        return stored(made_of, content(weight=sequence), Mark.PLANNED, sequence)
+
+
+def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> None:
+    """n2 flapped before the other operator began: it trusts n2, and we do not yet."""
+    here, there = Pair("n1", "n2", "n3"), Pair("n1", "n2", "n3")
+    all_three = there.sees()
+    first = here.table(here.sees(), 1)
+    assert here.sees(first).inputs_hash == all_three.inputs_hash
+
+    here.report("n2", ready=False)
+    here.world.run(20)
+    second = here.table(without := here.sees(first), 2)
+    assert without.inputs_hash != all_three.inputs_hash
+    here.state = here.state.with_try(2)
+    assert here.sees(second).live == replace(without.live or Live(), left=None)
+    here.report("n2")
+    here.world.run(5)
+
+    third = there.table(all_three, 3)  # by the other operator
+    left = here.sees(third)
+    assert left.inputs_hash == third.inputs_hash
+    assert left.live is not None
+    assert left.live.left == here.world.now + LONGEST
+    assert left.live.lost == frozenset()  # n1 and n2 are under it; both are up
+    assert decide(observation(left, third), here.state, later(0)) != ()
+    assert StartPlanning not in kinds(decide(observation(left, third), here.state, later(0)))
+
+    here.world.run(1)
+    here.report("n2", ready=False)
+    lost = here.sees(third)
+    assert lost.live is not None
+    assert lost.live.lost == {"n2"}
+    here.report("n2")
+    again = here.sees(third)
+    assert again.live is not None
+    assert again.live.lost == {"n2"}  # it was lost since that table came
+
+
+def test_our_own_news_are_planned_when_the_others_plan_is_a_minute_old() -> None:
+    here = Pair("n1", "n2", "n3")
+    first = here.table(here.sees(), 1)
+    here.sees(first)
+    other = Pair("n1", "n2").sees()
+    second = here.table(other, 2)
+    left = here.sees(second)
+    assert left.inputs_hash == second.inputs_hash
+    since = here.world.now
+
+    here.report("n4")
+    here.world.run(10)
+    waiting = here.sees(second)
+    assert waiting.live is not None
+    assert waiting.live.left == since + EVERY
+    here.world.run(EVERY)
+    due = here.sees(second)
+    assert due.inputs_hash not in (first.inputs_hash, second.inputs_hash)
+    assert due.live is not None
+    assert due.live.left is None
+
+
+def test_what_the_first_look_finds_is_planned_at_once() -> None:
+    """After a restart nobody knows who made it, nor whether it is still alive."""
+    here = Pair("n1", "n2", "n3")
+    found = here.table(Pair("n1", "n2").sees(), 5)
+    seen = here.sees(found)
+    assert seen.inputs_hash != found.inputs_hash
+    assert seen.live is not None
+    assert seen.live.left is None
