@@ -134,7 +134,7 @@ def _keep(found: Found, key: SeriesKey, at: int, value: float, scrapes: int) -> 
         row = found.series[key] = [None] * scrapes
         found.index.setdefault((key.name, key.island), []).append(key)
     before = row[at]
-    if before is not None and before != value:
+    if before is not None:  # equal or not: whether they differ changes with the traffic
         found.faults.append(Fault(Reason.DUPLICATE_SERIES, where(key)))
         value = max(before, value) if isfinite(before) and isfinite(value) else value
     row[at] = value

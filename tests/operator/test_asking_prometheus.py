@@ -173,13 +173,18 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
     said = {plan: metrics_finding("cluster", {"m": one}) for plan, one in found.items()}
     assert {plan: (one.status, one.reason) for plan, one in said.items()} == {
         "nan": (Truth.FALSE, Reason.ANSWER_UNUSABLE),
-        "reset": (Truth.TRUE, Reason.OBSERVED),
-        "twice": (Truth.TRUE, Reason.OBSERVED),
-        "part": (Truth.TRUE, Reason.OBSERVED),
+        "reset": (Truth.FALSE, Reason.SIGNAL_MISSING),
+        "twice": (Truth.FALSE, Reason.ANSWER_UNUSABLE),
+        "part": (Truth.FALSE, Reason.SIGNAL_MISSING),
         "empty": (Truth.FALSE, Reason.SIGNAL_MISSING),
         "both": (Truth.TRUE, Reason.OBSERVED),
     }
-    assert "MissingIsland" in said["part"].message
+    raises = "; the window may raise what is believed and not lower it"
+    assert said["part"].message == f"source cluster: m: MissingIsland (b){raises}"
+    assert said["reset"].message == f"source cluster: m: CounterReset (a){raises}"
+    assert said["twice"].message == (
+        "source cluster: m: DuplicateSeries (a); of two series for one count the larger is taken"
+    )
     assert said["empty"] == Finding(
         Truth.FALSE,
         Reason.SIGNAL_MISSING,
