@@ -95,9 +95,8 @@ class Pages:
     texts: dict[str, str] = field(default_factory=dict)
 
     def put(self, texts: Mapping[str, str]) -> None:
-        """Serve these instead of what was there."""
-        self.texts.clear()
-        self.texts.update(texts)
+        """Serve these instead of what was there, from one moment to the next."""
+        self.texts = dict(texts)
 
 
 @contextmanager
