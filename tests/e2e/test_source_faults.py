@@ -98,7 +98,7 @@ def said(history: History) -> list[Said]:
 def test_every_fault_of_an_island_is_stored_once_and_goes_again(
     plans: Plans, observing: Operator, prometheus: Prometheus, pages: Pages, cluster: Cluster
 ) -> None:
-    """a restarts, b is gone for a while, a is found twice. The table is left alone all the time."""
+    """One restarts, one is gone for a while, one is found twice; the table stays as it is."""
     plans.apply("chat", SPEC)
     plans.wait_ready("chat")
     islands = [island["name"] for island in plans.table("chat")["content"]["islands"]]
