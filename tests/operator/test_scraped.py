@@ -165,7 +165,7 @@ def test_a_pod_found_by_two_monitors_counts_once() -> None:
             )
             for job, extra in (("pods", 0), ("services", 2))
         ]
-        rows.append(Scrape(at, both[0].samples + both[1].samples))
+        rows.append(Scrape(at, (*both[0].samples, *both[1].samples)))
     found = scraped(rows, source(a=M))
     assert found.window.flow.completed == 60
     assert set(names(found)) == {Reason.DUPLICATE_SERIES}
