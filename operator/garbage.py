@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, MutableMapping
@@ -48,7 +48,7 @@ def uncollected() -> Iterator[None]:
         _PAUSES.end()
 
 
-def emptied(*tables: MutableMapping[object, object]) -> None:
+def emptied(*tables: MutableMapping[Any, Any]) -> None:
     """Take tables apart entry by entry: freed at once, they would hold everything up."""
     for table in tables:
         while table:
