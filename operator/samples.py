@@ -49,7 +49,9 @@ class Samples(Collection[Sample]):
             names.append(sample.name)
             labels.append(sample.labels)
             values.append(sample.value)
-        self._names, self._labels, self._values = tuple(names), tuple(labels), values
+        self._names: tuple[str, ...] = tuple(names)
+        self._labels: tuple[tuple[tuple[str, str], ...], ...] = tuple(labels)
+        self._values = values
 
     def __len__(self) -> int:
         """How many."""
@@ -66,6 +68,19 @@ class Samples(Collection[Sample]):
     def __eq__(self, other: object) -> bool:
         """The same samples in the same order, in columns or not."""
         return isinstance(other, Collection) and tuple(self) == tuple(other)
+
+    def share(self, before: Collection[Sample]) -> None:
+        """Keep the labels and names of samples before where they are equal.
+
+        One after the other: freed at once, 200,000 labels would hold everything up for 0.05 s.
+        """
+        known = {sample.labels: sample.labels for sample in before}
+        names = {sample.name: sample.name for sample in before}
+        self._names = tuple(names.get(name, name) for name in self._names)
+        column, self._labels = list(self._labels), ()
+        for place, labels in enumerate(column):
+            column[place] = known.get(labels, labels)
+        self._labels = tuple(column)
 
     __hash__ = None  # type: ignore[assignment]  # nobody looks them up
 

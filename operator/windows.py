@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from archipelago.operator.garbage import emptied, uncollected
 from archipelago.operator.islandtimes import IslandTimes, island_times
-from archipelago.operator.samples import Sample, Samples, Scrape
+from archipelago.operator.samples import Samples, Scrape
 from archipelago.operator.scraped import Scraped, scraped
 from archipelago.operator.series import find
 
@@ -100,11 +100,6 @@ def shared(scrape: Scrape, before: Scrape | None) -> Scrape:
     if before is None:
         return scrape
     with uncollected():
-        known = {sample.labels: sample.labels for sample in before.samples}
-        names = {sample.name: sample.name for sample in before.samples}
-        samples = Samples(
-            Sample(names.get(s.name, s.name), known.get(s.labels, s.labels), s.value)
-            for s in scrape.samples
-        )
-        emptied(known)
+        samples = scrape.samples if isinstance(scrape.samples, Samples) else Samples(scrape.samples)
+        samples.share(before.samples)
     return replace(scrape, samples=samples)
