@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 
-from archipelago.operator import logs, runtime
+from archipelago.operator import garbage, logs, runtime
 from archipelago.operator.errors import SettingsError
 from archipelago.operator.settings import Settings
 from archipelago.operator.watch import WatchFailed
@@ -34,6 +34,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     logs.configure(settings.log_level)
+    garbage.kept_for_good()
     status = 0
     try:
         asyncio.run(runtime.run(settings))

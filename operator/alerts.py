@@ -105,7 +105,7 @@ ALERTS: Final = (
         "archipelago_plan_metrics_available == 0",
         "10m",
         Severity.WARNING,
-        f"The traffic of plan {_PLAN} is not observed: its table stays as it is.",
+        f"No window of plan {_PLAN}'s traffic is read whole: its table may stay as it is.",
     ),
     Alert(
         "ArchipelagoProposalWaiting",

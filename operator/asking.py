@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from archipelago.operator.prometheus import Client, Unanswered, read
-from archipelago.operator.samples import Scrape
+from archipelago.operator.samples import Samples, Scrape
 from archipelago.operator.series import Source
 from archipelago.operator.signals import Scope, adapters
 from archipelago.planner.livedemand.faults import Fault, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from archipelago.operator.promql import ModelFacts, PlanFacts
@@ -73,10 +73,7 @@ class Sources:
         )
         by_adapter = dict(zip(wanted, readings, strict=True))
         self._note_skew(name, readings)
-        return {
-            model: _of_model(by_adapter[facts.adapter], facts, plan, source)
-            for model, facts in plan.models.items()
-        }
+        return await asyncio.to_thread(_by_model, by_adapter, plan, source)
 
     async def close(self) -> None:
         """End all connections."""
@@ -109,6 +106,15 @@ def series_source(facts: ModelFacts, source: MetricSource) -> Source:
     )
 
 
+def _by_model(
+    scrapes: Mapping[str, Scrape], plan: PlanFacts, source: MetricSource
+) -> dict[str, Scrape]:
+    return {
+        model: _of_model(scrapes[facts.adapter], facts, plan, source)
+        for model, facts in plan.models.items()
+    }
+
+
 def _of_model(scrape: Scrape, facts: ModelFacts, plan: PlanFacts, source: MetricSource) -> Scrape:
     """Without the islands of the plan's other models."""
     if adapters()[facts.adapter].scope is Scope.ROUTER or scrape.faults:
@@ -121,7 +127,7 @@ def _of_model(scrape: Scrape, facts: ModelFacts, plan: PlanFacts, source: Metric
     }
     if not others:
         return scrape
-    kept = tuple(s for s in scrape.samples if _island(s, source.island_label) not in others)
+    kept = Samples(s for s in scrape.samples if _island(s, source.island_label) not in others)
     return replace(scrape, samples=kept, faults=() if kept else (Fault(Reason.NO_SAMPLES),))
 
 

@@ -6,10 +6,11 @@ it stands in a resource that more people read than may read the operator's confi
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.conditions import Finding, Reason, Truth, bounded
+from archipelago.planner.livedemand.faults import Effect
 from archipelago.planner.livedemand.faults import Reason as Wrong
 from archipelago.planner.text import safe
 
@@ -23,24 +24,59 @@ NAMED: Final = 5
 """Models, islands or sources that a message names."""
 SHOWN: Final = 100
 """Characters of one detail: a label of a series may be as long as it likes."""
-MEANINGS: Final = {
-    Wrong.SOURCE_FAILED: Reason.SOURCE_FAILED,
-    Wrong.TOO_LARGE: Reason.ANSWER_UNUSABLE,
-    Wrong.NOT_METRICS: Reason.ANSWER_UNUSABLE,
-    Wrong.TIME_WENT_BACK: Reason.ANSWER_UNUSABLE,
-    Wrong.NOT_A_NUMBER: Reason.ANSWER_UNUSABLE,
-    Wrong.BROKEN_HISTOGRAM: Reason.ANSWER_UNUSABLE,
-    Wrong.NO_SAMPLES: Reason.SIGNAL_MISSING,
-    Wrong.MISSING_SIGNAL: Reason.SIGNAL_MISSING,
-    Wrong.TOO_FEW_SCRAPES: Reason.SIGNAL_MISSING,
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Faults that are told together, under one reason of the condition.
+
+    ``islands``: name the islands alone. Which of an island's series are hit changes with its
+    traffic, and a message that changes is a write.
+    """
+
+    reason: Reason
+    faults: frozenset[Wrong]
+    islands: bool = False
+
+
+GRADES: Final = (
+    Grade(Reason.SOURCE_FAILED, frozenset({Wrong.SOURCE_FAILED})),
+    Grade(
+        Reason.ANSWER_UNUSABLE,
+        frozenset(
+            {
+                Wrong.TOO_LARGE,
+                Wrong.NOT_METRICS,
+                Wrong.TIME_WENT_BACK,
+                Wrong.NOT_A_NUMBER,
+                Wrong.BROKEN_HISTOGRAM,
+            }
+        ),
+    ),
+    Grade(
+        Reason.SIGNAL_MISSING,
+        frozenset({Wrong.NO_SAMPLES, Wrong.MISSING_SIGNAL, Wrong.TOO_FEW_SCRAPES}),
+    ),
+    Grade(Reason.ANSWER_UNUSABLE, frozenset({Wrong.DUPLICATE_SERIES}), islands=True),
+    Grade(Reason.SIGNAL_MISSING, frozenset({Wrong.MISSING_ISLAND}), islands=True),
+    Grade(
+        Reason.SIGNAL_MISSING,
+        frozenset({Wrong.COUNTER_RESET, Wrong.SERIES_APPEARED, Wrong.SERIES_LOST}),
+        islands=True,
+    ),
+)
+"""Faults that make the condition False. The first grade of which there is one is told, and no
+other: what explains the rest comes first, what lasts before what passes. So an engine that restarts
+while another's labels are wrong changes nothing of what is said."""
+NOTED: Final = frozenset({Wrong.UNKNOWN_ISLAND})
+"""Faults that are named where it is True: nothing of the plan's own is missing. What is in neither
+is no fault of a source: queues grow and traffic ends."""
+_CONSEQUENCES: Final = {
+    Effect.UNUSABLE: "what was last believed stays in use",
+    Effect.ONLY_RAISES: "the window may raise what is believed and not lower it",
+    Effect.NOTED: "of two series for one count the larger is taken",
 }
-"""Faults that make the condition False."""
-LASTING: Final = frozenset({Wrong.MISSING_ISLAND, Wrong.UNKNOWN_ISLAND, Wrong.DUPLICATE_SERIES})
-"""Faults that are named where it is True: somebody's labels or monitors are wrong. The others come
-and go while all is well (an island restarts, a queue grows): the status would be written again and
-again for them."""
-_FIRST: Final = (Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MISSING)
-"""Where several hold: what explains the others comes first."""
+"""What a window with such faults is used for, the worst first."""
 
 
 def metrics_finding(source: str, models: Mapping[str, Scraped]) -> Finding:
@@ -50,19 +86,14 @@ def metrics_finding(source: str, models: Mapping[str, Scraped]) -> Finding:
         source: Its name in the configuration.
         models: The window of each model.
     """
-    bad = {
-        name: [f for f in seen.window.faults if f.reason in MEANINGS]
-        for name, seen in sorted(models.items())
-    }
-    said = {name: faults for name, faults in bad.items() if faults}
-    if not said:
-        return Finding(Truth.TRUE, Reason.OBSERVED, _observed(source, models))
-    meanings = {MEANINGS[fault.reason] for faults in said.values() for fault in faults}
-    reason = next(one for one in _FIRST if one in meanings)
-    told = {name: [f for f in fs if MEANINGS[f.reason] is reason] for name, fs in said.items()}
-    sentences = [f"{name}: {_listed(fs)}" for name, fs in told.items() if fs]
-    message = f"source {source}: {_some(sentences)}; what was last believed stays in use"
-    return Finding(Truth.FALSE, reason, bounded(message))
+    for grade in GRADES:
+        told = {
+            name: [f for f in seen.window.faults if f.reason in grade.faults]
+            for name, seen in sorted(models.items())
+        }
+        if any(told.values()):
+            return Finding(Truth.FALSE, grade.reason, _broken(source, grade, told))
+    return Finding(Truth.TRUE, Reason.OBSERVED, _observed(source, models))
 
 
 def unknown_source(source: str, configured: Iterable[str]) -> Finding:
@@ -75,27 +106,38 @@ def unknown_source(source: str, configured: Iterable[str]) -> Finding:
 
 def _observed(source: str, models: Mapping[str, Scraped]) -> str:
     """Without a number that changes with every window: the status would be written each time."""
-    noted = {fault.reason for seen in models.values() for fault in seen.window.faults}
-    names = sorted(str(reason) for reason in noted & LASTING)
+    seen = {fault.reason for one in models.values() for fault in one.window.faults}
+    names = sorted(str(reason) for reason in seen & NOTED)
     message = f"the traffic of {len(models)} models is read from source {source}"
     return bounded(f"{message}; noted: {_some(names)}" if names else message)
 
 
-def _listed(faults: Iterable[Fault]) -> str:
+def _broken(source: str, grade: Grade, told: Mapping[str, list[Fault]]) -> str:
+    """Where it is not whole, and what becomes of the window."""
+    sentences = [f"{name}: {_listed(faults, grade)}" for name, faults in told.items() if faults]
+    effects = {fault.effect for faults in told.values() for fault in faults}
+    then = next(text for effect, text in _CONSEQUENCES.items() if effect in effects)
+    return bounded(f"source {source}: {_some(sentences)}; {then}")
+
+
+def _listed(faults: Iterable[Fault], grade: Grade) -> str:
     """Reasons, how often, where, and what was found, as far as it is ours to tell."""
-    faults = list(faults)
-    counts = Counter(fault.reason for fault in faults)
-    return ", ".join(
-        f"{reason}{_details([f for f in faults if f.reason is reason], count)}"
-        for reason, count in sorted(counts.items())
-    )
+    places: dict[Wrong, list[str]] = {}
+    for fault in sorted(faults):
+        places.setdefault(fault.reason, []).append(_place(fault, grade))
+    return ", ".join(f"{reason}{_details(found)}" for reason, found in places.items())
 
 
-def _details(faults: list[Fault], count: int) -> str:
-    details = {" ".join(filter(None, (fault.where, fault.detail))) for fault in faults}
-    known = sorted(safe(detail)[:SHOWN] for detail in details if detail and "://" not in detail)
+def _place(fault: Fault, grade: Grade) -> str:
+    if grade.islands:
+        return fault.where.partition(": ")[0]
+    return " ".join(filter(None, (fault.where, fault.detail)))
+
+
+def _details(places: list[str]) -> str:
+    known = sorted({safe(place)[:SHOWN] for place in places if place and "://" not in place})
     if not known:
-        return f" ({count} times)" if count > 1 else ""
+        return f" ({len(places)} times)" if len(places) > 1 else ""
     return f" ({_some(known)})"
 
 

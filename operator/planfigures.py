@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FAMILIES: Final = {
     "plan_ready": "1 where Ready is True, 0 where it is not; absent while suspended",
-    "plan_metrics_available": "1 where traffic is observed, 0 where it is lost",
+    "plan_metrics_available": "1 where a window of traffic was read whole, 0 where it was not",
     "plan_throughput_requests_per_second": "Requests that the plan sustains",
     "plan_bound": "Proven bound of the objective, in its unit",
     "plan_cost_dollars_per_hour": "Price of the islands",

@@ -13,26 +13,34 @@ import logging
 import os
 import re
 import ssl
-from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
 from archipelago.operator.connecting import Refused, guarded
+from archipelago.operator.garbage import uncollected
 from archipelago.operator.promql import SEEN, TIME, questions
-from archipelago.operator.samples import LARGEST, Sample, Scrape, failed, from_prometheus, together
+from archipelago.operator.samples import (
+    LARGEST,
+    Sample,
+    Samples,
+    Scrape,
+    failed,
+    from_prometheus,
+    together,
+)
 from archipelago.operator.series import PROCESS
 from archipelago.operator.sources import is_service_accounts
-from archipelago.planner.livedemand.faults import Fault, Reason, told_once
+from archipelago.planner.livedemand.faults import Fault, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
     from aiohttp.abc import AbstractResolver
 
-    from archipelago.operator.promql import PlanFacts
+    from archipelago.operator.promql import PlanFacts, Question
     from archipelago.operator.signals import Adapter
     from archipelago.operator.sources import MetricSource
 
@@ -65,6 +73,7 @@ class Client:
             Unanswered: a file that the configuration names cannot be used.
         """
         self.source = source
+        self._parsing = asyncio.Lock()
         connector = aiohttp.TCPConnector(
             ssl=_tls(source),
             resolver=resolver,
@@ -96,11 +105,15 @@ class Client:
             "limit": str(SERIES),
         }
         body = await self._post(form if at is None else {**form, "time": f"{at:.3f}"})
-        # Megabytes of JSON take a while; the event loop goes on meanwhile.
-        scrape = await asyncio.to_thread(from_prometheus, body, at or 0.0)
+        # Megabytes of JSON take a while. One thread: each of several would hold up the loop.
+        async with self._parsing:
+            scrape = await asyncio.to_thread(_parsed, body, at or 0.0)
         if len(scrape.samples) >= SERIES:
             raise Unanswered(f"{SERIES} series or more", Reason.TOO_LARGE)
-        return _without_text(scrape)
+        for fault in scrape.faults:
+            if fault.reason is not Reason.NO_SAMPLES:
+                raise _told(fault)
+        return scrape
 
     async def _post(self, form: dict[str, str]) -> bytes:
         try:
@@ -151,19 +164,46 @@ async def read(
 
 
 async def _read_all(client: Client, adapter: Adapter, plan: PlanFacts) -> Scrape:
+    """Of what lacks a part nothing is used: the first fault ends the questions that are left."""
     at = await _now(client)
     asked = questions(adapter, plan, client.source)
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def ask(expression: str) -> Scrape:
-        try:
-            async with slots:
-                return await client.query(expression, at)
-        except Unanswered as error:
-            return Scrape(at, (), (error.fault,))
+        async with slots:
+            return await client.query(expression, at)
 
-    *families, freshness = await asyncio.gather(*map(ask, (*asked.families, asked.freshness)))
-    return _fresh(_joined(families, at), freshness, client.source)
+    faults: list[Fault] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            fresh = group.create_task(ask(asked.freshness))
+            label = client.source.island_label
+            parts = [group.create_task(_ask(ask, one, label)) for one in asked.families]
+    except* Unanswered as errors:
+        faults = [error.fault for error in errors.exceptions if isinstance(error, Unanswered)]
+    if faults:
+        return Scrape(at, (), (min(faults),))
+    families = [scrape for part in parts for scrape in part.result()]
+    return await asyncio.to_thread(_whole, families, fresh.result(), client.source, at)
+
+
+async def _ask(
+    ask: Callable[[str], Awaitable[Scrape]], question: Question, label: str
+) -> list[Scrape]:
+    """The answer, or those about ever fewer islands where one is too large."""
+    try:
+        return [await ask(question.text)]
+    except Unanswered as error:
+        halves = question.halves(label)
+        if error.fault.reason is not Reason.TOO_LARGE or not halves:
+            raise
+    return [scrape for half in halves for scrape in await _ask(ask, half, label)]
+
+
+def _whole(families: list[Scrape], freshness: Scrape, source: MetricSource, at: float) -> Scrape:
+    """Hundreds of thousands of samples take a while: not on the loop."""
+    with uncollected():
+        return _fresh(_joined(families, at), freshness, source)
 
 
 async def _now(client: Client) -> float:
@@ -172,17 +212,16 @@ async def _now(client: Client) -> float:
     if scrape.faults:
         fault = scrape.faults[0]
         raise Unanswered(fault.detail, fault.reason)
-    if len(scrape.samples) != 1 or not isfinite(scrape.samples[0].value):
+    values = [sample.value for sample in scrape.samples]
+    if len(values) != 1 or not isfinite(values[0]):
         raise Unanswered("asked for the time it did not tell it", Reason.NOT_METRICS)
-    return scrape.samples[0].value
+    return values[0]
 
 
 def _joined(families: Iterable[Scrape], at: float) -> Scrape:
     """All families as one. A family that nobody has is no fault while others have samples."""
-    whole = together(families, at)
-    faults = told_once(f for f in whole.faults if f.reason is not Reason.NO_SAMPLES)
-    nothing = () if whole.samples or faults else (Fault(Reason.NO_SAMPLES),)
-    return Scrape(at, whole.samples, (*faults, *nothing))
+    samples = together(families, at).samples
+    return Scrape(at, samples, () if samples else (Fault(Reason.NO_SAMPLES),))
 
 
 def _fresh(scrape: Scrape, freshness: Scrape, source: MetricSource) -> Scrape:
@@ -191,8 +230,6 @@ def _fresh(scrape: Scrape, freshness: Scrape, source: MetricSource) -> Scrape:
     Prometheus repeats a sample for five minutes after whoever wrote it fell silent: counters that
     stand still look like traffic that ended.
     """
-    if bad := [f for f in freshness.faults if f.reason is not Reason.NO_SAMPLES]:
-        return Scrape(scrape.at, (), told_once((*scrape.faults, *bad)))
     oldest = scrape.at - source.stale_after_seconds
     names = (source.island_label, *PROCESS)
     stale = {
@@ -200,7 +237,7 @@ def _fresh(scrape: Scrape, freshness: Scrape, source: MetricSource) -> Scrape:
     }
     if not stale:
         return scrape
-    kept = tuple(s for s in scrape.samples if _labels(s, names) not in stale)
+    kept = Samples(s for s in scrape.samples if _labels(s, names) not in stale)
     detail = f"every sample is older than {source.stale_after_seconds:g} s"
     nothing = () if kept else (Fault(Reason.NO_SAMPLES, "", detail),)
     return Scrape(scrape.at, kept, (*scrape.faults, *nothing))
@@ -268,18 +305,18 @@ def _of_status(status: int, body: bytes) -> bytes:
     raise Unanswered(f"HTTP {status}" + (f": {word[1].decode()}" if word else ""))
 
 
-def _without_text(scrape: Scrape) -> Scrape:
-    """Faults as they may be told to others; what was answered is in the log at DEBUG."""
-    for fault in scrape.faults:
-        log.debug("the source answered: %s %s", fault.reason, fault.detail)
-    return replace(scrape, faults=tuple(_told(fault) for fault in scrape.faults))
+def _parsed(body: bytes, at: float) -> Scrape:
+    with uncollected():
+        return from_prometheus(body, at)
 
 
-def _told(fault: Fault) -> Fault:
+def _told(fault: Fault) -> Unanswered:
+    """A fault as it may be told to others; what was answered is in the log at DEBUG."""
+    log.debug("the source answered: %s %s", fault.reason, fault.detail)
     if fault.reason is Reason.NOT_METRICS:
-        return Fault(fault.reason, "", "not the answer to a query")
+        return Unanswered("not the answer to a query", fault.reason)
     word = _ERROR_TYPE.match(fault.detail)
-    return Fault(fault.reason, "", word[0] if word else "")
+    return Unanswered(word[0] if word else "", fault.reason)
 
 
 def _why(error: OSError) -> str:

@@ -7,8 +7,7 @@ from ``signals.yaml``; both are of a form that needs no quoting.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from archipelago.operator.series import PROCESS
@@ -26,9 +25,16 @@ TIME: Final = 'label_replace(vector(time()),"__name__","archipelago_now","","")'
 SEEN: Final = "archipelago_seen"
 """Name of the answers that say when a process was last seen."""
 _HISTOGRAMS: Final = (Signal.INPUTS, Signal.OUTPUTS, Signal.TTFT, Signal.TPOT)
-_ESCAPES: Final = {"\\": "\\\\", '"': '\\"'} | {
-    chr(code): f"\\x{code:02x}" for code in (*range(32), 127)
-}
+PART: Final = 100
+"""Islands that one question is about: a histogram of them is 1 MB. An answer holds the interpreter
+while it is parsed, 10 ms per MB."""
+LONGEST: Final = 8_000
+"""Characters of the names of islands in one question."""
+_META: Final = str.maketrans({char: f"\\{char}" for char in "\\.+*?()|[]{}^$"})
+"""Characters that mean something in a regular expression of Go, and how each is escaped."""
+_ESCAPES: Final = str.maketrans(
+    {"\\": "\\\\", '"': '\\"'} | {chr(code): f"\\x{code:02x}" for code in (*range(32), 127)}
+)
 
 
 @dataclass(frozen=True)
@@ -53,39 +59,75 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
+class Question:
+    """An instant query for all series of some names.
+
+    ``where``: matchers of the plan. ``islands``: whose series come; ``label`` is theirs, empty
+    where the question is about the whole plan, also about islands that are not among these.
+    """
+
+    names: tuple[str, ...]
+    where: str
+    islands: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def text(self) -> str:
+        """The query."""
+        islands = "|".join(map(literal, self.islands))
+        at = f",{self.label}=~{quoted(islands)}" if self.label else ""
+        return f'{{__name__=~"{"|".join(self.names)}",{self.where}{at}}}'
+
+    def halves(self, label: str) -> tuple[Question, ...]:
+        """The same about one half of the islands and the other; none where that is no less."""
+        middle = len(self.islands) // 2
+        sides = (self.islands[:middle], self.islands[middle:]) if middle else ()
+        return tuple(replace(self, islands=side, label=label) for side in sides)
+
+
+@dataclass(frozen=True)
 class Questions:
     """Instant queries. ``freshness`` gives the time of each process' newest sample [s]."""
 
-    families: tuple[str, ...]
+    families: tuple[Question, ...]
     freshness: str
 
 
 def questions(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Questions:
     """One question for counters, gauges and means, and one for each name of a histogram.
 
-    A histogram of 1,000 islands is about as much as is read of one answer.
+    Of a plan with many islands each of them is asked in parts. One short question about the whole
+    plan stays: an island that nobody planned is seen by it.
     """
     where = _where(adapter, plan, source)
-    gauges = [
-        name
-        for signal, terms in adapter.signals.items()
-        if signal not in (*_HISTOGRAMS, Signal.PREFILL)
-        for name in _all(terms)
-    ]
-    means = [f"{n}_{part}" for n in _all(_of(adapter, Signal.PREFILL)) for part in ("sum", "count")]
-    histograms = [name for signal in _HISTOGRAMS for name in _all(_of(adapter, signal))]
-    return Questions(
-        (
-            _selector((*gauges, *means), where),
-            *(_selector((f"{name}_bucket", f"{name}_sum"), where) for name in histograms),
-        ),
-        _freshness(adapter, where, source),
-    )
+    running, counted, histograms = _families(adapter)
+    islands = sorted({name for model in plan.models.values() for name in model.islands})
+    if adapter.scope is Scope.ROUTER or len(parts := _parts(islands)) < 2:  # noqa: PLR2004
+        whole = () if adapter.scope is Scope.ROUTER else tuple(islands)
+        names = ((*running, *counted), *histograms)
+        asked = [Question(one, where, whole) for one in names]
+    else:
+        asked = [Question(running, where)]
+        asked += [
+            Question(names, where, part, source.island_label)
+            for part in parts
+            for names in (counted, *histograms)
+        ]
+    return Questions(tuple(asked), _freshness(adapter, where, source))
+
+
+def literal(text: str) -> str:
+    """A regular expression of this text alone.
+
+    Only what has a meaning is escaped: Prometheus looks a plain list of alternatives up in its
+    index, and tries any other expression on every value of the label.
+    """
+    return text.translate(_META)
 
 
 def quoted(text: str) -> str:
     """A PromQL string literal of any text."""
-    return '"' + "".join(_ESCAPES.get(char, char) for char in text) + '"'
+    return f'"{text.translate(_ESCAPES)}"'
 
 
 def _of(adapter: Adapter, signal: Signal) -> tuple[Term, ...]:
@@ -96,9 +138,30 @@ def _all(terms: Iterable[Term]) -> list[str]:
     return [name for term in terms for name in term.names]
 
 
-def _selector(names: Iterable[str], where: str) -> str:
-    """Series of any of these names."""
-    return f'{{__name__=~"{"|".join(names)}",{where}}}'
+def _families(adapter: Adapter) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, ...]]]:
+    """Names of the gauge that says who is there, of all other numbers, and of histograms."""
+    other = [s for s in adapter.signals if s not in (*_HISTOGRAMS, Signal.PREFILL, Signal.RUNNING)]
+    numbers = [name for signal in other for name in _all(_of(adapter, signal))]
+    means = [f"{n}_{part}" for n in _all(_of(adapter, Signal.PREFILL)) for part in ("sum", "count")]
+    histograms = [name for signal in _HISTOGRAMS for name in _all(_of(adapter, signal))]
+    return (
+        tuple(_all(_of(adapter, Signal.RUNNING))),
+        (*numbers, *means),
+        [(f"{name}_bucket", f"{name}_sum") for name in histograms],
+    )
+
+
+def _parts(islands: Iterable[str]) -> list[tuple[str, ...]]:
+    """The islands in order, in parts that are bounded in number and in what the query is long."""
+    parts: list[list[str]] = [[]]
+    length = 0
+    for island in islands:
+        length += len(literal(island)) + 1
+        if len(parts[-1]) == PART or length > LONGEST:
+            parts.append([])
+            length = len(literal(island)) + 1
+        parts[-1].append(island)
+    return [tuple(part) for part in parts]
 
 
 def _where(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> str:
@@ -106,7 +169,7 @@ def _where(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> str:
     namespace = f"{source.namespace_label}={quoted(plan.namespace)}"
     if adapter.scope is Scope.ISLAND:
         return f"{namespace},{source.plan_label}={quoted(plan.label)}"
-    return f"{namespace},{source.plan_label}=~{quoted(re.escape(plan.label) + '|')}"
+    return f"{namespace},{source.plan_label}=~{quoted(literal(plan.label) + '|')}"
 
 
 def _freshness(adapter: Adapter, where: str, source: MetricSource) -> str:

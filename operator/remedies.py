@@ -80,10 +80,13 @@ REMEDY: Final[dict[Reason, str]] = {
     ),
     Reason.SOURCE_FAILED: ("Look at the source; it is asked again in the next window."),
     Reason.ANSWER_UNUSABLE: (
-        "Correct the address or the labels of the source in the operator's configuration."
+        "Correct the address or the labels of the source in the operator's configuration; where "
+        "the message names `DuplicateSeries`, have each pod scraped once, and ask a server that "
+        "merges replicas."
     ),
     Reason.SIGNAL_MISSING: (
         "Label the pods with `archipelago.dev/plan` and `archipelago.dev/island`, and have them "
-        "scraped; after a start, wait for two scrapes."
+        "scraped; after a start, wait for two scrapes. Where engines restarted (`CounterReset`, "
+        "`SeriesLost`, `SeriesAppeared`), nothing: the next whole window says so."
     ),
 }

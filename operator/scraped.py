@@ -116,6 +116,8 @@ def _nothing(faults: Iterable[Fault]) -> Scraped:
 def _counted(found: Found, source: Source, seconds: float, silent: tuple[Fault, ...]) -> Scraped:
     faults = [*found.faults, *silent]
     completed = _grown(found, source, Signal.COMPLETED, faults)
+    # What a prefill island ended is not counted, but what was inside when it restarted is lost.
+    _grown(found, source, Signal.COMPLETED, faults, (Phase.PREFILL,))
     dispatched = _grown(found, source, Signal.DISPATCHED, faults)
     running, _ = _changed(found, source, Signal.RUNNING, faults)
     waiting, waited = _changed(found, source, Signal.WAITING, faults)
@@ -141,9 +143,15 @@ def _counted(found: Found, source: Source, seconds: float, silent: tuple[Fault, 
     return Scraped(window, ttft, tpot, _largest(found, source, Signal.KV_USE))
 
 
-def _grown(found: Found, source: Source, signal: Signal, faults: list[Fault]) -> float:
+def _grown(
+    found: Found,
+    source: Source,
+    signal: Signal,
+    faults: list[Fault],
+    phases: Container[Phase] = _ENDS,
+) -> float:
     total = 0.0
-    for key, row in chosen_series(found, source, signal, _ENDS):
+    for key, row in chosen_series(found, source, signal, phases):
         amounts, wrong = increases((row,), where(key))
         total += amounts[0]
         faults += wrong

@@ -77,8 +77,7 @@ def find(scrapes: Sequence[Scrape], source: Source) -> Found:
                 keys[known] = _key(sample, source, names, found)
             if (key := keys[known]) is not None:
                 _keep(found, key, at, sample.value, len(scrapes))
-    if source.adapter.lazy:
-        _count_from_zero(found)
+    _count_from_zero(found)
     return found
 
 
@@ -134,7 +133,7 @@ def _keep(found: Found, key: SeriesKey, at: int, value: float, scrapes: int) -> 
         row = found.series[key] = [None] * scrapes
         found.index.setdefault((key.name, key.island), []).append(key)
     before = row[at]
-    if before is not None and before != value:
+    if before is not None:  # equal or not: whether they differ changes with the traffic
         found.faults.append(Fault(Reason.DUPLICATE_SERIES, where(key)))
         value = max(before, value) if isfinite(before) and isfinite(value) else value
     row[at] = value
@@ -142,7 +141,10 @@ def _keep(found: Found, key: SeriesKey, at: int, value: float, scrapes: int) -> 
 
 
 def _count_from_zero(found: Found) -> None:
-    """A series that its process did not have yet stood at 0."""
+    """A series that its process did not have yet stood at 0.
+
+    Many come into being with the first request, or with the first one that ends in some way.
+    """
     for key, row in found.series.items():
         for at in sorted(found.alive[key.island, key.process]):
             if row[at] is not None:

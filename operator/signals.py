@@ -60,8 +60,8 @@ class Term:
 class Adapter:
     """How to read one engine or router.
 
-    ``only``: labels that must have this value where they are present. ``lazy``: a counter comes
-    into being with its first request, so that it counted from 0 if its process was there before.
+    ``only``: labels that must have this value where they are present. ``lazy``: series come into
+    being with the first request, so that none of a signal is no fault.
     """
 
     name: str

@@ -7,8 +7,9 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from archipelago.operator.garbage import emptied, uncollected
 from archipelago.operator.islandtimes import IslandTimes, island_times
-from archipelago.operator.samples import Sample, Scrape
+from archipelago.operator.samples import Samples, Scrape
 from archipelago.operator.scraped import Scraped, scraped
 from archipelago.operator.series import find
 
@@ -79,8 +80,11 @@ class Windows:
     def ended(self, key: WindowKey, seconds: float, source: Source) -> Ended:
         """What was counted in the window that ends now, in all and at each of its islands."""
         scrapes = self.scrapes(key, seconds)
-        found = find([scrape for scrape in scrapes if not scrape.faults], source)
-        return Ended(scraped(scrapes, source, found), island_times(scrapes, source, found))
+        with uncollected():
+            found = find([scrape for scrape in scrapes if not scrape.faults], source)
+            ended = Ended(scraped(scrapes, source, found), island_times(scrapes, source, found))
+            emptied(found.series, found.index, found.alive)
+        return ended
 
     def forget(self, namespace: str, plan: str) -> None:
         """Drop a plan that is gone, or whose islands or source are others now."""
@@ -95,12 +99,7 @@ def shared(scrape: Scrape, before: Scrape | None) -> Scrape:
     """The same scrape with the labels of the one before: all but the values are kept once."""
     if before is None:
         return scrape
-    known = {sample.labels: sample.labels for sample in before.samples}
-    names = {sample.name: sample.name for sample in before.samples}
-    return replace(
-        scrape,
-        samples=tuple(
-            Sample(names.get(s.name, s.name), known.get(s.labels, s.labels), s.value)
-            for s in scrape.samples
-        ),
-    )
+    with uncollected():
+        samples = scrape.samples if isinstance(scrape.samples, Samples) else Samples(scrape.samples)
+        samples.share(before.samples)
+    return replace(scrape, samples=samples)

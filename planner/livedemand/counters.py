@@ -70,7 +70,9 @@ def change(series: Series, where: str = "") -> Increase:
     """How much a gauge rose or fell from the first to the last scrape that had it."""
     faults = list(_not_numbers((series,), where))
     values = [value for value in series if value is not None and isfinite(value)]
-    if not values or not _usable(series[0]) or not _usable(series[-1]):
+    if values and not _usable(series[0]):
+        faults.append(Fault(Reason.SERIES_APPEARED, where))
+    if not _usable(series[-1]):
         faults.append(Fault(Reason.SERIES_LOST, where))
     return Increase(values[-1] - values[0] if values else 0.0, tuple(faults))
 

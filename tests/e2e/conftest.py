@@ -4,13 +4,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.controlplane import Cluster
 from tests.controlplane.kind import load
 from tests.e2e.operators import Operator, Plans, grant, running
+from tests.prometheus.server import Prometheus
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +37,19 @@ def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
 def operator(prepared: Operator) -> Iterator[Operator]:
     with running(prepared) as started:
         yield started
+
+
+@pytest.fixture
+def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
+    """An operator that has a source of metrics by the name of main."""
+    file = tmp_path / "sources.yaml"
+    allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
+    main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
+    source = {**main, "allowAddresses": allowed}
+    file.write_text(yaml.safe_dump({"sources": [source]}))
+    settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
+    with running(replace(prepared, settings=settings)) as operator:
+        yield operator
 
 
 @pytest.fixture

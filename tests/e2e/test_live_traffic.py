@@ -12,7 +12,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import yaml
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import eventually
-from tests.e2e.operators import Operator, Plans, running, seconds_until
+from tests.e2e.operators import Operator, Plans, seconds_until
 from tests.prometheus.server import Prometheus, Target
 
 pytestmark = pytest.mark.cluster
@@ -133,19 +133,6 @@ def scenario(tmp_path: Path) -> Path:
     found = {"expected": EXPECTED, "plan": PLAN, "traffic": TRAFFIC, "seed": 2}
     written.write_text(yaml.safe_dump(found))
     return written
-
-
-@pytest.fixture
-def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
-    """An operator that has a source of metrics by the name of main."""
-    file = tmp_path / "sources.yaml"
-    allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
-    main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
-    source = {**main, "allowAddresses": allowed}
-    file.write_text(yaml.safe_dump({"sources": [source]}))
-    settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
-    with running(replace(prepared, settings=settings)) as operator:
-        yield operator
 
 
 def decision(plans: Plans) -> dict[str, Any]:

@@ -132,6 +132,6 @@ async def fault_of(client: Client) -> tuple[Reason, str]:
 
 def fault(scrape: Scrape) -> tuple[Reason, str]:
     """The one fault of a scrape without samples."""
-    assert scrape.samples == ()
+    assert not scrape.samples
     (found,) = scrape.faults
     return found.reason, found.detail

@@ -90,10 +90,12 @@ def test_a_mean_costs_no_question_of_its_own() -> None:
     """Sums and counts are asked for with the gauges; no bucket of it is."""
     plan = PlanFacts("ns", "p", {"m": ModelFacts("vllm", {"a": M})})
     asked = questions(adapters()["vllm"], plan, source("http://x")).families
-    having = [one for one in asked if "request_prefill_time" in one]
+    having = [one for one in asked if "request_prefill_time" in one.text]
     assert having == [asked[0]]
-    assert "request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count" in asked[0]
-    assert "request_prefill_time_seconds_bucket" not in asked[0]
+    assert (
+        "request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count" in asked[0].text
+    )
+    assert "request_prefill_time_seconds_bucket" not in asked[0].text
 
 
 def test_it_goes_to_another_process_and_comes_back() -> None:

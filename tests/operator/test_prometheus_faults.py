@@ -10,7 +10,8 @@ import pytest
 
 from archipelago.operator.conditions import Reason, Truth
 from archipelago.operator.metricsreport import metrics_finding
-from archipelago.operator.prometheus import SERIES, Client, Unanswered
+from archipelago.operator.prometheus import SERIES, Client, Unanswered, read
+from archipelago.operator.promql import SEEN, ModelFacts, PlanFacts
 from archipelago.operator.samples import LARGEST, Scrape
 from archipelago.operator.scraped import scraped
 from archipelago.operator.series import Source
@@ -33,6 +34,9 @@ from tests.operator.badsource import (
 
 def at(port: int, host: str = "127.0.0.1") -> Client:
     return Client(source(f"http://{host}:{port}", allowAddresses=LOCAL))
+
+
+LABEL = "archipelago_dev_island"
 
 
 async def against(answer: Answer) -> tuple[Scrape, Got]:
@@ -129,6 +133,36 @@ async def test_of_100_megabytes_five_are_read(headers: str) -> None:
         assert got.sent < LARGEST + (8 << 20)
         scrape = await reading(at(got.port))
     assert fault(scrape) == (Wrong.TOO_LARGE, "more than 5000000 bytes")
+
+
+async def test_of_an_answer_that_is_too_large_the_halves_are_asked() -> None:
+    """100 islands; what is about more than 25 of them is too large: four answers to a question."""
+    islands = {f"i{number}": Phase.MIXED for number in range(100)}
+    plan = PlanFacts("ns", "plan", {"m": ModelFacts("vllm", islands)})
+    told: list[list[str]] = []
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        query = server.forms[-1]["query"]
+        about = query.partition('island=~"')[2].partition('"')[0].split("|")
+        if SEEN in query:
+            await ok(vector([]))(writer)
+        elif 1 < len(about) <= 25:
+            told.append(about)
+            rows = [({"__name__": "vllm:num_requests_running", LABEL: one}, "1") for one in about]
+            await ok(vector(rows))(writer)
+        else:
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {LARGEST + 1}\r\n\r\n"
+            writer.write(head.encode())
+            await writer.drain()
+
+    async with answering(answer) as got:
+        server = got
+        client = at(got.port)
+        scrape = await read(client, adapters()["vllm"], plan, time.time)
+        await client.close()
+    assert scrape.faults == ()
+    assert {dict(s.labels)[LABEL] for s in scrape.samples} == set(islands)
+    assert [len(about) for about in told] == [25] * 4 * 7
 
 
 async def test_an_answer_that_was_cut_at_the_limit_is_not_taken_for_all() -> None:

@@ -131,6 +131,19 @@ def test_a_restarted_island_counts_from_zero_and_only_raises() -> None:
     assert found.window.inputs[0].requests == 50 + 20
 
 
+def test_a_restarted_prefill_island_may_have_lost_what_was_inside() -> None:
+    """It counts nothing of the demand, but the 5 requests that it had are nobody's now."""
+    rows = ((500, 2, 3, 500), (600, 4, 13, 600), (7, 0, 0, 700))
+    pages = [
+        scrape(10.0 * i, {"p": vllm(p, running, waiting), "d": vllm(d, 20, 0)})
+        for i, (p, running, waiting, d) in enumerate(rows)
+    ]
+    found = scraped(pages, source(p=P, d=D))
+    assert found.window.faults == (Fault(Reason.COUNTER_RESET, "p: vllm:request_success_total"),)
+    assert found.window.flow.completed == 200
+    assert found.window.flow.arrivals == 200 - 5
+
+
 def test_an_island_of_the_table_that_says_nothing_is_named() -> None:
     pages = [scrape(10.0 * i, {"a": vllm(100, 4, 1), "x": vllm(9, 1, 1)}) for i in range(2)]
     found = scraped(pages, source(a=M, b=M))
@@ -152,7 +165,7 @@ def test_a_pod_found_by_two_monitors_counts_once() -> None:
             )
             for job, extra in (("pods", 0), ("services", 2))
         ]
-        rows.append(Scrape(at, both[0].samples + both[1].samples))
+        rows.append(Scrape(at, (*both[0].samples, *both[1].samples)))
     found = scraped(rows, source(a=M))
     assert found.window.flow.completed == 60
     assert set(names(found)) == {Reason.DUPLICATE_SERIES}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from archipelago.operator.conditions import Reason, Truth
-from archipelago.operator.metricsreport import LASTING, MEANINGS, metrics_finding, unknown_source
+from archipelago.operator.metricsreport import GRADES, NOTED, metrics_finding, unknown_source
 from archipelago.operator.samples import Sample, Scrape, failed
 from archipelago.operator.scraped import Scraped
 from archipelago.operator.series import Source
@@ -110,21 +110,58 @@ def test_a_good_window_is_told_without_a_figure_that_changes() -> None:
     assert finding.reason is Reason.OBSERVED
     assert finding.message == "the traffic of 2 models is read from source cluster"
     assert metrics_finding("cluster", {"m": seen(), "n": seen()}) == finding
-    assert metrics_finding(
-        "cluster", {"m": seen(Fault(Wrong.COUNTER_RESET, "a")), "n": seen()}
-    ) == (finding)
-    noted = metrics_finding("cluster", {"m": seen(Fault(Wrong.MISSING_ISLAND, "a"))})
-    assert noted.message.endswith("1 models is read from source cluster; noted: MissingIsland")
+    noted = metrics_finding("cluster", {"m": seen(Fault(Wrong.UNKNOWN_ISLAND, "a"))})
+    assert noted.message.endswith("1 models is read from source cluster; noted: UnknownIsland")
+    assert noted.status is Truth.TRUE
+
+
+NO_FAULT_OF_A_SOURCE = {Wrong.QUEUES_GROW, Wrong.NO_TRAFFIC, Wrong.SUM_OUTSIDE_BUCKETS}
+LEFT = {
+    Effect.UNUSABLE: "; what was last believed stays in use",
+    Effect.ONLY_RAISES: "; the window may raise what is believed and not lower it",
+    Effect.NOTED: "; of two series for one count the larger is taken",
+}
 
 
 @pytest.mark.parametrize("reason", Wrong)
 def test_every_fault_has_a_place_in_the_condition(reason: Wrong) -> None:
-    """What leaves no demand makes it False; what is told in passing leaves it True."""
+    """Every fault of a source makes it False, and the message says what the window is used for."""
     finding = metrics_finding("cluster", {"m": seen(Fault(reason, "a", "3"))})
-    assert (reason.value in finding.message) == (reason in MEANINGS or reason in LASTING)
-    assert finding.status is (Truth.FALSE if reason in MEANINGS else Truth.TRUE)
-    if EFFECTS[reason] is Effect.UNUSABLE:
-        assert reason in MEANINGS
+    graded = [grade for grade in GRADES if reason in grade.faults]
+    assert len(graded) == (reason not in NOTED | NO_FAULT_OF_A_SOURCE)
+    assert finding.status is (Truth.FALSE if graded else Truth.TRUE)
+    assert (reason.value in finding.message) == (reason not in NO_FAULT_OF_A_SOURCE)
+    assert finding.message.endswith(LEFT[EFFECTS[reason]]) == bool(graded)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (Wrong.COUNTER_RESET, Reason.SIGNAL_MISSING),
+        (Wrong.MISSING_ISLAND, Reason.SIGNAL_MISSING),
+        (Wrong.DUPLICATE_SERIES, Reason.ANSWER_UNUSABLE),
+    ],
+)
+def test_faults_of_single_islands_have_their_reasons(wrong: Wrong, reason: Reason) -> None:
+    """Which series of an island are hit is chance: six of two islands say two names."""
+    hit = [Fault(wrong, f"{island}: name_{i}") for island in "ba" for i in range(3)]
+    finding = metrics_finding("cluster", {"m": seen(*hit)})
+    assert finding.reason is reason
+    assert finding.message.startswith(f"source cluster: m: {wrong} (a, b); ")
+    assert metrics_finding("cluster", {"m": seen(*hit[1:])}) == finding
+
+
+def test_a_restart_changes_nothing_of_what_lasts() -> None:
+    """Two monitors scrape a; b says nothing; c restarts in one window and in the next does not."""
+    restart = [Fault(Wrong.COUNTER_RESET, "c: x"), Fault(Wrong.SERIES_APPEARED, "c: y")]
+    silent, twice = Fault(Wrong.MISSING_ISLAND, "b"), Fault(Wrong.DUPLICATE_SERIES, "a: x")
+    for lasting in ([silent], [twice], [silent, twice]):
+        calm = metrics_finding("cluster", {"m": seen(*lasting)})
+        assert metrics_finding("cluster", {"m": seen(*lasting, *restart)}) == calm
+    assert metrics_finding("cluster", {"m": seen(*restart)}).message == (
+        "source cluster: m: CounterReset (c), SeriesAppeared (c); "
+        "the window may raise what is believed and not lower it"
+    )
 
 
 def test_the_fault_that_explains_the_others_comes_first_and_names_are_few() -> None:

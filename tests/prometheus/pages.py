@@ -1,7 +1,7 @@
 """Pages of /metrics as engines write them, and a server that serves what a test puts there.
 
 The pages are written after the engines' field names and bounds (`operator/signals.yaml` says where
-those were read). They are not recordings of running engines.
+those were read). Pages that the engines' own code printed are in ``engines``.
 """
 
 import http.server
@@ -28,26 +28,22 @@ class Told:
     output: int = 30
 
 
-def vllm(told: Told, *, old: bool = False, model: str = "m") -> str:
-    """A vLLM server's page; ``old`` with the names that 0.33 has no more."""
+def vllm(told: Told, *, model: str = "m") -> str:
+    """A vLLM server's page."""
     labels = f'model_name="{model}",engine="0"'
-    kv, tpot = (
-        ("gpu_cache", "time_per_output_token") if old else ("kv_cache", "inter_token_latency")
-    )
     lines = [
         f'vllm:request_success_total{{{labels},finished_reason="stop"}} {told.done - 1}',
         f'vllm:request_success_total{{{labels},finished_reason="length"}} 1',
         f"vllm:num_requests_running{{{labels}}} {told.running}",
         f"vllm:num_requests_waiting{{{labels}}} {told.waiting}",
-        f"vllm:{kv}_usage_perc{{{labels}}} {told.kv}",
+        f"vllm:kv_cache_usage_perc{{{labels}}} {told.kv}",
         *histogram("vllm:request_prompt_tokens", labels, told.done, told.tokens, VLLM_LENGTHS),
         *histogram("vllm:request_generation_tokens", labels, told.done, told.output, VLLM_LENGTHS),
         *histogram("vllm:time_to_first_token_seconds", labels, told.done, 0.2, TTFT),
-        *histogram(f"vllm:{tpot}_seconds", labels, told.done, 0.03, TPOT),
+        *histogram("vllm:inter_token_latency_seconds", labels, told.done, 0.03, TPOT),
     ]
-    if not old:
-        name = "vllm:request_time_per_output_token_seconds"
-        lines += histogram(name, labels, told.done, 0.03, TPOT)
+    name = "vllm:request_time_per_output_token_seconds"
+    lines += histogram(name, labels, told.done, 0.03, TPOT)
     return "\n".join(lines) + "\n"
 
 
@@ -95,9 +91,8 @@ class Pages:
     texts: dict[str, str] = field(default_factory=dict)
 
     def put(self, texts: Mapping[str, str]) -> None:
-        """Serve these instead of what was there."""
-        self.texts.clear()
-        self.texts.update(texts)
+        """Serve these instead of what was there, from one moment to the next."""
+        self.texts = dict(texts)
 
 
 @contextmanager
