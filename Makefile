@@ -78,9 +78,9 @@ unit: $(READY) ## tests that need no cluster
 # On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
 IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))
 .PHONY: e2e
-# Two control planes side by side, each with whole files: these tests mostly wait.
+# Three control planes side by side, each with whole files, the longest first: these tests mostly wait.
 e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them on a kind cluster
-	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 2 --dist loadfile)
+	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 3 --dist loadfile --no-loadscope-reorder)
 
 .PHONY: faults
 faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all writes; 17 minutes
@@ -115,9 +115,9 @@ soak: $(READY) ## load, idleness, attack, changes and faults; DURATION=120 minut
 	$(PY) -m tests.soak --minutes $(or $(DURATION),120) --out build/soak
 
 .PHONY: transitions
-transitions: $(READY) ## more than 10,000 changes from one spec to another; minutes
-	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 \
-	  $(PYTEST) -s tests/operator/test_transitions.py
+transitions: $(READY) ## more than 10,000 changes from one spec to another, 2,400 lives of a plan; minutes
+	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 LIVES=300 \
+	  $(PYTEST) -s tests/operator/test_transitions.py tests/operator/test_convergence.py
 
 .PHONY: crds
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models

@@ -25,8 +25,11 @@ def plans(cluster: Cluster, namespace: str) -> Plans:
 
 @pytest.fixture
 def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
-    """An operator for the test's namespace that is not started yet."""
-    settings = {"ARCHIPELAGO_NAMESPACES": plans.namespace}
+    """An operator for the test's namespace that is not started yet.
+
+    One planner process instead of three, which take longer to start than most of the tests.
+    """
+    settings = {"ARCHIPELAGO_NAMESPACES": plans.namespace, "ARCHIPELAGO_PLANNERS": "1"}
     return Operator(account, tmp_path / "operator.log", settings)
 
 
