@@ -73,7 +73,7 @@ audit: $(READY) ## bandit, with every finding that is none explained
 
 .PHONY: unit
 unit: $(READY) ## tests that need no cluster
-	$(PYTEST) -n auto -m 'not cluster'
+	$(PYTEST) -n auto --dist worksteal -m 'not cluster'
 
 # On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
 IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))

@@ -1,5 +1,6 @@
-"""What all tests share: the cluster and Prometheus fixtures; and the order of the long files."""
+"""What all tests share: cluster and Prometheus fixtures, how many processes, what they begin with."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ pytest_plugins = [
 
 ROOT = Path(__file__).parents[1]
 LONG = (
+    "tests/scenarios/test_live.py",
     "tests/faults/test_live_watches.py",
     "tests/e2e/test_operator_nodes.py",
     "tests/e2e/test_live_nodes.py",
@@ -25,10 +27,16 @@ LONG = (
     "tests/e2e/test_operator_clock.py",
     "tests/e2e/test_operator_transitions.py",
 )
-"""Files of cluster tests that take about a minute, the longest first.
+"""Files that take about a minute or more, the longest first.
 
-Processes that are given whole files would else begin one of these when nothing else is left.
+One process would else begin one of these when nothing is left for the others.
 """
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: three processes for two processors, since a third of the time is waiting."""
+    return max(2, 3 * (os.cpu_count() or 1) // 2)
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import Cluster
+from tests.controlplane import Cluster, eventually
 from tests.controlplane.kind import load
 from tests.e2e.operators import Operator, Plans, grant, running
 
@@ -37,6 +37,28 @@ def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
 def operator(prepared: Operator) -> Iterator[Operator]:
     with running(prepared) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def beside(
+    cluster: Cluster, account: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Plans, Operator]]:
+    """A namespace whose operator serves many tests, one after the other: a start takes seconds."""
+    with cluster.namespace() as namespace:
+        settings = {"ARCHIPELAGO_NAMESPACES": namespace, "ARCHIPELAGO_PLANNERS": "1"}
+        log = tmp_path_factory.mktemp("beside") / "operator.log"
+        with running(Operator(account, log, settings)) as operator:
+            yield Plans(cluster, namespace), operator
+
+
+@pytest.fixture
+def team(beside: tuple[Plans, Operator]) -> Iterator[Plans]:
+    """Its plans: none at first. Afterwards the operator still runs and knows of none."""
+    plans, operator = beside
+    yield plans
+    assert operator.is_running()
+    plans.clear()
+    eventually(lambda: 'plan="' not in operator.get("/metrics"), within=20)
 
 
 @pytest.fixture

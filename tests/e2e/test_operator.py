@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +11,13 @@ import yaml
 
 from archipelago.operator.conditions import ConditionType
 from archipelago.planner.table import validate_table
-from tests.controlplane import Cluster, eventually
+from tests.controlplane import eventually
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
 
 pytestmark = pytest.mark.cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 POLL = 0.1
-
-
-@pytest.fixture(scope="module")
-def beside(
-    cluster: Cluster, account: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Plans, Operator]]:
-    """A namespace whose operator serves many tests, one after the other: a start takes seconds."""
-    with cluster.namespace() as namespace:
-        settings = {"ARCHIPELAGO_NAMESPACES": namespace, "ARCHIPELAGO_PLANNERS": "1"}
-        log = tmp_path_factory.mktemp("beside") / "operator.log"
-        with running(Operator(account, log, settings)) as operator:
-            yield Plans(cluster, namespace), operator
-
-
-@pytest.fixture
-def team(beside: tuple[Plans, Operator]) -> Iterator[Plans]:
-    """Its plans: none at first. Afterwards the operator still runs and knows of none."""
-    plans, operator = beside
-    yield plans
-    assert operator.is_running()
-    plans.clear()
-    eventually(lambda: 'plan="' not in operator.get("/metrics"), within=20)
 
 
 def example(name: str) -> dict[str, Any]:
