@@ -1,4 +1,4 @@
-"""What all tests share: cluster and Prometheus fixtures, how many processes, what they begin with."""
+"""What all tests share: cluster and Prometheus fixtures; how many processes, and their order."""
 
 import os
 from pathlib import Path
