@@ -25,6 +25,8 @@ HOME = "archipelago-system"
 ACCOUNT = "archipelago-operator"
 USER = f"system:serviceaccount:{HOME}:{ACCOUNT}"
 COMMAND = (sys.executable, "-P", "-m", "archipelago.operator")
+AS_DEPLOYED = {"PYTHONPATH": str(Path(__file__).with_name("deployed"))}
+"""Hides from programs what they would not find in the operator's image."""
 
 
 def grant(cluster: Cluster) -> Path:
@@ -57,6 +59,7 @@ class Operator:
             "KUBECONFIG": str(self.kubeconfig),
             "ARCHIPELAGO_HTTP_HOST": "127.0.0.1",
             "ARCHIPELAGO_HTTP_PORT": "0",
+            **AS_DEPLOYED,
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import Cluster, eventually
-from tests.e2e.operators import Operator, Plans, running, small
+from tests.e2e.operators import AS_DEPLOYED, Operator, Plans, running, small
 
 pytestmark = pytest.mark.cluster
 
@@ -113,6 +113,7 @@ class Watching:
             "TERM": "xterm",
             "COLUMNS": "120",
             "LINES": "50",
+            **AS_DEPLOYED,
         }
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:

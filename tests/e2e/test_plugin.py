@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import Cluster
-from tests.e2e.operators import HOME, ROOT, Operator, Plans, small
+from tests.e2e.operators import AS_DEPLOYED, HOME, ROOT, Operator, Plans, small
 
 pytestmark = pytest.mark.cluster
 
@@ -41,6 +41,7 @@ class Plugin:
                 "PATH": f"{self.folder}:{os.environ['PATH']}",
                 "KUBECONFIG": str(self.kubeconfig),
                 "HOME": str(self.folder),
+                **AS_DEPLOYED,
             },
             capture_output=True,
             text=True,
