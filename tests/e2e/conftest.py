@@ -39,6 +39,17 @@ def operator(prepared: Operator) -> Iterator[Operator]:
         yield started
 
 
+@pytest.fixture
+def report(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+    """Note a measured figure; `pytest -s` and the JUnit report show it."""
+
+    def note(what: str, seconds: float) -> None:
+        record_property(what, round(seconds, 2))
+        print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
+
+    return note
+
+
 @pytest.fixture(scope="module")
 def beside(
     cluster: Cluster, account: Path, tmp_path_factory: pytest.TempPathFactory
@@ -59,17 +70,6 @@ def team(beside: tuple[Plans, Operator]) -> Iterator[Plans]:
     assert operator.is_running()
     plans.clear()
     eventually(lambda: 'plan="' not in operator.get("/metrics"), within=20)
-
-
-@pytest.fixture
-def report(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
-    """Note a measured figure; `pytest -s` and the JUnit report show it."""
-
-    def note(what: str, seconds: float) -> None:
-        record_property(what, round(seconds, 2))
-        print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
-
-    return note
 
 
 @pytest.fixture(scope="session")
