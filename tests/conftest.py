@@ -35,7 +35,7 @@ One process would else begin one of these when nothing is left for the others.
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """``-n auto``: three processes for two processors; some tests wait for others or for a timer."""
+    """``-n auto``: three processes for two processors, since some tests wait."""
     return max(2, 3 * (os.cpu_count() or 1) // 2)
 
 
