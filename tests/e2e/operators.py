@@ -171,6 +171,9 @@ class Plans:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Read an object; empty where there is none."""
+        if kind not in self._paths:
+            text = self.kubectl("get", kind, name, "-o=json", "--ignore-not-found")
+            return dict(json.loads(text)) if text else {}
         try:
             found = self.api("GET", f"{self._paths[kind]}/{name}")
         except Refused as refused:
