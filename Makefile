@@ -73,14 +73,17 @@ audit: $(READY) ## bandit, with every finding that is none explained
 
 .PHONY: unit
 unit: $(READY) ## tests that need no cluster
-	$(PYTEST) -n auto -m 'not cluster'
+	$(PYTEST) -n auto --dist worksteal -m 'not cluster'
 
 # On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
 IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))
 .PHONY: e2e
-# Two control planes side by side, each with whole files: these tests mostly wait.
+# Four control planes side by side, each with whole files, the longest first: these tests mostly
+# wait. Other files are not even read: that alone takes each process ten seconds.
+CLUSTER_TESTS = $(shell grep -rl 'mark\.cluster' tests --include='test_*.py')
 e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them on a kind cluster
-	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 2 --dist loadfile)
+	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 4 --dist loadfile --no-loadscope-reorder) \
+	  $(CLUSTER_TESTS)
 
 .PHONY: faults
 faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all writes; 17 minutes
@@ -91,7 +94,7 @@ recovery: $(READY) ## play every fault five times and write docs/recovery.md; up
 	$(PY) -m tests.faults.recovery > docs/recovery.md.new && mv docs/recovery.md.new docs/recovery.md
 
 .PHONY: test
-test: unit e2e ## every test: unit, then cluster; about 20 minutes on two cores
+test: unit e2e ## every test: unit, then cluster; about 15 minutes on two cores
 
 .PHONY: demo
 demo: setup ## control plane, operator, first example, plan, table and plot; Ctrl-C ends it
@@ -115,9 +118,9 @@ soak: $(READY) ## load, idleness, attack, changes and faults; DURATION=120 minut
 	$(PY) -m tests.soak --minutes $(or $(DURATION),120) --out build/soak
 
 .PHONY: transitions
-transitions: $(READY) ## more than 10,000 changes from one spec to another; minutes
-	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 \
-	  $(PYTEST) -s tests/operator/test_transitions.py
+transitions: $(READY) ## more than 10,000 changes from one spec to another, 2,400 lives of a plan; minutes
+	TRANSITIONS=$(or $(TRANSITIONS),12500) TRANSITION_VARIANTS=100000 LIVES=300 \
+	  $(PYTEST) -s tests/operator/test_transitions.py tests/operator/test_convergence.py
 
 .PHONY: crds
 crds: $(READY) ## write crds/ and docs/serving-plan.md anew from the schema models

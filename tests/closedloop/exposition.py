@@ -115,5 +115,21 @@ class Counters:
         return "\n".join(lines) + "\n"
 
 
+class Uncounted(Counters):
+    """Of a process whose page nobody reads."""
+
+    def __post_init__(self) -> None:
+        """Histograms that stay empty."""
+        self.inputs = self.outputs = self.ttft = self.inter_token = self.per_token = _Empty(())
+
+    def end(self, inputs: float, outputs: float, reason: str, decoding: float = 0.0) -> None:
+        """Not counted."""
+
+
+class _Empty(Histogram):
+    def add(self, value: float, times: float = 1.0) -> None:
+        """Not counted."""
+
+
 def _one(name: str, kind: str, labels: str, value: float) -> tuple[str, str]:
     return f"# TYPE {name} {kind}", f"{name}{{{labels}}} {value}"

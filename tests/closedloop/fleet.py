@@ -52,12 +52,14 @@ class World:
     """What the fleet stands on: the problem, by model how phases are changed, and luck.
 
     ``slower``: by pool and phase, how many times as long as predicted everything takes.
+    ``read``: whether anybody reads the pods' pages.
     """
 
     problem: PlanningProblem
     switch: Mapping[str, str]
     seed: int = 0
     slower: Callable[[str, str], float] = lambda _pool, _phase: 1.0
+    read: bool = True
 
 
 class Fleet:
@@ -176,7 +178,7 @@ class Fleet:
         if kind not in self._times:
             world = self.world
             self._times[kind] = times_of(world.problem, model, entry, world.slower)
-        return Island(entry, model, self._times[kind], ready)
+        return Island(entry, model, self._times[kind], ready, read=self.world.read)
 
     def _raise(self, entry: Mapping[str, Any], model: str) -> None:
         """A new island: its pod starts when those that leave its nodes have ended."""
@@ -217,7 +219,9 @@ class Fleet:
 
     def _dead(self, name: str) -> bool:
         island = self.islands.get(name)
-        return island is None or not self.gone.isdisjoint(island.entry["nodes"])
+        return island is None or (
+            bool(self.gone) and not self.gone.isdisjoint(island.entry["nodes"])
+        )
 
     def _again(self, requests: Iterable[Request]) -> None:
         """Requests that were begun nowhere, or in vain, start anew."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.problem import Phase
 from tests.closedloop.engine import BatchEngine, Engine, PrefillEngine, Request
-from tests.closedloop.exposition import Counters
+from tests.closedloop.exposition import Counters, Uncounted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Island:
 
     ``ready``: when its engine serves, or will [s]. ``closing``: until when an engine that is to
     change finishes what it has begun; None while it is open. ``held``: requests that came while it
-    changed. ``started``: how often its pod was started.
+    changed. ``started``: how often its pod was started. ``read``: whether anybody reads its page.
     """
 
     entry: Mapping[str, Any]
@@ -40,6 +40,7 @@ class Island:
     closing: float | None = None
     delay: float = 0.0
     held: list[tuple[float, Request]] = field(default_factory=list)
+    read: bool = True
 
     def __post_init__(self) -> None:
         """Start its pod."""
@@ -107,7 +108,7 @@ class Island:
         return self.engine.waiting + len(self.held)
 
     def _fresh(self) -> Counters:
-        return Counters(self.times.model.max_length)
+        return (Counters if self.read else Uncounted)(self.times.model.max_length)
 
     def _open(self) -> None:
         self.phase = Phase(self.entry["phase"])

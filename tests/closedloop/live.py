@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.operator.islandtimes import island_times, times_document
-from archipelago.operator.samples import from_exposition, together
+from archipelago.operator.samples import together
 from archipelago.operator.scraped import scraped
 from archipelago.operator.series import Source
 from archipelago.operator.signals import adapters
 from archipelago.operator.windowdoc import ISLANDS, window_document
 from archipelago.planner.problem import Phase
 from tests.closedloop.inventory import left_of, resolved
+from tests.closedloop.reading import Reader
 from tests.closedloop.rollout import Rollout, Step
 
 if TYPE_CHECKING:
@@ -73,21 +74,14 @@ class Live:
         self.rollout = Rollout(float(replanning.get("drainSeconds", 10)))
         self._memory: dict[str, Any] = {}
         self._replied = 0.0
+        self._read = Reader()
         self._scrapes: list[Scrape] = []
         self._steady = True
         self._window: dict[str, Any] | None = None
 
     def scrape(self, fleet: Fleet) -> None:
         """Read every pod that answers."""
-        pages = [
-            from_exposition(
-                pod.page.encode(),
-                fleet.now,
-                {"pod": pod.name, "archipelago_dev_island": pod.island},
-            )
-            for pod in fleet.pods()
-            if pod.page is not None
-        ]
+        pages = [self._read(pod, fleet.now) for pod in fleet.pods() if pod.page is not None]
         self._scrapes.append(together(pages, fleet.now))
         self._steady &= not self.rollout.left
 

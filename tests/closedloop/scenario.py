@@ -162,7 +162,8 @@ class Scenario:
 
     def played(self, pilot: Pilot) -> Outcome:
         """Play it under a pilot."""
-        return play(self.world, self.content, self.course, pilot)
+        world = replace(self.world, read=not isinstance(pilot, Still | Instant))
+        return play(world, self.content, self.course, pilot)
 
     def still(self) -> Outcome:
         """With a plan that never changes."""
@@ -170,6 +171,8 @@ class Scenario:
 
     def instant(self, still: Outcome | None = None) -> tuple[Rung, Outcome]:
         """With full knowledge at once, by the rung that serves most; ``still`` where known."""
+        if not self.shift[0]:  # nothing happens of which to know
+            return Rung.KEEP, still or self.still()
         found = {rung: self.played(self._knowing(rung)) for rung in list(Rung)[1:]}
         found[Rung.KEEP] = still or self.still()
         start, end = self.shift

@@ -21,6 +21,7 @@ from archipelago.planner.table import routing_content
 from archipelago.planner.traffic import poisson
 from tests.closedloop.exposition import Histogram, token_bounds
 from tests.closedloop.fleet import ONLINE, RESTART, Fleet, World
+from tests.closedloop.reading import Reader
 from tests.closedloop.traffic import Mix, Spell, Traffic
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-llama-on-two-pools.yaml"
@@ -141,6 +142,21 @@ def test_pages_count_what_users_see(
     assert seen.flow.arrivals == pytest.approx(fleet.tally.sums("arrived", 60.0, 120.0), abs=15)
     assert sum(seen.inputs[0].counts) == seen.flow.completed
     assert seen.faults == ()
+
+
+def test_pages_that_were_read_before_are_read_as_the_operator_reads_them(
+    planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
+) -> None:
+    problem, _, content = planned
+    fleet, source, read = Fleet(world(problem), content), traffic(problem, 100.0, 1), Reader()
+    for now in (5.0, 10.0, 15.0):
+        fleet.advance(now, source)
+        for pod in fleet.pods():
+            assert pod.page
+            labels = {"pod": pod.name, "archipelago_dev_island": pod.island}
+            assert read(pod, now) == from_exposition(pod.page.encode(), now, labels)
+    shorter = replace(pod, page="a 1\n")
+    assert read(shorter, 20.0).samples[0].name == "a"
 
 
 def test_vllm_buckets() -> None:

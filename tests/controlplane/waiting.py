@@ -22,7 +22,7 @@ def wanting() -> float:
 class Stopwatch:
     """Seconds as they pass where every task that wants a core has one.
 
-    Bars are of such a machine. These tests run two at a time beside two API servers on as few as
+    Bars are of such a machine. These tests run four at a time beside four API servers on as few as
     two cores, where a wait of 5 s may mean that the operator has had one second to work in: what
     passes while three tasks want a core counts a third.
     """

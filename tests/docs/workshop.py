@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.docs.answers import differences
 from tests.docs.blocks import REPO, Command
 from tests.docs.listed import COMMANDS, EXIT_CODES
+from tests.e2e.operators import AS_DEPLOYED
 
 SECONDS = 120
 # Words of the pages for what the reader has.
@@ -60,6 +61,7 @@ class Workshop:
                 "HOME": str(self.folder.parent),
                 "LANG": "C.UTF-8",
                 "PYTHONDONTWRITEBYTECODE": "1",
+                **AS_DEPLOYED,
                 **({"XDG_CACHE_HOME": cache} if (cache := _cache()) else {}),
                 **self.environment,
             },

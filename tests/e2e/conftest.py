@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controlplane import Cluster
+from tests.controlplane import Cluster, eventually
 from tests.controlplane.kind import load
 from tests.e2e.operators import Operator, Plans, grant, running
 from tests.prometheus.server import Prometheus
@@ -28,8 +28,11 @@ def plans(cluster: Cluster, namespace: str) -> Plans:
 
 @pytest.fixture
 def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
-    """An operator for the test's namespace that is not started yet."""
-    settings = {"ARCHIPELAGO_NAMESPACES": plans.namespace}
+    """An operator for the test's namespace that is not started yet.
+
+    One planner process instead of three, which take longer to start than most of the tests.
+    """
+    settings = {"ARCHIPELAGO_NAMESPACES": plans.namespace, "ARCHIPELAGO_PLANNERS": "1"}
     return Operator(account, tmp_path / "operator.log", settings)
 
 
@@ -61,6 +64,28 @@ def report(record_property: Callable[[str, object], None]) -> Callable[[str, flo
         print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
 
     return note
+
+
+@pytest.fixture(scope="module")
+def beside(
+    cluster: Cluster, account: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Plans, Operator]]:
+    """A namespace whose operator serves many tests, one after the other: a start takes seconds."""
+    with cluster.namespace() as namespace:
+        settings = {"ARCHIPELAGO_NAMESPACES": namespace, "ARCHIPELAGO_PLANNERS": "1"}
+        log = tmp_path_factory.mktemp("beside") / "operator.log"
+        with running(Operator(account, log, settings)) as operator:
+            yield Plans(cluster, namespace), operator
+
+
+@pytest.fixture
+def team(beside: tuple[Plans, Operator]) -> Iterator[Plans]:
+    """Its plans: none at first. Afterwards the operator still runs and knows of none."""
+    plans, operator = beside
+    yield plans
+    assert operator.is_running()
+    plans.clear()
+    eventually(lambda: 'plan="' not in operator.get("/metrics"), within=20)
 
 
 @pytest.fixture(scope="session")

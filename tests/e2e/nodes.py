@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tests.faults.api import JSON, MERGE, Api
+from tests.controlplane.api import JSON, MERGE, Api
 from tests.operator.nodes import H100, body
 
 CONNECTIONS = 4

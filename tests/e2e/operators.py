@@ -10,11 +10,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from archipelago.planner.shards import assemble
 from tests.controlplane import Cluster, eventually
+from tests.controlplane.api import Api, Refused
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "base"
@@ -22,6 +25,8 @@ HOME = "archipelago-system"
 ACCOUNT = "archipelago-operator"
 USER = f"system:serviceaccount:{HOME}:{ACCOUNT}"
 COMMAND = (sys.executable, "-P", "-m", "archipelago.operator")
+AS_DEPLOYED = {"PYTHONPATH": str(Path(__file__).with_name("deployed"))}
+"""Hides from programs what they would not find in the operator's image."""
 
 
 def grant(cluster: Cluster) -> Path:
@@ -54,6 +59,7 @@ class Operator:
             "KUBECONFIG": str(self.kubeconfig),
             "ARCHIPELAGO_HTTP_HOST": "127.0.0.1",
             "ARCHIPELAGO_HTTP_PORT": "0",
+            **AS_DEPLOYED,
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -127,10 +133,27 @@ def running(operator: Operator) -> Iterator[Operator]:
 
 @dataclass(frozen=True)
 class Plans:
-    """ServingPlans of one namespace, as their user sees them."""
+    """ServingPlans of one namespace, as their user sees them.
+
+    What tests look at again and again is asked for without kubectl, whose every start costs as much
+    of the processor as the operator needs for a plan.
+    """
 
     cluster: Cluster
     namespace: str
+
+    @cached_property
+    def api(self) -> Api:
+        """The cluster's API server."""
+        return Api.of(self.cluster)
+
+    @property
+    def _paths(self) -> dict[str, str]:
+        return {
+            "splan": f"/apis/archipelago.dev/v1alpha1/namespaces/{self.namespace}/servingplans",
+            "configmap": f"/api/v1/namespaces/{self.namespace}/configmaps",
+            "event": f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events",
+        }
 
     def kubectl(self, *args: str | Path, input: str | None = None, check: bool = True) -> str:  # noqa: A002
         """Run kubectl in the namespace; returns what it printed."""
@@ -148,8 +171,16 @@ class Plans:
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """Read an object; empty where there is none."""
-        text = self.kubectl("get", kind, name, "-o=json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(text) if text else {}
+        if kind not in self._paths:
+            text = self.kubectl("get", kind, name, "-o=json", "--ignore-not-found")
+            return dict(json.loads(text)) if text else {}
+        try:
+            found = self.api("GET", f"{self._paths[kind]}/{name}")
+        except Refused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                return {}
+            raise
+        del found["metadata"]["managedFields"]  # as kubectl does
         return found
 
     def plan(self, name: str) -> dict[str, Any]:
@@ -179,8 +210,15 @@ class Plans:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Events about a plan."""
-        items = json.loads(self.kubectl("get", "events.events.k8s.io", "-o=json"))["items"]
+        items = self.api("GET", self._paths["event"])["items"]
         return [item for item in items if item["regarding"]["name"] == name]
+
+    def clear(self) -> None:
+        """Delete all plans; returns once their tables are gone, and what was told of them."""
+        self.api("DELETE", self._paths["splan"])
+        tables, ours = self._paths["configmap"], "app.kubernetes.io/managed-by=archipelago"
+        eventually(lambda: not self.api("GET", tables, labelSelector=ours)["items"], within=40)
+        self.api("DELETE", self._paths["event"])
 
     def wait_ready(self, name: str, within: float = 30) -> None:
         """Wait as a user would."""

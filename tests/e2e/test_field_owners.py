@@ -7,7 +7,7 @@ import pytest
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import eventually
-from tests.e2e.operators import Operator, Plans, resource, small
+from tests.e2e.operators import Plans, resource, small
 
 pytestmark = pytest.mark.cluster
 
@@ -38,42 +38,39 @@ def pools(plans: Plans) -> dict[str, dict[str, Any]]:
     return {found["name"]: found for found in plans.plan("chat")["spec"]["pools"]}
 
 
-def test_two_owners_each_keep_a_pool_and_remove_only_their_own(
-    plans: Plans, operator: Operator
-) -> None:
-    apply(plans, HARDWARE, **MODELS, pools=[H100])
-    apply(plans, RENTED, pools=[L40S])
-    assert set(pools(plans)) == {"h100", "l40s"}
-    plans.wait_ready("chat")
+def test_two_owners_each_keep_a_pool_and_remove_only_their_own(team: Plans) -> None:
+    apply(team, HARDWARE, **MODELS, pools=[H100])
+    apply(team, RENTED, pools=[L40S])
+    assert set(pools(team)) == {"h100", "l40s"}
+    team.wait_ready("chat")
 
     # Each says its own part again, changed: the other's entry is neither moved nor taken.
-    apply(plans, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
-    apply(plans, RENTED, pools=[pool("l40s", "L40S", count=24)])
-    assert {name: found["count"] for name, found in pools(plans).items()} == {
+    apply(team, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
+    apply(team, RENTED, pools=[pool("l40s", "L40S", count=24)])
+    assert {name: found["count"] for name, found in pools(team).items()} == {
         "h100": 16,
         "l40s": 24,
     }
 
     # What is another's is not to be had without a word.
-    said = apply(plans, RENTED, check=False, pools=[pool("l40s", "L40S", count=24), H100])
+    said = apply(team, RENTED, check=False, pools=[pool("l40s", "L40S", count=24), H100])
     assert "conflict" in said
     assert HARDWARE in said
-    assert pools(plans)["h100"]["count"] == 16
+    assert pools(team)["h100"]["count"] == 16
 
     # An owner that leaves its entry out removes it, and nothing else.
-    apply(plans, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
+    apply(team, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
     rented = {**pool("spare", "L40S"), "count": 1}
-    apply(plans, RENTED, pools=[rented])
-    assert set(pools(plans)) == {"h100", "spare"}
-    apply(plans, HARDWARE, **MODELS)
-    assert set(pools(plans)) == {"spare"}
+    apply(team, RENTED, pools=[rented])
+    assert set(pools(team)) == {"h100", "spare"}
+    apply(team, HARDWARE, **MODELS)
+    assert set(pools(team)) == {"spare"}
 
     # The operator's own writes are of the status: no entry became anybody else's.
-    whole = json.loads(plans.kubectl("get", "splan", "chat", "-o=json", "--show-managed-fields"))
+    whole = json.loads(team.kubectl("get", "splan", "chat", "-o=json", "--show-managed-fields"))
     fields = whole["metadata"]["managedFields"]
     owners = {owner["manager"] for owner in fields if owner.get("subresource") != "status"}
     assert owners == {HARDWARE, RENTED}
-    eventually(lambda: plans.ready("chat")[2] == plans.plan("chat")["metadata"]["generation"])
-    table = plans.table("chat")
+    eventually(lambda: team.ready("chat")[2] == team.plan("chat")["metadata"]["generation"])
+    table = team.table("chat")
     assert validate_table(table) == []
-    assert operator.is_running()

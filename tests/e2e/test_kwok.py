@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.controlplane import ControlPlane, eventually, kwok
+from tests.controlplane.api import Api
 from tests.controlplane.errors import BinariesMissing
 from tests.e2e.history import tables
 from tests.e2e.nodes import Nodes, nodes_of
@@ -25,7 +26,6 @@ from tests.e2e.operators import ROOT, Operator, Plans, resource, running, second
 from tests.e2e.test_controlplane import is_alive, running_in
 from tests.e2e.test_live_nodes import spec
 from tests.e2e.test_operator_nodes import cpu, found, peak_mib, placed, rest, state
-from tests.faults.api import Api
 from tests.faults.history import History
 from tests.faults.recorder import recorded
 

@@ -14,9 +14,9 @@ import pytest
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import Cluster, eventually
+from tests.controlplane.api import MERGE, Api
 from tests.e2e.nodes import Nodes, nodes_of
 from tests.e2e.operators import Operator, Plans, running, seconds_until
-from tests.faults.api import MERGE, Api
 
 pytestmark = pytest.mark.cluster
 

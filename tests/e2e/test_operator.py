@@ -66,43 +66,36 @@ def test_the_first_example_has_its_table_in_five_seconds_and_an_edit_too(
 @pytest.mark.parametrize(
     "name", ["04-collocated", "05-either", "06-two-zones", "07-least-cost", "08-across-pools"]
 )
-def test_every_kind_of_island_network_and_price_is_published(
-    plans: Plans, operator: Operator, name: str
-) -> None:
-    assert operator.is_running()
-    plans.apply("kinds", example(name))
-    plans.wait_ready("kinds")
-    assert validate_table(plans.table("kinds")) == []
-    summary = plans.plan("kinds")["status"]["summary"]
+def test_every_kind_of_island_network_and_price_is_published(team: Plans, name: str) -> None:
+    team.apply("kinds", example(name))
+    team.wait_ready("kinds")
+    assert validate_table(team.table("kinds")) == []
+    summary = team.plan("kinds")["status"]["summary"]
     assert summary["objective"] in ("throughput", "headroom", "cost")
     assert float(summary["gap"]) <= 0.001
     assert (summary.get("rentedGpus", 0) > 0) == (name == "07-least-cost")
 
 
-def test_every_condition_is_there_within_two_seconds(plans: Plans, operator: Operator) -> None:
+def test_every_condition_is_there_within_two_seconds(team: Plans) -> None:
     """A14: a planner that takes long does not delay the first word."""
-    assert operator.is_running()
-    plans.apply("slow", example("03-two-models"))
+    team.apply("slow", example("03-two-models"))
 
-    eventually(lambda: set(plans.conditions("slow")) == set(ConditionType), within=2)
-    for condition in plans.conditions("slow").values():
+    eventually(lambda: set(team.conditions("slow")) == set(ConditionType), within=2)
+    for condition in team.conditions("slow").values():
         assert condition["reason"]
         assert condition["message"]
         assert condition["observedGeneration"] == 1
 
 
-def test_an_edit_is_observed_within_five_seconds_and_never_early(
-    plans: Plans, operator: Operator
-) -> None:
+def test_an_edit_is_observed_within_five_seconds_and_never_early(team: Plans) -> None:
     """A15 and A21."""
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    plans.patch("chat", {"budgetPerHour": "8"})
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    team.patch("chat", {"budgetPerHour": "8"})
     deadline = time.monotonic() + 5
 
     while True:
-        seen = plans.plan("chat")
+        seen = team.plan("chat")
         conditions = seen["status"]["conditions"]
         generations = {c["observedGeneration"] for c in conditions}
         generations.add(seen["status"]["observedGeneration"])
@@ -111,7 +104,7 @@ def test_an_edit_is_observed_within_five_seconds_and_never_early(
             break
         assert time.monotonic() < deadline, conditions
         time.sleep(POLL)
-    plans.kubectl(
+    team.kubectl(
         "wait", "--for=jsonpath={.status.observedGeneration}=2", "splan/chat", "--timeout=1s"
     )
 
@@ -148,40 +141,34 @@ def test_a_restart_writes_nothing(prepared: Operator, plans: Plans) -> None:
     assert _everything(plans, "good", "bad") == before
 
 
-def test_an_impossible_target_is_refused_with_what_would_help(
-    plans: Plans, operator: Operator
-) -> None:
+def test_an_impossible_target_is_refused_with_what_would_help(team: Plans) -> None:
     """A17."""
-    assert operator.is_running()
-    plans.apply("bad", impossible())
+    team.apply("bad", impossible())
 
-    eventually(lambda: plans.ready("bad") == ("False", "Infeasible", 1))
-    message = plans.conditions("bad")["Ready"]["message"]
+    eventually(lambda: team.ready("bad") == ("False", "Infeasible", 1))
+    message = team.conditions("bad")["Ready"]["message"]
     assert "tpot" in message.lower()
     assert " ms" in message  # the smallest relaxation has a value and a unit
-    warnings = [event for event in plans.events("bad") if event["type"] == "Warning"]
+    warnings = [event for event in team.events("bad") if event["type"] == "Warning"]
     assert [event["reason"] for event in warnings] == ["Infeasible"]
     assert len(warnings[0]["note"].encode()) <= 1024
-    assert plans.table("bad") == {}
+    assert team.table("bad") == {}
 
 
-def test_infeasible_keeps_the_last_good_table_and_the_way_back_restores_it(
-    plans: Plans, operator: Operator
-) -> None:
+def test_infeasible_keeps_the_last_good_table_and_the_way_back_restores_it(team: Plans) -> None:
     """I8 and B20."""
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    good = plans.get("configmap", "chat-routing")
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    good = team.get("configmap", "chat-routing")
 
-    plans.apply("chat", impossible())
-    eventually(lambda: plans.ready("chat") == ("False", "Infeasible", 2))
-    assert plans.conditions("chat")["Published"]["reason"] == "LastGoodKept"
-    assert plans.get("configmap", "chat-routing") == good
+    team.apply("chat", impossible())
+    eventually(lambda: team.ready("chat") == ("False", "Infeasible", 2))
+    assert team.conditions("chat")["Published"]["reason"] == "LastGoodKept"
+    assert team.get("configmap", "chat-routing") == good
 
-    plans.apply("chat", small())
-    eventually(lambda: plans.ready("chat") == ("True", "Published", 3))
-    restored, first = plans.table("chat"), json.loads(good["data"]["table.json"])
+    team.apply("chat", small())
+    eventually(lambda: team.ready("chat") == ("True", "Published", 3))
+    restored, first = team.table("chat"), json.loads(good["data"]["table.json"])
     assert restored["content"] == first["content"]
     assert restored["identity"]["sequence"] > first["identity"]["sequence"]
 
@@ -194,42 +181,37 @@ def test_infeasible_keeps_the_last_good_table_and_the_way_back_restores_it(
     ],
 )
 def test_a_name_that_no_catalogue_has_is_named(
-    plans: Plans, operator: Operator, spec: dict[str, str], reason: str, named: str
+    team: Plans, spec: dict[str, str], reason: str, named: str
 ) -> None:
-    assert operator.is_running()
     wanted = small()
     wanted["pools"][0] |= {k: v for k, v in spec.items() if k in wanted["pools"][0]}
     wanted["models"][0] |= {k: v for k, v in spec.items() if k in wanted["models"][0]}
 
-    plans.apply("odd", wanted)
+    team.apply("odd", wanted)
 
-    eventually(lambda: plans.ready("odd")[:2] == ("False", reason))
-    assert named in plans.conditions("odd")["Ready"]["message"]
+    eventually(lambda: team.ready("odd")[:2] == ("False", reason))
+    assert named in team.conditions("odd")["Ready"]["message"]
 
 
-def test_the_table_of_plans_fits_a_terminal(plans: Plans, operator: Operator) -> None:
+def test_the_table_of_plans_fits_a_terminal(team: Plans) -> None:
     """A20."""
-    assert operator.is_running()
-    plans.apply("llama-on-two-pools", small())
-    plans.wait_ready("llama-on-two-pools")
+    team.apply("llama-on-two-pools", small())
+    team.wait_ready("llama-on-two-pools")
 
-    table = plans.kubectl("get", "splan")
+    table = team.kubectl("get", "splan")
     columns = table.splitlines()[0].split()
     assert columns == ["NAME", "READY", "REASON", "ISLANDS", "GPUS", "COST/H", "SLO", "AGE"]
     assert max(map(len, table.splitlines())) <= 120
-    wide = plans.kubectl("get", "archipelago", "-o=wide").splitlines()[0].split()
+    wide = team.kubectl("get", "archipelago", "-o=wide").splitlines()[0].split()
     assert {"TTFT", "TPOT", "HASH"} <= set(wide)
 
 
-def test_the_wide_table_shows_latencies_and_a_hash_to_compare(
-    plans: Plans, operator: Operator
-) -> None:
+def test_the_wide_table_shows_latencies_and_a_hash_to_compare(team: Plans) -> None:
     """A20: no empty column, and a hash of twelve digits; the whole one is in the status."""
-    assert operator.is_running()
-    plans.apply("first", example("01-llama-on-two-pools"))
-    plans.wait_ready("first")
-    summary = plans.plan("first")["status"]["summary"]
-    header, row = plans.kubectl("get", "splan", "-o=wide").splitlines()
+    team.apply("first", example("01-llama-on-two-pools"))
+    team.wait_ready("first")
+    summary = team.plan("first")["status"]["summary"]
+    header, row = team.kubectl("get", "splan", "-o=wide").splitlines()
     shown = dict(zip(header.split(), row.split(), strict=True))
 
     assert shown["HASH"] == summary["shortHash"] == summary["contentHash"][:12]
@@ -239,19 +221,16 @@ def test_the_wide_table_shows_latencies_and_a_hash_to_compare(
     assert len(row) <= 160
 
 
-def test_the_longest_name_makes_a_table_that_is_found_and_owned(
-    plans: Plans, operator: Operator
-) -> None:
+def test_the_longest_name_makes_a_table_that_is_found_and_owned(team: Plans) -> None:
     """A24."""
-    assert operator.is_running()
     name = ".".join(["a" * 62] * 4) + "b"
     assert len(name) == 252
-    plans.apply(name, small())
-    plans.wait_ready(name)
+    team.apply(name, small())
+    team.wait_ready(name)
 
-    plan = plans.plan(name)
+    plan = team.plan(name)
     (table,) = json.loads(
-        plans.kubectl("get", "configmap", "-l=app.kubernetes.io/managed-by=archipelago", "-o=json")
+        team.kubectl("get", "configmap", "-l=app.kubernetes.io/managed-by=archipelago", "-o=json")
     )["items"]
     meta = table["metadata"]
     assert meta["name"] == plan["status"]["summary"]["table"]
@@ -270,16 +249,15 @@ def test_the_longest_name_makes_a_table_that_is_found_and_owned(
         assert 0 < len(meta["labels"][f"app.kubernetes.io/{label}"]) <= 63
 
 
-def test_our_writes_have_two_names_and_nothing_is_kopfs(plans: Plans, operator: Operator) -> None:
+def test_our_writes_have_two_names_and_nothing_is_kopfs(team: Plans) -> None:
     """A25, and nothing of kopf in metadata."""
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    plans.patch("chat", {"budgetPerHour": "8"})
-    eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    team.patch("chat", {"budgetPerHour": "8"})
+    eventually(lambda: team.ready("chat") == ("True", "Published", 2))
 
-    plan = _with_managers(plans, "splan", "chat")
-    table = _with_managers(plans, "configmap", "chat-routing")
+    plan = _with_managers(team, "splan", "chat")
+    table = _with_managers(team, "configmap", "chat-routing")
     assert _managers(table) == {("archipelago", "Apply", "")}
     assert ("archipelago-status", "Apply", "status") in _managers(plan)
     users = {manager for manager in _managers(plan) if manager[0].startswith("kubectl")}
@@ -290,75 +268,65 @@ def test_our_writes_have_two_names_and_nothing_is_kopfs(plans: Plans, operator: 
     }
 
 
-def test_what_users_add_is_kept_and_what_they_change_is_restored(
-    plans: Plans, operator: Operator
-) -> None:
+def test_what_users_add_is_kept_and_what_they_change_is_restored(team: Plans) -> None:
     """A26."""
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    plans.kubectl("label", "configmap", "chat-routing", "team=serving")
-    plans.kubectl("annotate", "configmap", "chat-routing", "note=kept")
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    team.kubectl("label", "configmap", "chat-routing", "team=serving")
+    team.kubectl("annotate", "configmap", "chat-routing", "note=kept")
     extra = json.dumps({"data": {"mine": "kept", "table.json": "{}"}})
-    content = plans.table("chat")["content"]
+    content = team.table("chat")["content"]
 
-    plans.kubectl("patch", "configmap", "chat-routing", "--type=merge", "-p", extra)
-    eventually(lambda: plans.table("chat").get("content") == content, within=10)
+    team.kubectl("patch", "configmap", "chat-routing", "--type=merge", "-p", extra)
+    eventually(lambda: team.table("chat").get("content") == content, within=10)
 
     for budget in ("9", "10", "11"):
-        plans.patch("chat", {"budgetPerHour": budget})
-        plans.wait_ready("chat")
-    table = plans.get("configmap", "chat-routing")
+        team.patch("chat", {"budgetPerHour": budget})
+        team.wait_ready("chat")
+    table = team.get("configmap", "chat-routing")
     assert table["data"]["mine"] == "kept"
     assert table["metadata"]["labels"]["team"] == "serving"
     assert table["metadata"]["annotations"]["note"] == "kept"
-    restored = [event for event in plans.events("chat") if event["reason"] == "TableRestored"]
+    restored = [event for event in team.events("chat") if event["reason"] == "TableRestored"]
     assert len(restored) == 1
 
 
-def test_a_deleted_table_comes_back_and_its_sequence_goes_on(
-    plans: Plans, operator: Operator
-) -> None:
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    plans.kubectl("delete", "configmap", "chat-routing")
+def test_a_deleted_table_comes_back_and_its_sequence_goes_on(team: Plans) -> None:
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    team.kubectl("delete", "configmap", "chat-routing")
 
-    eventually(lambda: _at(plans.table("chat"), "identity", "sequence") == 2)
+    eventually(lambda: _at(team.table("chat"), "identity", "sequence") == 2)
 
 
-def test_labels_taken_off_come_back(plans: Plans, operator: Operator) -> None:
+def test_labels_taken_off_come_back(team: Plans) -> None:
     """Without our label the watch tells of a deletion; the table is found all the same."""
-    assert operator.is_running()
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    uid = plans.get("configmap", "chat-routing")["metadata"]["uid"]
+    team.apply("chat", small())
+    team.wait_ready("chat")
+    uid = team.get("configmap", "chat-routing")["metadata"]["uid"]
 
-    plans.kubectl("label", "configmap", "chat-routing", "app.kubernetes.io/managed-by-")
+    team.kubectl("label", "configmap", "chat-routing", "app.kubernetes.io/managed-by-")
 
     def labelled() -> bool:
-        labels = plans.get("configmap", "chat-routing")["metadata"]["labels"]
+        labels = team.get("configmap", "chat-routing")["metadata"]["labels"]
         return "app.kubernetes.io/managed-by" in labels
 
     eventually(labelled)
-    assert plans.get("configmap", "chat-routing")["metadata"]["uid"] == uid
+    assert team.get("configmap", "chat-routing")["metadata"]["uid"] == uid
 
 
-def test_an_object_of_that_name_that_is_not_ours_stays_untouched(
-    plans: Plans, operator: Operator
-) -> None:
+def test_an_object_of_that_name_that_is_not_ours_stays_untouched(team: Plans) -> None:
     """A27, and the way out of it."""
-    assert operator.is_running()
-    plans.kubectl("create", "configmap", "chat-routing", "--from-literal=table.json=mine")
-    before = plans.get("configmap", "chat-routing")
-    plans.apply("chat", small())
+    team.kubectl("create", "configmap", "chat-routing", "--from-literal=table.json=mine")
+    before = team.get("configmap", "chat-routing")
+    team.apply("chat", small())
 
-    eventually(lambda: plans.ready("chat")[:2] == ("False", "NameConflict"))
-    assert plans.conditions("chat")["Published"]["status"] == "False"
-    assert plans.get("configmap", "chat-routing") == before
+    eventually(lambda: team.ready("chat")[:2] == ("False", "NameConflict"))
+    assert team.conditions("chat")["Published"]["status"] == "False"
+    assert team.get("configmap", "chat-routing") == before
 
-    plans.kubectl("delete", "configmap", "chat-routing")
-    eventually(lambda: plans.ready("chat")[:2] == ("True", "Published"), within=25)
+    team.kubectl("delete", "configmap", "chat-routing")
+    eventually(lambda: team.ready("chat")[:2] == ("True", "Published"), within=25)
 
 
 def test_deletion_needs_no_operator(prepared: Operator, plans: Plans) -> None:

@@ -42,9 +42,9 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def shifted(prepared: Operator, clock: Clock) -> Operator:
-    """An operator, not started, that looks at every plan anew each half second."""
+    """An operator, not started, that looks at every plan anew five times a second."""
     prepared.settings = {
-        **prepared.settings, **clock.settings, "ARCHIPELAGO_RESYNC_SECONDS": "0.5"
+        **prepared.settings, **clock.settings, "ARCHIPELAGO_RESYNC_SECONDS": "0.2"
     }  # fmt: skip
     return prepared
 

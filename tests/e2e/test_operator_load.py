@@ -3,8 +3,8 @@
 import pytest
 
 from tests.controlplane import Cluster, ControlPlane
+from tests.controlplane.api import Api
 from tests.e2e.operators import Operator, running
-from tests.faults.api import Api
 from tests.soak.api import Administrator
 from tests.soak.phases import Place, attack, burst, idle, unrest
 from tests.soak.probe import Probe, slope

@@ -12,8 +12,8 @@ import pytest
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import ControlPlane, eventually
+from tests.controlplane.api import Api
 from tests.e2e.operators import USER, Operator, Plans, resource, running, small
-from tests.faults.api import Api
 
 pytestmark = pytest.mark.cluster
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.controlplane import Cluster, eventually
+from tests.controlplane.api import Api
 from tests.e2e.nodes import Nodes, nodes_of
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
-from tests.faults.api import Api
 from tests.operator.nodes import ODD
 
 pytestmark = pytest.mark.cluster

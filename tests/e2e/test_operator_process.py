@@ -189,6 +189,7 @@ def test_log_lines_are_json_and_names_build_no_path(
 def test_sigterm_ends_it_in_order_and_its_planners_with_it(
     plans: Plans, prepared: Operator
 ) -> None:
+    prepared.settings = {**prepared.settings, "ARCHIPELAGO_PLANNERS": "2"}
     prepared.start()
     plans.apply("chat", small())
     plans.wait_ready("chat")

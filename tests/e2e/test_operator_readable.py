@@ -6,7 +6,7 @@ import pytest
 
 from archipelago.planner.table import validate_table
 from tests.controlplane import eventually
-from tests.e2e.operators import Operator, Plans, small
+from tests.e2e.operators import Plans, small
 
 pytestmark = pytest.mark.cluster
 
@@ -27,16 +27,13 @@ def pools(number: int, count: int) -> list[dict[str, object]]:
     ]
 
 
-def test_the_status_of_a_plan_of_64_pools_and_500_islands_is_small(
-    plans: Plans, operator: Operator
-) -> None:
+def test_the_status_of_a_plan_of_64_pools_and_500_islands_is_small(team: Plans) -> None:
     """A19: the details are in the ConfigMap that the status names by name and hash."""
-    assert operator.is_running()
-    plans.apply("large", small(pools=pools(64, 8), planner={"timeLimitSeconds": 20}))
-    plans.wait_ready("large", 60)
+    team.apply("large", small(pools=pools(64, 8), planner={"timeLimitSeconds": 20}))
+    team.wait_ready("large", 60)
 
-    status = plans.plan("large")["status"]
-    table = plans.table("large")
+    status = team.plan("large")["status"]
+    table = team.table("large")
 
     size = len(json.dumps(status))
     print(f"\n{len(table['content']['islands'])} islands, status of {size} bytes")  # noqa: T201
@@ -47,18 +44,15 @@ def test_the_status_of_a_plan_of_64_pools_and_500_islands_is_small(
     assert len(status["summary"]["contentHash"]) == 64
 
 
-def test_describe_is_short_and_its_newest_event_says_the_last_decision(
-    plans: Plans, operator: Operator
-) -> None:
+def test_describe_is_short_and_its_newest_event_says_the_last_decision(team: Plans) -> None:
     """A22, of what is ours to say: the owner's spec is printed as long as it is."""
-    assert operator.is_running()
-    plans.apply("eight", small(pools=pools(8, 8)))
-    plans.wait_ready("eight", 60)
-    plans.patch("eight", {"routing": {"unknownLength": "Shortest"}})
-    eventually(lambda: plans.ready("eight")[2] == 2 and plans.ready("eight")[1] != "Planning")
-    eventually(lambda: len(plans.events("eight")) >= 2)
+    team.apply("eight", small(pools=pools(8, 8)))
+    team.wait_ready("eight", 60)
+    team.patch("eight", {"routing": {"unknownLength": "Shortest"}})
+    eventually(lambda: team.ready("eight")[2] == 2 and team.ready("eight")[1] != "Planning")
+    eventually(lambda: len(team.events("eight")) >= 2)
 
-    text = plans.kubectl("describe", "splan", "eight").rstrip("\n")
+    text = team.kubectl("describe", "splan", "eight").rstrip("\n")
     lines = text.splitlines()
     spec = lines[lines.index("Spec:") : lines.index("Status:")]
     _, _, told = text.partition("\nEvents:\n")
@@ -66,4 +60,4 @@ def test_describe_is_short_and_its_newest_event_says_the_last_decision(
     print(f"\n{len(lines)} lines, {len(spec)} of them the spec")  # noqa: T201
     assert len(lines) - len(spec) <= LINES
     newest = told.splitlines()[-1]
-    assert plans.conditions("eight")["Ready"]["message"] in newest
+    assert team.conditions("eight")["Ready"]["message"] in newest

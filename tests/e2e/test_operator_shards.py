@@ -12,9 +12,9 @@ import pytest
 from archipelago.operator.manifests import TABLE_BYTES
 from archipelago.planner.table import validate_table
 from tests.controlplane import Cluster, eventually
+from tests.controlplane.api import Api
 from tests.e2e.history import deletions, tables
 from tests.e2e.operators import Operator, Plans, running, seconds_until, small
-from tests.faults.api import Api
 from tests.faults.history import History
 from tests.faults.proxy import Proxy, proxied
 from tests.faults.recorder import recorded

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import Cluster
-from tests.e2e.operators import HOME, ROOT, Operator, Plans, small
+from tests.e2e.operators import AS_DEPLOYED, HOME, ROOT, Operator, Plans, small
 
 pytestmark = pytest.mark.cluster
 
@@ -41,6 +41,7 @@ class Plugin:
                 "PATH": f"{self.folder}:{os.environ['PATH']}",
                 "KUBECONFIG": str(self.kubeconfig),
                 "HOME": str(self.folder),
+                **AS_DEPLOYED,
             },
             capture_output=True,
             text=True,
@@ -56,19 +57,19 @@ class Plugin:
         return done.returncode, {check["subject"]: check for check in found}
 
 
-def test_status_of_a_plan_that_is_served(plans: Plans, operator: Operator, plugin: Plugin) -> None:
-    plans.apply("small", small())
-    plans.wait_ready("small")
+def test_status_of_a_plan_that_is_served(team: Plans, plugin: Plugin) -> None:
+    team.apply("small", small())
+    team.wait_ready("small")
 
-    text = plugin("status", "small", "-n", plans.namespace)
-    data = json.loads(plugin("status", "small", "-n", plans.namespace, "-o", "json").stdout)
+    text = plugin("status", "small", "-n", team.namespace)
+    data = json.loads(plugin("status", "small", "-n", team.namespace, "-o", "json").stdout)
 
     assert (text.returncode, text.stderr) == (0, "")
     assert data["ready"] is True
     assert {item["type"]: item["status"] for item in data["conditions"]}["Ready"] == "True"
-    stored = plans.get("configmap", data["table"]["configMap"])
+    stored = team.get("configmap", data["table"]["configMap"])
     assert data["table"]["key"] in stored["data"]
-    assert data["table"]["contentHash"] == plans.plan("small")["status"]["summary"]["contentHash"]
+    assert data["table"]["contentHash"] == team.plan("small")["status"]["summary"]["contentHash"]
     assert "generation 1 was planned in" in data["lastDecision"]
     for word in (
         "Ready",
@@ -77,23 +78,19 @@ def test_status_of_a_plan_that_is_served(plans: Plans, operator: Operator, plugi
         data["table"]["contentHash"][:12],
     ):
         assert word in text.stdout
-    assert operator.is_running()
 
 
-def test_status_of_a_plan_that_is_not_exits_1(
-    plans: Plans, operator: Operator, plugin: Plugin
-) -> None:
+def test_status_of_a_plan_that_is_not_exits_1(team: Plans, plugin: Plugin) -> None:
     spec = small()
     spec["models"][0]["slo"] = IMPOSSIBLE
-    plans.apply("small", spec)
-    plans.kubectl("wait", "--for=condition=Ready=false", "splan/small", "--timeout=30s")
+    team.apply("small", spec)
+    team.kubectl("wait", "--for=condition=Ready=false", "splan/small", "--timeout=30s")
 
-    result = plugin("status", "small", "-n", plans.namespace)
+    result = plugin("status", "small", "-n", team.namespace)
 
     assert result.returncode == 1
     assert "Infeasible" in result.stdout
     assert "last decision: at " in result.stdout
-    assert operator.is_running()
 
 
 def test_status_of_nothing_exits_2(plugin: Plugin, namespace: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.controlplane import ControlPlane, eventually
-from tests.e2e.operators import ACCOUNT, HOME, ROOT, Operator, Plans, running, small
+from tests.e2e.operators import ACCOUNT, AS_DEPLOYED, HOME, ROOT, Operator, Plans, running, small
 
 pytestmark = pytest.mark.cluster
 
@@ -82,7 +82,7 @@ def install(plane: ControlPlane, release: Path) -> Path:
 
 def as_of(operator: Operator, release: Path) -> Operator:
     """The operator with the release's code: PYTHONPATH comes before what is installed."""
-    path = {"PYTHONPATH": str(release / "src")}
+    path = {"PYTHONPATH": f"{release / 'src'}{os.pathsep}{AS_DEPLOYED['PYTHONPATH']}"}
     return replace(operator, settings={**operator.settings, **path}, process=None)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from urllib.error import URLError
 
 from tests.controlplane import Cluster, eventually
+from tests.controlplane.api import Api
 from tests.e2e.operators import Operator, running
-from tests.faults.api import Api, User
+from tests.faults.api import User
 from tests.faults.history import EVENT, PLAN, TABLE, History
 from tests.faults.invariants import Allowance, Report, check_invariants
 from tests.faults.proxy import Proxy, proxied

@@ -1,5 +1,6 @@
 """The bench of a test; and the scenarios, played beside each other since they mostly wait."""
 
+import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -49,10 +50,20 @@ def bench(
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _begun(request: pytest.FixtureRequest) -> None:
+    """Scenarios are begun before the first test here; beside other processes only where needed.
+
+    Which of those processes is given their test nobody knows: each would play all of them.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        request.getfixturevalue("plays")
+
+
+@pytest.fixture(scope="session")
 def plays(
     request: pytest.FixtureRequest, full: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Future[Outcome]]]:
-    """What each scenario that is tested showed; all are begun before the first test here."""
+    """What each scenario that is tested showed; all are begun at once."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     wanted = [spec.params["scenario"] for spec in specs if spec and "scenario" in spec.params]
     if not wanted:

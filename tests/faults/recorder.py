@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
 
-from tests.faults.api import Api, Refused
+from tests.controlplane.api import Api, Refused
 from tests.faults.history import EVENT, PLAN, TABLE, History, Version
 
 PATHS = {

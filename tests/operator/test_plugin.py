@@ -11,6 +11,7 @@ import pytest
 
 from archipelago.operator.plugin import splan
 from archipelago.planner.cli import cli
+from tests.e2e.operators import AS_DEPLOYED
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("plan", "explain", "diff", "graph", "simulate", "status", "watch", "doctor")
@@ -21,7 +22,7 @@ def run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [sys.executable, "-P", "-c", PROGRAM, *map(str, args)],
         cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environment},
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent", **AS_DEPLOYED, **environment},
         capture_output=True,
         text=True,
         check=False,

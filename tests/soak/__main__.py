@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.controlplane import ControlPlane
+from tests.controlplane.api import Api
 from tests.e2e.operators import Operator, grant, running
-from tests.faults.api import Api
 from tests.soak.api import Administrator
 from tests.soak.phases import Place, attack, burst, idle, unrest
 from tests.soak.probe import Probe, Sample
