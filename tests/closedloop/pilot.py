@@ -145,7 +145,7 @@ def best_of(
     if rung is Rung.KEEP:
         return None
     if rung is Rung.RESHAPE:
-        return reshaped(problem, plan, limits.moved_gpus)
+        return reshaped(problem, plan, limits, switch)
     standing = stand(problem, plan, switch)
     if rung is Rung.REROUTE:
         return rerouted(standing)

@@ -169,7 +169,12 @@ class Scenario:
         return self.played(Still())
 
     def instant(self, still: Outcome | None = None) -> tuple[Rung, Outcome]:
-        """With full knowledge at once, by the rung that serves most; ``still`` where known."""
+        """With full knowledge at once, by the rung that serves most; ``still`` where known.
+
+        Where neither traffic nor nodes ever change, there is nothing to know: nothing is changed.
+        """
+        if not self.course.events and len(self.document["traffic"]) == 1:
+            return Rung.KEEP, still or self.still()
         found = {rung: self.played(self._knowing(rung)) for rung in list(Rung)[1:]}
         found[Rung.KEEP] = still or self.still()
         start, end = self.shift
