@@ -214,27 +214,15 @@ def _together(parts: tuple[Buckets, ...]) -> Buckets:
 def _output_moments(
     parts: tuple[Buckets, ...], prior: LengthDistribution, trust: Trust
 ) -> tuple[float, float]:
-    """E[o] and E[o^2] of the outputs seen and of the prior's requests.
-
-    Outputs that are surely others than planned are not pooled with those: 300 answers of 211 tokens
-    would make 59 tokens of 1,100 answers of 18.
-    """
+    """E[o] and E[o^2] of the outputs seen and of the prior's requests."""
     mean, square = _mean(prior), _square(prior)
     for part in parts:
         if part.requests <= 0 or part.mean is None or part.mean <= 0:
             continue
-        off = _surely_off(part.mean, (mean, square), part.requests)
-        weight = part.requests / (part.requests + trust.prior_requests * (1 - doubtful(off)))
+        weight = part.requests / (part.requests + trust.prior_requests)
         mean += weight * (part.mean - mean)
         square += weight * ((second_moment(part) or square) - square)
     return mean, max(square, mean**2)
-
-
-def _surely_off(seen: float, believed: tuple[float, float], requests: float) -> float:
-    """How far a mean is from what was believed beyond two deviations of chance, 0 to 1."""
-    mean, square = believed
-    chance = 2 * np.sqrt(max(0.0, square - mean**2) / requests)
-    return float(max(0.0, abs(seen - mean) - chance) / max(seen, mean))
 
 
 def _mean(lengths: LengthDistribution) -> float:
