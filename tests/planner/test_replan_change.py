@@ -44,7 +44,7 @@ def test_other_weights_are_a_reroute() -> None:
 def test_an_island_that_changes_phase_where_it_stands_is_a_flip() -> None:
     """One of one GPU: it starts anew in its place, and nothing moves."""
     change = change_of(OLD, on(OLD, p1="d"))
-    assert (change.rung, change.flipped, change.gpus) == (Rung.FLIP, {"p-1"}, 0)
+    assert (change.rung, change.flipped, change.gpus) == (Rung.FLIP, frozenset({"p-1"}), 0)
     assert changes_of(OLD, on(OLD, p1="d")).moved_gpus == 1
 
 
