@@ -4,15 +4,19 @@
 
 ``benchmarks/results/live.json`` holds the results, ``docs/live/NAME.svg`` served requests by minute
 (ours, with full knowledge at once, never changed), and the table of ``docs/live.md`` the sums.
-``--from-results`` draws again without playing. A whole scenario takes one to five minutes.
+``--from-results`` draws again without playing. A whole scenario takes one to five minutes, a day of
+noise ten times as long. The exit code is 1 where something is not as its file expected beforehand.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from tests.closedloop.results import from_document, play_all
 from tests.closedloop.scenario import AbsentError, files, load
@@ -26,16 +30,19 @@ REPOSITORY = Path(__file__).parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "live.json"
 PAGE = REPOSITORY / "docs" / "live.md"
 PLOTS = REPOSITORY / "docs" / "live"
+DWELL = 900
+"""Seconds of dwell time where a scenario states none."""
 MARKS = "<!-- scenarios: written by benchmarks/live.py -->", "<!-- end of scenarios -->"
 HEAD = (
     "| scenario | played | expected: rung, ratio | reached: first, highest rung "
     "| served: ours / instant | never changed / instant | flips, restarts "
-    "| CPU ms of a window: median, most |\n|---|---|---|---|---|---|---|---|"
+    "| dollars: ours, instant, never changed | CPU ms of a window: median, most | verdict |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
-def main() -> None:
-    """Play, or read, then write."""
+def main() -> int:
+    """Play, or read, then write; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--scale", type=float, default=1.0)
@@ -53,37 +60,43 @@ def main() -> None:
         known[file.stem] = {"scale": options.scale, **result.document()}
         RESULTS.write_text(json.dumps(known, sort_keys=True, indent=1) + "\n")
         print(f"{file.stem}: {result.ratio:.4f} of instant, never changed {result.still_ratio:.4f}")
-    write(known)
+    return write(known)
 
 
-def write(known: dict[str, Any]) -> None:
-    """The plots and the table of all results."""
-    rows = []
+def write(known: dict[str, Any]) -> int:
+    """The plots and the table of all results; 1 where one is not as expected."""
+    rows, failed = [], 0
     for name, document in sorted(known.items()):
         plain = {key: value for key, value in document.items() if key != "scale"}
         result = from_document(plain)
         draw(result, PLOTS / f"{name}.svg")
-        rows.append(_row(result, document["scale"]))
+        file = next(file for file in files() if file.stem == name)
+        scenario = yaml.safe_load(file.read_text())
+        dwell = scenario["plan"]["replanning"].get("dwellSeconds", DWELL)
+        broken = result.broken(scenario["expected"], dwell)
+        failed |= bool(broken)
+        rows.append(_row(result, document["scale"], scenario, "; ".join(broken) or "as expected"))
     before, rest = PAGE.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     PAGE.write_text(f"{before}{MARKS[0]}\n{HEAD}\n{_lines(rows)}\n{MARKS[1]}{after}")
+    return int(failed)
 
 
 def _lines(rows: Iterable[str]) -> str:
     return "\n".join(rows)
 
 
-def _row(result: Result, scale: float) -> str:
-    import yaml  # noqa: PLC0415
-
-    file = next(file for file in files() if file.stem == result.name)
-    expected = yaml.safe_load(file.read_text())["expected"]
+def _row(result: Result, scale: float, scenario: dict[str, Any], verdict: str) -> str:
+    expected, name = scenario["expected"], result.name
+    paid = [f"{one.dollars:.2f}" for one in (result.ours, result.instant, result.still)]
+    cheapest = scenario["plan"].get("objective") == "MinimiseCost"
     return (
-        f"| [{result.name}](../tests/scenarios/live/{file.name}) | {scale:.0%} of its length "
+        f"| [{name}](../tests/scenarios/live/{name}.yaml) | {scale:.0%} of its length "
         f"| {expected['rung']}, {expected['ratio']} | {result.first}, {result.highest} "
         f"| {result.ours.served:,} / {result.instant.served:,} = {result.ratio:.3f} "
         f"| {result.still_ratio:.3f} | {result.ours.flips}, {result.ours.restarts} "
-        f"| {1000 * result.cpu_median:.0f}, {1000 * result.cpu_most:.0f} |"
+        f"| {', '.join(paid) if cheapest else ''} "
+        f"| {1000 * result.cpu_median:.0f}, {1000 * result.cpu_most:.0f} | {verdict} |"
     )
 
 
@@ -116,4 +129,4 @@ def draw(result: Result, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -26,7 +26,7 @@ from archipelago.planner.replan.rollout import (
     without,
 )
 from archipelago.planner.replan.standing import Standing, stand
-from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_reshape
+from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_planned, with_planned
 from archipelago.planner.running import running_of
 
 if TYPE_CHECKING:
@@ -95,11 +95,18 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
     state = replace(memory.state, asked=-math.inf) if asked.solve else memory.state
     decision = _decided(seen, about, state)
     if asked.solve and decision.wanted is Rung.RESHAPE:
-        plan = reshaped(seen.problem, asked.plan, asked.limits.moved_gpus)
-        reached = weigh_reshape(standing, plan, asked.limits, seen.draws)
-        about = replace(about, rungs=(*rungs, reached))
+        about = replace(about, rungs=with_planned(rungs, _planned(seen, standing)))
         decision = _decided(seen, about, replace(memory.state, asked=0.0))
     return _answered(seen, standing, memory, _restored(seen, about, decision))
+
+
+def _planned(seen: Seen, standing: Standing) -> Reached:
+    """What the planner makes of it; also islands that get no requests just now take part."""
+    asked, published = seen.asked, seen.asked.plan
+    plan = reshaped(seen.problem, published, asked.limits, asked.switch)
+    return weigh_planned(
+        standing, plan, asked.limits, seen.draws, switch=asked.switch, published=published
+    )
 
 
 def repaired_just_now(memory: Memory) -> bool:

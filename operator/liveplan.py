@@ -13,14 +13,16 @@ from archipelago.operator.conditions import Reason
 from archipelago.operator.failures import failed
 from archipelago.operator.latency import largest_ttft
 from archipelago.operator.livememory import remembered_times
-from archipelago.operator.livequestion import resource_of
+from archipelago.operator.livequestion import limits_of, resource_of, switch_of
 from archipelago.operator.livereply import step_document
 from archipelago.operator.nodenames import to_generic
 from archipelago.operator.summary import described, summary
 from archipelago.planner.checker import run_checks
 from archipelago.planner.errors import CheckError
 from archipelago.planner.plan import Infeasible, Plan
+from archipelago.planner.problem import Objective
 from archipelago.planner.published import plan_of
+from archipelago.planner.replan.dollars import bill, standing_answer
 from archipelago.planner.replan.repair import Unrepairable, repair
 from archipelago.planner.replan.rollout import Step, Wait, rollout, without
 from archipelago.planner.running import running_of
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from archipelago.planner.problem import PlanningProblem, Running
+    from archipelago.planner.spec import ServingPlanSpec
 
 Reply: TypeAlias = dict[str, Any]
 AT_ONCE: Final = "no order of changes serves every range meanwhile: all at once"
@@ -55,17 +58,38 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
     new = outcome.plan
     if findings := [line for item in run_checks(problem, new) for line in item.findings]:
         raise CheckError(findings)
+    new, weighed = _weighed(old, new, spec, problem)
     steps = _steps(old, new, problem, frozenset(request["unready"]))
     texts = [step_document(spec, step, nodes) for step in steps]
     return {
         "planned": {
             "summary": summary(spec, new, largest_ttft(problem, new)),
-            "message": "; ".join(filter(None, (described(new), taught.said))),
+            "message": "; ".join(filter(None, (described(new), weighed, taught.said))),
             "seconds": outcome.seconds,
             "content": texts[-1]["content"],
             "steps": texts,
         }
     }
+
+
+def _weighed(
+    old: Plan | None, new: Plan, spec: ServingPlanSpec, problem: PlanningProblem
+) -> tuple[Plan, str]:
+    """Under a cost objective, the islands as they stand where less cost does not pay for changes.
+
+    And what was weighed, in words. Islands that do not do what is asked now are replaced whatever
+    that costs.
+    """
+    stands = None
+    if old is not None and problem.objective is Objective.COST:
+        stands = standing_answer(old, new, problem)
+    if old is None or stands is None:
+        return new, ""
+    limits = limits_of(spec)
+    found = bill(old, new, problem, limits, switch_of(spec))
+    if not new.changes or not (new.changes.started or new.changes.stopped or new.changes.moved):
+        return new, ""
+    return (new if found.pays(limits.horizon) else stands), found.said(limits.horizon)
 
 
 def _old(

@@ -88,7 +88,7 @@ def question_of(request: Mapping[str, Any]) -> Question:
         inputs=request["inputs"],
         seed=request["seed"],
         limits=limits_of(spec),
-        switch={model.name: RoleSwitch(model.engine.role_switch.lower()) for model in spec.models},
+        switch=switch_of(spec),
         islands={} if window is None else window_islands(window),
     )
 
@@ -96,17 +96,14 @@ def question_of(request: Mapping[str, Any]) -> Question:
 def limits_of(spec: ServingPlanSpec) -> Limits:
     """``spec.replanning`` as the decision takes it.
 
-    Under ``MinimiseCost`` headroom beyond what was asked for is worth nothing, so that nobody
-    restarts for more of it.
+    Under ``MinimiseCost`` headroom beyond what was asked for is worth nothing and may cost dollars,
+    so that nobody restarts for more of it.
     """
     given, usual = spec.replanning, Limits()
-    asked = float(spec.min_headroom or 1)
-    target = float(given.target_utilisation)
-    cheap = spec.objective == "MinimiseCost"
     return Limits(
         mode=Mode(given.mode),
-        target=target,
-        ample=max(asked, 1 / target) if cheap else usual.ample,
+        target=float(given.target_utilisation),
+        ample=0.0 if spec.objective == "MinimiseCost" else usual.ample,
         tolerance=given.tolerance_percent / PERCENT,
         windows=(given.windows.needed, given.windows.of),
         horizon=float(given.horizon_seconds),
@@ -116,6 +113,11 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
         flips=given.max_flips,
         moved_gpus=given.max_moved_gpus,
     )
+
+
+def switch_of(spec: ServingPlanSpec) -> dict[str, RoleSwitch]:
+    """By model, how its engine changes phase."""
+    return {model.name: RoleSwitch(model.engine.role_switch.lower()) for model in spec.models}
 
 
 def resource_of(resource: Mapping[str, Any]) -> tuple[ServingPlanSpec, PlanningProblem]:

@@ -57,7 +57,12 @@ class Case:
         return (1 + self.limits.hysteresis) / self.limits.target
 
     def may_ask(self, least: float) -> bool:
-        """Whether a bound leaves hope for so much headroom, and nobody asked a moment ago."""
+        """Whether a bound leaves hope for so much headroom, and nobody asked a moment ago.
+
+        Never where no GPU may move: what is left then, the lower rungs find.
+        """
+        if not self.limits.moved_gpus:
+            return False
         hope = any(r.bound_only and r.theta >= least for r in self.rungs)
         sure = self.state.unsafe >= self.limits.confirm or not self.state.unsafe
         return hope and sure and self.now - self.state.asked >= self.limits.cool_down

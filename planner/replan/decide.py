@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.replan.choice import Case, Choice, gain, gainful, safety
 from archipelago.planner.replan.facts import (
+    NO_MOVE,
     Decision,
     Limits,
     Mode,
@@ -127,7 +128,8 @@ def _taken(
 
 def _regret(rungs: tuple[Reached, ...]) -> float | None:
     """1 - theta / what the planner found or could find at most; None where it was not asked."""
-    best = [r.theta for r in rungs if r.rung is Rung.RESHAPE and (r.plan or r.bound_only)]
+    planned = [r for r in rungs if r.rung is Rung.RESHAPE]
+    best = [r.theta for r in planned if r.plan or r.bound_only or r.note == NO_MOVE]
     if not best or max(best) <= 0:
         return None
     return max(0.0, 1 - rungs[0].theta / max(best))

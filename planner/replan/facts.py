@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 """What ``Limits.per_hour`` counts over [s]."""
+NO_MOVE = "no GPU needs to move for it"
+"""Note of a reshape, where the planner's answer was a lower rung."""
 
 
 class Rung(IntEnum):

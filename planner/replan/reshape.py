@@ -16,16 +16,26 @@ from archipelago.planner.columns import THETA
 from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import SolverError
 from archipelago.planner.feasibility import unservable
+from archipelago.planner.kinds import kind_of
 from archipelago.planner.program import build_program
+from archipelago.planner.replan.change import change_of, in_place, with_standby
+from archipelago.planner.replan.facts import RoleSwitch
+from archipelago.planner.replan.restate import restated
+from archipelago.planner.replan.standing import body_of, group_kind, stand
 from archipelago.planner.running import running_of
 from archipelago.planner.solve import Effort, SolveStatus, question, solve
 from archipelago.planner.strategies.exact import best, tidiest
 from archipelago.planner.templates import build_catalogue
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.columns import Program
+    from archipelago.planner.kinds import Kind
     from archipelago.planner.plan import Plan
     from archipelago.planner.problem import PlanningProblem
+    from archipelago.planner.replan.facts import Limits
     from archipelago.planner.templates import Catalogue
 
 SECONDS = 60.0
@@ -59,27 +69,90 @@ def bound_of(problem: PlanningProblem, catalogue: Catalogue | None = None) -> fl
     return bound(build_program(problem, catalogue.templates))
 
 
-def reshaped(problem: PlanningProblem, plan: Plan, most: int) -> Plan | None:
-    """The best plan in which at most so many GPUs start anew or move; None where there is none.
+def reshaped(
+    problem: PlanningProblem,
+    plan: Plan,
+    limits: Limits,
+    switch: Mapping[str, RoleSwitch] | None = None,
+) -> Plan | None:
+    """The best plan within the limits on GPUs that start anew or move, and on flips.
 
-    ``problem``: of the observed demand, with the nodes that are left. ``plan``: the table without
-    lost islands.
+    None where there is none. ``problem``: of the observed demand, with the nodes that are left.
+    ``plan``: the table without lost islands. A phase that changes counts as GPUs that start anew,
+    since the program counts islands by kind; the answer says which of them are flips. Where they
+    are too many, it is solved again with every new island of a standing body counted as one.
     """
     problem = replace(problem, running=running_of(plan), minimise_cost=False)
+    fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
     deadline = Deadline(problem.solver.time_limit)
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
-        missing = unservable(problem, catalogue)
         program = build_program(problem, catalogue.templates, deadline)
-        limited = program.at_most(program.disruption, float(most))
-        found = best(limited, problem, deadline.left / 2)
-        if found is None:
-            return None
-        tidy = tidiest(limited, problem, found, deadline)
-        counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
-        proof = -found.bound * program.scale, found.status is SolveStatus.OPTIMAL
-        layout = Layout(counts, "exact", *proof, str(found.status), tidy.values)
-        new = assemble(problem, catalogue, limited, layout, missing, deadline=deadline.with_grace)
+        program = program.at_most(program.disruption, float(limits.moved_gpus))
+        new = _planned(problem, catalogue, program, deadline)
+        new = new and _beside(problem, plan, new, fixed)
+        if new is not None and len(change_of(plan, new).flipped) > limits.flips:
+            program = program.at_most(_seats(program, plan), float(limits.flips))
+            new = _planned(problem, catalogue, program, deadline)
+            new = new and _beside(problem, plan, new, fixed)
     except SolverError:
         return None
-    return new if new.changes is None or new.changes.moved_gpus <= most else None
+    return new if new and new.changes and new.changes.moved_gpus <= limits.moved_gpus else None
+
+
+def _planned(
+    problem: PlanningProblem, catalogue: Catalogue, program: Program, deadline: Deadline
+) -> Plan | None:
+    """The best plan of the program, with the least change among those that are as good.
+
+    Raises:
+        SolverError: nothing is found in time.
+    """
+    found = best(program, problem, deadline.left / 2)
+    if found is None:
+        return None
+    tidy = tidiest(program, problem, found, deadline)
+    counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
+    proof = -found.bound * program.scale, found.status is SolveStatus.OPTIMAL
+    layout = Layout(counts, "exact", *proof, str(found.status), tidy.values)
+    missing = unservable(problem, catalogue)
+    return assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
+
+
+def _beside(problem: PlanningProblem, old: Plan, new: Plan, fixed: frozenset[str]) -> Plan:
+    """A plan of the planner as what it makes of the islands that stand."""
+    here = in_place(old, _as_admitted(problem, old, new), problem, fixed)
+    return with_standby(old, here, problem)
+
+
+def _as_admitted(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
+    """The plan in which an engine that runs on admits the batch that it was started with."""
+    batch = {group.name: group.max_batch for group in old.groups}
+    kinds = {group.name: group_kind(group) for group in old.groups}
+    runs = {island.name: island.group for island in old.islands}
+    admits: dict[str, int] = {}
+    groups = {group.name: group for group in new.groups}
+    for island in new.islands:
+        was = runs.get(island.name)
+        if was is not None and kinds[was] == group_kind(groups[island.group]):
+            admits[island.group] = min(batch[was], admits.get(island.group, batch[was]))
+    held = tuple(replace(g, max_batch=admits.get(g.name, g.max_batch)) for g in new.groups)
+    plan = replace(new, groups=held)
+    if all(now.max_batch >= was.max_batch for now, was in zip(held, new.groups, strict=True)):
+        return plan
+    return restated(stand(problem, plan), plan.theta)
+
+
+def _seats(program: Program, plan: Plan) -> FloatArray:
+    """One for every island of a standing body in a phase of which it has none to spare."""
+    bodies = {body_of(group_kind(group)) for group in plan.groups}
+    kinds = [kind_of(t) for t in program.templates]
+    kinds_of = {**dict(enumerate(kinds, start=1)), **_kind_columns(program)}
+    standing = np.zeros(program.columns)
+    for column, kind in kinds_of.items():
+        standing[column] = body_of(kind) in bodies
+    return np.asarray(standing * (program.disruption > 0), dtype=np.float64)
+
+
+def _kind_columns(program: Program) -> dict[int, Kind]:
+    return {c: k.kind for c, k in enumerate(program.kinds, start=program.first_kind)}

@@ -15,6 +15,7 @@ from archipelago.planner.assemble import times_from
 from archipelago.planner.evaluate import evaluate
 from archipelago.planner.plan import MILLION, Certificate, Group, Plan
 from archipelago.planner.problem import Objective
+from archipelago.planner.replan.headroom import fittest, load_of, mean_rates
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
@@ -38,12 +39,16 @@ def restated(standing: Standing, theta: float) -> Plan:
         return plan
     plan = replace(plan, performance_model=_times(standing) or plan.performance_model)
     units = _units(standing.problem, plan)
-    used = {g.name: _template(standing, g) for g in plan.groups}
+    used = fittest(standing)
+    rows = load_of(standing).headroom(mean_rates(standing.problem)[np.newaxis, :])
+    theta = min(theta, float(rows[0]))
     short = [
-        _run(standing, g, used[g.name], units, theta)[1] for g in plan.groups if units[g.name].any()
+        _run(standing, g, used.get(g.name), units, theta)[1]
+        for g in plan.groups
+        if units[g.name].any()
     ]
     theta *= min([1.0, *short])
-    groups = tuple(_run(standing, g, used[g.name], units, theta)[0] for g in plan.groups)
+    groups = tuple(_run(standing, g, used.get(g.name), units, theta)[0] for g in plan.groups)
     return replace(
         _shared(standing.problem, plan),
         objective=Objective.HEADROOM,
@@ -87,11 +92,6 @@ def _units(problem: PlanningProblem, plan: Plan) -> dict[str, FloatArray]:
                 for name in {pair.prefill, pair.decode}:
                     units[name][j] += ask[j] * pair.weight / MILLION
     return units
-
-
-def _template(standing: Standing, group: Group) -> Template | None:
-    """The one with the group's own batch, else the nearest below."""
-    return max(standing.choices(group), key=lambda t: t.max_batch, default=None)
 
 
 def _run(

@@ -204,7 +204,7 @@ def _wave(
     if isinstance(away, Unrepairable):
         return None
     change = with_idle(without(away, leaving), new, joining)
-    if not _fits(change, problem):
+    if not fits(change, problem):
         return None
     steps = [Step(away, Wait.NONE, (), f"requests go round {_count(leaving)}")]
     if joining:
@@ -220,7 +220,7 @@ def _count(names: Iterable[str]) -> str:
     return f"{number} island" if number == 1 else f"{number} islands"
 
 
-def _fits(plan: Plan, problem: PlanningProblem) -> bool:
+def fits(plan: Plan, problem: PlanningProblem) -> bool:
     """Whether no pool and no node has more GPUs taken than it has."""
     groups = {group.name: group for group in plan.groups}
     for pool in problem.pools:

@@ -87,11 +87,16 @@ def _best(standing: Standing, flips: int, worth: float = 0.0) -> tuple[Plan, fro
 
 
 def _homes(standing: Standing) -> dict[Template, list[str]]:
-    """The groups that stand at each operating point."""
-    found: dict[Template, list[str]] = {}
+    """The groups that stand at each operating point, in engines that admit the same batch.
+
+    A point says by which rows a group is judged. What its engine admits is a flag of its pods: a
+    table that said the point instead would leave the next one fewer points, and other flags.
+    """
+    admits = {group.name: group.max_batch for group in standing.plan.groups}
+    points: dict[tuple[Template, int], list[str]] = {}
     for name, template in fittest(standing).items():
-        found.setdefault(template, []).append(name)
-    return found
+        points.setdefault((template, admits[name]), []).append(name)
+    return {replace(template): names for (template, _), names in points.items()}
 
 
 def _program(standing: Standing, templates: tuple[Template, ...]) -> Program:

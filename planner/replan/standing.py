@@ -8,9 +8,11 @@ operating points of an engine, which need no restart.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from archipelago.planner.kinds import kind_of
 from archipelago.planner.replan.facts import RoleSwitch
@@ -72,11 +74,33 @@ class Standing:
     def choices(self, group: Group) -> tuple[Template, ...]:
         """Templates whose rows say what an island of the group serves: any of them may.
 
-        Operating points up to the batch that its engine admits; the smallest where all are larger.
+        Operating points up to the batch that its engine admits; where all are larger, the smallest
+        of them held to that batch.
         """
         mine = self._by_kind.get(group_kind(group), [])
         within = [t for t in mine if t.max_batch <= group.max_batch]
-        return tuple(within or sorted(mine, key=lambda t: t.max_batch)[:1])
+        if within or not mine:
+            return tuple(within)
+        smallest = min(mine, key=lambda t: t.max_batch)
+        key = smallest, group.max_batch
+        return (self._held.setdefault(key, _held_to(*key)),)
+
+    @cached_property
+    def _held(self) -> dict[tuple[Template, int], Template]:
+        """Templates held to smaller batches; each once, since templates compare by identity."""
+        return {}
+
+
+def _held_to(template: Template, batch: int) -> Template:
+    """The template in an engine that admits less than its operating point.
+
+    Its step times hold for smaller batches as well. A batch row is o (a / B + beta + kappa k), so
+    that B / batch times as much is at least the row of the smaller batch.
+    """
+    factor = np.array(
+        [[template.max_batch / batch if n == "batch" else 1.0] for n in template.row_names]
+    )
+    return replace(template, max_batch=batch, rows=template.rows * factor)
 
 
 def group_kind(group: Group) -> Kind:

@@ -43,17 +43,19 @@ def standing_plan(
 ) -> tuple[Plan, frozenset[str]]:
     """The table, and the islands that change phase in it.
 
-    ``homes``: by template, the standing groups that are of it.
+    ``homes``: by template, the standing groups that are of it, all of which admit the same batch.
     Names of islands stay, those of groups as well where the kind has one. Groups that serve nothing
     stay in the table without a route: their islands stand.
     """
     seats = _seated(standing, program.templates, counts, homes)
     names = _names(standing, program.templates, seats.islands, homes)
     used = {u.index: (u, e) for u, e in zip(settled.used, settled.evaluations, strict=True)}
+    admits = {group.name: group.max_batch for group in standing.plan.groups}
     groups = tuple(
         replace(
             _group(standing, program.templates[c], len(members), used.get(c), settled.theta),
             name=names[c],
+            max_batch=next((admits[n] for n in homes.get(c, ())), program.templates[c].max_batch),
         )
         for c, members in seats.islands.items()
     )

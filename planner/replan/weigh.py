@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.replan.facts import Limits, Reached, RoleSwitch, Rung
+from archipelago.planner.replan.change import change_of
+from archipelago.planner.replan.facts import NO_MOVE, Limits, Reached, RoleSwitch, Rung
 from archipelago.planner.replan.headroom import TAIL, load_of, mean_rates
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import Standing, stand
@@ -112,17 +113,44 @@ def _worth(keep: Reached, limits: Limits) -> float:
     return keep.theta * (1 + limits.tolerance) if safe else 0.0
 
 
-def weigh_reshape(
-    standing: Standing, plan: Plan | None, limits: Limits, draws: FloatArray | None = None
+def weigh_planned(
+    standing: Standing,
+    plan: Plan | None,
+    limits: Limits,
+    draws: FloatArray | None = None,
+    *,
+    switch: Mapping[str, RoleSwitch] | None = None,
+    published: Plan | None = None,
 ) -> Reached:
-    """A plan of the planner (``reshape.reshaped``), judged like the other rungs."""
+    """A plan of the planner (``reshape.reshaped``), judged like the other rungs.
+
+    It is the rung that its changes are. ``published``: with the islands that get no requests, where
+    the standing table is without them.
+    """
     scale = scale_of(standing, draws)
     if plan is None:
         return scale.judge(Rung.RESHAPE, None)
-    moves = plan.changes
-    gone = (*moves.started, *moves.stopped, *moves.moved) if moves else ()
-    cost = (moves.moved_gpus if moves else 0) * limits.restart
-    return scale.judge(Rung.RESHAPE, plan, frozenset(gone), cost, stand(standing.problem, plan))
+    change = change_of(published or standing.plan, plan)
+    cost = flip_seconds(standing, change.flipped, limits, switch or {})
+    cost += change.gpus * limits.restart
+    here = stand(standing.problem, plan)
+    return scale.judge(change.rung, plan, change.flipped | change.moved, cost, here)
+
+
+def with_planned(rungs: tuple[Reached, ...], planned: Reached) -> tuple[Reached, ...]:
+    """The rungs with the planner's answer, which may be the better way to do what a lower one does.
+
+    Then there is nothing that GPUs need to move for.
+    """
+    if planned.rung is Rung.RESHAPE:
+        return (*rungs, planned)
+    better = tuple(planned if _better(planned, r) else r for r in rungs)
+    return (*better, replace(planned, rung=Rung.RESHAPE, plan=None, note=NO_MOVE))
+
+
+def _better(planned: Reached, other: Reached) -> bool:
+    """Whether it is the same rung, and sure of more."""
+    return planned.rung is other.rung and planned.low > other.low * (1 + CERTAIN)
 
 
 def weigh_bound(standing: Standing, bound: float) -> Reached:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from archipelago.planner.replan.decide import decide
 from archipelago.planner.replan.standing import stand
-from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_reshape
+from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_planned, with_planned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,8 @@ def weighed(seen: Observation, limits: Limits, known: Help = ALONE) -> Observati
     standing = stand(seen.problem, seen.plan, known.switch, known.templates)
     rungs = weigh(standing, limits, seen.draws, known.switch)
     if known.asked or known.planned is not None:
-        rungs = (*rungs, weigh_reshape(standing, known.planned, limits, seen.draws))
+        planned = weigh_planned(standing, known.planned, limits, seen.draws, switch=known.switch)
+        rungs = with_planned(rungs, planned)
     elif known.bound is not None:
         rungs = (*rungs, weigh_bound(standing, known.bound))
     return replace(seen, rungs=rungs)

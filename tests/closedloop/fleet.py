@@ -69,6 +69,8 @@ class Fleet:
         self.world, self.now, self.content = world, now, content
         self.tally = Tally()
         self.restarts = self.flips = self.missed = 0
+        self.tables = [(now, content)]
+        """Every table that was followed, and from when on [s]."""
         self.gone: set[str] = set()
         """Nodes that are not there any more."""
         self._random = np.random.default_rng(world.seed)
@@ -84,6 +86,7 @@ class Fleet:
     def apply(self, content: Mapping[str, Any]) -> None:
         """Follow another table: other weights at once, phases and islands as fast as they can."""
         self.content, self._router = content, Router(content)
+        self.tables.append((self.now, content))
         entries = {entry["name"]: (entry, model) for entry, model in _entries(content)}
         again: list[Request] = []
         for name, island in list(self.islands.items()):

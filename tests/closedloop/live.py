@@ -22,7 +22,7 @@ from tests.closedloop.reading import Reader
 from tests.closedloop.rollout import Rollout, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from archipelago.operator.samples import Scrape
     from tests.closedloop.fleet import Fleet
@@ -108,6 +108,25 @@ class Live:
         """A node is gone: repair at once, whatever is under way."""
         self._ask(fleet, "nodes", None)
 
+    def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
+        """Plan anew what is asked now, beside what runs; nothing is remembered of other inputs."""
+        self.resource = resource
+        self.inputs = f"inputs of {fleet.now:.0f} s"
+        request = self._request(fleet, None, solve=False)
+        started = time.process_time()
+        reply = self.answer(json.loads(json.dumps({"live": {**request["live"], "plan": True}})))
+        cpu = time.process_time() - started
+        if "failed" in reply:
+            self.failures.append(reply["failed"])
+            return
+        said = json.loads(json.dumps(reply))["planned"]
+        changed = _changed(fleet.content, json.loads(said["content"]))
+        rung = "Reshape" if changed else "Keep"
+        told = {**said, "rung": rung, "trigger": "Spec", "demand": {}}
+        told["rungs"] = [{"rung": rung, "changed": changed}]
+        self.log.append(Told(fleet.now, "spec", told, cpu))
+        self._publish(fleet, said["steps"], SOLVED)
+
     def _ask(
         self, fleet: Fleet, cause: str, window: dict[str, Any] | None, *, solve: bool = False
     ) -> None:
@@ -159,6 +178,12 @@ class Live:
                 "seed": self.seed,
             }
         }
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
+    """Islands that are other ones, or that only one of two tables has."""
+    one, other = ({i["name"]: (i["nodes"], i["phase"]) for i in t["islands"]} for t in (old, new))
+    return sum(one.get(name) != other.get(name) for name in {*one, *other})
 
 
 def _sources(fleet: Fleet) -> dict[str, Source]:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
+from archipelago.planner.plan import Planned
 from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
 from archipelago.planner.replan.repair import Unrepairable, repair
 from archipelago.planner.replan.reshape import reshaped
 from archipelago.planner.replan.rollout import rollout
 from archipelago.planner.replan.serve import flipped, rerouted
 from archipelago.planner.replan.standing import stand
+from archipelago.planner.running import running_of
 from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.strategies import strategy
 from archipelago.planner.table import routing_content
 from tests.closedloop.inventory import left_of, resolved, with_nodes
 from tests.closedloop.rollout import Rollout, Step
@@ -48,6 +51,9 @@ class Pilot(Protocol):
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
         """The list of nodes has changed, ``sees`` seconds ago."""
 
+    def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
+        """Another spec was applied."""
+
 
 class Still:
     """A plan that is never changed."""
@@ -67,6 +73,9 @@ class Still:
         """Nothing is done."""
 
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
+        """Nothing is done."""
+
+    def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
         """Nothing is done."""
 
 
@@ -117,6 +126,16 @@ class Instant:
         fleet.apply(self._content(self.plan))
         self._replan(fleet, true_problem(self.problem, traffic, fleet.now))
 
+    def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
+        """Plan what is asked now, with what runs."""
+        self.resource, left = resource, resolved(resource, left_of(resource, fleet.gone))[0]
+        self.spec = load_resource(yaml.safe_dump(left)).spec
+        self.problem = to_problem(self.problem.name, self.spec)
+        asked = replace(self.problem, running=running_of(self.plan))
+        outcome = strategy(asked.solver.strategy).plan(asked)
+        if isinstance(outcome, Planned):
+            self._begin(fleet, outcome.plan, asked)
+
     def _content(self, plan: Plan) -> dict[str, Any]:
         """Its table, with the real names of the nodes."""
         content = routing_content(self.spec, plan)
@@ -124,9 +143,11 @@ class Instant:
 
     def _replan(self, fleet: Fleet, true: PlanningProblem) -> None:
         new = best_of(self.rung, true, self.plan, self.limits, self.switch)
-        if new is None:
-            return
-        steps = rollout(self.plan, new, true)
+        if new is not None:
+            self._begin(fleet, new, true)
+
+    def _begin(self, fleet: Fleet, new: Plan, problem: PlanningProblem) -> None:
+        steps = rollout(self.plan, new, problem)
         if isinstance(steps, Unrepairable):
             return
         self.plan = new
@@ -145,7 +166,7 @@ def best_of(
     if rung is Rung.KEEP:
         return None
     if rung is Rung.RESHAPE:
-        return reshaped(problem, plan, limits.moved_gpus)
+        return reshaped(problem, plan, limits, switch)
     standing = stand(problem, plan, switch)
     if rung is Rung.REROUTE:
         return rerouted(standing)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from archipelago.operator.liveanswer import live_answer
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Played:
-    """One way to play a scenario: counts from the shift on, and served requests by minute."""
+    """One way to play a scenario: counts from the shift on, and served requests by minute.
+
+    ``dollars``: what the GPUs of all islands cost from the shift on [$].
+    """
 
     served: int
     failed: int
@@ -27,6 +32,7 @@ class Played:
     restarts: int
     tables: int
     minutes: list[int]
+    dollars: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,30 @@ class Result:
         rungs = [d.rung for d in self.decided if d.at >= self.start and d.rung != "Keep"]
         return rungs[0] if rungs else "Keep"
 
+    @property
+    def acts(self) -> list[Decided]:
+        """Flips and reshapes."""
+        return [one for one in self.decided if one.rung in {"Flip", "Reshape"}]
+
+    def hasty(self, dwell: float) -> int:
+        """Flips and reshapes within so many seconds of the one before: none undoes it without."""
+        return sum(b.at - a.at < dwell for a, b in pairwise(self.acts))
+
+    def broken(self, expected: dict[str, Any], dwell: float) -> list[str]:
+        """What was expected beforehand and did not come, with the figures."""
+        found = []
+        if self.ratio < expected["ratio"]:
+            found.append(f"{self.ratio:.3f} of instant, below {expected['ratio']}")
+        if len(self.acts) > expected.get("changes", len(self.acts)):
+            found.append(f"{len(self.acts)} flips and reshapes, above {expected['changes']}")
+        if "undone" in expected and self.hasty(dwell) > expected["undone"]:
+            found.append(f"{self.hasty(dwell)} changes within the dwell time of another")
+        if self.demand < expected.get("demand", 0.0):
+            found.append(f"{self.demand:.3f} of the demand stated, below {expected['demand']}")
+        if self.ours.dollars > expected.get("dollars", math.inf) * self.still.dollars:
+            found.append(f"${self.ours.dollars:.2f} paid, unchanged ${self.still.dollars:.2f}")
+        return found
+
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return asdict(self)
@@ -108,9 +138,9 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
         start,
         end,
         int(ours.tally.sums("arrived", start, end)),
-        _played(ours, start, end),
-        _played(best, start, end),
-        _played(still, start, end),
+        _played(scenario, ours),
+        _played(scenario, best),
+        _played(scenario, still),
         rung.name.capitalize(),
         [_decided(told) for told in pilot.log if told.reply["steps"]],
         statistics.median(cpu) if cpu else 0.0,
@@ -120,7 +150,8 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
     return result, pilot
 
 
-def _played(outcome: Outcome, start: float, end: float) -> Played:
+def _played(scenario: Scenario, outcome: Outcome) -> Played:
+    start, end = scenario.shift
     tally, fleet = outcome.tally, outcome.fleet
     minutes = [tally.minutes[i].served for i in range(int(end // 60))]
     return Played(
@@ -132,6 +163,7 @@ def _played(outcome: Outcome, start: float, end: float) -> Played:
         fleet.restarts,
         outcome.tables,
         minutes,
+        round(scenario.dollars(outcome, start, end), 2),
     )
 
 

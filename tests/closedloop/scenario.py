@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import yaml
 
 from archipelago.perfmodel.traces import read_trace
 from archipelago.planner.plan import Planned
-from archipelago.planner.replan.facts import Limits, Rung
+from archipelago.planner.replan.facts import HOUR, Limits, Rung
 from archipelago.planner.spec import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.table import routing_content
@@ -151,7 +152,33 @@ class Scenario:
         return Course(self.traffic, tuple(events), float(window), scrapes)
 
     def _event(self, entry: dict[str, Any]) -> Event:
-        return Event(entry["minute"] * MINUTE * self.scale, lose=tuple(entry.get("lose", ())))
+        at = entry["minute"] * MINUTE * self.scale
+        if "prices" not in entry:
+            return Event(at, lose=tuple(entry.get("lose", ())))
+        new = self.priced(at)
+        return Event(at, edit=lambda pilot, fleet: pilot.edited(fleet, new))
+
+    def priced(self, at: float) -> dict[str, Any]:
+        """The resource with the prices of a time [s]."""
+        new = deepcopy(self.resource)
+        for entry in self.document.get("events", []):
+            known = entry.get("prices", {}) if entry["minute"] * MINUTE * self.scale <= at else {}
+            for pool in new["spec"]["pools"]:
+                pool["pricePerGPUHour"] = known.get(pool["name"], pool.get("pricePerGPUHour", "0"))
+        return new
+
+    def dollars(self, outcome: Outcome, start: float, end: float) -> float:
+        """What the GPUs of all listed islands cost from one time to another [$]."""
+        edits = [event.at for event in self.course.events]
+        cuts = sorted({start, end, *(at for at, _ in outcome.fleet.tables), *edits})
+        total = 0.0
+        for begin, stop in pairwise(cut for cut in cuts if start <= cut <= end):
+            table = [content for at, content in outcome.fleet.tables if at <= begin][-1]
+            pools = self.priced(begin)["spec"]["pools"]
+            price = {pool["name"]: float(pool["pricePerGPUHour"]) for pool in pools}
+            rate = sum(island["gpus"] * price[island["pool"]] for island in table["islands"])
+            total += rate * (stop - begin) / HOUR
+        return total
 
     @property
     def shift(self) -> tuple[float, float]:
@@ -170,9 +197,14 @@ class Scenario:
         return self.played(Still())
 
     def instant(self, still: Outcome | None = None) -> tuple[Rung, Outcome]:
-        """With full knowledge at once, by the rung that serves most; ``still`` where known."""
-        if not self.shift[0]:  # nothing happens of which to know
+        """With full knowledge at once, by the rung that serves most; ``still`` where known.
+
+        Where neither traffic nor nodes ever change, there is nothing to know: nothing is changed.
+        """
+        if not self.course.events and len(self.document["traffic"]) == 1:
             return Rung.KEEP, still or self.still()
+        if self.problem.minimise_cost:  # all serve alike; what is cheapest now, is planned now
+            return Rung.RESHAPE, self.played(self._knowing(Rung.RESHAPE))
         found = {rung: self.played(self._knowing(rung)) for rung in list(Rung)[1:]}
         found[Rung.KEEP] = still or self.still()
         start, end = self.shift

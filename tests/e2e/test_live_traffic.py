@@ -26,7 +26,8 @@ from tests.prometheus.server import Prometheus, Target
 
 pytestmark = pytest.mark.cluster
 
-WINDOW = 5
+WINDOW = 10
+"""Seconds; an answer of 211 tokens takes as long, so that one window holds both kinds."""
 CALM = 30.0
 """Seconds of the traffic that was planned for."""
 RANGES = {"median": 1020, "sigma": 0.9, "max": 7000, "outputSigma": 0.5}
@@ -34,10 +35,10 @@ TRAFFIC = [
     {
         "minutes": CALM / 60,
         "mix": {"logNormal": {**RANGES, "output": 211}},
-        "share": 0.7,
+        "share": 0.5,
         "of": "reroute",
     },
-    {"minutes": 10, "mix": {"logNormal": {**RANGES, "output": 18}}, "share": 0.85, "of": "flip"},
+    {"minutes": 10, "mix": {"logNormal": {**RANGES, "output": 18}}, "share": 0.75, "of": "flip"},
 ]
 MODEL = {
     "name": "qwen3-32b",
@@ -68,7 +69,14 @@ PLAN: dict[str, Any] = {
     ],
     "replanning": REPLANNING,
 }
-EXPECTED = {"rung": "Flip", "ratio": 0.9, "still": 0.7, "why": "answers become a tenth as long"}
+EXPECTED = {
+    "rung": "Flip",
+    "ratio": 0.9,
+    "still": 0.7,
+    "why": "at half of the capacity nothing is to be done. Then answers become a tenth as long: "
+    "three quarters of what flips sustain, 112 of 149 req/s, exceed what other weights do, 101, so "
+    "that the second window in which that is seen flips islands; GPUs may not move",
+}
 
 
 @dataclass
@@ -145,7 +153,16 @@ def observed(plans: Plans) -> bool:
     return status == "True"
 
 
-def test_a_shift_of_traffic_leads_to_another_table(
+def phases_of(content: dict[str, Any]) -> dict[str, str]:
+    """Of every island."""
+    return {island["name"]: island["phase"] for island in content["islands"]}
+
+
+def phases(plans: Plans) -> dict[str, str]:
+    return phases_of(plans.table("chat")["content"])
+
+
+def test_a_shift_of_traffic_leads_to_a_flip(
     plans: Plans,
     observing: Operator,
     prometheus: Prometheus,
@@ -158,17 +175,20 @@ def test_a_shift_of_traffic_leads_to_another_table(
         eventually(lambda: observed(plans), within=30)
         eventually(lambda: observing.metric("plan_headroom") > 1, within=30)
         eventually(lambda: fleet.seen()["now"] >= CALM, within=CALM + 10)
-        before, calm = decision(plans), plans.table("chat")["content"]
-        taken = seconds_until(lambda: decision(plans) != before, 90)
-        report("shift of traffic to another table", taken)
-        # Whether other weights suffice or islands change phase is chance with windows so short.
-        assert decision(plans)["rung"] in ("Reroute", "Flip", "Reshape")
-        eventually(lambda: plans.table("chat")["content"] != calm, within=30)
+        calm = plans.table("chat")["content"]
+        assert "Flipped" not in told(plans)
+        taken = seconds_until(lambda: decision(plans).get("rung") == EXPECTED["rung"], 90)
+        report("shift of traffic to a flip", taken)
+        assert decision(plans)["trigger"] == "Safety"
+        eventually(lambda: phases(plans) != phases_of(calm), within=30)
+        eventually(lambda: fleet.seen()["flips"] > 0, within=30)
         eventually(lambda: observing.metric("plan_headroom") > 1, within=90)
 
     table = plans.table("chat")
     assert validate_table(table) == []
-    assert told(plans) & {"Rerouted", "Flipped", "Reshaped"}
+    assert "Flipped" in told(plans)
+    assert "Reshaped" not in told(plans)  # no GPU may move
+    assert {i["name"] for i in table["content"]["islands"]} == phases_of(calm).keys()
     assert observing.is_running()
 
 

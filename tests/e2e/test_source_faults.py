@@ -14,7 +14,7 @@ import pytest
 
 from tests.controlplane import Cluster, eventually
 from tests.e2e.operators import Operator, Plans, small
-from tests.faults.api import Api
+from tests.controlplane.api import Api
 from tests.faults.history import PLAN, TABLE, History
 from tests.faults.recorder import recorded
 from tests.prometheus.pages import Pages, Told, vllm

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from archipelago.operator.liveanswer import live_answer
+from archipelago.operator.livequestion import limits_of, resource_of
 from archipelago.operator.worker import answer
 from archipelago.perfmodel.traces import Trace, read_trace
 from archipelago.planner.livedemand.faults import Fault, Reason
@@ -473,6 +474,41 @@ def test_a_price_change_is_planned_with_the_least_change_and_in_waves() -> None:
             "prefill",
             "decode",
         }
+
+
+@pytest.mark.parametrize(("horizon", "cost"), [(1600, "64.00"), (1800, "60.00")])
+def test_a_plan_that_costs_less_must_pay_for_its_changes(horizon: int, cost: str) -> None:
+    """An H100 at $4: 27 L40S at $1 and 4 H100 would start anew, $43 of GPUs for 157 s: $1.88.
+
+    The islands as they stand cost $64/h, the cheapest $60/h: $2.00 less in 1,800 s, $1.78 in 1,600.
+    """
+    name = "07-least-cost"
+    replanning = {"source": "metrics", "horizonSeconds": horizon}
+    question = request(name, replanning=replanning)["live"] | {"plan": True}
+    question["resource"]["spec"]["pools"][0]["pricePerGPUHour"] = "4.00"
+    found = answer({"live": question})["planned"]
+    assert found["summary"]["costPerHour"] == cost
+    assert "for $1.88 of GPUs out of service" in found["message"]
+    stood = islands(table(planned(name)[1]))
+    assert (islands(table(found["content"])) == stood) is (cost == "64.00")
+
+
+def test_islands_that_do_not_do_what_is_asked_now_are_replaced_whatever_that_costs() -> None:
+    """Twice the rate within a horizon of a second: what stands sustains 0.63 of 1.2 times that."""
+    name = "07-least-cost"
+    replanning = {"source": "metrics", "horizonSeconds": 1}
+    question = request(name, replanning=replanning)["live"] | {"plan": True}
+    question["resource"]["spec"]["models"][0]["requestsPerSecond"] = "400"
+    found = answer({"live": question})["planned"]
+    assert float(found["summary"]["headroom"]) >= 1.2
+    assert len(islands(table(found["content"]))) > len(islands(table(planned(name)[1])))
+
+
+def test_under_a_cost_objective_nobody_restarts_for_headroom() -> None:
+    """At a third of the planned rate headroom is ample, and more of it would cost dollars."""
+    spec = resource_of(request("07-least-cost")["live"]["resource"])[0]
+    assert limits_of(spec).ample == 0
+    assert limits_of(resource_of(request(ONE)["live"]["resource"])[0]).ample == 2
 
 
 def test_the_worker_answers_both_kinds_of_questions() -> None:

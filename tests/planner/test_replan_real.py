@@ -7,9 +7,11 @@ import pytest
 from archipelago.planner.checker import run_checks
 from archipelago.planner.plan import MILLION, Plan, Planned
 from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.change import change_of
 from archipelago.planner.replan.facts import Limits, Observation, Rung, State, Trigger
 from archipelago.planner.replan.reshape import bound_of, reshaped
 from archipelago.planner.replan.restate import restated
+from archipelago.planner.replan.rollout import routed
 from archipelago.planner.replan.standing import stand
 from archipelago.planner.replan.weigh import weigh
 from archipelago.planner.replan.window import Help, replan
@@ -75,13 +77,53 @@ def test_reshaping_moves_no_more_than_allowed_and_the_bound_holds(name: str) -> 
     observed = demand(problem, plan, 0.9, shift=True)
     reached = []
     for most in (0, 4, 16):
-        found = reshaped(observed, plan, most)
+        found = reshaped(observed, plan, Limits(moved_gpus=most))
         assert found is not None
         assert found.changes is not None
         assert found.changes.moved_gpus <= most
         reached.append(found.theta)
     assert reached == sorted(reached)
     assert reached[-1] <= bound_of(observed) * (1 + 1e-6)
+
+
+def admitted(plan: Plan) -> dict[str, tuple[object, int]]:
+    """Of every island its phase and the batch that its engine admits: a flag of its pods."""
+    groups = {group.name: group for group in plan.groups}
+    return {i.name: (groups[i.group].phase, groups[i.group].max_batch) for i in plan.islands}
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_an_engine_that_runs_on_admits_the_batch_that_it_was_started_with(name: str) -> None:
+    """Whatever operating point its rows are of, by other weights, flips and the planner."""
+    problem, plan = planned(name)
+    observed = demand(problem, plan, 0.9, shift=True)
+    before = admitted(plan)
+    found = [r.plan for r in weigh(stand(observed, plan), Limits())]
+    found += [reshaped(observed, plan, Limits(moved_gpus=most)) for most in (0, 16)]
+    for table in found:
+        assert table is not None
+        after = admitted(table)
+        same = [n for n in after if n in before and after[n][0] is before[n][0]]
+        assert same
+        assert {n: after[n] for n in same} == {n: before[n] for n in same}
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_the_planners_answer_is_the_rung_that_its_changes_are(name: str) -> None:
+    """Without GPUs that may move it is other weights; and never more flips than allowed."""
+    problem, plan = planned(name)
+    observed = demand(problem, plan, 0.9, shift=True)
+    for most, flips in ((0, 4), (16, 0), (16, 1)):
+        table = reshaped(observed, plan, Limits(moved_gpus=most, flips=flips))
+        assert table is not None
+        change = change_of(plan, table)
+        assert len(change.flipped) <= flips
+        assert most or change.rung is Rung.REROUTE
+        observed_now = replace(observed, min_headroom=None, running=running_of(plan))
+        idle = {g.name for g in table.groups} - routed(table)
+        if table.changes and not idle:
+            findings = [line for item in run_checks(observed_now, table) for line in item.findings]
+            assert findings == []
 
 
 def test_a_window_asks_the_planner_and_takes_its_answer() -> None:
@@ -92,7 +134,7 @@ def test_a_window_asks_the_planner_and_takes_its_answer() -> None:
     asked = replan(seen, State(), 0.0, limits, Help(bound=bound_of(observed)))
     assert asked.wanted is Rung.RESHAPE
     published = asked.plan or plan
-    answer = reshaped(observed, published, limits.moved_gpus)
+    answer = reshaped(observed, published, limits)
     second = replan(
         replace(seen, plan=published), asked.state, 5.0, limits, Help(planned=answer, asked=True)
     )

@@ -44,6 +44,7 @@ def test_a_scenario_comes_to_what_was_expected(file: Path) -> None:
         changes_stay_within_what_was_expected,
         lost_islands_leave_the_table_within_two_seconds,
         demand_does_not_fall_in_an_overload,
+        dollars_are_saved_where_that_is_asked,
     ):
         holds(case)
 
@@ -94,3 +95,11 @@ def demand_does_not_fall_in_an_overload(
     """Long prompts that nobody finishes are still there."""
     result, _, bars = case
     assert result.demand >= bars.get("demand", 0.0)
+
+
+def dollars_are_saved_where_that_is_asked(
+    case: tuple[Result, Live, dict[str, float]],
+) -> None:
+    """Of what a plan that never changes pays from the first change of prices on."""
+    result, _, bars = case
+    assert result.ours.dollars <= bars.get("dollars", 10.0) * result.still.dollars
