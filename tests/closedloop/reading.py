@@ -34,5 +34,5 @@ class Reader:
             return Scrape(now, samples)
         labels = {"pod": pod.name, "archipelago_dev_island": pod.island}
         found = from_exposition(pod.page.encode(), now, labels)
-        self.known[pod.name] = lines, found.samples
+        self.known[pod.name] = lines, tuple(found.samples)
         return found

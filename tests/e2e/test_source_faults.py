@@ -13,8 +13,8 @@ from typing import TypeAlias
 import pytest
 
 from tests.controlplane import Cluster, eventually
-from tests.e2e.operators import Operator, Plans, small
 from tests.controlplane.api import Api
+from tests.e2e.operators import Operator, Plans, small
 from tests.faults.history import PLAN, TABLE, History
 from tests.faults.recorder import recorded
 from tests.prometheus.pages import Pages, Told, vllm
