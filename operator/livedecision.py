@@ -30,6 +30,8 @@ from archipelago.planner.replan.weigh import weigh, weigh_bound, weigh_planned, 
 from archipelago.planner.running import running_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from archipelago.operator.livequestion import Question
     from archipelago.perfmodel.model import FloatArray
     from archipelago.planner.plan import Plan
@@ -44,6 +46,9 @@ MOVED: Final = 1.2
 holds for the same mix only."""
 
 
+TRIES: Final = 3
+"""Times that a safe table of least cost is asked for: the planner does not know that engines which
+run on admit no more than they were started with, so it is asked for more in proportion."""
 LEAST_GAIN: Final = 1e-3
 """Of headroom, for which islands get requests again that had none."""
 
@@ -95,18 +100,51 @@ def chosen(seen: Seen, *, believed: bool = True) -> Answer:
     state = replace(memory.state, asked=-math.inf) if asked.solve else memory.state
     decision = _decided(seen, about, state)
     if asked.solve and decision.wanted is Rung.RESHAPE:
-        about = replace(about, rungs=with_planned(rungs, _planned(seen, standing)))
+        about = replace(about, rungs=with_planned(rungs, _planned(seen, standing, rungs[0])))
         decision = _decided(seen, about, replace(memory.state, asked=0.0))
     return _answered(seen, standing, memory, _restored(seen, about, decision))
 
 
-def _planned(seen: Seen, standing: Standing) -> Reached:
-    """What the planner makes of it; also islands that get no requests just now take part."""
+def _planned(seen: Seen, standing: Standing, keep: Reached) -> Reached:
+    """What the planner makes of it; also islands that get no requests just now take part.
+
+    Under a cost objective the cheapest table that is safe, where there is one within the limits.
+    """
     asked, published = seen.asked, seen.asked.plan
-    plan = reshaped(seen.problem, published, asked.limits, asked.switch)
-    return weigh_planned(
-        standing, plan, asked.limits, seen.draws, switch=asked.switch, published=published
-    )
+
+    def planned(enough: float | None) -> Reached:
+        plan = reshaped(seen.problem, published, asked.limits, asked.switch, enough=enough)
+        return weigh_planned(
+            standing, plan, asked.limits, seen.draws, switch=asked.switch, published=published
+        )
+
+    cheap = asked.spec.objective == "MinimiseCost"
+    return (_cheapest(asked, keep, planned) if cheap else None) or planned(None)
+
+
+def _cheapest(
+    asked: Question, keep: Reached, planned: Callable[[float], Reached]
+) -> Reached | None:
+    """The table of least cost that is safe; None where none is found."""
+    enough, safe = _enough(asked, keep), asked.limits.safe
+    for _ in range(TRIES):
+        found = planned(enough)
+        if found.plan is None or not found.low:
+            return None
+        if found.low >= safe:
+            return found
+        enough *= safe * (1 + asked.limits.hysteresis) / found.low
+    return None
+
+
+def _enough(asked: Question, keep: Reached) -> float:
+    """Headroom for the mean demand that is safe for all but its tail, as far as that is known.
+
+    The tail is taken to be as far below the mean as it is for the published table.
+    """
+    spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
+    least = float(asked.spec.min_headroom or 0)
+    return max(least, asked.limits.safe * spread * (1 + asked.limits.hysteresis))
 
 
 def repaired_just_now(memory: Memory) -> bool:
@@ -148,17 +186,19 @@ def _decided(seen: Seen, about: Observation, state: State) -> Decision:
 def _restored(seen: Seen, about: Observation, decision: Decision) -> Decision:
     """Requests to islands that are ready again: what a repair took out, no gain need bring back.
 
-    Also what a process that died left half done. At most once per cool-down, lest islands that are
-    worth next to nothing come and go.
+    Also what a process that died left half done, of which nothing is remembered. Weights that were
+    chosen since then may leave islands without requests for good reason. At most once per
+    cool-down, lest islands that are worth next to nothing come and go.
     """
+    acts = decision.state.acts
+    if acts and all(act.trigger is not Trigger.REPAIR for act in acts):
+        return decision
     reroute = next((r for r in about.rungs if r.rung is Rung.REROUTE and r.plan), None)
     if decision.plan is not None or reroute is None or reroute.plan is None:
         return decision
     unused, used = _unused(about.plan), routed(reroute.plan)
     back = [i.name for i in reroute.plan.islands if i.name in unused and i.group in used]
-    recent = [
-        a for a in decision.state.acts if (a.rung, a.trigger) == (Rung.REROUTE, Trigger.REPAIR)
-    ]
+    recent = [a for a in acts if (a.rung, a.trigger) == (Rung.REROUTE, Trigger.REPAIR)]
     soon = recent and -recent[-1].at < seen.asked.limits.cool_down
     if not back or soon or reroute.theta <= about.rungs[0].theta * (1 + LEAST_GAIN):
         return decision

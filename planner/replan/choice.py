@@ -51,11 +51,6 @@ class Case:
         """Rungs above ``KEEP`` that have a table."""
         return [r for r in self.rungs[1:] if r.plan is not None and not r.bound_only]
 
-    @property
-    def safe(self) -> float:
-        """Headroom from which on a table counts as safe again."""
-        return (1 + self.limits.hysteresis) / self.limits.target
-
     def may_ask(self, least: float) -> bool:
         """Whether a bound leaves hope for so much headroom, and nobody asked a moment ago.
 
@@ -79,7 +74,7 @@ def safety(case: Case) -> Choice:
     """The lowest rung that restores the headroom asked for, or the best there is."""
     stops = []
     for reached in case.ready:
-        if reached.low >= case.safe:
+        if reached.low >= case.limits.safe:
             why = case.stop(reached, Trigger.SAFETY)
             if why is None:
                 message = f"headroom {case.keep.low:.3f} to {reached.low:.3f}"

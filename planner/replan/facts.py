@@ -82,6 +82,11 @@ class Limits:
     restart: float = 157.0
     expires: float = HOUR
 
+    @property
+    def safe(self) -> float:
+        """Headroom from which on a table counts as safe again."""
+        return (1 + self.hysteresis) / self.target
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:

@@ -17,10 +17,12 @@ from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import SolverError
 from archipelago.planner.feasibility import unservable
 from archipelago.planner.kinds import kind_of
+from archipelago.planner.problem import Objective
 from archipelago.planner.program import build_program
 from archipelago.planner.replan.change import change_of, in_place, with_standby
 from archipelago.planner.replan.facts import RoleSwitch
-from archipelago.planner.replan.restate import restated
+from archipelago.planner.replan.restate import restated, unproven
+from archipelago.planner.replan.serve import rerouted
 from archipelago.planner.replan.standing import body_of, group_kind, stand
 from archipelago.planner.running import running_of
 from archipelago.planner.solve import Effort, SolveStatus, question, solve
@@ -74,15 +76,19 @@ def reshaped(
     plan: Plan,
     limits: Limits,
     switch: Mapping[str, RoleSwitch] | None = None,
+    *,
+    enough: float | None = None,
 ) -> Plan | None:
     """The best plan within the limits on GPUs that start anew or move, and on flips.
 
+    ``enough``: headroom above which the best is what costs least; None: what has the most of it.
     None where there is none. ``problem``: of the observed demand, with the nodes that are left.
     ``plan``: the table without lost islands. A phase that changes counts as GPUs that start anew,
     since the program counts islands by kind; the answer says which of them are flips. Where they
     are too many, it is solved again with every new island of a standing body counted as one.
     """
-    problem = replace(problem, running=running_of(plan), minimise_cost=False)
+    cheap = enough is not None
+    problem = replace(problem, running=running_of(plan), minimise_cost=cheap, min_headroom=enough)
     fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
     deadline = Deadline(problem.solver.time_limit)
     try:
@@ -116,7 +122,10 @@ def _planned(
     proof = -found.bound * program.scale, found.status is SolveStatus.OPTIMAL
     layout = Layout(counts, "exact", *proof, str(found.status), tidy.values)
     missing = unservable(problem, catalogue)
-    return assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
+    plan = assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
+    if problem.objective is not Objective.COST:
+        return plan
+    return replace(plan, objective=Objective.HEADROOM, certificate=unproven(plan.theta))
 
 
 def _beside(problem: PlanningProblem, old: Plan, new: Plan, fixed: frozenset[str]) -> Plan:
@@ -126,7 +135,10 @@ def _beside(problem: PlanningProblem, old: Plan, new: Plan, fixed: frozenset[str
 
 
 def _as_admitted(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
-    """The plan in which an engine that runs on admits the batch that it was started with."""
+    """The plan in which an engine that runs on admits the batch that it was started with.
+
+    Where that is less than the planner chose, with the weights that are best then.
+    """
     batch = {group.name: group.max_batch for group in old.groups}
     kinds = {group.name: group_kind(group) for group in old.groups}
     runs = {island.name: island.group for island in old.islands}
@@ -140,7 +152,10 @@ def _as_admitted(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
     plan = replace(new, groups=held)
     if all(now.max_batch >= was.max_batch for now, was in zip(held, new.groups, strict=True)):
         return plan
-    return restated(stand(problem, plan), plan.theta)
+    here = stand(replace(problem, running=()), plan)
+    again = rerouted(here)
+    weighed = here if again is None else replace(here, plan=again)
+    return restated(weighed, np.finfo(np.float64).max)
 
 
 def _seats(program: Program, plan: Plan) -> FloatArray:

@@ -109,8 +109,7 @@ def weigh(
 
 def _worth(keep: Reached, limits: Limits) -> float:
     """The theta from which on a flip could be taken: any helps a table that is not safe."""
-    safe = keep.low >= (1 + limits.hysteresis) / limits.target
-    return keep.theta * (1 + limits.tolerance) if safe else 0.0
+    return keep.theta * (1 + limits.tolerance) if keep.low >= limits.safe else 0.0
 
 
 def weigh_planned(
