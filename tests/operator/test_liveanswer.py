@@ -511,6 +511,25 @@ def test_under_a_cost_objective_nobody_restarts_for_headroom() -> None:
     assert limits_of(resource_of(request(ONE)["live"]["resource"])[0]).ample == 2
 
 
+def test_under_a_cost_objective_the_cheapest_safe_table_restores_safety() -> None:
+    """15 % more than the stated 200 req/s, which cost $48/h at 1.2 times that.
+
+    1.275 (1.02 / 0.8) times 230 in place of 1.2 times 200 is 1.22 times as much: $59/h in
+    proportion. Engines that run on admit no larger batches, nodes are paid whole: below $90/h.
+    The most headroom, of 32 GPUs of each type, would cost $128/h.
+    """
+    name = "07-least-cost"
+    replanning = {"source": "metrics", "maxMovedGpus": 64, "maxFlips": 8}
+    asked = {"window": like_planned(name, 230.0), "replanning": replanning}
+    memory: dict[str, Any] = {}
+    for solve in (False, False, True):
+        reply = ask(request(name, memory=memory, age=60.0, solve=solve, **asked))
+        memory = reply["memory"]
+    assert (reply["rung"], reply["trigger"]) == ("Reshape", "Safety")
+    assert 59 <= float(reply["summary"]["costPerHour"]) < 90
+    assert float(reply["rungs"][-1]["low"]) >= 1.02 / 0.8
+
+
 def test_the_worker_answers_both_kinds_of_questions() -> None:
     assert answer(request(ONE))["live"]["rung"] == "Keep"
     assert "planned" in answer(json.loads(planned("02-minimal")[0]))
