@@ -4,8 +4,8 @@
 
 ``benchmarks/results/live.json`` holds the results, ``docs/live/NAME.svg`` served requests by minute
 (ours, with full knowledge at once, never changed), and the table of ``docs/live.md`` the sums.
-``--from-results`` draws again without playing. A whole scenario takes one to five minutes, a day of
-noise ten times as long. The exit code is 1 where something is not as its file expected beforehand.
+``--from-results`` draws again without playing. A whole scenario takes half a minute to two, a day
+of noise five. The exit code is 1 where something is not as its file expected beforehand.
 """
 
 from __future__ import annotations
