@@ -101,6 +101,11 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine(pattern: str) -> None
     assert [str(p.relative_to(REPO)) for p in tracked() if found.search(text(p))] == []
 
 
+def test_no_file_holds_two_sides_of_a_merge() -> None:
+    sides = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    assert [path.name for path in tracked() if sides.search(text(path))] == []
+
+
 def test_documents_name_only_make_targets_that_exist() -> None:
     """A command that a page tells people to run is there."""
     targets = set(re.findall(r"^([a-z0-9-]+):", text(REPO / "Makefile"), re.MULTILINE))
