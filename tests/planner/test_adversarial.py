@@ -60,10 +60,11 @@ MANY = {"models": 4, "architectures": 5, "pools": 16, "accelerators": 10}
 
 
 def test_benchmarks_end_with_the_time_limit() -> None:
-    started = time.perf_counter()
-    with pytest.raises(OutOfTimeError, match=r"0\.2 s ended while benchmarking.*timeLimitSeconds"):
-        ExactStrategy().plan(problem(0.2, **MANY))
-    assert time.perf_counter() - started < 0.2 * 1.1 + 1.0
+    """Listing what is benchmarked takes a tenth of this limit, benchmarking five times as long."""
+    limit, started = 0.5, time.perf_counter()
+    with pytest.raises(OutOfTimeError, match=r"0\.5 s ended while benchmarking.*timeLimitSeconds"):
+        ExactStrategy().plan(problem(limit, **MANY))
+    assert time.perf_counter() - started < limit * 1.1 + 1.0
 
 
 def test_listing_the_sizes_of_pipelines_ends_with_the_time_limit() -> None:
