@@ -78,11 +78,11 @@ unit: $(READY) ## tests that need no cluster
 # On kind the operator runs from its image: one of what is checked out, unless IMAGE names another.
 IMAGE_OF_KIND := $(if $(KIND),$(if $(filter file,$(origin IMAGE)),image))
 .PHONY: e2e
-# Four control planes side by side, each with whole files, the longest first: these tests mostly
+# Three control planes side by side, each with whole files, the longest first: these tests mostly
 # wait. Other files are not even read: that alone takes each process ten seconds.
 CLUSTER_TESTS = $(shell grep -rl 'mark\.cluster' tests --include='test_*.py')
 e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them on a kind cluster
-	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 4 --dist loadfile --no-loadscope-reorder) \
+	$(PYTEST) -m cluster $(if $(KIND),--kind,-n 3 --dist loadfile --no-loadscope-reorder) \
 	  $(CLUSTER_TESTS)
 
 .PHONY: faults
@@ -94,7 +94,7 @@ recovery: $(READY) ## play every fault five times and write docs/recovery.md; up
 	$(PY) -m tests.faults.recovery > docs/recovery.md.new && mv docs/recovery.md.new docs/recovery.md
 
 .PHONY: test
-test: unit e2e ## every test: unit, then cluster; about 15 minutes on two cores
+test: unit e2e ## every test: unit, then cluster; 18 minutes on two cores
 
 .PHONY: demo
 demo: setup ## control plane, operator, first example, plan, table and plot; Ctrl-C ends it

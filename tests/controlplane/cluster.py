@@ -82,9 +82,10 @@ class Cluster:
         name = f"{prefix}-{secrets.token_hex(4)}"
         self.kubectl("create", "namespace", name)
         try:
-            # Pods are refused before the account exists.
+            # Pods are refused before the account exists. After an outage of the API server the
+            # controllers ask again after up to 30 s.
             self.kubectl(
-                "wait", "--for=create", "serviceaccount/default", f"-n={name}", "--timeout=30s"
+                "wait", "--for=create", "serviceaccount/default", f"-n={name}", "--timeout=60s"
             )
             yield name
         finally:

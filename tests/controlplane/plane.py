@@ -168,12 +168,12 @@ class ControlPlane(Cluster):
         self._start_etcd()
         self._write_apiserver_files(tokens)
         self._start_apiserver()
-        self._wait_until(self.ca.exists, "kube-apiserver")
+        self._wait_until(self._is_ready, "kube-apiserver")
+        # Not before: its certificate is there before it is written to its end.
         for user, path in (("admin", self.kubeconfig), ("kube-controller-manager", self._manager)):
             write_kubeconfig(
                 path, url=self.url, ca=self.ca, token=tokens[user], namespace="default"
             )
-        self._wait_until(self._is_ready, "kube-apiserver")
         self.install(manifests)
         self._start_controller_manager()
         self._wait_until(self._has_default_account, "kube-controller-manager")
@@ -280,10 +280,10 @@ class ControlPlane(Cluster):
 
 
 def _status(path: str, port: int, ca: Path) -> int | None:
-    """Status code of an anonymous request, None where nothing answers."""
-    context = ssl.create_default_context(cafile=ca)
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=context)
+    """Status code of an anonymous request, None where nothing answers or shows that certificate."""
     with suppress(OSError, http.client.HTTPException):
+        context = ssl.create_default_context(cafile=ca)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=context)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
