@@ -94,7 +94,7 @@ recovery: $(READY) ## play every fault five times and write docs/recovery.md; up
 	$(PY) -m tests.faults.recovery > docs/recovery.md.new && mv docs/recovery.md.new docs/recovery.md
 
 .PHONY: test
-test: unit e2e ## every test: unit, then cluster; 18 minutes on two cores
+test: unit e2e ## every test: unit, then cluster; about 20 minutes on two cores
 
 .PHONY: demo
 demo: setup ## control plane, operator, first example, plan, table and plot; Ctrl-C ends it
