@@ -1,4 +1,4 @@
-"""What every performance model answers about one island; the face the planner sees.
+"""The protocol of performance models: the times and limits of one island that the planner uses.
 
 A model is built for one island: accelerator, architecture, precision and parallelism are fixed,
 lengths and batch vary. All methods are vectorised over numpy arrays and pure.
@@ -6,14 +6,12 @@ lengths and batch vary. All methods are vectorised over numpy arrays and pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
@@ -32,48 +30,48 @@ class PerformanceModel(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the model's family, e.g. ``roofline``; written into every plan."""
+        """Return the name of the model's family, e.g. ``roofline``; written into every plan."""
 
     @property
     def max_length(self) -> int:
-        """Longest sequence (input plus output) that the model architecture accepts [tokens]."""
+        """Return the longest sequence, input plus output, that the model accepts [tokens]."""
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds from start to first token of a prompt of ``length`` tokens, without queueing."""
+        """Return seconds [s] to the first token of ``length`` [tokens], without queueing."""
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Seconds of the whole island that one prompt costs at saturation [s].
+        """Return seconds of the whole island that one prompt costs at saturation [s].
 
         ``prefill_time`` divided by the prompts in flight at once: ``dp`` copies work side by
         side and ``pp`` stages overlap. This is what a capacity row counts.
         """
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds per token step with ``sequences`` in the batch and ``kv_tokens`` cached in all.
+        """Return seconds per token [s] with ``sequences`` in the batch and ``kv_tokens`` cached.
 
         Both count the whole island (all ``dp`` copies, evenly filled) and broadcast.
         Non-decreasing in both arguments, and convex in ``kv_tokens`` at fixed ``sequences``.
         """
 
     def kv_capacity(self) -> int:
-        """KV-cache tokens that fit on the island beside the weights [tokens]; 0 if none."""
+        """Return KV-cache tokens that fit on the island beside the weights [tokens]; 0 if none."""
 
     def max_sequences(self) -> int:
-        """Largest batch the engine runs on the island [sequences]."""
+        """Return the largest batch the engine runs on the island [sequences]."""
 
     def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of KV cache handed from prefill to decode for a prompt of ``length`` tokens."""
+        """Return bytes [B] of KV cache handed from prefill to decode for ``length`` [tokens]."""
 
 
 def broken(model: PerformanceModel) -> frozenset[Promise]:
-    """Promises that the model declares not to keep; none where it declares nothing."""
-    found: frozenset[Promise] = getattr(model, "breaks", frozenset())
-    return found
+    """Return promises that the model declares not to keep; none by default."""
+    promises: frozenset[Promise] = getattr(model, "breaks", frozenset())
+    return promises
 
 
 def step_bound(model: PerformanceModel) -> Callable[[FloatArray, FloatArray], FloatArray]:
-    """A step time that keeps every promise: the model's own, or its declared bound above it."""
-    found: Callable[[FloatArray, FloatArray], FloatArray] = getattr(
+    """Return a step time that keeps every promise: the model's own, or its declared bound."""
+    bound: Callable[[FloatArray, FloatArray], FloatArray] = getattr(
         model, "decode_step_bound", model.decode_step_time
     )
-    return found
+    return bound

@@ -1,31 +1,26 @@
-"""Calibrations: what measurements taught about one engine, as a file, and the model that uses it.
+"""Calibrations of one engine on one accelerator, their file, and the model that applies them.
 
-A calibration has efficiencies that a fit found (they replace those of the catalogue) and
-*corrections*: per (accelerator, model, phase) a factor on times, with the interval that held-out
-groups give it. ``Calibrated`` is any performance model times its corrections.
+A calibration has fitted efficiencies, which replace those of the catalogue, and *corrections*: a
+factor on times per (accelerator, model, phase), with its interval from held-out groups.
+``Calibrated`` is any performance model times its corrections.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.efficiency import ANY, check_names, engine_fit
-from archipelago.perfmodel.errors import MeasurementError
-from archipelago.perfmodel.intervals import Interval, assumed, interval
-from archipelago.perfmodel.model import broken, step_bound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from archipelago.perfmodel.efficiency import EngineFit
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel, Promise
+from ..catalogue.accelerators import accelerator
+from ..catalogue.efficiency import ANY, EngineFit, check_names, engine_fit
+from ..errors import MeasurementError
+from ..model import FloatArray, PerformanceModel, Promise, broken, step_bound
+from .intervals import Interval, assumed, interval
 
 PHASES = ("prefill", "decode")
 
@@ -34,14 +29,14 @@ CALIBRATED = "calibrated "
 
 _PRIOR_SPREAD = 0.2
 """How far the median error of an uncalibrated model strays, in logarithms: one group of
-measurements moves the factor half-way where groups scatter as much."""
+measurements moves the factor half-way if groups scatter as much."""
 
 
 @dataclass(frozen=True)
 class Correction:
     """Factor on the predicted times of a phase, and the interval around the corrected time.
 
-    ``model`` is ``*`` where it speaks of every model. ``rows`` and ``groups``: what it was learnt
+    ``model`` is ``*`` for every model. ``rows`` and ``groups``: what it was learnt
     from; without any, it is an assumption.
     """
 
@@ -55,7 +50,7 @@ class Correction:
 
     @property
     def log_half_width(self) -> float:
-        """Half of the interval's width in logarithms."""
+        """Return half of the interval's width in logarithms."""
         return math.log(self.interval.high / self.interval.low) / 2
 
 
@@ -64,7 +59,7 @@ class Calibration:
     """One engine on one accelerator: ``values`` by their names in ``EngineFit``.
 
     ``models``: those that were measured; none says that it is for any.
-    ``residuals``: by group, the median of predicted / measured - 1 where the group was held out.
+    ``residuals``: by group, the median of predicted / measured - 1 with the group held out.
     ``inherited``: values that the measurements moved by less than a tenth of their prior's spread.
     """
 
@@ -82,16 +77,16 @@ class Calibration:
         check_names(self.values)
 
     def fit(self) -> EngineFit:
-        """The catalogue's efficiencies with the calibrated values in their place."""
+        """Return the catalogue's efficiencies with the calibrated values in their place."""
         base = engine_fit(accelerator(self.accelerator), self.engine, self.version)
         return base.replaced(self.values)
 
     def correction(self, model: str, phase: str) -> Correction:
-        """What was learnt of a model and phase, else of all models, else the assumption."""
+        """Return the correction of a model and phase, else of all models, else the assumption."""
         return self.learnt(model, phase) or Correction(self.accelerator, ANY, phase)
 
     def learnt(self, model: str, phase: str) -> Correction | None:
-        """What was learnt of a model and phase, else of all models."""
+        """Return the learnt correction of a model and phase, else of all models."""
         for name in (model, ANY):
             for each in self.corrections:
                 if (each.model, each.phase) == (name, phase):
@@ -116,65 +111,65 @@ class Calibrated:
 
     @property
     def name(self) -> str:
-        """The family, and that it is calibrated."""
+        """Return the family, and that it is calibrated."""
         return CALIBRATED + self.model.name
 
     @property
     def max_length(self) -> int:
-        """Longest sequence that the architecture accepts [tokens]."""
+        """Return the longest sequence that the architecture accepts [tokens]."""
         return self.model.max_length
 
     def max_sequences(self) -> int:
-        """Largest batch of the island [sequences]."""
+        """Return the largest batch of the island [sequences]."""
         return self.model.max_sequences()
 
     def kv_capacity(self) -> int:
-        """KV-cache tokens of the island [tokens]."""
+        """Return KV-cache tokens of the island [tokens]."""
         return self.model.kv_capacity()
 
     def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of cache of a prompt [B]."""
+        """Return bytes of cache of a prompt [B]."""
         return self.model.kv_bytes(length)
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds to the first token of one prompt."""
+        """Return seconds to the first token of one prompt."""
         return self.factor("prefill") * self.model.prefill_time(length)
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Island-seconds of one prompt."""
+        """Return island-seconds of one prompt."""
         return self.factor("prefill") * self.model.prefill_occupancy(length)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds per token with ``sequences`` running and ``kv_tokens`` cached."""
+        """Return seconds per token with ``sequences`` running and ``kv_tokens`` cached."""
         step = self.model.decode_step_time(sequences, kv_tokens)
         return self.factor("decode") * step
 
     @property
     def breaks(self) -> frozenset[Promise]:
-        """The promises that the model itself does not keep."""
+        """Return the promises that the model itself does not keep."""
         return broken(self.model)
 
     def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """A step time above this one that keeps every promise."""
+        """Return a step time above this one that keeps every promise."""
         bound = step_bound(self.model)(sequences, kv_tokens)
         return self.factor("decode") * bound
 
     def factor(self, phase: str) -> float:
-        """What times of a phase, ``prefill`` or ``decode``, are multiplied by."""
-        own = self._corrections[phase]
-        others = {a.name for a in getattr(self.model, "accelerators", ())} - set(own)
-        factors = [each.factor for each in own.values()]
-        return max([*factors, 1.0] if others or not own else factors)
+        """Return the factor on times of a phase, ``prefill`` or ``decode``."""
+        corrections = self._corrections[phase]
+        others = {a.name for a in getattr(self.model, "accelerators", ())} - set(corrections)
+        factors = [each.factor for each in corrections.values()]
+        return max([*factors, 1.0] if others or not corrections else factors)
 
     def log_half_widths(self, phase: str) -> dict[str, float]:
-        """By accelerator that has a correction, half the width of the interval of log(time)."""
+        """Return half the width of the interval of log(time), by corrected accelerator."""
         return {name: each.log_half_width for name, each in self._corrections[phase].items()}
 
 
 def learn(
     accelerator: str, model: str, phase: str, residuals: FloatArray, groups: FloatArray
 ) -> Correction:
-    """The correction that observed times ask for.
+    """Return the correction of times from observed residuals.
 
     The median over groups of log(predicted / measured), drawn towards no correction as far as
     groups scatter: n / (n + s^2 / t^2) of it counts, s the scatter of groups and t that of
@@ -198,10 +193,10 @@ def learn(
 
 
 def text(calibrations: Sequence[Calibration]) -> str:
-    """What ``write`` writes."""
+    """Return the calibrations as the text of a file."""
     document = {"calibrations": [plain(each) for each in calibrations]}
-    found: str = yaml.safe_dump(document, sort_keys=False)
-    return found
+    content: str = yaml.safe_dump(document, sort_keys=False)
+    return content
 
 
 def write(calibrations: Sequence[Calibration], path: Path) -> None:
@@ -216,50 +211,18 @@ def write(calibrations: Sequence[Calibration], path: Path) -> None:
         raise MeasurementError(f"{path}: cannot be written: {error}") from error
 
 
-def read(path: Path) -> tuple[Calibration, ...]:
-    """The calibrations of a file.
-
-    Raises:
-        MeasurementError: names the file and what is wrong in it.
-        UnknownName: a value is none of an engine's.
-    """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return tuple(_parsed(row) for row in document["calibrations"])
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise MeasurementError(f"{path}: cannot be read as a calibration: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MeasurementError(
-            f"{path}: not a calibration file ({type(error).__name__}: {error}); "
-            f"`archipelago calibrate` writes one"
-        ) from error
-
-
-def find(
-    calibrations: Iterable[Calibration], accelerator: str, engine: str, model: str
-) -> Calibration | None:
-    """The calibration for an island: of its engine, and of its model where there is one.
-
-    With an unknown engine (``*``) the only engine of the accelerator's calibrations counts.
-    """
-    own = [each for each in calibrations if each.accelerator == accelerator]
-    if engine == ANY and len({each.engine for each in own}) == 1:
-        engine = own[0].engine
-    return speaking([each for each in own if each.engine in (engine, ANY)], accelerator, model)
-
-
-def speaking(
+def calibration_for(
     calibrations: Iterable[Calibration], accelerator: str, model: str
 ) -> Calibration | None:
-    """The calibration of that accelerator and model, else the accelerator's for any model."""
-    own = [each for each in calibrations if each.accelerator == accelerator]
-    measured = [each for each in own if model in each.models]
-    general = [each for each in own if not each.models]
+    """Return the calibration of an accelerator and model, else the accelerator's for any model."""
+    candidates = [each for each in calibrations if each.accelerator == accelerator]
+    measured = [each for each in candidates if model in each.models]
+    general = [each for each in candidates if not each.models]
     return next(iter(measured + general), None)
 
 
 def plain(calibration: Calibration) -> dict[str, Any]:
-    """A calibration as its file has it: six digits of values, four of residuals and factors."""
+    """Return a calibration as in its file: six digits of values, four of residuals and factors."""
     document = asdict(replace(calibration, corrections=()))
     document["values"] = {name: float(f"{v:.6g}") for name, v in calibration.values.items()}
     document["residuals"] = {n: round(v, 4) for n, v in calibration.residuals.items()}
@@ -280,14 +243,3 @@ def _plain_correction(correction: Correction) -> dict[str, Any]:
             "groups": around.groups,
         },
     }
-
-
-def _parsed(row: Mapping[str, Any]) -> Calibration:
-    fields = dict(row)
-    fields["corrections"] = tuple(
-        Correction(**(each | {"interval": Interval(**each["interval"])}))
-        for each in row["corrections"]
-    )
-    fields["inherited"] = tuple(row["inherited"])
-    fields["models"] = tuple(row["models"])
-    return Calibration(**fields)

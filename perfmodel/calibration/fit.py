@@ -1,29 +1,145 @@
-"""The fit: least squares of log residuals with priors, over the benches of one set.
+"""Least squares of log residuals with priors, over the benches of one set.
 
 Minimises sum_i rho(w_i log(predicted_i / measured_i)^2 / sigma^2) + sum_p rho((log(p / prior_p) /
-s_p)^2) by scipy's trust-region least squares; rho is soft-l1, so that a stray row counts by its
-distance and not by its square. Rows of one deployment share what the model gets wrong about it:
-however many there are, they weigh no more than ``EFFECTIVE`` independent ones.
+s_p)^2) by scipy's trust-region least squares. rho is soft-l1, so a stray row counts by its distance
+and not by its square. Rows of one deployment share an error of the model: together they weigh at
+most as much as ``EFFECTIVE`` independent rows.
+
+Parameters are logarithms, each with a prior, at most eight per (accelerator, engine): end-to-end
+times cannot tell more apart. Priors are the efficiencies of kernels alone
+(docs/explanation/performance-model.md); ``learnt`` narrows them to the fits of other accelerators,
+which improves predictions more than further parameters do.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from archipelago.perfmodel.errors import MeasurementError
-from archipelago.perfmodel.fits.parameters import MOST, learnt
+from ..catalogue.efficiency import EngineFit
+from ..errors import MeasurementError
+from ..model import FloatArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
-    from archipelago.perfmodel.efficiency import EngineFit
-    from archipelago.perfmodel.fits.benches import Bench
-    from archipelago.perfmodel.fits.parameters import Parameter
-    from archipelago.perfmodel.model import FloatArray
+class Bench(Protocol):
+    """Measured times of one deployment, shape (rows,), and a model's answer to the same."""
+
+    @property
+    def measured(self) -> FloatArray:
+        """Return measured times [s]."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Return the group of each row; groups are held out whole."""
+
+    def predict(self, fit: EngineFit) -> FloatArray:
+        """Return the times with these efficiencies [s]."""
+
+
+MOST = 8
+"""Free parameters of one set."""
+
+_LEAST_SPREAD = 0.05
+"""A few accelerators that agree by chance do not say that the next one will."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One free value of an ``EngineFit``: ``names`` that share it, and a log-normal prior.
+
+    ``value``: median of the prior. ``spread``: its standard deviation in natural logarithms, so
+    that 0.3 says +-35 % at one sigma. ``low`` and ``high`` bound the value. Units as in
+    ``data/efficiencies.yaml``.
+    """
+
+    names: tuple[str, ...]
+    value: float
+    spread: float
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """Return the first of the names."""
+        return self.names[0]
+
+
+MFU = Parameter(("mfu",), 0.6, 0.35, 0.1, 1.0)
+MBU = Parameter(("mbu",), 0.8, 0.1, 0.5, 1.0)
+# Above 1 if reading the cache hides behind the query heads' work, which the roofline adds.
+KV_MBU = Parameter(("kv_mbu",), 0.8, 0.2, 0.4, 1.5)
+DECODE_ATTENTION = Parameter(("decode_attention_mfu",), 0.03, 0.7, 0.003, 0.3)
+STEP = Parameter(("step",), 1.2e-3, 0.5, 1e-4, 2e-2)
+SEQUENCE = Parameter(("sequence",), 2e-5, 0.8, 1e-6, 2e-4)
+LAYER = Parameter(("decode_layer",), 8e-6, 0.5, 1e-6, 1e-4)
+WAIT = Parameter(("all_reduce_wait",), 8e-6, 0.7, 5e-7, 1e-4)
+INTERFERENCE = Parameter(("interference",), 1.0, 0.3, 0.3, 3.0)
+
+BATCH = (MFU, MBU, KV_MBU, DECODE_ATTENTION, STEP, SEQUENCE, LAYER, WAIT)
+"""Whole batches of many models on one engine: layers tell the gap per layer from that per step."""
+
+LOOP = (MFU, MBU, KV_MBU, DECODE_ATTENTION, STEP, SEQUENCE, WAIT, INTERFERENCE)
+"""Closed loops of one dense model: one depth, but prompts between the steps."""
+
+SPARSE = (
+    replace(MFU, names=("mfu", "expert_mfu", "prefill_attention_mfu"), value=0.5, low=0.05),
+    MBU,
+    Parameter(("expert_mbu",), 0.7, 0.5, 0.1, 1.2),
+    STEP,
+    SEQUENCE,
+    WAIT,
+    Parameter(("expert_layer",), 2e-5, 0.6, 1e-6, 3e-4),
+    Parameter(("expert_spread",), 0.9, 0.2, 0.4, 1.0),
+)
+"""Closed loops of a mixture of experts with grouped attention."""
+
+LATENT = (
+    replace(MFU, names=("mfu", "expert_mfu", "latent_prefill_mfu"), value=0.5, low=0.05),
+    Parameter(("mbu", "expert_mbu"), 0.8, 0.15, 0.3, 1.2),
+    Parameter(("latent_mfu", "kv_mbu"), 0.6, 0.3, 0.05, 1.0),
+    STEP,
+    SEQUENCE,
+    replace(WAIT, names=("all_reduce_wait", "all_to_all_wait")),
+    Parameter(("expert_layer",), 2e-5, 0.6, 1e-6, 3e-4),
+)
+"""Closed loops of DeepSeek's architecture; users' traffic touches experts independently (g = 1)."""
+
+PREFILL = (
+    replace(MFU, low=0.2),
+    Parameter(("prefill_attention_mfu",), 0.4, 0.4, 0.05, 1.0),
+    Parameter(("dispatch",), 2e-4, 1.0, 1e-5, 5e-3),
+    Parameter(("link",), 0.7, 0.5, 0.05, 1.2),
+    replace(STEP, value=5e-3, spread=1.0, high=1e-1),
+)
+"""Prompts alone: what launching, multiplying, attending and adding up over GPUs cost."""
+
+
+def learnt(
+    parameters: Iterable[Parameter], fitted: Sequence[Mapping[str, float]]
+) -> tuple[Parameter, ...]:
+    """Return the same parameters with priors from fits of other accelerators.
+
+    The median moves to the geometric mean of the fitted values and the prior's own median, which
+    counts once; the spread becomes what those values have among them and around the prior.
+    """
+    return tuple(_learnt(p, [f[p.name] for f in fitted if p.name in f]) for p in parameters)
+
+
+def _learnt(parameter: Parameter, values: Sequence[float]) -> Parameter:
+    if not values:
+        return parameter
+    logs = [math.log(value) for value in values]
+    count = len(logs)
+    mean = (math.log(parameter.value) + sum(logs)) / (count + 1)
+    squares = sum((each - mean) ** 2 for each in logs) + parameter.spread**2
+    spread = max(_LEAST_SPREAD, math.sqrt(squares / (count + 1)))
+    return replace(parameter, value=math.exp(mean), spread=min(spread, parameter.spread))
+
 
 SIGMA = 0.05
 """Scatter of a measured time around a model that is right: repeats differ by 1-5 % (log)."""
@@ -55,31 +171,31 @@ class Problem:
 
     @property
     def groups(self) -> FloatArray:
-        """Group of every row, benches one after the other, shape (rows,)."""
+        """Return the group of every row, benches one after the other, shape (rows,)."""
         return np.array([group for bench in self.benches for group in bench.groups])
 
     @property
     def measured(self) -> FloatArray:
-        """Measured times of all rows [s]."""
+        """Return measured times of all rows [s]."""
         return np.concatenate([bench.measured for bench in self.benches])
 
     @property
     def weights(self) -> FloatArray:
-        """Weight of every row: a bench counts as ``EFFECTIVE`` rows at most."""
+        """Return the weight of every row: a bench counts as ``EFFECTIVE`` rows at most."""
         sizes = [len(bench.measured) for bench in self.benches]
         return np.concatenate([np.full(n, min(1.0, EFFECTIVE / n)) for n in sizes])
 
     @property
     def prior(self) -> FloatArray:
-        """Logarithms of the priors' medians."""
+        """Return the logarithms of the priors' medians."""
         return np.log([p.value for p in self.parameters])
 
     def informed(self, fitted: Sequence[Mapping[str, float]]) -> Problem:
-        """The same problem with priors from other fits."""
+        """Return the same problem with priors from other fits."""
         return replace(self, parameters=learnt(self.parameters, fitted))
 
     def with_values(self, logs: FloatArray) -> EngineFit:
-        """The efficiencies with the parameters at exp(``logs``)."""
+        """Return the efficiencies with the parameters at exp(``logs``)."""
         values = {
             name: float(value)
             for parameter, value in zip(self.parameters, np.exp(logs), strict=True)
@@ -88,7 +204,7 @@ class Problem:
         return self.base.replaced(values)
 
     def residuals(self, logs: FloatArray) -> FloatArray:
-        """log(predicted / measured) of all rows."""
+        """Return log(predicted / measured) of all rows."""
         fit = self.with_values(logs)
         predicted = np.concatenate([bench.predict(fit) for bench in self.benches])
         return np.asarray(np.log(predicted / self.measured))
@@ -110,7 +226,7 @@ class Fitted:
 
     @property
     def jacobian(self) -> FloatArray:
-        """Derivatives of the residuals by the logarithms, shape (rows, parameters)."""
+        """Return the derivatives of the residuals by the logarithms, shape (rows, parameters)."""
         units = _DIFFERENCE * np.eye(len(self.logs))
         moved = [self.problem.residuals(self.logs + step) for step in units]
         return np.array([(each - self.residuals) / _DIFFERENCE for each in moved]).T
@@ -119,7 +235,7 @@ class Fitted:
 def fit_engine(
     problem: Problem, used: FloatArray | None = None, start: FloatArray | None = None
 ) -> Fitted:
-    """The efficiencies that explain the measurements best.
+    """Return the efficiencies that explain the measurements best.
 
     Args:
         problem: Benches, priors and what may vary.
@@ -136,7 +252,7 @@ def fit_engine(
         return np.concatenate([scale * problem.residuals(logs), (logs - problem.prior) / spread])
 
     first = problem.prior if start is None else start
-    found = least_squares(
+    solution = least_squares(
         costs,
         np.clip(first, low + 1e-6, high - 1e-6),
         bounds=(low, high),
@@ -146,17 +262,6 @@ def fit_engine(
         xtol=1e-4,
         ftol=1e-5,
     )
-    values = {p.name: float(np.exp(v)) for p, v in zip(problem.parameters, found.x, strict=True)}
-    fit = problem.with_values(found.x)
-    return Fitted(problem, fit, values, found.x, problem.residuals(found.x))
-
-
-def fit_family(problems: Mapping[str, Problem]) -> dict[str, Fitted]:
-    """Fits of several accelerators, each with priors from the first fits of the others."""
-    alone = {name: fit_engine(problem) for name, problem in problems.items()}
-    return {
-        name: fit_engine(
-            problem.informed([fit.values for other, fit in alone.items() if other != name])
-        )
-        for name, problem in problems.items()
-    }
+    values = {p.name: float(np.exp(v)) for p, v in zip(problem.parameters, solution.x, strict=True)}
+    fit = problem.with_values(solution.x)
+    return Fitted(problem, fit, values, solution.x, problem.residuals(solution.x))

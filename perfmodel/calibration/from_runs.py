@@ -1,36 +1,28 @@
-"""Calibration on measurements of a user: the same fit, with the published fits as priors.
+"""Calibration on a user's measurements: the same fit, with the published fits as priors.
 
-Four to eight runs are enough to tell a new engine from the ones that are known; fewer move the
-values less, and the interval says so.
+Four to eight runs are enough to tell a new engine from the known ones. Fewer move the values less,
+and give a wider interval.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.calibration import Calibration, Correction, learn
-from archipelago.perfmodel.collocation import collocated_ttft
-from archipelago.perfmodel.efficiency import ANY
-from archipelago.perfmodel.errors import MeasurementError
-from archipelago.perfmodel.fits.engine import Fitted, Problem, fit_engine
-from archipelago.perfmodel.fits.heldout import held_out
-from archipelago.perfmodel.fits.series import (
-    loop_benches,
-    loop_parameters,
-    loop_problem,
-    served_model,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from archipelago.perfmodel.measurements.engine_points import EnginePoint
-    from archipelago.perfmodel.model import FloatArray
+from ..capacity.closed_loop import collocated_ttft
+from ..catalogue import read
+from ..catalogue.efficiency import ANY
+from ..errors import MeasurementError
+from ..model import FloatArray
+from .benches import loop_benches, loop_parameters, loop_problem, served_model
+from .corrections import Calibration, Correction, learn
+from .fit import Fitted, Problem, fit_engine
+from .held_out import held_out
+from .measurements import EnginePoint
 
 _MOVED = 0.1
 """A value that moved by less than this share of its prior's spread was not measured."""
@@ -40,7 +32,7 @@ _PLAUSIBLE = 20.0
 
 
 def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibration, ...]:
-    """One calibration per accelerator, engine (with its version) and kind of model.
+    """Return one calibration per accelerator, engine (with its version) and kind of model.
 
     Args:
         points: Closed-loop runs.
@@ -55,20 +47,20 @@ def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibrat
         model = served_model(point.model, point.precision, point.engine)
         kind = loop_parameters(model)
         sets[point.accelerator, point.engine, point.version, kind].append(point)
-    return tuple(_one(own, source) for own in sets.values())
+    return tuple(_one(group, source) for group in sets.values())
 
 
 def informed(problem: Problem, accelerator: str, engine: str) -> Problem:
-    """The problem with priors from the published fits of its nearest relatives."""
+    """Return the problem with priors from the published fits of its nearest relatives."""
     return problem.informed(relatives([p.name for p in problem.parameters], accelerator, engine))
 
 
 def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[str, float]]:
-    """Values of published fits with the same parameters.
+    """Return values of published fits with the same parameters.
 
-    Of the same engine where there are any, else of any engine on the accelerator, else all.
+    Of the same engine if there are any, else of any engine on the accelerator, else all.
     """
-    rows: list[dict[str, Any]] = catalogue.read("fits.yaml")["fits"]
+    rows: list[dict[str, Any]] = read.read("calibration/data/fits.yaml")["fits"]
     alike = [row for row in rows if set(row["values"]) == set(names)]
     for near in (
         [row for row in alike if row["engine"] == engine],
@@ -118,13 +110,13 @@ def _check(problem: Problem) -> None:
 
 
 def _values(fitted: Fitted) -> dict[str, float]:
-    """Every name that a parameter stands for, and what the fit took as given."""
-    found = {
+    """Return the values by every name that a parameter stands for, with fixed ones."""
+    values = {
         name: fitted.values[parameter.name]
         for parameter in fitted.problem.parameters
         for name in parameter.names
     }
-    return {"link": fitted.fit.overheads.link} | found
+    return {"link": fitted.fit.overheads.link} | values
 
 
 def _inherited(fitted: Fitted) -> tuple[str, ...]:
@@ -139,26 +131,30 @@ def _inherited(fitted: Fitted) -> tuple[str, ...]:
 def _corrections(
     points: Sequence[EnginePoint], fitted: Fitted, residuals: FloatArray
 ) -> tuple[Correction, ...]:
-    """Per model a correction of decode; of prefill where TTFT was measured."""
+    """Return per model a correction of decode, and of prefill if TTFT was measured."""
     accelerator = points[0].accelerator
     benches = loop_benches(points)
     model_of = np.array([b.deployment.model.name for b in benches for _ in b.groups])
-    found = []
+    corrections = []
     for model in dict.fromkeys(map(str, model_of)):
-        own = model_of == model
-        decode = learn(accelerator, model, "decode", residuals[own], fitted.problem.groups[own])
+        of_model = model_of == model
+        decode = learn(
+            accelerator, model, "decode", residuals[of_model], fitted.problem.groups[of_model]
+        )
         # The fit has already moved the times; what is left is scatter, not a factor.
-        found.append(replace(decode, factor=1.0, interval=decode.interval.scaled(decode.factor)))
+        corrections.append(
+            replace(decode, factor=1.0, interval=decode.interval.scaled(decode.factor))
+        )
         prefill = _prefill(accelerator, model, points, fitted)
         if prefill is not None:
-            found.append(prefill)
-    return tuple(found)
+            corrections.append(prefill)
+    return tuple(corrections)
 
 
 def _prefill(
     accelerator: str, model: str, points: Sequence[EnginePoint], fitted: Fitted
 ) -> Correction | None:
-    """From the runs with the fewest clients of each sweep: with more, TTFT is queueing."""
+    """Return the correction of prefill, from the runs with the fewest clients of each sweep."""
     residuals, groups = [], []
     own = [point for point in points if point.model == model and np.isfinite(point.ttft)]
     for sweep in dict.fromkeys(point.sweep for point in own):

@@ -1,25 +1,20 @@
-"""What a fit says of groups that it did not see.
+"""Residuals of groups that a fit did not see.
 
-``held_out`` fits again without each group. ``held_out_pairs`` says what the others' held-out
-residuals would have been without one more group, from the linearisation at the full fit: it is
-what intervals are made of, and refitting for every pair would take hours.
+``held_out`` fits again without each group. ``Linearised`` estimates the held-out residuals of the
+other groups without one more group, from the linearisation at the full fit. Intervals are made from
+these; refitting for every pair would take hours.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from archipelago.perfmodel.fits.engine import SIGMA, fit_engine
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.fits.engine import Fitted, Problem
-    from archipelago.perfmodel.model import FloatArray
+from ..model import FloatArray
+from .fit import SIGMA, Fitted, Problem, fit_engine
 
 
 def held_out(problem: Problem, groups: FloatArray, full: Fitted | None = None) -> FloatArray:
-    """log(predicted / measured) of every row, by a fit to all groups but its own.
+    """Return log(predicted / measured) of every row, by a fit to all groups but its own.
 
     Args:
         problem: All rows.
@@ -27,11 +22,13 @@ def held_out(problem: Problem, groups: FloatArray, full: Fitted | None = None) -
         full: The fit to all rows, to start from.
     """
     full = full or fit_engine(problem)
-    found = np.empty(len(groups))
+    residuals = np.empty(len(groups))
     for group in np.unique(groups):
-        own = groups == group
-        found[own] = fit_engine(problem, (~own).astype(float), full.logs).residuals[own]
-    return found
+        members = groups == group
+        residuals[members] = fit_engine(problem, (~members).astype(float), full.logs).residuals[
+            members
+        ]
+    return residuals
 
 
 class Linearised:
@@ -52,15 +49,17 @@ class Linearised:
         self._normal = self._jacobian.T @ weighted + np.diag(spread**-2.0)
 
     def without(self, *groups: str) -> FloatArray:
-        """Residuals of all rows by a fit without these groups, shape (rows,)."""
-        left = np.isin(self._groups, groups)
-        rows = self._jacobian[left]
-        weighted = rows * self._weights[left][:, None]
-        step = np.linalg.solve(self._normal - rows.T @ weighted, weighted.T @ self._residuals[left])
+        """Return residuals of all rows by a fit without these groups, shape (rows,)."""
+        removed = np.isin(self._groups, groups)
+        rows = self._jacobian[removed]
+        weighted = rows * self._weights[removed][:, None]
+        step = np.linalg.solve(
+            self._normal - rows.T @ weighted, weighted.T @ self._residuals[removed]
+        )
         return np.asarray(self._residuals + self._jacobian @ step)
 
     def held_out_beside(self, group: str) -> tuple[FloatArray, FloatArray]:
-        """Held-out residuals of all other groups by fits that did not see ``group`` either.
+        """Return held-out residuals of all other groups by fits that did not see ``group`` either.
 
         Returns:
             The residuals and their groups, each of shape (rows of the others,).

@@ -1,25 +1,22 @@
 """Intervals of predictions, from residuals of groups that a fit did not see.
 
-Residuals are log(predicted / measured). Rows of one group share an error, so that rows count less
-than groups: in-sample residuals cover 57 % in place of 90 %. A new group is taken to be
-exchangeable with the n seen ones (Dunn, Wasserman and Ramdas, "Distribution-Free Prediction Sets
-for Two-Layer Hierarchical Models", arXiv:1809.07441, section 3), of which each has the same mass;
-the conformal correction leaves 1 / (N + 1) of the mass to what was not seen, N being the number of
-independent rows that the groups are worth (Kish's design effect: m rows with correlation c are
-m / (1 + (m - 1) c)).
+Residuals are log(predicted / measured). Rows of one group share an error, so rows count less than
+groups: in-sample residuals cover 57 % instead of 90 %. A new group is taken as exchangeable with
+the n groups of the fit, which have equal mass (Dunn, Wasserman and Ramdas, "Distribution-Free
+Prediction Sets for Two-Layer Hierarchical Models", arXiv:1809.07441, section 3). The conformal
+correction leaves 1 / (N + 1) of the mass to the unseen, with N independent rows (Kish's design
+effect: m rows with correlation c are worth m / (1 + (m - 1) c)).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import stdtrit
 
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
+from ..model import FloatArray
 
 LEVEL = 0.9
 
@@ -41,22 +38,22 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of the width relative to the prediction."""
+        """Return half of the width relative to the prediction."""
         return (self.high - self.low) / 2
 
     def scaled(self, factor: float) -> Interval:
-        """The interval of a prediction that was multiplied by 1 / ``factor``."""
+        """Return the interval of a prediction that was multiplied by 1 / ``factor``."""
         return Interval(self.low * factor, self.high * factor, self.level, self.groups)
 
 
 def assumed(half_width: float = ASSUMED) -> Interval:
-    """The interval of a value that nobody measured: +-``half_width``, 30 % at least."""
+    """Return the interval of a value that nobody measured: +-``half_width``, 30 % at least."""
     width = math.log1p(max(ASSUMED, half_width))
     return Interval(math.exp(-width), math.exp(width))
 
 
 def interval(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) -> Interval:
-    """The interval around a prediction for a group that was not seen.
+    """Return the interval around a prediction for a group that was not seen.
 
     Args:
         residuals: log(predicted / measured) of held-out rows, shape (rows,).
@@ -69,7 +66,7 @@ def interval(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) ->
 
 
 def half_width(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) -> float:
-    """Half of the interval's width in logarithms.
+    """Return half of the interval's width in logarithms.
 
     The smallest w with (N / (N + 1)) mean_j (share of group j's rows within w) >= level. With
     fewer than level / (1 - level) independent rows there is none, and a Student factor takes its
@@ -89,7 +86,7 @@ def half_width(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) 
 
 
 def independent_rows(residuals: FloatArray, groups: FloatArray) -> float:
-    """How many independent rows the groups are worth, from one per group to every row.
+    """Return how many independent rows the groups are worth, from one per group to every row.
 
     The correlation inside groups is that of the analysis of variance: (B - W) / (B + (m - 1) W)
     with mean squares between and within groups and m rows per group (Fisher 1925; for groups of
@@ -110,7 +107,7 @@ def independent_rows(residuals: FloatArray, groups: FloatArray) -> float:
 
 
 def _student(sizes: FloatArray, mass: FloatArray, worth: float, level: float) -> float:
-    """T s sqrt(1 + 1 / N), s the root mean square over groups, with N - 1 degrees of freedom."""
+    """Return T s sqrt(1 + 1 / N): T Student's quantile, N - 1 degrees of freedom, s the rms."""
     spread = math.sqrt(float(np.average(sizes**2, weights=mass)))
     factor = float(stdtrit(worth - 1, (1 + level) / 2))
     return factor * spread * math.sqrt(1 + 1 / worth)

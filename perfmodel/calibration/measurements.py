@@ -1,22 +1,144 @@
-"""End-to-end points of engines: TTFT and TPOT against closed-loop clients.
+"""Measured runs of engines: published points, a user's own files, and the rules that drop rows.
 
-``measured/engine_points/engine_points.csv``: ai-dynamo/aiconfigurator @ 095f58a (Apache-2.0). The
-rules below were found by fitting: what a column says is not always what was run.
+Published: ``measured/engine_points/engine_points.csv``, ai-dynamo/aiconfigurator @ 095f58a
+(Apache-2.0), TTFT and TPOT of closed loops. Some columns do not contain what was run; the rules
+below correct or drop these rows, and reports print each rule with its count.
+
+A user's: CSV with one closed-loop run per line, columns as in ``COLUMNS``; or JSON or JSON lines of
+vLLM's and SGLang's serving benchmarks (``mean_ttft_ms``, ``mean_tpot_ms``, ``max_concurrency``,
+token totals), whose GPUs come from the command line.
+
+Models are those of the catalogue and of ``benchmarked.yaml``.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-from archipelago.perfmodel.measurements.rules import Loaded, Rule, first_of_each, read_csv, sift
-from archipelago.perfmodel.parallelism import Parallelism
+from ..catalogue import read
+from ..catalogue.accelerators import accelerator
+from ..catalogue.architectures import Experts, GroupedAttention, ModelArchitecture, architecture
+from ..catalogue.precision import named_precision
+from ..errors import MeasurementError, UnknownName
+from ..roofline.parallelism import Parallelism
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+
+@cache
+def measured_model(name: str, precision: str = "bf16") -> ModelArchitecture:
+    """Return a model by its name in the catalogue, by its name here, or by its repository's.
+
+    Raises:
+        UnknownName: neither list has it; says the closest name.
+    """
+    try:
+        architecture(name)
+    except UnknownName:
+        rows: dict[str, dict[str, Any]] = read.read("calibration/data/benchmarked.yaml")["models"]
+        by_repository = {row["repository"]: canonical for canonical, row in rows.items()}
+        canonical = by_repository.get(name, name)
+        return _build(canonical, read.find("model", rows, canonical), precision)
+    return architecture(name, precision)
+
+
+def _build(name: str, row: dict[str, Any], precision: str) -> ModelArchitecture:
+    attention = GroupedAttention(
+        row["heads"], row["kv_heads"], row["head_dim"], bias=row.get("bias", False)
+    )
+    experts = None
+    if "experts" in row:
+        experts = Experts(row["experts"], row["experts_per_token"], row["intermediate"])
+    return ModelArchitecture(
+        name=name,
+        layers=row["layers"],
+        hidden=row["hidden"],
+        vocabulary=row["vocabulary"],
+        attention=attention,
+        intermediate=row["intermediate"],
+        max_length=row["max_length"],
+        precision=named_precision(precision, experts=experts is not None),
+        experts=experts,
+        gated=row.get("gated", True),
+        tied_embeddings=row.get("tied", False),
+    )
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Rule(Generic[Row]):
+    """``drops`` says whether a row is unusable, ``name`` says why, in words."""
+
+    name: str
+    drops: Callable[[Row], bool]
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[Row]):
+    """Rows that can be used; how many rows each rule dropped, and how many it corrected."""
+
+    rows: tuple[Row, ...]
+    dropped: dict[str, int] = field(default_factory=dict)
+    corrected: dict[str, int] = field(default_factory=dict)
+
+    def only(self, keep: Callable[[Row], bool]) -> tuple[Row, ...]:
+        """Return the rows to keep; the others do not count as *dropped*."""
+        return tuple(row for row in self.rows if keep(row))
+
+
+def clean(
+    rows: Iterable[Row], rules: Sequence[Rule[Row]], dropped: Counter[str] | None = None
+) -> tuple[list[Row], Counter[str]]:
+    """Return the rows that no rule drops; other rows count for the first rule that does."""
+    counts = Counter(dropped or {})
+    usable: list[Row] = []
+    for row in rows:
+        name = next((rule.name for rule in rules if rule.drops(row)), None)
+        if name is None:
+            usable.append(row)
+        else:
+            counts[name] += 1
+    return usable, counts
+
+
+def first_of_each(
+    rows: Iterable[Row], key: Callable[[Row], Hashable]
+) -> tuple[list[Row], list[Row]]:
+    """Return the first row of every key in the given order, and the repeats."""
+    keys: set[Hashable] = set()
+    first: list[Row] = []
+    repeats: list[Row] = []
+    for row in rows:
+        (repeats if key(row) in keys else first).append(row)
+        keys.add(key(row))
+    return first, repeats
+
+
+def read_csv(path: Path, needs: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by column name; blanks around names and values are cut off.
+
+    Raises:
+        MeasurementError: names the file, and the columns that it lacks.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header, *lines = [line for line in csv.reader(file) if any(line)] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise MeasurementError(f"{path}: cannot be read as CSV: {error}") from error
+    names = [name.strip() for name in header]
+    if missing := [name for name in needs if name not in names]:
+        raise MeasurementError(f"{path}: no column {', '.join(missing)}; it has {names}")
+    blank = [""] * len(names)
+    return [dict(zip(names, map(str.strip, line + blank), strict=False)) for line in lines]
+
 
 FILE = "measured/engine_points/engine_points.csv"
 
@@ -44,7 +166,7 @@ class EnginePoint:
     """One closed-loop run of an aggregated engine: ``clients`` always have a request each.
 
     ``inputs`` and ``outputs`` are nominal [tokens]; ``ttft`` (queueing included) and ``tpot``
-    (interference of prompts included) are means [s]. ``version`` is empty where none is stated.
+    (interference of prompts included) are means [s]. ``version`` is empty if none is stated.
     """
 
     accelerator: str
@@ -61,30 +183,30 @@ class EnginePoint:
 
     @property
     def series(self) -> tuple[str, str, str, str]:
-        """What one set of efficiencies speaks of: accelerator, engine, model and precision."""
+        """Return the key of one set of efficiencies: accelerator, engine, model and precision."""
         return (self.accelerator, self.engine, self.model, self.precision)
 
     @property
     def sweep(self) -> str:
-        """Points that differ in the number of clients only: the smallest group of a split."""
+        """Return the name of a sweep over clients: the smallest group of a split."""
         return f"{self.parallelism} {self.inputs:.0f}/{self.outputs:.0f}"
 
     @property
     def deployment(self) -> str:
-        """Points of one way to spread the model: the larger group of a split."""
+        """Return the name of model and parallelism: the larger group of a split."""
         return str(self.parallelism)
 
 
 def load(root: Path) -> Loaded[EnginePoint]:
-    """Points of aggregated engines below the folder of all data sets.
+    """Return the points of aggregated engines below the folder of all data sets.
 
     Raises:
         MeasurementError: the file cannot be read or lacks a column.
     """
     rows = read_csv(root / FILE, _NEEDS)
-    kept, dropped = sift(rows, _RULES)
+    usable, dropped = clean(rows, _RULES)
     corrected: Counter[str] = Counter()
-    points = [_parse(_correct(row, corrected)) for row in kept]
+    points = [_parse(_correct(row, corrected)) for row in usable]
     # Repeats differ in the parallelism columns; the lower tp is the true one.
     points.sort(key=lambda point: (point.parallelism.tp, point.parallelism.dp))
     points, repeats = first_of_each(points, _identity)
@@ -96,14 +218,17 @@ def load(root: Path) -> Loaded[EnginePoint]:
 
 
 def _is_stray(row: _Row) -> bool:
-    """TensorRT-LLM tp8 ep8 1024/8192 at 64 clients stands twice; 32.16 ms is out of its series."""
+    """Return whether it is the stray repeat of TensorRT-LLM tp8 ep8 1024/8192 at 64 clients.
+
+    The run is in the file twice; 32.16 ms is out of its series.
+    """
     key = (row["model_path"], row["backend"], row["isl"], row["osl"], row["concurrency"])
     stray = ("deepseek-ai/DeepSeek-R1", "trtllm", "1024", "8192", "64.0")
     return key == stray and float(row["silicon_tpot_ms"]) > 30  # noqa: PLR2004  # [ms]
 
 
 def _is_hybrid(row: _Row) -> bool:
-    """Experts both sliced and spread (moe_tp 2, moe_ep 2 at tp 4), which is not modelled."""
+    """Return whether experts are both sliced and spread, which is not modelled."""
     if row["backend_version"] == "gpt-oss-dev":
         return False  # there the columns mean something else, see _true_tp
     tp, ep = float(row["tp_size"] or 1), float(row["moe_ep_size"] or 1)
@@ -119,7 +244,7 @@ _RULES: Sequence[Rule[_Row]] = (
 
 
 def _correct(row: _Row, corrected: Counter[str]) -> _Row:
-    """Undoes what columns are known to mean in some rows."""
+    """Return the row with columns corrected that mean something else in it."""
     row = dict(row)
     tp = float(row["tp_size"] or 1)
     if (true := _true_tp(row, tp)) != tp:
@@ -172,15 +297,15 @@ def _parse(row: _Row) -> EnginePoint:
 
 
 def _identity(point: EnginePoint) -> tuple[object, ...]:
-    """What makes two rows the same measurement; the last digits of a float may differ."""
+    """Return the identity of a measurement; the last digits of a float may differ."""
     place = (point.model, point.accelerator, point.engine)
     load_ = (point.inputs, point.outputs, point.clients)
     return (*place, *load_, round(1e3 * point.ttft, 3), round(1e3 * point.tpot, 4))
 
 
 def _capped(points: Sequence[EnginePoint]) -> list[EnginePoint]:
-    """gpt-oss rows whose TTFT says that clients queue, and whose TPOT is that of a lower number."""
-    found = []
+    """Return gpt-oss rows in which clients queue, so that the TPOT belongs to fewer clients."""
+    capped = []
     for point in points:
         if point.model != "gpt-oss-120b" or point.ttft <= _CAPPED:
             continue
@@ -192,5 +317,128 @@ def _capped(points: Sequence[EnginePoint]) -> list[EnginePoint]:
             and other.clients < point.clients
         ]
         if rest and point.tpot < _SAME * max(rest):
-            found.append(point)
-    return found
+            capped.append(point)
+    return capped
+
+
+COLUMNS = {
+    "accelerator": "GPU type of the catalogue",
+    "engine": "vllm, sglang, tensorrt-llm, ...",
+    "version": "of the engine; may be empty",
+    "model": "name in the catalogue",
+    "precision": "bf16, fp8 or fp4",
+    "tp": "GPUs that a layer is sliced over",
+    "pp": "pipeline stages; 1 without",
+    "dp": "copies of the attention; 1 without",
+    "ep": "GPUs that experts are spread over; 1 without",
+    "input": "tokens in",
+    "output": "tokens out",
+    "clients": "requests at once, all the time",
+    "ttft_ms": "mean time to first token; may be empty",
+    "tpot_ms": "mean time per output token after the first",
+}
+"""Columns of the CSV and what they mean."""
+
+_NEEDED = ("input", "output", "clients", "tpot_ms")
+
+
+def read_points(path: Path, defaults: Mapping[str, str]) -> tuple[EnginePoint, ...]:
+    """Return the runs of a file.
+
+    Args:
+        path: ``.csv``, else JSON or JSON lines.
+        defaults: Values of columns that the file does not state, by the names of ``COLUMNS``.
+
+    Raises:
+        MeasurementError: names file, row and what is missing or not understood.
+        UnknownName: no such accelerator, model or precision.
+    """
+    rows = read_csv(path, _NEEDED) if path.suffix == ".csv" else _benchmark_rows(path)
+    if not rows:
+        raise MeasurementError(f"{path}: no measurement in it; it needs a row per run")
+    return tuple(
+        _point(f"{path}, row {number}", dict(defaults) | {k: v for k, v in row.items() if v})
+        for number, row in enumerate(rows, start=1)
+    )
+
+
+def _benchmark_rows(path: Path) -> list[dict[str, str]]:
+    """Return results of serving benchmarks, one document or one per line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        results = _documents(text)
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise MeasurementError(f"{path}: cannot be read as JSON: {error}") from error
+    return [_benchmark_row(f"{path}, result {n}", each) for n, each in enumerate(results, start=1)]
+
+
+def _documents(text: str) -> list[Any]:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return document if isinstance(document, list) else [document]
+
+
+def _benchmark_row(place: str, result: object) -> dict[str, str]:
+    if not isinstance(result, dict):
+        raise MeasurementError(f"{place}: must be an object with the results of one run")
+    completed = result.get("completed")
+    clients = result.get("max_concurrency")
+    if not completed or not clients or "mean_tpot_ms" not in result:
+        raise MeasurementError(
+            f"{place}: needs completed, max_concurrency and mean_tpot_ms, as vLLM's and SGLang's "
+            f"serving benchmarks write them with --max-concurrency"
+        )
+    row = {
+        "input": result.get("total_input_tokens", 0) / completed,
+        "output": result.get("total_output_tokens", 0) / completed,
+        "clients": clients,
+        "ttft_ms": result.get("mean_ttft_ms", ""),
+        "tpot_ms": result["mean_tpot_ms"],
+    }
+    return {name: str(value) for name, value in row.items()}
+
+
+def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
+    for name in ("accelerator", "engine", "model"):
+        if not row.get(name):
+            raise MeasurementError(f"{place}: no {name}; state it in a column or as --{name}")
+    precision = row.get("precision") or "bf16"
+    degrees = {name: _degree(place, row, name) for name in ("tp", "pp", "dp", "ep")}
+    return EnginePoint(
+        accelerator=accelerator(row["accelerator"]).name,
+        engine=row["engine"],
+        version=row.get("version", ""),
+        model=measured_model(row["model"], precision).name,
+        precision=precision,
+        parallelism=Parallelism(**degrees),
+        inputs=_number(place, row, "input"),
+        outputs=_number(place, row, "output"),
+        clients=_number(place, row, "clients"),
+        ttft=_number(place, row, "ttft_ms", math.nan) / 1e3,
+        tpot=_number(place, row, "tpot_ms") / 1e3,
+    )
+
+
+def _degree(place: str, row: Mapping[str, str], name: str) -> int:
+    value = _number(place, row, name, 1)
+    if value != int(value):
+        raise MeasurementError(f"{place}: {name} is {row[name]!r}; it must be a whole number")
+    return int(value)
+
+
+def _number(place: str, row: Mapping[str, str], name: str, default: float | None = None) -> float:
+    """Return a positive number; ``default`` if the cell is empty."""
+    text = row.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise MeasurementError(
+            f"{place}: {name} is {text!r}; it must be a positive number ({COLUMNS[name]})"
+        )
+    return value

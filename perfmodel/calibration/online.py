@@ -1,27 +1,25 @@
-"""What running islands teach about the performance model: a factor on its times, with an interval.
+"""Online calibration from running islands: a factor on times, with an interval.
 
-Per (accelerator, model, phase) the logarithm of measured / predicted is averaged over windows, old
-ones counting less, and drawn towards no correction as far as windows scatter. ``predicted`` is the
-time of the model without what is learnt here, at the load that the island had: otherwise a factor
+Per (accelerator, model, phase) the logarithm of measured / predicted is averaged over windows. Old
+windows count less, and the mean is shrunk to no correction as far as windows scatter. ``predicted``
+is the time of the model without online corrections, at the load of the window: otherwise a factor
 would be learnt on top of itself.
 
-Three things must not teach, since they say nothing of a busy island: one that has little to do, one
-that has just been started or has changed its phase, and a window in which requests may be missing.
-Pure: observations, what was learnt before and the time in; what is learnt now out.
+Three kinds of windows are skipped, because they do not show a busy island: little load, an island
+that has just started or changed its phase, and requests that may be missing. All functions are
+pure.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from archipelago.perfmodel.calibration import Calibration, Correction, speaking
-from archipelago.perfmodel.intervals import LEVEL, Interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from .corrections import Calibration, Correction, calibration_for
+from .intervals import LEVEL, Interval
 
 LEAST, MOST = 0.5, 2.0
 """Bounds of a factor. What is further off is another engine or a broken island, not an error of the
@@ -50,7 +48,7 @@ STEP: Final = 0.05
 """Relative change of a factor that is worth another plan."""
 
 
-class Why(StrEnum):
+class SkipReason(StrEnum):
     """Why a window taught nothing."""
 
     IDLE = "idle"
@@ -69,7 +67,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class IslandWindow:
     """One island in one window.
 
     ``measured`` and ``predicted``: the mean time [s] of the same thing (a prompt, a token) at the
@@ -88,7 +86,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Estimate:
     """Decayed sums over windows at the time ``at`` [s]: weights, x and x² of x = log(m / p)."""
 
     at: float
@@ -99,109 +97,124 @@ class Learnt:
     islands: frozenset[str] = field(default_factory=frozenset)
 
 
-State: TypeAlias = "Mapping[Key, Learnt]"
+State: TypeAlias = "Mapping[Key, Estimate]"
 
 
-def unfit(seen: Seen) -> Why | None:
-    """Why nothing may be learnt of a window; None where it may."""
-    times = seen.measured, seen.predicted
+def skip_reason(window: IslandWindow) -> SkipReason | None:
+    """Return why nothing may be learnt from a window; None if it may be used."""
+    times = window.measured, window.predicted
     if not all(math.isfinite(time) and time > 0 for time in times):
-        return Why.NO_TIME
-    if seen.settled < COLD:
-        return Why.COLD
-    if not seen.utilisation >= IDLE:
-        return Why.IDLE
-    if not seen.requests >= FEWEST:
-        return Why.FEW
-    return None if seen.whole else Why.CENSORED
+        return SkipReason.NO_TIME
+    if window.settled < COLD:
+        return SkipReason.COLD
+    if not window.utilisation >= IDLE:
+        return SkipReason.IDLE
+    if not window.requests >= FEWEST:
+        return SkipReason.FEW
+    return None if window.whole else SkipReason.CENSORED
 
 
-def learnt(state: State, windows: Iterable[Seen], now: float) -> dict[Key, Learnt]:
-    """What is known after further windows, which ended ``now`` [s]; what is forgotten goes."""
-    known = {key: one for key, one in state.items() if _aged(one, now).weight >= FORGOTTEN}
-    fit: dict[Key, list[Seen]] = {}
-    for seen in windows:
-        if unfit(seen) is None:
-            fit.setdefault(seen.key, []).append(seen)
-    for key, found in fit.items():
-        known[key] = _with(_aged(known.get(key, Learnt(now)), now), found)
-    return known
+def update(state: State, windows: Iterable[IslandWindow], now: float) -> dict[Key, Estimate]:
+    """Return the estimates after further windows that ended ``now`` [s], without expired ones."""
+    estimates = {
+        key: estimate for key, estimate in state.items() if _aged(estimate, now).weight >= FORGOTTEN
+    }
+    fit: dict[Key, list[IslandWindow]] = {}
+    for window in windows:
+        if skip_reason(window) is None:
+            fit.setdefault(window.key, []).append(window)
+    for key, usable in fit.items():
+        estimates[key] = _with(_aged(estimates.get(key, Estimate(now)), now), usable)
+    return estimates
 
 
 def corrections(state: State, now: float) -> tuple[Correction, ...]:
-    """A correction per (accelerator, model, phase); what was not seen for long means little."""
+    """Return a correction per (accelerator, model, phase); old windows count little."""
     return tuple(_correction(key, _aged(state[key], now)) for key in sorted(state))
 
 
 def steady(
     before: Sequence[Correction], fresh: Sequence[Correction], step: float = STEP
 ) -> tuple[Correction, ...]:
-    """The fresh corrections, with those kept that moved by less than a step.
+    """Return the fresh corrections, but the old one if it moved by less than a step.
 
     A factor that trembles would make every plan another one.
     """
-    old = {(one.accelerator, one.model, one.phase): one for one in before}
+    old = {
+        (correction.accelerator, correction.model, correction.phase): correction
+        for correction in before
+    }
     return tuple(
-        kept if kept is not None and abs(math.log(one.factor / kept.factor)) < step else one
-        for one in fresh
-        for kept in (old.get((one.accelerator, one.model, one.phase)),)
+        previous
+        if previous is not None and abs(math.log(correction.factor / previous.factor)) < step
+        else correction
+        for correction in fresh
+        for previous in (old.get((correction.accelerator, correction.model, correction.phase)),)
     )
 
 
-def applied(given: Sequence[Calibration], online: Iterable[Correction]) -> tuple[Calibration, ...]:
-    """The calibrations with what was learnt online in them, for ``PlanningProblem.calibrations``.
+def applied(
+    calibrations: Sequence[Calibration], online: Iterable[Correction]
+) -> tuple[Calibration, ...]:
+    """Return the calibrations with the online corrections applied.
 
     A given correction is part of what was predicted: the factors multiply, and the interval is the
     online one.
     """
-    found = list(given)
-    for one in online:
-        base = speaking(found, one.accelerator, one.model) or Calibration(one.accelerator)
-        own = base if one.model in base.models else replace(base, models=(one.model,))
-        merged = _merged(own, one)
-        if own is base:
-            found[found.index(base)] = merged
+    result = list(calibrations)
+    for correction in online:
+        base = calibration_for(result, correction.accelerator, correction.model) or Calibration(
+            correction.accelerator
+        )
+        specific = (
+            base if correction.model in base.models else replace(base, models=(correction.model,))
+        )
+        merged = _merged(specific, correction)
+        if specific is base:
+            result[result.index(base)] = merged
         else:
-            found.append(merged)
-    return tuple(found)
+            result.append(merged)
+    return tuple(result)
 
 
-def _merged(base: Calibration, one: Correction) -> Calibration:
-    factor = one.factor * base.correction(one.model, one.phase).factor
-    others = [c for c in base.corrections if (c.model, c.phase) != (one.model, one.phase)]
-    return replace(base, corrections=(*others, replace(one, factor=factor)))
+def _merged(base: Calibration, correction: Correction) -> Calibration:
+    factor = correction.factor * base.correction(correction.model, correction.phase).factor
+    others = [
+        c for c in base.corrections if (c.model, c.phase) != (correction.model, correction.phase)
+    ]
+    return replace(base, corrections=(*others, replace(correction, factor=factor)))
 
 
-def _aged(known: Learnt, now: float) -> Learnt:
-    """The same with older windows counting less; a clock that went back ages nothing."""
-    share = 0.5 ** (max(0.0, now - known.at) / HALF_LIFE)
+def _aged(estimate: Estimate, now: float) -> Estimate:
+    """Return the estimate with older windows counting less; nothing ages if the clock goes back."""
+    share = 0.5 ** (max(0.0, now - estimate.at) / HALF_LIFE)
     return replace(
-        known,
-        at=max(now, known.at),
-        weight=share * known.weight,
-        total=share * known.total,
-        square=share * known.square,
+        estimate,
+        at=max(now, estimate.at),
+        weight=share * estimate.weight,
+        total=share * estimate.total,
+        square=share * estimate.square,
     )
 
 
-def _with(known: Learnt, found: Sequence[Seen]) -> Learnt:
-    off = (math.log(seen.measured / seen.predicted) for seen in found)
+def _with(estimate: Estimate, windows: Sequence[IslandWindow]) -> Estimate:
+    off = (math.log(window.measured / window.predicted) for window in windows)
     values = [max(-_OUTLIER, min(_OUTLIER, x)) for x in off]
     return replace(
-        known,
-        weight=known.weight + len(values),
-        total=known.total + math.fsum(values),
-        square=known.square + math.fsum(x * x for x in values),
-        windows=known.windows + len(values),
-        islands=known.islands | {seen.island for seen in found},
+        estimate,
+        weight=estimate.weight + len(values),
+        total=estimate.total + math.fsum(values),
+        square=estimate.square + math.fsum(x * x for x in values),
+        windows=estimate.windows + len(values),
+        islands=estimate.islands | {window.island for window in windows},
     )
 
 
-def _correction(key: Key, known: Learnt) -> Correction:
-    """Posterior mean and the interval of a further window, on normal logarithms."""
-    count = WORTH * known.weight
-    mean = known.total / known.weight if known.weight > 0 else 0.0
-    scatter = max(0.0, WORTH * (known.square - known.weight * mean * mean))
+def _correction(key: Key, estimate: Estimate) -> Correction:
+    """Return the posterior mean and the interval of a further window, on normal logarithms."""
+    count = WORTH * estimate.weight
+    mean = estimate.total / estimate.weight if estimate.weight > 0 else 0.0
+    scatter = max(0.0, WORTH * (estimate.square - estimate.weight * mean * mean))
     variance = (_SPREAD_WORTH * SPREAD**2 + scatter) / (_SPREAD_WORTH + count)
     precision = 1 / SPREAD**2 + count / variance
     moved = (count / variance) * mean / precision
@@ -209,27 +222,27 @@ def _correction(key: Key, known: Learnt) -> Correction:
     factor = max(LEAST, min(MOST, math.exp(moved)))
     beyond = moved - math.log(factor)
     low, high = math.exp(min(0.0, beyond - width)), math.exp(max(0.0, beyond + width))
-    groups = len(known.islands)
+    groups = len(estimate.islands)
     around = Interval(low, high, LEVEL, groups)
-    return Correction(*key, factor, around, known.windows, groups)
+    return Correction(*key, factor, around, estimate.windows, groups)
 
 
 def to_document(state: State, now: float) -> list[dict[str, Any]]:
-    """What is known as JSON; times become ages, so that another process' clock may read it."""
+    """Return the estimates as JSON; times become ages, so that another process can read them."""
     return [
         {
             "key": list(key),
-            "age": max(0.0, now - known.at),
-            "sums": [known.weight, known.total, known.square],
-            "windows": known.windows,
-            "islands": sorted(known.islands),
+            "age": max(0.0, now - estimate.at),
+            "sums": [estimate.weight, estimate.total, estimate.square],
+            "windows": estimate.windows,
+            "islands": sorted(estimate.islands),
         }
-        for key, known in sorted(state.items())
+        for key, estimate in sorted(state.items())
     ]
 
 
-def from_document(rows: Iterable[Mapping[str, Any]], now: float) -> dict[Key, Learnt]:
-    """What ``to_document`` was given, by the clock of this process.
+def from_document(rows: Iterable[Mapping[str, Any]], now: float) -> dict[Key, Estimate]:
+    """Return the estimates of such a document, with times of this process' clock.
 
     Raises:
         KeyError, TypeError, ValueError: it is not such a document.
@@ -237,7 +250,7 @@ def from_document(rows: Iterable[Mapping[str, Any]], now: float) -> dict[Key, Le
     return {Key(*map(str, row["key"])): _read(row, now) for row in rows}
 
 
-def _read(row: Mapping[str, Any], now: float) -> Learnt:
+def _read(row: Mapping[str, Any], now: float) -> Estimate:
     weight, total, square = map(float, row["sums"])
     islands = frozenset(map(str, row["islands"]))
-    return Learnt(now - float(row["age"]), weight, total, square, int(row["windows"]), islands)
+    return Estimate(now - float(row["age"]), weight, total, square, int(row["windows"]), islands)

@@ -1,39 +1,28 @@
-"""Where each number of the performance model comes from: value, unit, source, date, and its kind.
+"""Sources of the numbers of the performance model: value, unit, source, date and kind.
 
-The YAML catalogues state a source per value or per row; here they are read as facts that can be
-shown. ``efficiency.py`` and ``accelerators.py`` decide which row counts, this module only asks.
+The YAML catalogues state a source for each value or row. ``efficiency.py`` and ``accelerators.py``
+decide which row counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.efficiency import (
-    ANY,
-    Efficiency,
-    Overheads,
-    Row,
-    efficiency_rows,
-    overhead_rows,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.calibration import Calibration
-
+from ..catalogue import read
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
+from .corrections import Calibration
 
 _UNITS = {"quantise_bytes": "B", "ramp_rows": "rows"}
 _BARE = ("expert_imbalance", "expert_spread", "link", "interference")
 _SECONDS = {field.name for field in fields(Overheads)} - set(_BARE)
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """How much a number can be trusted."""
 
     DATA_SHEET = "data sheet"  # stated by a vendor or a catalogue of hardware
@@ -45,31 +34,31 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Fact:
-    """One number a plan stands on. ``date`` is when the source was read, empty where unknown."""
+    """One number a plan stands on. ``date`` is when the source was read, empty if unknown."""
 
     subject: str
     name: str
     value: str
     unit: str
-    kind: Kind
+    kind: SourceKind
     source: str
     date: str = ""
 
 
 def accelerator_facts(accelerator: Accelerator) -> Iterator[Fact]:
-    """The data sheet of an accelerator."""
-    document = catalogue.read("accelerators.yaml")
+    """Yield the data sheet of an accelerator."""
+    document = read.read("catalogue/data/accelerators.yaml")
     for name, cell in document["accelerators"][accelerator.name].items():
         if isinstance(cell, dict):
             source = document["sources"][cell["source"]]
             value, unit = str(cell["value"]), cell["unit"]
             yield Fact(
-                accelerator.name, name, value, unit, Kind.DATA_SHEET, *_title_and_date(source)
+                accelerator.name, name, value, unit, SourceKind.DATA_SHEET, *_title_and_date(source)
             )
 
 
 def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
-    """Types of a model's weights; attention, router and output head are in BF16 in every one."""
+    """Return the types of a model's weights; attention, router and output head are BF16."""
     precision = model.precision
     return tuple(dict.fromkeys((precision.compute, precision.expert_compute, "bf16")))
 
@@ -77,7 +66,7 @@ def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
 def efficiency_facts(
     accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
 ) -> Iterator[Fact]:
-    """What engines reach on an accelerator with weights of a type, field by field."""
+    """Yield the efficiencies of engines on an accelerator for a type of weights."""
     operand = accelerator.operand(dtype)
     rows = efficiency_rows(accelerator, operand, engine, version)
     for field in fields(Efficiency):
@@ -89,7 +78,7 @@ def efficiency_facts(
 def overhead_facts(
     accelerator: Accelerator | None = None, engine: str = ANY, version: str = ANY
 ) -> Iterator[Fact]:
-    """Fixed costs of an engine; those that nobody measured are marked in the data."""
+    """Yield the fixed costs of an engine; unmeasured ones are marked in the data."""
     rows = overhead_rows(engine, version, accelerator)
     subject = f"engine on {accelerator.name}" if accelerator else "engine"
     for field in fields(Overheads):
@@ -97,36 +86,40 @@ def overhead_facts(
         yield _stated(subject, field.name, row, _unit(field.name), row.uncertainty)
 
 
-def calibration_facts(one: Calibration) -> Iterator[Fact]:
-    """What measurements of one's own say: values, and corrections with their 90 % intervals.
+def calibration_facts(calibration: Calibration) -> Iterator[Fact]:
+    """Yield a user's calibration: values, and corrections with their 90 % intervals.
 
     Values that the runs did not move are those of other engines.
     """
-    source = f"calibration of {one.engine} {one.version} on {one.accelerator}"
-    source = f"{source} from {one.source}" if one.source else source
-    of = f"{one.accelerator} for {', '.join(one.models) or 'any model'}"
-    for name, value in one.values.items():
-        kind, moved = Kind.MEASURED, source
-        if name in one.inherited:
-            kind, moved = Kind.ASSUMED, f"{source}, as other engines have it"
+    source = (
+        f"calibration of {calibration.engine} {calibration.version} on {calibration.accelerator}"
+    )
+    source = f"{source} from {calibration.source}" if calibration.source else source
+    of = f"{calibration.accelerator} for {', '.join(calibration.models) or 'any model'}"
+    for name, value in calibration.values.items():
+        kind, moved = SourceKind.MEASURED, source
+        if name in calibration.inherited:
+            kind, moved = SourceKind.ASSUMED, f"{source}, as other engines have it"
         yield Fact(of, name, f"{value:g}", _unit(name.rpartition(".")[2]), kind, moved)
-    for each in one.corrections:
-        kind = Kind.MEASURED if each.rows else Kind.ASSUMED
+    for each in calibration.corrections:
+        kind = SourceKind.MEASURED if each.rows else SourceKind.ASSUMED
         low, high = each.interval.low, each.interval.high
-        subject = f"{each.phase} of {each.model} on {one.accelerator}"
+        subject = f"{each.phase} of {each.model} on {calibration.accelerator}"
         within = f"{each.factor:g} (90 %: {low:g} to {high:g} times that)"
         yield Fact(subject, "factor on times", within, "1", kind, source)
 
 
 def _unit(name: str) -> str:
-    """Unit of a value of an engine's fit."""
+    """Return the unit of a value of an engine's fit."""
     return _UNITS.get(name, "s" if name in _SECONDS else "1")
 
 
 def _stated(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
-    """A value of an efficiency row with its 90 % interval."""
-    kind = Kind.ASSUMED if row.assumed else Kind.MEASURED
-    title, date = _title_and_date(catalogue.read("efficiencies.yaml")["sources"][row.source])
+    """Return a value of an efficiency row with its 90 % interval."""
+    kind = SourceKind.ASSUMED if row.assumed else SourceKind.MEASURED
+    title, date = _title_and_date(
+        read.read("catalogue/data/efficiencies.yaml")["sources"][row.source]
+    )
     value = f"{row.values[name]:g}"
     return Fact(
         subject, name, value, unit, kind, f"{title}; within a factor {1 + half_width:g}", date
@@ -134,12 +127,17 @@ def _stated(subject: str, name: str, row: Row, unit: str, half_width: float) -> 
 
 
 def architecture_fact(model: ModelArchitecture) -> Fact:
-    """Where the shape of a model is published."""
-    row = catalogue.read("models.yaml")["models"][model.name]
+    """Return the source of the shape of a model."""
+    row = read.read("catalogue/data/models.yaml")["models"][model.name]
     value = f"{model.parameters / 1e9:.4g}"
     unit = "billion parameters"
     return Fact(
-        model.name, "architecture", value, unit, Kind.PUBLISHED, *_title_and_date(row["source"])
+        model.name,
+        "architecture",
+        value,
+        unit,
+        SourceKind.PUBLISHED,
+        *_title_and_date(row["source"]),
     )
 
 

@@ -1,25 +1,21 @@
-"""How far times may be off: 90 % intervals from what the efficiencies themselves say.
+"""Uncertainty of times: 90 % intervals from the intervals of the efficiencies.
 
-Each value of an engine's fit has a relative half-width u (``efficiency.uncertainties``). Moved to
-value (1 + u) it changes a time by a factor; the logarithms of these factors add as squares, with
-that of what the formulas leave out: values are taken as independent and log-normal.
+Each value of an engine's fit has a relative half-width u (``efficiency.uncertainties``). At
+value (1 + u) a time changes by a factor. The logarithms of these factors add as squares, with that
+of the formulas' own error: values are taken as independent and log-normal.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
 
-from archipelago.perfmodel.architecture import LatentAttention
-from archipelago.perfmodel.efficiency import form_uncertainty, uncertainties
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import PerformanceModel
-    from archipelago.perfmodel.settings import EngineSettings
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import LatentAttention, ModelArchitecture
+from ..catalogue.efficiency import form_uncertainty, uncertainties
+from ..model import PerformanceModel
+from ..roofline.settings import EngineSettings
 
 LEVEL = 0.9
 """Probability that an interval stands for."""
@@ -34,10 +30,10 @@ class Refittable(Protocol):
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerators that its times depend on."""
+        """Return the accelerators that its times depend on."""
 
     def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> PerformanceModel:
-        """The same island with some values of ``EngineFit`` changed on one accelerator."""
+        """Return the same island with some values of ``EngineFit`` changed on one accelerator."""
 
 
 @runtime_checkable
@@ -50,15 +46,15 @@ class Calibrated(Protocol):
     model: PerformanceModel
 
     def log_half_widths(self, phase: str) -> Mapping[str, float]:
-        """By accelerator, half the width of the 90 % interval of log(time)."""
+        """Return by accelerator, half the width of the 90 % interval of log(time)."""
 
 
 def log_half_widths(
     model: PerformanceModel, seconds: Callable[[PerformanceModel], float], phase: str
 ) -> dict[str, float]:
-    """Half the width of the 90 % interval of log(time), by the accelerator it comes from.
+    """Return half the width of the 90 % interval of log(time), by the accelerator it comes from.
 
-    The time lies between t exp(-w) and t exp(w). Empty where the model says nothing of its own
+    The time lies between t exp(-w) and t exp(w). Empty if the model states nothing about its
     efficiencies.
 
     Args:
@@ -67,25 +63,25 @@ def log_half_widths(
         phase: ``prefill`` or ``decode``: which intervals a calibrated model is asked for.
     """
     if isinstance(model, Calibrated):
-        known = dict(model.log_half_widths(phase))
-        if {a.name for a in getattr(model.model, "accelerators", ())} <= set(known):
-            return known
-        return log_half_widths(model.model, seconds, phase) | known
+        calibrated = dict(model.log_half_widths(phase))
+        if {a.name for a in getattr(model.model, "accelerators", ())} <= set(calibrated):
+            return calibrated
+        return log_half_widths(model.model, seconds, phase) | calibrated
     if not isinstance(model, Refittable):
         return {}
     now, rest = seconds(model), math.log1p(form_uncertainty())
-    found = {}
+    widths = {}
     for accelerator in model.accelerators:
         squares = [
             math.log(seconds(model.refitted(accelerator, moved)) / now) ** 2
             for moved in _moved(model, accelerator)
         ]
-        found[accelerator.name] = math.sqrt(math.fsum(squares) + rest**2)
-    return found
+        widths[accelerator.name] = math.sqrt(math.fsum(squares) + rest**2)
+    return widths
 
 
 def _moved(model: Refittable, accelerator: Accelerator) -> list[dict[str, float]]:
-    """Every value that can matter, by itself at the end of its interval."""
+    """Return every value that can matter, by itself at the end of its interval."""
     settings = model.settings
     widths = uncertainties(accelerator, settings.engine, settings.version)
     values = settings.on(accelerator).values()
@@ -97,7 +93,7 @@ def _moved(model: Refittable, accelerator: Accelerator) -> list[dict[str, float]
 
 
 def _matters(name: str, architecture: ModelArchitecture, accelerator: Accelerator) -> bool:
-    """Whether times of the model can depend on the value at all."""
+    """Return whether times of the model can depend on the value at all."""
     operand, _, field = name.rpartition(".")
     precision = architecture.precision
     used = {accelerator.operand(t) for t in (precision.compute, precision.expert_compute, "bf16")}

@@ -1,4 +1,4 @@
-"""Handing a cache from prefill to decode: latency plus bytes, per pair of network domains.
+"""KV transfer from prefill to decode: latency plus bytes, per pair of network domains.
 
 ThunderServe (Jiang et al., 2025, equation 1) has T = alpha + 2 b s h N_bytes / beta for one layer
 of full multi-head attention. Here the bytes are those of the real layout over all layers: grouped
@@ -7,18 +7,14 @@ heads, the latent of MLA, sliding windows, in 16, 8 or 4 bits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.errors import OutOfRange, UnknownName
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import OutOfRange, UnknownName
+from ..model import FloatArray
 
 BITS = (16, 8, 4)
 
@@ -32,7 +28,7 @@ class CacheLayout:
 
     ``elements``: per token and layer. ``full`` layers send every token, ``windowed`` ones the last
     ``window``. ``bits`` per element; ``group``: elements that share a scale and a zero point, None
-    where the format has none (16 bits, or a static FP8 scale).
+    if the format has none (16 bits, or a static FP8 scale).
     """
 
     elements: int
@@ -48,18 +44,27 @@ class CacheLayout:
 
     @classmethod
     def of(cls, model: ModelArchitecture, bits: int = 16, group: int | None = None) -> CacheLayout:
-        """The layout of a model's cache."""
+        """Return the layout of a model's cache."""
         full = model.layers - model.windowed_layers
         elements = model.attention.kv_elements
         return cls(elements, full, model.windowed_layers, model.window, bits, group)
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of an element with its part of the scales [B]."""
+        """Return bytes of an element with its part of the scales [B]: bits / 8 + 4 / group.
+
+        Source: docs/explanation/performance-model.md#other-models-of-the-same-island; scales: KIVI,
+        section 4.
+        """
         return self.bits / 8 + (_SCALE_BYTES / self.group if self.group else 0.0)
 
     def size(self, length: FloatArray, sequences: FloatArray | float = 1.0) -> FloatArray:
-        """Bytes of ``sequences`` prompts of ``length`` tokens each [B]."""
+        """Return bytes [B] of ``sequences`` prompts [sequences] of ``length`` [tokens] each.
+
+        sequences (full l + windowed min(l, w)) elements bytes.
+
+        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
+        """
         length = np.asarray(length, dtype=np.float64)
         tokens = self.full * length + self.windowed * np.minimum(length, self.window)
         return np.asarray(sequences * tokens * self.elements * self.element_bytes)
@@ -77,7 +82,11 @@ class DomainLink:
             raise OutOfRange(f"{self}: valid are alpha >= 0 s and beta > 0 B/s")
 
     def seconds(self, size: FloatArray) -> FloatArray:
-        """T = alpha + size / beta [s] (Hockney's model)."""
+        """Return seconds [s] for ``size`` [B]: T = alpha + size / beta (Hockney's model).
+
+        Source: ThunderServe (Jiang et al., 2025), equation 1, in
+        docs/explanation/performance-model.md#other-models-of-the-same-island.
+        """
         return np.asarray(self.alpha + np.asarray(size) / self.beta)
 
 
@@ -88,20 +97,30 @@ class DomainLinks:
     links: Mapping[tuple[str, str], DomainLink]
 
     def between(self, sender: str, receiver: str) -> DomainLink:
-        """The link from ``sender`` to ``receiver``.
+        """Return the link from ``sender`` to ``receiver``.
 
         Raises:
             UnknownName: no link joins the two; lists those there are.
         """
-        found = self.links.get((sender, receiver)) or self.links.get((receiver, sender))
-        if found is None:
-            known = ", ".join(f"{a} - {b}" for a, b in sorted(self.links))
-            raise UnknownName(f"no link between {sender!r} and {receiver!r}; known: {known}")
-        return found
+        link = self.links.get((sender, receiver)) or self.links.get((receiver, sender))
+        if link is None:
+            names = ", ".join(f"{a} - {b}" for a, b in sorted(self.links))
+            raise UnknownName(f"no link between {sender!r} and {receiver!r}; known: {names}")
+        return link
 
     def seconds(
         self, layout: CacheLayout, length: FloatArray, senders: list[str], receivers: list[str]
     ) -> FloatArray:
-        """Seconds to hand one prompt over, shape (senders, receivers, *length.shape)."""
+        """Return seconds [s] to hand one prompt over, shape (senders, receivers, *length.shape).
+
+        Source: ThunderServe (Jiang et al., 2025), equation 1, in
+        docs/explanation/performance-model.md#other-models-of-the-same-island.
+
+        Args:
+            layout: The cache of the model.
+            length: Input lengths [tokens].
+            senders: Domains of prefill islands.
+            receivers: Domains of decode islands.
+        """
         size = layout.size(length)
         return np.array([[self.between(a, b).seconds(size) for b in receivers] for a in senders])

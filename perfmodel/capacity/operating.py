@@ -1,23 +1,19 @@
-"""Where an island runs: the batches worth a template, and the point it settles at.
+"""Operating points of an island: candidate batches, and the fixed point under given rates.
 
-Both use the true step time: ``batch_caps`` to say where an affine bound should be tight,
-``fixed_point`` to evaluate an island that was planned with that bound.
+Both use the true step time. ``candidate_batches`` chooses at which batches an affine bound should
+be tight; ``fixed_point`` evaluates an island that was planned with that bound.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.lengths import RangeMoments
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+from ..model import FloatArray, PerformanceModel
+from ..workload.lengths import RangeMoments
 
 _DISTINCT = 1.1
 """Operating points closer than this factor are one."""
@@ -27,24 +23,26 @@ _ZOOMS = 7
 """Each zoom narrows an interval to a 32nd: seven of them to below 1e-9 of what it was."""
 
 
-def batch_caps(
+def candidate_batches(
     model: PerformanceModel,
     moments: RangeMoments,
     tpot: float | None,
     prefill: FloatArray | None = None,
     utilisation: float = 1.0,
 ) -> tuple[int, ...]:
-    """Operating points worth a template: largest batches at a short, mean and long context.
+    """Return batches worth a template [sequences]: the largest at a short, mean and long context.
 
     At a context k an island holds at most min(max_sequences, kv_capacity / k) sequences, and no
-    more than keep the time per token within ``tpot`` [s]. The contexts are the mean over decoded
-    tokens and those that a tenth of the tokens stay below and above. Ascending, of near-equals the
-    largest; empty where not even one sequence keeps the target.
+    more than keep the time per token within ``tpot``. The contexts are the mean over decoded
+    tokens, and those that a tenth of the tokens stay below and above. Ascending, of near-equals the
+    largest; empty if not even one sequence keeps the target.
 
-    On a mixed island the prompts take their share of that time. Between two tokens of B sequences
-    B tokens are made, so B / o requests end and as many prompts are computed: the time per token
-    is step + B P / o, with P / o the island-seconds of prompt per output token at that context. The
-    prompts' share u = (B P / o) / (step + B P / o) is to stay within ``utilisation``.
+    On a mixed island the prompts take their share of that time. Between two tokens of B sequences B
+    tokens are made, so B / o requests end and as many prompts are computed: the time per token is
+    step + B P / o, with P / o the island-seconds of prompt per output token at that context. The
+    prompts' share u = (B P / o) / (step + B P / o) must stay within ``utilisation``.
+
+    Source: docs/explanation/performance-model.md#mixed-islands.
 
     Args:
         model: The island.
@@ -52,7 +50,7 @@ def batch_caps(
         tpot: Target time per output token [s]; None without one.
         prefill: E[T_prefill | j] of a mixed island [island-seconds], shape (ranges,); None for a
             decode island.
-        utilisation: Largest share of a mixed island's time that goes to prompts.
+        utilisation: Largest share of a mixed island's time that goes to prompts [1].
     """
     prompts = np.zeros_like(moments.output) if prefill is None else prefill
     context, beside = _contexts(moments, prompts)
@@ -72,7 +70,7 @@ def batch_caps(
 
 
 def _contexts(moments: RangeMoments, prefill: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Contexts at a tenth of the decoded tokens from either end, and their mean.
+    """Return contexts at a tenth of the decoded tokens from either end, and their mean.
 
     With each of them the seconds of prompt per output token: of that range, and of the mix.
     """
@@ -88,7 +86,7 @@ def _contexts(moments: RangeMoments, prefill: FloatArray) -> tuple[FloatArray, F
 
 
 def _largest(keeps: Callable[[FloatArray], NDArray[np.bool_]], most: FloatArray) -> FloatArray:
-    """Largest batches up to ``most`` below which all are kept; 0 where none is.
+    """Return the largest batches up to ``most`` below which all are kept; 0 if none is.
 
     ``keeps`` judges several batches per context, shape (contexts, batches). The prompts' share
     need not grow with the batch, so only what lies below the first refusal counts.
@@ -108,17 +106,12 @@ class DecodePoint:
     """What an island settles at: mean batch, cached tokens and time per output token [s].
 
     On a decode island the time per output token is the step; on a mixed one the prompts in between
-    come on top. All three are infinite where it does not settle within its batch limit and memory.
+    come on top. All three are infinite if it does not settle within its batch limit and memory.
     """
 
     sequences: float
     kv_tokens: float
     step_time: float
-
-    @property
-    def saturated(self) -> bool:
-        """Whether requests arrive faster than the island can finish them."""
-        return not np.isfinite(self.step_time)
 
 
 SATURATED = DecodePoint(np.inf, np.inf, np.inf)
@@ -127,13 +120,21 @@ SATURATED = DecodePoint(np.inf, np.inf, np.inf)
 def fixed_point(
     model: PerformanceModel, rates: FloatArray, moments: RangeMoments, busy: float = 0.0
 ) -> DecodePoint:
-    """Where an island settles at ``rates`` [req/s], shape (ranges,), by its true step time.
+    """Return the mean batch [sequences], cache [tokens] and time per token [s] of an island.
 
     Little's law: B = s tau and K = c tau with s = sum lambda_j o_j and c = sum lambda_j o_j k_j, so
-    tau solves x = step(s x, c x) / (1 - u). u = ``busy`` is the share of time in which the island
-    computes prompts and no token (0 on a decode island). The smallest such x that a scan of the
-    possible step times finds is narrowed down to nine digits, rounded up. (A scan cannot miss a
-    solution on the safe side: a larger one is a longer step.)
+    tau solves x = step(s x, c x) / (1 - u). The result is the smallest such x of a scan of the
+    possible step times, narrowed down to nine digits and rounded up. (A scan cannot miss a solution
+    on the safe side: a larger one is a longer step.) Infinite beyond the batch limit or the memory.
+
+    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+
+    Args:
+        model: The island.
+        rates: lambda_j, requests of each range [req/s], shape (ranges,).
+        moments: Outputs o_j and contexts k_j of the ranges.
+        busy: u, share of time in which the island computes prompts and no token [1]; 0 on a decode
+            island.
     """
     if busy >= 1:
         return SATURATED

@@ -1,7 +1,7 @@
-"""Accelerators: what the data sheets say, as rows of ``data/accelerators.yaml``.
+"""Accelerators: figures of data sheets, as rows of ``data/accelerators.yaml``.
 
-Only facts of the hardware live here. What an engine reaches of a peak is an efficiency
-(``efficiency.py``), what a link costs is communication (``communication.py``).
+Only facts of the hardware are here. The share of a peak that an engine reaches is an efficiency
+(``efficiency.py``), the cost of a link is communication (``roofline/communication.py``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.errors import UnknownName
+from ..errors import UnknownName
+from . import read
 
 _UNITS = {
     "TFLOP/s": 1e12,
@@ -30,9 +30,9 @@ _HOST_DOMAIN = 8
 class Accelerator:
     """One GPU type. Rates are dense peaks per GPU; links per direction. None: no source states it.
 
-    ``bf16``, ``fp8``, ``fp4``: matrix peaks [FLOP/s]; None where the hardware has no such unit.
+    ``bf16``, ``fp8``, ``fp4``: matrix peaks [FLOP/s]; None if the hardware has no such unit.
     ``memory`` [B], ``bandwidth`` of that memory [B/s]. ``scale_up``: NVLink-class link to the
-    other GPUs of its domain of ``domain`` GPUs [B/s]; None where they talk over ``pcie`` [B/s].
+    other GPUs of its domain of ``domain`` GPUs [B/s]; None if they talk over ``pcie`` [B/s].
     ``nic``: scale-out share per GPU [B/s].
     """
 
@@ -49,7 +49,7 @@ class Accelerator:
     pcie: float | None = None
 
     def operand(self, dtype: str) -> str:
-        """The type that ``dtype`` weights are multiplied in: itself, or BF16 without such a unit.
+        """Return the type in which ``dtype`` weights are multiplied: BF16 without such a unit.
 
         Engines then unpack the weights on the fly (weight-only quantisation).
 
@@ -61,22 +61,22 @@ class Accelerator:
         return dtype if getattr(self, dtype) else "bf16"
 
     def peak(self, dtype: str) -> float:
-        """Matrix peak for weights of type ``dtype`` [FLOP/s], after ``operand``."""
+        """Return matrix peak for weights of type ``dtype`` [FLOP/s], after ``operand``."""
         rate: float = getattr(self, self.operand(dtype))
         return rate
 
     @property
     def local_bandwidth(self) -> float:
-        """Link to the other GPUs of the domain: scale-up where there is one, else PCIe [B/s]."""
+        """Return the link to the other GPUs of the domain [B/s]: scale-up, else PCIe."""
         return self.scale_up or self.pcie or self.scale_out_bandwidth
 
     @property
     def scale_out_bandwidth(self) -> float:
-        """Link to GPUs outside the domain [B/s]; 25 Gb/s Ethernet where no source states one."""
+        """Return the link to GPUs outside the domain [B/s]; 25 Gb/s Ethernet if not published."""
         return self.nic or 25e9 / 8
 
     def local_gpus(self, gpus_per_node: int | None) -> int:
-        """GPUs that an island reaches over the local link, given how its nodes are built.
+        """Return GPUs that an island reaches over the local link, given how its nodes are built.
 
         A rack-scale domain (NVL72) spans nodes; any other ends at the node.
         """
@@ -86,24 +86,24 @@ class Accelerator:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of that name or alias, letter case aside.
+    """Return the accelerator of that name or alias, letter case aside.
 
     Raises:
         UnknownName: lists the known names.
     """
-    return catalogue.find("accelerator", _by_name(), name)
+    return read.find("accelerator", _by_name(), name)
 
 
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
-    """Every accelerator of the catalogue, by name."""
-    rows: dict[str, dict[str, Any]] = catalogue.read("accelerators.yaml")["accelerators"]
+    """Return every accelerator of the catalogue, by name."""
+    rows: dict[str, dict[str, Any]] = read.read("catalogue/data/accelerators.yaml")["accelerators"]
     return tuple(_parse(name, rows[name]) for name in sorted(rows))
 
 
 @cache
 def _by_name() -> dict[str, Accelerator]:
-    rows: dict[str, dict[str, Any]] = catalogue.read("accelerators.yaml")["accelerators"]
+    rows: dict[str, dict[str, Any]] = read.read("catalogue/data/accelerators.yaml")["accelerators"]
     found = {row.name: row for row in accelerators()}
     return found | {alias: found[name] for name in rows for alias in rows[name].get("aliases", ())}
 

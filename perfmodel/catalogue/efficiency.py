@@ -1,25 +1,22 @@
-"""Efficiencies and overheads: data keyed by accelerator, dtype, engine and version of the engine.
+"""Efficiencies and overheads: data keyed by accelerator, dtype, engine and engine version.
 
-What a key does not state falls back field by field; ``data/efficiencies.yaml`` documents the
-order and the source of every row. ``EngineFit`` is one engine on one accelerator with every value
-explicit: the catalogue makes one (``engine_fit``), a fit to measurements makes another
-(``EngineFit.replaced``), and ``Roofline`` consumes either.
+A missing field is looked up in less specific rows; ``data/efficiencies.yaml`` documents the order
+and the source of every row. ``EngineFit`` is one engine on one accelerator with all values
+explicit: from the catalogue (``engine_fit``) or from a fit (``EngineFit.replaced``). ``Roofline``
+uses either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.errors import UnknownName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from archipelago.perfmodel.accelerators import Accelerator
+from ..errors import UnknownName
+from . import read
+from .accelerators import Accelerator
 
 ANY = "*"
 
@@ -104,13 +101,13 @@ class Row:
 
     @property
     def assumed(self) -> bool:
-        """Whether nobody measured it."""
+        """Return whether no measurement supports it."""
         return self.source == ASSUMED
 
     def half_width(self, accelerator: Accelerator) -> float:
-        """Uncertainty of its values for ``accelerator``: more where they are not its own."""
-        own = self.accelerator == accelerator.name and not self.assumed
-        return self.uncertainty if own else max(self.uncertainty, INHERITED)
+        """Return uncertainty of its values for ``accelerator``: more if they are of another."""
+        measured_here = self.accelerator == accelerator.name and not self.assumed
+        return self.uncertainty if measured_here else max(self.uncertainty, INHERITED)
 
 
 _EFFICIENCIES = tuple(field.name for field in fields(Efficiency))
@@ -131,12 +128,12 @@ class EngineFit:
     overheads: Overheads
 
     def reached(self, operand: str) -> Efficiency:
-        """Efficiencies of products in ``operand``, one of ``OPERANDS``."""
+        """Return efficiencies of products in ``operand``, one of ``OPERANDS``."""
         found: Efficiency = getattr(self, operand)
         return found
 
     def replaced(self, values: Mapping[str, float]) -> EngineFit:
-        """The same with some values changed.
+        """Return the same with some values changed.
 
         Args:
             values: By name. A field of ``Efficiency`` changes for every operand type (``mfu``),
@@ -155,19 +152,19 @@ class EngineFit:
         return EngineFit(**made, overheads=replace(self.overheads, **spent))
 
     def values(self) -> dict[str, float]:
-        """Every value by its full name: ``replaced`` with them gives the same fit."""
-        found = {
+        """Return every value by its full name: ``replaced`` with them gives the same fit."""
+        values = {
             f"{operand}.{name}": float(getattr(self.reached(operand), name))
             for operand in OPERANDS
             for name in _EFFICIENCIES
         }
-        return found | {name: float(getattr(self.overheads, name)) for name in _OVERHEADS}
+        return values | {name: float(getattr(self.overheads, name)) for name in _OVERHEADS}
 
 
 def check_names(values: Mapping[str, float]) -> None:
-    """Raise ``UnknownName`` where a name is none of an ``EngineFit``'s."""
-    known = {*_EFFICIENCIES, *_OVERHEADS, *(f"{o}.{n}" for o in OPERANDS for n in _EFFICIENCIES)}
-    if unknown := sorted(set(values) - known):
+    """Raise ``UnknownName`` if a name is none of an ``EngineFit``'s."""
+    names = {*_EFFICIENCIES, *_OVERHEADS, *(f"{o}.{n}" for o in OPERANDS for n in _EFFICIENCIES)}
+    if unknown := sorted(set(values) - names):
         raise UnknownName(
             f"no such efficiency or overhead: {', '.join(unknown)}; known: "
             f"{', '.join((*_EFFICIENCIES, *_OVERHEADS))}, or fp8.mfu for one operand type"
@@ -176,15 +173,15 @@ def check_names(values: Mapping[str, float]) -> None:
 
 def _of_operand(values: Mapping[str, float], operand: str) -> dict[str, float]:
     bare = {name: values[name] for name in _EFFICIENCIES if name in values}
-    own = {
+    prefix = {
         name: values[f"{operand}.{name}"] for name in _EFFICIENCIES if f"{operand}.{name}" in values
     }
-    return bare | own
+    return bare | prefix
 
 
 @cache
 def engine_fit(accelerator: Accelerator, engine: str = ANY, version: str = ANY) -> EngineFit:
-    """What the catalogue says of an engine on an accelerator, every value explicit."""
+    """Return the catalogue's values for an engine on an accelerator, all explicit."""
     made = {operand: efficiency(accelerator, operand, engine, version) for operand in OPERANDS}
     return EngineFit(**made, overheads=overheads(engine, version, accelerator))
 
@@ -193,7 +190,7 @@ def engine_fit(accelerator: Accelerator, engine: str = ANY, version: str = ANY) 
 def efficiency(
     accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
 ) -> Efficiency:
-    """What ``engine`` reaches on ``accelerator`` with operands of type ``dtype``.
+    """Return the efficiencies of ``engine`` on ``accelerator`` for operands of type ``dtype``.
 
     Raises:
         UnknownName: no row speaks of the data type.
@@ -209,7 +206,7 @@ def efficiency(
 def overheads(
     engine: str = ANY, version: str = ANY, accelerator: Accelerator | None = None
 ) -> Overheads:
-    """Fixed costs of ``engine``, and what every engine is assumed to cost elsewhere."""
+    """Return fixed costs of ``engine``, and what every engine is assumed to cost elsewhere."""
     found = _first(overhead_rows(engine, version, accelerator))
     return Overheads(**{name: found[name].values[name] for name in _OVERHEADS})
 
@@ -218,28 +215,28 @@ def overheads(
 def uncertainties(
     accelerator: Accelerator, engine: str = ANY, version: str = ANY
 ) -> dict[str, float]:
-    """Relative half-widths of 90 % intervals on the values of ``engine_fit``, by full name.
+    """Return relative half-widths of 90 % intervals on the values of ``engine_fit``, by full name.
 
     What was inherited or assumed counts with ``INHERITED`` at least.
     """
-    found = {
+    widths = {
         f"{operand}.{name}": row.half_width(accelerator)
         for operand in OPERANDS
         for name, row in _first(efficiency_rows(accelerator, operand, engine, version)).items()
     }
     spent = _first(overhead_rows(engine, version, accelerator))
-    return found | {name: row.half_width(accelerator) for name, row in spent.items()}
+    return widths | {name: row.half_width(accelerator) for name, row in spent.items()}
 
 
 def form_uncertainty() -> float:
-    """Half-width of what the formulas leave out, whatever the efficiencies."""
-    return float(catalogue.read("efficiencies.yaml")["form"]["uncertainty"])
+    """Return the half-width [1] of the formulas' own error."""
+    return float(read.read("catalogue/data/efficiencies.yaml")["form"]["uncertainty"])
 
 
 def efficiency_rows(
     accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
 ) -> list[Row]:
-    """Rows of the catalogue that speak of a key, the one that decides first."""
+    """Return the rows of the catalogue that speak of a key, the one that decides first."""
     return _ordered(
         [row for row in _efficiencies() if row.dtype == dtype], engine, version, accelerator
     )
@@ -248,7 +245,7 @@ def efficiency_rows(
 def overhead_rows(
     engine: str = ANY, version: str = ANY, accelerator: Accelerator | None = None
 ) -> list[Row]:
-    """Rows that speak of an engine, the one that decides first."""
+    """Return the rows that speak of an engine, the one that decides first."""
     return _ordered(_overheads(), engine, version, accelerator)
 
 
@@ -262,29 +259,29 @@ def _ordered(
     return [row for _, row in sorted(_known(found), key=lambda pair: pair[0])]
 
 
-def _known(found: Iterable[tuple[int | None, Row]]) -> Iterator[tuple[int, Row]]:
-    for at, row in found:
+def _known(ranked: Iterable[tuple[int | None, Row]]) -> Iterator[tuple[int, Row]]:
+    for at, row in ranked:
         if at is not None:
             yield at, row
 
 
 def _first(rows: Iterable[Row]) -> dict[str, Row]:
-    """For each field the first row that states it."""
-    found: dict[str, Row] = {}
+    """Return for each field the first row that states it."""
+    first: dict[str, Row] = {}
     for row in rows:
-        found = dict.fromkeys(row.values, row) | found
-    return found
+        first = dict.fromkeys(row.values, row) | first
+    return first
 
 
 @cache
 def _efficiencies() -> tuple[Row, ...]:
-    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["efficiencies"]
+    rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["efficiencies"]
     return tuple(_parse(row, _of_classes(row)) for row in rows)
 
 
 @cache
 def _overheads() -> tuple[Row, ...]:
-    rows: list[dict[str, Any]] = catalogue.read("efficiencies.yaml")["overheads"]
+    rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["overheads"]
     return tuple(
         _parse(row, {name: float(row[name]) for name in _OVERHEADS if name in row}) for row in rows
     )

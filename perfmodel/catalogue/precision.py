@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from archipelago.perfmodel.errors import UnknownName
+from ..errors import UnknownName
 
 BF16_BYTES = 2.0
 
@@ -45,12 +45,12 @@ MOE_FP4 = Precision("fp4", BF16_BYTES, _MXFP4_BYTES, "bf16", "fp4")
 
 
 def named_precision(name: str, *, experts: bool) -> Precision:
-    """The precision of that name; ``experts`` says whether the model has routed experts.
+    """Return the precision of that name; ``experts`` says whether the model has routed experts.
 
     Raises:
         UnknownName: lists the known names.
     """
     if name not in PRECISIONS:
-        known = ", ".join(PRECISIONS)
-        raise UnknownName(f"unknown precision {name!r}; known: {known}")
+        names = ", ".join(PRECISIONS)
+        raise UnknownName(f"unknown precision {name!r}; known: {names}")
     return MOE_FP4 if experts and name == "fp4" else PRECISIONS[name]

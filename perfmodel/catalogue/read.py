@@ -1,18 +1,16 @@
-"""Reads the YAML catalogues that ship inside the package, once, and finds rows by name."""
+"""The YAML catalogues of the package: read once, rows found by name."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
-from archipelago.perfmodel.errors import UnknownName
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ..errors import UnknownName
 
 Row = TypeVar("Row")
 
@@ -22,19 +20,19 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @cache
 def read(name: str) -> dict[str, Any]:
-    """The parsed document ``data/<name>`` of this package."""
-    text = files("archipelago.perfmodel").joinpath("data", name).read_text(encoding="utf-8")
+    """Return the parsed document at the path ``name`` inside the performance model."""
+    text = files("archipelago.perfmodel").joinpath(name).read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, Loader=_LOADER)  # noqa: S506  # nosec B506  # a safe loader
     return document
 
 
 def find(kind: str, rows: Mapping[str, Row], name: str) -> Row:
-    """The row of that name, letter case aside.
+    """Return the row of that name, letter case aside.
 
     Raises:
-        UnknownName: lists every known name, and the closest one first where there is one.
+        UnknownName: lists every known name, and the closest one first if there is one.
     """
-    by_folded = {known.casefold(): row for known, row in rows.items()}
+    by_folded = {names.casefold(): row for names, row in rows.items()}
     if (row := by_folded.get(name.casefold())) is not None:
         return row
     close = difflib.get_close_matches(name.casefold(), by_folded, n=1)

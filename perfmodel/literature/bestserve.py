@@ -1,29 +1,24 @@
 """BestServe's estimator (Hu et al., arXiv:2506.05871): algorithm 1 with the counts of its appendix.
 
-A mode beside the roofline for comparison: every operation of a LLaMa block by itself, at one MFU
-and one MBU per phase, and dispatch times that the GPU may have to wait for. Letters as there: b
-batch, s sequence, h hidden, h0 width of the feed-forward, g = h_kv / h_q, t tensor replicas.
+For comparison with the roofline: each operation of a LLaMa block separately, one MFU and one MBU
+per phase, and dispatch times for which the GPU may wait. Letters as there: b batch, s sequence,
+h hidden, h0 width of the feed-forward, g = h_kv / h_q, t tensor replicas.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.architecture import GroupedAttention
-from archipelago.perfmodel.errors import PerfModelError
-from archipelago.perfmodel.limits import Limited, Limits
-from archipelago.perfmodel.roofline import Roofline
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.parallelism import Parallelism
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import GroupedAttention, ModelArchitecture
+from ..errors import PerfModelError
+from ..model import FloatArray
+from ..roofline.island import Roofline
+from ..roofline.parallelism import Parallelism
+from .measured import FixedCapacity, Limits
 
 
 @dataclass(frozen=True)
@@ -74,11 +69,16 @@ TABLE_3 = {
 
 
 def algorithm_1(modules: Sequence[Module], layers: int, *, inside: bool = False) -> FloatArray:
-    """Seconds of a pass: the GPU waits where dispatching was slower than computing.
+    """Return seconds of a pass [s]: the GPU waits if dispatching was slower than computing.
+
+    Per module: dispatched += dispatch; computed = max(dispatched, computed) + compute +
+    communicate.
+
+    Source: arXiv:2506.05871 (BestServe), algorithm 1.
 
     Args:
         modules: Norm, attention, norm, feed-forward.
-        layers: Blocks, all alike.
+        layers: Equal blocks [layers].
         inside: Add up after every module, as line 15 stands in the paper; otherwise once per block,
             as the text means.
     """
@@ -91,7 +91,11 @@ def algorithm_1(modules: Sequence[Module], layers: int, *, inside: bool = False)
 
 
 def table_3(phase: str, *, inside: bool = False) -> float:
-    """What algorithm 1 yields from the rows of table 3 [s], to compare with the printed total."""
+    """Return what algorithm 1 yields from table 3 [s], to compare with the printed total.
+
+    Source: arXiv:2506.05871 (BestServe), table 3;
+    docs/explanation/performance-model.md#other-models-of-the-same-island.
+    """
     rows = [
         Module(d * 1e-3, np.array(c * 1e-3), np.array(m * 1e-3)) for d, c, m in TABLE_3[phase].rows
     ]
@@ -106,7 +110,14 @@ class Counts:
     size: FloatArray
 
     def seconds(self, rate: float, bandwidth: float) -> FloatArray:
-        """W / min(I, I*) e_m S_m is the larger of the two times (equations 3, 7, 10, 11, 12)."""
+        """Return seconds [s]: W / min(I, I*) e_m S_m, which is the larger of the two times.
+
+        Source: arXiv:2506.05871 (BestServe), equations 3, 7, 10, 11, 12.
+
+        Args:
+            rate: Reached operations per second [FLOP/s].
+            bandwidth: Reached bytes per second [B/s].
+        """
         return np.asarray(np.maximum(self.flops / rate, self.size / bandwidth))
 
 
@@ -125,13 +136,16 @@ class Block:
     t: float
 
     def norm(self, rows: FloatArray) -> list[Counts]:
-        """Tables 6 and 7."""
+        """Return the operations of tables 6 and 7."""
         x, h = rows * self.h, self.h
         sizes = (4 * x, 2 * x + 2 * rows, 4 * rows, 4 * rows, 4 * x + 2 * rows, 4 * x + 2 * h)
         return [Counts(w, q) for w, q in zip((x, x, rows, rows, x, x), sizes, strict=True)]
 
     def mlp(self, rows: FloatArray) -> list[Counts]:
-        """Tables 12 and 13; the product's bytes in decode are read as b h0, printed as b s h0."""
+        """Return the operations of tables 12 and 13.
+
+        The product's bytes in decode are read as b h0; b s h0 is printed.
+        """
         h, h0, t = self.h, self.h0, self.t
         product = Counts(2 * rows * h * h0 / t, 2 * (rows * (h + h0) + h * h0) / t)
         silu = Counts(5 * rows * h0 / t, 4 * rows * h0 / t)
@@ -139,7 +153,7 @@ class Block:
         return [product, silu, product, mul, product, add]
 
     def projections(self, rows: FloatArray) -> list[Counts]:
-        """Rows 1 to 4 and the last of tables 10 and 11: query, key, value, rotation, output."""
+        """Return the rows 1 to 4 and the last row of tables 10 and 11: projections and rotation."""
         x, h, g, t = rows * self.h, self.h, self.g, self.t
         query = Counts(2 * x * h / t, 2 * (2 * x + h * h) / t)
         key = Counts(2 * x * h * g / t, 2 * (x + h * h * g / t + x * g / t))
@@ -148,7 +162,7 @@ class Block:
         return [query, key, key, rope, out]
 
     def prefill_core(self, rows: FloatArray, pairs: FloatArray) -> list[Counts]:
-        """Rows 5 to 9 of table 10: the whole square, scores in memory."""
+        """Return the rows 5 to 9 of table 10: the whole square, scores in memory."""
         x, n, t = rows * self.h, self.heads, self.t
         scores = Counts(2 * pairs * self.h / t, 2 * (2 * x + n * pairs) / t)
         divided = Counts(n * pairs / t, 4 * n * pairs / t)
@@ -157,7 +171,7 @@ class Block:
         return [scores, divided, masked, softmax, scores]
 
     def decode_core(self, rows: FloatArray, pairs: FloatArray) -> list[Counts]:
-        """Rows 5 to 11 of table 11; update, repeat and upcast only move bytes."""
+        """Return the rows 5 to 11 of table 11; update, repeat and upcast only move bytes."""
         n, h, g, t = self.heads, self.h, self.g, self.t
         scores = Counts(2 * pairs * h / t, 2 * (rows * h + h * pairs + n * pairs) / t)
         divided = Counts(n * pairs / t, 4 * n * pairs / t)
@@ -170,7 +184,7 @@ class Block:
         return [scores, divided, masked, softmax, scores, *(Counts(none, q) for q in moved)]
 
 
-class BestServe(Limited):
+class BestServe(FixedCapacity):
     """One island by BestServe's estimator; implements ``PerformanceModel``.
 
     Memory and limits are the roofline's: the paper has none. The three rates kappa that it does not
@@ -218,17 +232,30 @@ class BestServe(Limited):
         )
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds of one prompt, b = 1."""
+        """Return seconds [s] of one prompt (b = 1) of ``length`` [tokens].
+
+        Source: arXiv:2506.05871 (BestServe), algorithm 1, tables 6, 10 and 12.
+        """
         rows = np.maximum(1.0, np.asarray(length, dtype=np.float64))
         core = self.block.prefill_core(rows, rows * rows)
         return self._estimate(PREFILL, rows, core)
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Island-seconds of one prompt."""
+        """Return island-seconds [s] of one prompt of ``length`` [tokens]: its time, b = 1.
+
+        Source: arXiv:2506.05871 (BestServe), algorithm 1.
+        """
         return self.prefill_time(length)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds of a step; b s is the cached tokens of all sequences."""
+        """Return seconds of a step [s]; b s is the cached tokens of all sequences.
+
+        Source: arXiv:2506.05871 (BestServe), algorithm 1, tables 7, 11 and 13.
+
+        Args:
+            sequences: b, running sequences [sequences].
+            kv_tokens: b s, cached tokens of all of them [tokens].
+        """
         rows, cached = np.broadcast_arrays(
             np.maximum(1.0, np.asarray(sequences, dtype=np.float64)),
             np.asarray(kv_tokens, dtype=np.float64),

@@ -1,21 +1,27 @@
-"""Devices of the shallowsim-compatible model, and what it is known to get wrong.
+"""The model of zartbot/shallowsim, written anew from its mathematics: DeepSeek-V3 and R1 only.
 
-The formulas are in ``shallowsim.py``. Each defect can be switched off by itself, to see what it
-changes; with all of them on the model reproduces shallowsim's printed outputs.
+Compatible on purpose, not recommended: it shows the plan that its numbers would give. Each known
+defect has a flag; with all flags on, the model reproduces shallowsim's printed outputs.
+
+Letters: D hidden size, H heads, r_q, r_kv latent ranks, d_n, d_r, d_v head dimensions, F_d, F_e
+widths of the dense feed-forward and of an expert, E experts, k experts per token. Times are in ms
+inside, as there, and in seconds in ``Shallowsim``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from archipelago.perfmodel import catalogue
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue import read
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import DoesNotFit, PerfModelError
+from ..model import FloatArray, Promise
+from ..roofline.parallelism import Parallelism
 
 ETA = 0.85
 """Share of every peak that is reached, whatever the operator ("discount_rate")."""
@@ -31,7 +37,7 @@ _H20_SHARE = np.array([0.06, 0.12, 0.25, 0.45, 0.80, 0.90, 1.0])
 
 
 @dataclass(frozen=True)
-class Defects:
+class CompatFlags:
     """What shallowsim does against its own intent or against the hardware; True: as it does.
 
     ``mebibytes``: bytes / 2^20 (cache: 2^30) are divided by GB/s and called ms: 4.6 % (7 %) short.
@@ -52,8 +58,8 @@ class Defects:
     device_table: bool = True
 
     @classmethod
-    def none(cls) -> Defects:
-        """Every one switched off."""
+    def none(cls) -> CompatFlags:
+        """Return flags with every defect switched off."""
         return cls(**{field.name: False for field in fields(cls)})
 
 
@@ -75,35 +81,433 @@ class Device:
 
     @property
     def best(self) -> float:
-        """Peak of the feed-forward: FP4 where there is one, else FP8 [TFLOP/s]."""
+        """Return the peak of the feed-forward [TFLOP/s]: FP4 if there is one, else FP8.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
         return self.fp4 or self.fp8
 
     @property
     def usable(self) -> float:
-        """Memory that weights and cache may take [GiB, as shallowsim counts]."""
+        """Return memory that weights and cache may take [GiB, as shallowsim counts]: 0.9 memory.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
         return _CACHE_SHARE * self.memory
 
-    def rows(self, defects: Defects) -> tuple[FloatArray, FloatArray]:
-        """Upper ends of the pieces of the grouped product's share, and the shares."""
-        like_h20 = self.name.startswith("H20") and (self.name != "H200" or defects.h200_as_h20)
+    def rows(self, flags: CompatFlags) -> tuple[FloatArray, FloatArray]:
+        """Return the rows [rows] up to which each share [1] of a grouped product holds.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        like_h20 = self.name.startswith("H20") and (self.name != "H200" or flags.h200_as_h20)
         return (_H20_ROWS, _H20_SHARE) if like_h20 else (_ROWS, _SHARE)
 
     @cached_property
     def prefill_share(self) -> float:
-        """Share of the multiprocessors that communication leaves to compute."""
+        """Return the share of multiprocessors that communication leaves to compute [1].
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
         return (self.sm - self.comm_sm) / self.sm
 
 
-def device(name: str, defects: Defects) -> Device:
-    """The device of that name.
+def device(name: str, flags: CompatFlags) -> Device:
+    """Return the device of that name.
 
     Raises:
         UnknownName: lists the known ones.
     """
-    document = catalogue.read("shallowsim.yaml")
-    row: dict[str, Any] = catalogue.find("device of shallowsim", document["devices"], name)
-    canonical = next(known for known in document["devices"] if known.casefold() == name.casefold())
-    if not defects.device_table:
+    document = read.read("literature/data/shallowsim.yaml")
+    row: dict[str, Any] = read.find("device of shallowsim", document["devices"], name)
+    canonical = next(entry for entry in document["devices"] if entry.casefold() == name.casefold())
+    if not flags.device_table:
         fixes = document["corrected"].get(canonical, {})
         row = row | {key: value for key, value in fixes.items() if key != "source"}
     return Device(canonical, **row)
+
+
+_D, _RQ, _RKV, _DN, _DR, _DV, _H = 7168, 1536, 512, 128, 64, 128, 128
+_FD, _FE, _E, _K = 18432, 2048, 256, 8
+_DENSE, _SPARSE = 3, 58
+KV_BYTES = _RKV + _DR
+"""Bytes of cache per token and layer: the latent in FP8."""
+
+_MLA_BYTES = _D * _RQ + _RQ * _H * (_DN + _DR) + _D * (_RKV + _DR) + _RKV * _H * (_DN + _DV)
+_MLA_BYTES += _H * _DV * _D
+_FFN_BYTES = 3 * _D * _FD
+_EXPERT_BYTES = 3 * _D * _FE
+
+_ATTENTION = 0.7
+"""Share of the peak in attention; on GPUs without FP4 in its projections as well."""
+_LAUNCH, _REDUCE, _PREFILL_EXCHANGE, _DECODE_EXCHANGE = 0.05, 0.015, 0.05, 0.010
+"""Fixed times [ms]: a sparse layer, its all-reduce, one way of an all-to-all in either phase."""
+
+_MICRO = 2
+"""Micro-batches of a decode step; each reads the experts' weights."""
+_OTHER_GIB = 2.91
+_MLA_MIB, _EXPERT_MIB = 187.17, 44.05
+"""What shallowsim's memory check counts: embedding and dense layers, attention, one expert."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Times of a layer's parts and of its communication [ms per layer]."""
+
+    mla: FloatArray
+    dense: FloatArray
+    sparse_mla: FloatArray
+    shared: FloatArray
+    routed: FloatArray
+    combine: FloatArray
+    dispatch: FloatArray
+
+    @property
+    def sparse(self) -> FloatArray:
+        """Return a layer with experts, without what communication adds [ms].
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        return self.sparse_mla + self.shared + self.routed
+
+
+class PrefillParts(Parts):
+    """One prompt's parts [ms per layer], its total and what it leaves waiting [ms]."""
+
+    @property
+    def compute(self) -> FloatArray:
+        """Return all layers without what communication adds [ms]: 3 dense and 58 sparse layers.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        return _DENSE * (self.mla + self.dense) + _SPARSE * self.sparse
+
+    @property
+    def total(self) -> FloatArray:
+        """Return the time of a prompt [ms]; part of the communication is hidden.
+
+        Combine hides behind the next attention, dispatch behind the routed experts: compute + 58
+        (max(0, combine - mla - shared) + max(0, dispatch - routed)).
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        first = np.maximum(0.0, self.combine - self.sparse_mla - self.shared)
+        second = np.maximum(0.0, self.dispatch - self.routed)
+        return np.asarray(self.compute + _SPARSE * (first + second))
+
+
+class DecodeParts(Parts):
+    """One step's parts [ms per layer]; ``mla`` with the reading of the cache."""
+
+    @property
+    def total(self) -> FloatArray:
+        """Return the step's time [ms]: communication hides behind attention and shared expert.
+
+        3 (mla + dense) + 58 (sparse + max(0, dispatch + combine - mla - shared)).
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        exchanged = self.dispatch + self.combine
+        waiting = np.maximum(0.0, exchanged - self.sparse_mla - self.shared)
+        return np.asarray(_DENSE * (self.mla + self.dense) + _SPARSE * (self.sparse + waiting))
+
+
+@dataclass(frozen=True)
+class ShallowFormulas:
+    """Shallowsim's times on one device: ``tp`` GPUs per copy, experts over ``ep`` GPUs.
+
+    ``narrow_combine``: results of experts come back in FP8 on GPUs with FP4 (``fp8_combine``).
+    ``prefix_hit``: share of a prompt that is cached already.
+    """
+
+    device: Device
+    tp: int
+    ep: int
+    flags: CompatFlags = field(default_factory=CompatFlags)
+    narrow_combine: bool = True
+    prefix_hit: float = 0.563
+
+    def prefill(self, length: FloatArray) -> PrefillParts:
+        """Return the parts [ms] of a prompt of ``length`` [tokens] on each copy.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        S, gpu, hit = length, self.device, self.prefix_hit
+        new = S if self.flags.computed_hits else S * (1 - hit)
+        pairs = S * new if self.flags.whole_square else new * (S - new / 2)
+        gemm = new * (_D * _RQ + _RQ * _H * (_DN + _DR)) + (1 - hit) * S * _D * (_RKV + _DR)
+        gemm = gemm + S * _RKV * _H * (_DN + _DV)
+        core = _H * pairs * (_DR + _DN + _DV) + new * _H * _DV * _D
+        mla = self._mla(gemm, core, gpu.prefill_share)
+        rows = new / self.tp
+        best, held = gpu.prefill_share * gpu.best, _E / self.ep * _EXPERT_BYTES
+        dispatch, combine = self._prefill_exchange(new)
+        return PrefillParts(
+            mla=mla,
+            dense=_flops(3 * new * _D * _FD, best) + self._read(_FFN_BYTES),
+            sparse_mla=self._sliced(mla, new),
+            shared=_flops(3 * rows * _D * _FE, best) + self._read(_EXPERT_BYTES),
+            routed=_flops(3 * _K * rows * _D * _FE, best) + self._read(held),
+            combine=combine,
+            dispatch=dispatch,
+        )
+
+    def decode(
+        self, batch: FloatArray, cached: FloatArray, share: FloatArray | None = None
+    ) -> DecodeParts:
+        """Return the parts [ms] of a step.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+
+        Args:
+            batch: Sequences per copy [sequences].
+            cached: Cached tokens of all of them [tokens].
+            share: Share of the peak in the products of experts [1]; None: by the rows of an expert.
+        """
+        gpu, held = self.device, -(-_E // self.ep)
+        share = self.share(batch) if share is None else share
+        gemm = batch * (_D * _RQ + _RQ * _H * _DR + _H * (_RQ * _DN + _DN * _RKV))
+        core = _H * cached * (_DR + 2 * _RKV) + batch * (_H * _DV * _RKV + _H * _DV * _D)
+        cache = self._read_cache(cached * KV_BYTES)
+        mla = self._mla(gemm, core, 1.0)
+        weight = _EXPERT_BYTES / (2 if gpu.fp4 else 1)
+        expert = _flops(3 * batch * _D * _FE, share * gpu.best)  # both micro-batches together
+        dispatch, combine = self._decode_exchange(batch)
+        return DecodeParts(
+            mla=mla + cache,
+            dense=_flops(3 * batch * _D * _FD, gpu.best) + self._read(_FFN_BYTES),
+            sparse_mla=self._sliced(mla, batch) + cache,
+            shared=expert + _MICRO * self._read(weight),
+            routed=_K * expert + _MICRO * held * self._read(weight),
+            combine=combine,
+            dispatch=dispatch,
+        )
+
+    def share(self, batch: FloatArray) -> FloatArray:
+        """Return the share of the peak [1] of grouped products for ``batch`` [sequences per copy].
+
+        A step function: the rows of an expert are rounded strictly up to a power of two.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        ends, shares = self.device.rows(self.flags)
+        return np.asarray(shares[np.searchsorted(ends, self._rounded(batch))])
+
+    @cached_property
+    def pieces(self) -> tuple[FloatArray, FloatArray]:
+        """Return the batches per copy [sequences] at which the share changes, and the shares [1].
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        ends, shares = self.device.rows(self.flags)
+        return ends / self._rows_per_sequence, shares
+
+    @property
+    def cache_tokens(self) -> float:
+        """Return tokens of cache that one GPU holds [tokens]; negative if the weights do not fit.
+
+        (0.9 memory - other - weights) 2^30 / (576 61 tp).
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        held = -(-_E // self.ep) + 1
+        weights = _MLA_MIB * 61 / (1024 * self.tp) + _EXPERT_MIB * _SPARSE * held / 1024
+        divided = self.tp if self.flags.divided_cache else 1
+        return (self.device.usable - _OTHER_GIB - weights) * 2**30 / (KV_BYTES * 61 * divided)
+
+    @property
+    def _rows_per_sequence(self) -> float:
+        """Return the rows of one expert in a micro-batch, per sequence of the batch."""
+        return _K / _MICRO / -(-_E // self.ep)
+
+    def _rounded(self, batch: FloatArray) -> FloatArray:
+        """Return the rows of an expert, strictly up to the next power of two."""
+        rows = np.maximum(batch * self._rows_per_sequence, 1.0)
+        return np.asarray(2.0 ** (np.floor(np.log2(rows)) + 1))
+
+    def _mla(self, gemm: FloatArray, core: FloatArray, compute_share: float) -> FloatArray:
+        """Return an attention block [ms]; FP4 GPUs run projections at the peak without reads."""
+        gpu = self.device
+        attended = _flops(core, _ATTENTION * compute_share * gpu.fp16)
+        if gpu.fp4:
+            return _flops(gemm, compute_share * gpu.fp4) + attended
+        return (
+            _flops(gemm, _ATTENTION * compute_share * gpu.fp8) + attended + self._read(_MLA_BYTES)
+        )
+
+    def _sliced(self, mla: FloatArray, tokens: FloatArray) -> FloatArray:
+        """Return the attention of a sparse layer over ``tp`` GPUs."""
+        if self.tp == 1:
+            return mla + _LAUNCH
+        return mla / self.tp + self._move(2 * _D * tokens, self.device.nvlink) + _REDUCE + _LAUNCH
+
+    def _prefill_exchange(self, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return dispatch (FP8) and combine (BF16) of one layer."""
+        gpu = self.device
+        if gpu.domain == 8:  # noqa: PLR2004  # four nodes of eight, by group-limited routing
+            sent = 3 * (8 / self.tp) * tokens * (_K / 8) * _D
+            way = self._move(sent, 8 * gpu.nic)
+        else:
+            leaving = (_E - -(-_E // gpu.domain)) / _E
+            way = self._move(leaving * _K * (tokens / self.tp) * _D, gpu.nvlink)
+        halved = self.flags.halved_dispatch or gpu.fp4 > 0
+        dispatch = way / 2 if halved else way
+        return dispatch + _PREFILL_EXCHANGE, 2 * way + _PREFILL_EXCHANGE
+
+    def _decode_exchange(self, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
+        gpu = self.device
+        inside = self.ep <= gpu.domain if gpu.domain > 8 else self.ep == 8  # noqa: PLR2004
+        way = self._move(batch * _D * _K, gpu.nvlink if inside else gpu.nic)
+        wide = 1 if self.narrow_combine and gpu.fp4 else 2
+        return way + _DECODE_EXCHANGE, wide * way + _DECODE_EXCHANGE
+
+    def _move(self, size: FloatArray, rate: float) -> FloatArray:
+        """Return bytes over a link of ``rate`` GB/s [ms]."""
+        unit = 2.0**20 if self.flags.mebibytes else 1e6
+        return np.asarray(size / unit / (ETA * rate))
+
+    def _read(self, size: float) -> float:
+        unit = 2.0**20 if self.flags.mebibytes else 1e6
+        return size / unit / (ETA * self.device.bandwidth)
+
+    def _read_cache(self, size: FloatArray) -> FloatArray:
+        unit = 2.0**30 if self.flags.mebibytes else 1e9
+        return np.asarray(size / unit / (ETA * self.device.bandwidth) * 1000)
+
+
+def _flops(macs: FloatArray, rate: FloatArray | float) -> FloatArray:
+    """Return multiply-accumulates at ``rate`` TFLOP/s, discounted [ms]."""
+    return np.asarray(2 * macs / 1e9 / (ETA * rate))
+
+
+class Shallowsim:
+    """One island by shallowsim's formulas; implements ``PerformanceModel``.
+
+    Its step is not monotone in the batch: if a larger batch reaches a higher share of the peak
+    it is faster. ``decode_step_bound`` is the least monotone function above it.
+
+    Args:
+        accelerator: Looked up by name in shallowsim's own table.
+        architecture: DeepSeek-V3 or R1; it knows no other.
+        parallelism: ``tp`` GPUs per copy, experts over all GPUs.
+        gpus_per_node: Not looked at; its table says what NVLink joins.
+        max_sequences: Largest batch of one copy.
+        flags: Which of its errors to keep.
+        prefix_hit: Share of a prompt that is cached already.
+
+    Raises:
+        UnknownName: it has no such device.
+        PerfModelError: another model.
+        DoesNotFit: by its own memory check.
+    """
+
+    name = "shallowsim"
+    max_length = 163_840
+    breaks = frozenset({Promise.GROWS_WITH_BATCH})
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str,
+        architecture: ModelArchitecture,
+        parallelism: Parallelism,
+        gpus_per_node: int | None = None,
+        max_sequences: int = 1024,
+        *,
+        flags: CompatFlags | None = None,
+        prefix_hit: float = 0.0,
+    ) -> None:
+        del gpus_per_node
+        if architecture.name not in ("DeepSeek-V3", "DeepSeek-R1"):
+            raise PerfModelError(
+                f"shallowsim models DeepSeek-V3 and DeepSeek-R1, not {architecture.name}; "
+                f"take the roofline"
+            )
+        flags = flags or CompatFlags()
+        name = accelerator if isinstance(accelerator, str) else accelerator.name
+        self.parallelism = parallelism
+        self.formulas = ShallowFormulas(
+            device(name, flags),
+            parallelism.tp,
+            parallelism.stage_gpus,
+            flags,
+            prefix_hit=prefix_hit,
+        )
+        self._sequences = max_sequences * parallelism.dp
+        if self.formulas.cache_tokens <= 0:
+            raise DoesNotFit(
+                f"{architecture.name} as {parallelism} leaves no memory for a cache on {name}, "
+                f"by shallowsim's count; take more GPUs"
+            )
+
+    def max_sequences(self) -> int:
+        """Return the largest batch of the island [sequences].
+
+        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
+        """
+        return self._sequences
+
+    def kv_capacity(self) -> int:
+        """Return tokens of cache of all copies [tokens].
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        return int(self.formulas.cache_tokens) * self.parallelism.dp
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Return bytes of cache [B] of a prompt of ``length`` [tokens]: 576 61 l, FP8 latents.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        return np.asarray(length) * float(KV_BYTES * 61)
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        """Return seconds [s] of a prompt of ``length`` [tokens], one per copy at a time.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        tokens = np.maximum(1.0, np.asarray(length, dtype=np.float64))
+        return np.asarray(self.formulas.prefill(tokens).total * 1e-3)
+
+    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
+        """Return island-seconds [s] of a prompt of ``length`` [tokens]: copies work side by side.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+        """
+        return self.prefill_time(length) / self.parallelism.dp
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Return seconds of a step [s]; a copy has at least one sequence.
+
+        Source: zartbot/shallowsim @ 0cec1f5.
+
+        Args:
+            sequences: Running sequences of the island [sequences].
+            kv_tokens: Cached tokens of the island [tokens].
+        """
+        batch, cached = self._per_copy(sequences, kv_tokens)
+        return np.asarray(self.formulas.decode(batch, cached).total * 1e-3)
+
+    def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Return the longest step [s] of any smaller batch: at the end of every piece of the share.
+
+        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
+
+        Args:
+            sequences: Largest batch of the island [sequences].
+            kv_tokens: Cached tokens of the island [tokens].
+        """
+        batch, cached = self._per_copy(sequences, kv_tokens)
+        longest = np.zeros_like(batch)
+        ends, shares = self.formulas.pieces
+        for low, high, share in zip((0.0, *ends), (*ends, np.inf), shares, strict=True):
+            step = self.formulas.decode(np.minimum(batch, high), cached, np.asarray(share)).total
+            longest = np.where(batch >= low, np.maximum(longest, step), longest)
+        return longest * 1e-3
+
+    def _per_copy(
+        self, sequences: FloatArray, kv_tokens: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        batch, cached = np.broadcast_arrays(
+            np.asarray(sequences, dtype=np.float64), np.asarray(kv_tokens, dtype=np.float64)
+        )
+        return np.maximum(1.0, batch / self.parallelism.dp), cached / self.parallelism.dp

@@ -11,19 +11,14 @@ its sequences are shorter.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from archipelago.perfmodel.errors import PerfModelError
-from archipelago.perfmodel.limits import Limited
-from archipelago.perfmodel.model import Promise
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.limits import Limits
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import PerfModelError
+from ..model import FloatArray, Promise
+from .measured import FixedCapacity, Limits
 
 _TERMS = 4
 """Parameters of a phase: as many samples are the least that determine them."""
@@ -63,22 +58,29 @@ class Samples:
 
 
 def kv_size(model: ModelArchitecture, gpus: int, memory: float, usage: float = 0.9) -> float:
-    """Bytes for the cache of an instance (equation 1): t d phi - delta - Phi b [B].
+    """Return bytes for the cache of an instance [B]: t d phi - delta - Phi b.
+
+    Source: Xiong et al. (2025), equation 1, in
+    docs/explanation/performance-model.md#other-models-of-the-same-island.
 
     Args:
         model: Phi parameters of b bytes each.
-        gpus: t, GPUs of the instance.
+        gpus: t, GPUs of the instance [GPUs].
         memory: d, memory of one GPU [B].
-        usage: phi, share that the engine takes.
+        usage: phi, share that the engine takes [1].
     """
     weights = model.parameters * model.precision.linear
     return gpus * memory * usage - ENGINE_BYTES - weights
 
 
 def fit_xiong(prefill: Samples, decode: Samples) -> XiongParameters:
-    """Least squares for p1 to p8 (the paper: scipy's ``curve_fit``), none of them negative.
+    """Return p1 to p8 [s per unit of their terms] by least squares, none of them negative.
 
-    Rows are divided by their times, so that short runs count as much as long ones.
+    Rows are divided by their times, so that short runs count as much as long ones. (The paper uses
+    scipy's ``curve_fit``.)
+
+    Source: Xiong et al. (2025), equations 3 and 4, in
+    docs/explanation/performance-model.md#other-models-of-the-same-island.
 
     Raises:
         PerfModelError: a phase has fewer than four different batches.
@@ -96,11 +98,11 @@ def _least_squares(samples: Samples) -> list[float]:
         )
     scaled = terms / samples.seconds[:, None]
     largest = scaled.max(axis=0)  # columns of like size: b I is millions of times 1
-    found = lsq_linear(scaled / largest, np.ones(len(terms)), bounds=(0, np.inf), tol=1e-12)
-    return [float(value) for value in found.x / largest]
+    solution = lsq_linear(scaled / largest, np.ones(len(terms)), bounds=(0, np.inf), tol=1e-12)
+    return [float(value) for value in solution.x / largest]
 
 
-class Fitted(Limited):
+class Fitted(FixedCapacity):
     """One instance with fitted parameters; implements ``PerformanceModel``.
 
     Prompts run one by one (b = 1). Where p7 > 0 the step at a fixed cache falls with the batch;
@@ -116,21 +118,44 @@ class Fitted(Limited):
         self.breaks = frozenset() if grows else frozenset({Promise.GROWS_WITH_BATCH})
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds of one prompt: (p1 + p3) I + p2 + p4 (equation 3 with b = 1)."""
+        """Return seconds [s] of a prompt of ``length`` [tokens]: (p1 + p3) I + p2 + p4, b = 1.
+
+        Source: Xiong et al. (2025), equation 3, in
+        docs/explanation/performance-model.md#other-models-of-the-same-island.
+        """
         p = self.parameters
         return np.asarray((p.p1 + p.p3) * np.asarray(length, dtype=np.float64) + (p.p2 + p.p4))
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Seconds of the instance: one prompt at a time."""
+        """Return seconds of the instance [s] for a prompt of ``length`` [tokens]: its time.
+
+        Source: Xiong et al. (2025), equation 3, in
+        docs/explanation/performance-model.md#other-models-of-the-same-island.
+        """
         return self.prefill_time(length)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds of a step: p5 K + p6 b + p7 K / b + p8, at least one sequence (equation 4)."""
+        """Return seconds of a step [s]: p5 K + p6 b + p7 K / b + p8, at least one sequence.
+
+        Source: Xiong et al. (2025), equation 4, in
+        docs/explanation/performance-model.md#other-models-of-the-same-island.
+
+        Args:
+            sequences: b, running sequences [sequences].
+            kv_tokens: K, cached tokens in all [tokens].
+        """
         p = self.parameters
         batch = np.maximum(1.0, np.asarray(sequences, dtype=np.float64))
         return np.asarray(p.p5 * kv_tokens + p.p6 * batch + p.p7 * kv_tokens / batch + p.p8)
 
     def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Longest step of any batch from 1 to ``sequences``: convex in b, so at one of the ends."""
+        """Return the longest step [s] of any batch from 1 up: convex in b, so at one of the ends.
+
+        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
+
+        Args:
+            sequences: Largest batch [sequences].
+            kv_tokens: K, cached tokens in all [tokens].
+        """
         alone = self.decode_step_time(np.ones_like(sequences), kv_tokens)
         return np.maximum(alone, self.decode_step_time(sequences, kv_tokens))

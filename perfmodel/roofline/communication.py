@@ -7,16 +7,14 @@ Every function is vectorised over the bytes or tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from archipelago.perfmodel import catalogue
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.efficiency import Overheads
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue import read
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.efficiency import Overheads
+from ..model import FloatArray
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Network:
     link: float = 1.0
 
     def run_by(self, overheads: Overheads) -> Network:
-        """The same links under an engine."""
+        """Return the same links with what an engine adds to the kernels."""
         return replace(
             self,
             wait=overheads.all_reduce_wait,
@@ -43,10 +41,19 @@ class Network:
         )
 
     def all_reduce(self, size: FloatArray, gpus: int) -> FloatArray:
-        """Seconds to sum ``size`` bytes over ``gpus`` GPUs.
+        """Return seconds [s] to sum ``size`` [B] over GPUs: alpha + 2 (n - 1) / n size / beta.
 
-        Ring: each GPU sends 2 (n - 1) / n of the message. Latency is the measured one of that
-        many GPUs. Beyond the domain the NIC is the link and each doubling adds a network step.
+        A ring: each GPU sends 2 (n - 1) / n of the message. alpha is the latency measured for that
+        many GPUs, beta the usable share of the link [B/s]. Beyond the domain the NIC is the link,
+        and each doubling of domains adds two network latencies. One GPU takes 0 s. Valid without
+        overlap with computation.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; measurements in
+        ``data/links.yaml`` (aiconfigurator @ 095f58a).
+
+        Args:
+            size: Message of one GPU [B], any shape.
+            gpus: n, GPUs that sum [GPUs], at least 1.
         """
         if gpus == 1:
             return 0.0 * size
@@ -69,10 +76,18 @@ class Network:
         return rows.get(self.accelerator.family, rows["other"])
 
     def all_to_all(self, local: FloatArray, remote: FloatArray, mode: str) -> FloatArray:
-        """Seconds for each GPU to send ``local`` bytes inside and ``remote`` outside the domain.
+        """Return seconds [s] of one way: wait + latency + max(local / b_local, remote / b_remote).
 
-        The two links work side by side, so the slower one counts. ``mode`` is ``low_latency``
-        (decode) or ``normal`` (prefill), DeepEP's two kinds of kernels.
+        The two links work side by side, so the slower one counts. Valid without overlap with
+        computation.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; DeepEP in
+        ``data/links.yaml`` (aiconfigurator @ 095f58a).
+
+        Args:
+            local: Bytes that each GPU sends inside its domain [B], any shape.
+            remote: Bytes that each GPU sends out of it [B], same shape.
+            mode: ``low_latency`` (decode) or ``normal`` (prefill), DeepEP's two kinds of kernels.
         """
         row = _links()["all_to_all"]
         inside = local / (row["local_share"][mode] * self.accelerator.local_bandwidth)
@@ -83,7 +98,14 @@ class Network:
         return seconds
 
     def send(self, size: FloatArray, span: int) -> FloatArray:
-        """Seconds to hand ``size`` bytes to the next stage of a pipeline over ``span`` GPUs."""
+        """Return seconds [s] to send ``size`` [B] to the next stage: alpha + size / beta.
+
+        The local link joins stages if ``span`` [GPUs], the GPUs of the island, fits into the
+        domain.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; microsoft/vidur @ 7d47513
+        in ``data/links.yaml``.
+        """
         row = _links()["send"]
         if span <= self.local:
             bandwidth = row["local_share"] * self.accelerator.local_bandwidth
@@ -92,7 +114,12 @@ class Network:
         return _line(row["latency"], size, bandwidth)
 
     def send_out(self, size: FloatArray, receiver: Network) -> FloatArray:
-        """Seconds to hand ``size`` bytes to a GPU of another section: the slower NIC counts."""
+        """Return seconds [s] to send ``size`` [B] to a GPU of another section: alpha + size / beta.
+
+        beta is the bandwidth of the slower of the two NICs [B/s].
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
         row = _links()["send"]
         ends = (self.accelerator, receiver.accelerator)
         bandwidth = row["remote_share"] * min(end.scale_out_bandwidth for end in ends)
@@ -106,11 +133,26 @@ def expert_copies(
     groups_per_token: int | None,
     mode: str,
 ) -> tuple[float, float]:
-    """Copies of one token that its GPU sends inside its domain and out of it.
+    """Return the copies of a token that its GPU sends inside and outside its domain [copies].
 
-    Low latency: one copy per chosen expert. Normal: one copy per domain that holds any of them,
-    forwarded inside to each GPU that does (DeepEP README); routing that is limited to groups
-    bounds the domains. Experts are taken as drawn evenly and independently.
+    With n GPUs in g domains of m GPUs and k experts per token:
+
+    * low latency, one copy per expert: k (m - 1) / n inside, k (n - m) / n outside.
+    * normal, one copy per domain that holds any of the experts, forwarded inside to each GPU that
+      does: outside (g - 1) / g min(groups, g (1 - (1 - 1/g)^k)), inside n (1 - (1 - 1/n)^k) (m - 1)
+      / m.
+
+    Valid for experts that are drawn evenly and independently.
+
+    Source: deepseek-ai/DeepEP, README; docs/explanation/performance-model.md#times-the-roofline.
+
+    Args:
+        gpus: n, GPUs that hold the experts [GPUs].
+        local: GPUs of a domain [GPUs]; m = min(local, n).
+        per_token: k, routed experts per token [experts].
+        groups_per_token: Most domains that routing by groups allows [domains]; None without a
+            limit.
+        mode: ``low_latency`` or ``normal``.
     """
     domain = min(local, gpus)
     domains = gpus / domain
@@ -123,15 +165,15 @@ def expert_copies(
 
 
 def _line(alpha: float, size: FloatArray, beta: float) -> FloatArray:
-    """The alpha-beta model: latency [s] plus bytes over bandwidth [B/s]."""
+    """Return seconds [s] by the alpha-beta model: latency [s] plus bytes over bandwidth [B/s]."""
     return np.asarray(alpha + size / beta)
 
 
 def _latency(measured: dict[int, float], gpus: int) -> float:
-    """Latency at the smallest measured size that covers ``gpus``, else at the largest."""
+    """Return the latency [s] at the smallest measured size that covers ``gpus``, else the last."""
     sizes = sorted(measured)
     return measured[next((size for size in sizes if size >= gpus), sizes[-1])]
 
 
 def _links() -> dict[str, Any]:
-    return catalogue.read("links.yaml")
+    return read.read("roofline/data/links.yaml")

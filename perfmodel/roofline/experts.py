@@ -8,21 +8,16 @@ choose alike: T^g in place of T, with g below 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.communication import expert_copies
-from archipelago.perfmodel.memory import experts_per_gpu
-from archipelago.perfmodel.operators import ACTIVATION_BYTES, ffn
-from archipelago.perfmodel.precision import BF16_BYTES
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.architecture import Experts
-    from archipelago.perfmodel.communication import Network
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.operators import Kernels, Operator
-    from archipelago.perfmodel.parallelism import Parallelism
+from ..catalogue.architectures import Experts
+from ..catalogue.precision import BF16_BYTES
+from ..model import FloatArray
+from .communication import Network, expert_copies
+from .memory import experts_per_gpu
+from .operators import ACTIVATION_BYTES, Kernels, Operator, ffn
+from .parallelism import Parallelism
 
 
 @dataclass(frozen=True)
@@ -36,12 +31,16 @@ class SparseBlock:
 
     @property
     def imbalance(self) -> float:
-        """Load of the busiest GPU over the mean under expert parallelism."""
+        """Return the load of the busiest GPU over the mean [1] under expert parallelism.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; value in
+        ``efficiencies.yaml``.
+        """
         return self.kernels.fit.overheads.expert_imbalance
 
     @property
     def always(self) -> tuple[Operator, ...]:
-        """What every token passes: norm, router and shared experts."""
+        """Return the operators that every token passes: norm, router and shared experts."""
         hidden = self.kernels.model.hidden
         router = self.kernels.product("router", hidden, self.experts.routed, BF16_BYTES)
         if not self.experts.shared:
@@ -50,7 +49,17 @@ class SparseBlock:
         return (router, *ffn(self.kernels, width, 2 * width))
 
     def routed(self, tokens: FloatArray) -> FloatArray:
-        """Time of the routed experts with ``tokens`` in each copy [s]: max(compute, memory)."""
+        """Return seconds [s] of the routed experts: max(compute, memory) + sorting.
+
+        Of T tokens on all copies the busiest GPU computes T k / ep times the imbalance, and reads a
+        share min(1, imbalance (1 - (1 - k/E)^(T^g))) of its experts. Sorting takes a fixed time per
+        pair of token and expert. Valid for experts that are drawn evenly (g = 1) or alike (g < 1).
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            tokens: Tokens in each copy [tokens], at least 1.
+        """
         spread = self.parallelism.ep > 1
         together = tokens * (self.parallelism.dp if spread else 1)
         share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
@@ -65,32 +74,13 @@ class SparseBlock:
         missed = np.log1p(-self.experts.per_token / self.experts.routed)
         return np.asarray(-np.expm1(tokens * missed))
 
-    def coefficients(self) -> tuple[float, ...]:
-        """What ``routed`` multiplies, for many blocks at once: ``sheetlines.RoutedTerms``."""
-        spread = self.parallelism.ep > 1
-        share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
-        together = float(self.parallelism.dp) if spread else 1.0
-        spent, one = self.kernels.fit.overheads, np.array(1.0)
-        none = np.array(0.0)
-        return (
-            together * self.experts.per_token * share * worst,
-            together,
-            float(np.log1p(-self.experts.per_token / self.experts.routed)),
-            spent.expert_spread,
-            worst,
-            float(self._compute(one)),
-            float(self._memory(one, none)),
-            float(self._memory(none, one)),
-            spent.expert_pair * together * self.experts.per_token,
-        )
-
     def _compute(self, rows: FloatArray) -> FloatArray:
         kernels = self.kernels
         dtype = kernels.model.precision.expert_compute
         rate = kernels.reached(dtype).expert_mfu * kernels.accelerator.peak(dtype)
         slices = 1 if self.parallelism.ep > 1 else self.parallelism.tp
-        one = self.experts.parameters_of_one(kernels.model.hidden)
-        return rows * (2 * one / slices / rate)
+        parameters = self.experts.parameters_of_one(kernels.model.hidden)
+        return rows * (2 * parameters / slices / rate)
 
     def _memory(self, rows: FloatArray, touched: FloatArray) -> FloatArray:
         kernels = self.kernels
@@ -104,11 +94,15 @@ class SparseBlock:
         return (touched * weights + rows * moved * read) / bandwidth
 
     def exchange(self, tokens: FloatArray, mode: str) -> FloatArray:
-        """Time to move tokens to their experts and back [s].
+        """Return seconds [s] to move ``tokens`` tokens [tokens] per copy to their experts and back.
 
         One copy: every rank holds the tokens already, and an all-reduce adds the results up.
-        Several: each rank dispatches its part of the tokens (FP8 where the experts multiply in
-        FP8) and gets BF16 results back; with tp > 1 the ranks of a copy then gather.
+        Several copies: each rank dispatches its part of the tokens (FP8 if the experts multiply in
+        FP8) and gets BF16 results back. With tp > 1 the ranks of a copy then gather, which is half
+        of an all-reduce: each rank sends (n - 1) / n of the message once. ``mode`` is that of
+        ``Network.all_to_all``.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
         """
         hidden = self.kernels.model.hidden
         size = tokens * hidden * BF16_BYTES
@@ -117,9 +111,9 @@ class SparseBlock:
             return self.network.all_reduce(size, tp)
         operand = self.kernels.accelerator.operand(self.kernels.model.precision.expert_compute)
         inside, outside = self._copies(mode)
-        own = tokens * hidden / tp
+        sent = tokens * hidden / tp
         way = [
-            self.network.all_to_all(own * inside * width, own * outside * width, mode)
+            self.network.all_to_all(sent * inside * width, sent * outside * width, mode)
             for width in (max(ACTIVATION_BYTES[operand], 1.0), BF16_BYTES)
         ]
         # Gathering is half of an all-reduce: each rank sends (n - 1) / n of the message once.

@@ -1,34 +1,28 @@
-"""Roofline: the default performance model.
+"""The roofline, the default performance model: one island of one pool.
 
-Per operator ``time = max(operations / reached rate, bytes / reached bandwidth)``; a layer is the
-sum of its operators, its communication and a fixed overhead; a step is the sum of the layers. What
-each part counts is in ``stage.py``, ``operators.py``, ``experts.py`` and ``communication.py``;
-sources and limits are in docs/performance-model.md.
+Per operator ``time = max(operations / reached rate, bytes / reached bandwidth)``. A layer is the
+sum of its operators, its communication and a fixed overhead; a step is the sum of the layers. The
+parts are in ``stage.py``, ``operators.py``, ``experts.py`` and ``communication.py``; sources and
+limits are in docs/explanation/performance-model.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel import layers, memory
-from archipelago.perfmodel.communication import Network
-from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.settings import EngineSettings, LatentForm, Prompt, Speculation
-from archipelago.perfmodel.stage import Stage, handed_over
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.parallelism import Parallelism
-
-__all__ = ["EngineSettings", "LatentForm", "Roofline", "Speculation"]
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import DoesNotFit
+from ..model import FloatArray
+from . import memory
+from .communication import Network
+from .parallelism import Parallelism
+from .settings import EngineSettings, Prompt
+from .stage import Stage, kv_transfer_bytes
 
 
 class Roofline:
@@ -38,7 +32,7 @@ class Roofline:
         accelerator: The GPU type.
         architecture: The model, in its precision.
         parallelism: How the model spreads over the island's GPUs.
-        gpus_per_node: None where the GPUs come one by one; the scale-up domain counts then.
+        gpus_per_node: None if the GPUs come one by one; the scale-up domain counts then.
         max_sequences: Largest batch that the engine runs on one copy (``dp`` copies, ``dp``
             times as many on the island).
         settings: Engine, chunk size, prefix hits and memory policy.
@@ -65,23 +59,26 @@ class Roofline:
         self.settings = settings or EngineSettings()
         self._sequences_per_copy = max_sequences
         self._network = Network(accelerator, accelerator.local_gpus(gpus_per_node))
-        every = layers.whole(architecture)
+        every = memory.whole(architecture)
         self.layers = Stage(architecture, every, parallelism, self._network, self.settings)
         self._kv_tokens_per_copy = self._fit()
         self._overheads = self.settings.on(accelerator).overheads
 
     @property
     def max_length(self) -> int:
-        """Longest sequence that the architecture accepts [tokens]."""
+        """Return the longest sequence, input plus output, that the architecture accepts [tokens].
+
+        Source: data sheet of the model (``config.json``), in ``models.yaml``.
+        """
         return self.architecture.max_length
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerators that its times depend on: its own."""
+        """Return the accelerators that its times depend on: one."""
         return (self.accelerator,)
 
     def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Roofline:
-        """The same island with values of ``EngineFit`` changed; unchanged for another accelerator.
+        """Return the same island with values of ``EngineFit`` changed on its accelerator.
 
         Raises:
             UnknownName: a fit has no such value.
@@ -96,21 +93,36 @@ class Roofline:
         return other
 
     def max_sequences(self) -> int:
-        """Largest batch of the island: the engine's limit times the copies [sequences]."""
+        """Return the largest batch of the island [sequences]: the engine's limit times the copies.
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
         return self._sequences_per_copy * self.parallelism.dp
 
     def kv_capacity(self) -> int:
-        """KV-cache tokens of the island, over all copies [tokens]."""
+        """Return the KV-cache tokens of the island over all copies [tokens]; see ``memory``.
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
         return self._kv_tokens_per_copy * self.parallelism.dp
 
     def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Bytes of cache of a prompt [B]."""
-        return handed_over(self.architecture, length)
+        """Return bytes of cache [B] of a prompt of ``length`` [tokens]; see ``kv_transfer_bytes``.
+
+        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+        """
+        return kv_transfer_bytes(self.architecture, length)
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Seconds to the first token of one prompt, every copy of the island at work on its own.
+        """Return seconds [s] to the first token: passes (blocks + hand-overs + host) + output head.
 
-        Prompts beyond the chunk run in ``length / chunk`` passes; each reads the weights again.
+        A prompt beyond the chunk runs in length / chunk passes, and each reads the weights again.
+        Valid without a queue, with one prompt on every copy.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            length: Input length of the prompt [tokens], at least 1, any shape.
         """
         prompt = Prompt.of(length, self.settings)
         blocks = self.layers.prefill_pass(prompt)
@@ -119,18 +131,28 @@ class Roofline:
         return prompt.passes * (blocks + self.handovers(prompt.tokens) + host) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Island-seconds of one prompt: copies work side by side, pipeline stages overlap.
+        """Return island-seconds [s] of a prompt of ``length`` [tokens]: time fullest / (pp dp).
 
-        Where the stages are unequal the fullest decides.
+        Copies work side by side and pipeline stages overlap. ``fullest`` is 1 for equal stages,
+        else ceil(L / pp) pp / L, because all wait for the fullest stage. Valid under full load.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
         """
         fullest = self._uneven(np.array(float(self.parallelism.pp))) / self.parallelism.pp
         return self.prefill_time(length) * (fullest / self.parallelism.dp)
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds per token with ``sequences`` running and ``kv_tokens`` cached on the island.
+        """Return seconds per token [s]: blocks + output head + hand-overs + host work.
 
-        A pipeline of pp stages keeps pp micro-batches in flight, each of 1/pp of the batch, and
-        a token passes all stages; a copy has at least one sequence.
+        A pipeline of pp stages keeps pp micro-batches of 1 / pp of the batch in flight, and a token
+        passes all stages. A copy has at least one sequence. Monotone in both arguments, convex in
+        ``kv_tokens``.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            sequences: B, running sequences of the island [sequences].
+            kv_tokens: K, cached tokens of the island [tokens]; broadcasts with ``sequences``.
         """
         sequences, kv_tokens = np.broadcast_arrays(
             np.asarray(sequences, dtype=np.float64), np.asarray(kv_tokens, dtype=np.float64)
@@ -148,14 +170,19 @@ class Roofline:
         prompt_tokens: FloatArray,
         pairs: FloatArray,
     ) -> FloatArray:
-        """Seconds per token of a step that carries a chunk of prompts beside its sequences.
+        """Return seconds per token [s] of a step with a chunk of prompts beside its sequences.
+
+        The weights are read once for both; see ``Stage.mixed_pass``. All arguments broadcast.
+
+        Source: arXiv:2403.02310 (Sarathi-Serve), section 4.2;
+        docs/explanation/performance-model.md#times-the-roofline.
 
         Args:
-            sequences: As in ``decode_step_time``.
-            kv_tokens: Cached tokens of the sequences.
-            prompt_tokens: Tokens of prompts in the step, over all copies.
-            pairs: Positions that these attend to in all; a whole prompt of l tokens in chunks of c
-                attends to c (l + 1) / 2 per chunk on average.
+            sequences: B, running sequences of the island [sequences].
+            kv_tokens: K, cached tokens of the sequences [tokens].
+            prompt_tokens: Tokens of prompts in the step, over all copies [tokens].
+            pairs: Positions that these attend to [tokens^2]; a whole prompt of l tokens in chunks
+                of c attends to c (l + 1) / 2 per chunk on average.
         """
         sequences, kv_tokens, prompt_tokens, pairs = np.broadcast_arrays(
             *(np.asarray(x, dtype=float) for x in (sequences, kv_tokens, prompt_tokens, pairs))
@@ -171,13 +198,13 @@ class Roofline:
         return np.asarray(step * self.settings.per_token)
 
     def _step(self, blocks: FloatArray, rows: FloatArray, running: FloatArray) -> FloatArray:
-        """Layers, output head, hand-overs and host work of one step [s]."""
+        """Return layers, output head, hand-overs and host work of one step [s]."""
         spent = self._overheads
         host = spent.step + spent.sequence * running
         return blocks + self.layers.head(rows) + self.handovers(rows) + host
 
     def _uneven(self, running: FloatArray) -> FloatArray | float:
-        """What stages of unequal length cost: the fullest has ceil(L / pp) layers, not L / pp.
+        """Return the factor [1] of unequal stages: the fullest has ceil(L / pp) layers.
 
         With a micro-batch in every stage all wait for the fullest; one alone passes L layers.
         """
@@ -187,7 +214,7 @@ class Roofline:
         return np.maximum(1.0, np.minimum(running, pp) * -(-layers // pp) / layers)
 
     def _fit(self) -> int:
-        """KV tokens of one copy; raises where not even the weights fit."""
+        """Return KV tokens of one copy; raises if not even the weights fit."""
         gpus = self.parallelism.gpus
         model = self.architecture
         usable = self.settings.memory.usable(self.accelerator, gpus)
@@ -203,7 +230,13 @@ class Roofline:
         return memory.kv_tokens_per_copy(model, self.parallelism, free, self._sequences_per_copy)
 
     def handovers(self, tokens: FloatArray) -> FloatArray:
-        """Hidden states between pipeline stages; each tensor-parallel rank sends its part."""
+        """Return seconds [s] to pass ``tokens`` [tokens] from stage to stage, pp - 1 times.
+
+        Each tensor-parallel rank sends its 1 / tp of the 2 D bytes of a token's hidden state. 0 s
+        for one stage.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         pp = self.parallelism.pp
         if pp == 1:
             return np.zeros_like(tokens)

@@ -1,9 +1,9 @@
 """Operators: the work of one token on one GPU, counted in operations and bytes.
 
-An operator knows how its floating-point operations and bytes grow with the tokens of a pass and
-with the context they attend to; its time is the roofline's ``max(compute, memory)``. A *block* is
-half a layer: an attention or a feed-forward, with what it communicates. Builders below turn an
-architecture into blocks, per phase.
+Operations and bytes of an operator grow with the tokens of a pass and with their context; its time
+is the roofline's ``max(compute, memory)``. A *block* is half a layer: an attention or a
+feed-forward, with its communication. The builders below turn an architecture into blocks, per
+phase.
 
 Counts are 2 operations per multiply-accumulate. Letters follow DeepSeek-V2 (arXiv:2405.04434).
 """
@@ -11,19 +11,15 @@ Counts are 2 operations per multiply-accumulate. Letters follow DeepSeek-V2 (arX
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.architecture import GroupedAttention, LatentAttention
-from archipelago.perfmodel.memory import kv_elements_per_gpu
-from archipelago.perfmodel.precision import BF16_BYTES
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.efficiency import Efficiency, EngineFit
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import GroupedAttention, LatentAttention, ModelArchitecture
+from ..catalogue.efficiency import Efficiency, EngineFit
+from ..catalogue.precision import BF16_BYTES
+from ..model import FloatArray
+from .memory import kv_elements_per_gpu
 
 ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
@@ -56,17 +52,27 @@ class Operator:
 
     @property
     def attends(self) -> bool:
-        """Whether its work grows with the context."""
+        """Return whether its work grows with the context."""
         return self.flops_context > 0 or self.bytes_context > 0
 
     def attending(self, rows: int) -> Operator:
-        """The same where every attended position is multiplied with ``rows`` queries, read once."""
+        """Return the operator with ``rows`` queries per attended position, which is read once."""
         if rows == 1 or self.name != ATTENTION:
             return self
         return replace(self, flops_context=rows * self.flops_context)
 
     def seconds(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
-        """Time of a pass over ``tokens`` that attend to ``context`` positions in all [s]."""
+        """Return seconds [s] of a pass: max(operations / rate, bytes / bandwidth); serial: the sum.
+
+        Both grow with the pass, its tokens and their context: x_pass + x_token tokens + x_context
+        context.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            tokens: Tokens of the pass [tokens], any shape.
+            context: Positions that they attend to in all [tokens^2 in prefill, tokens in decode].
+        """
         worked = self.flops_pass + self.flops_token * tokens + self.flops_context * context
         compute = worked / self.rate
         moved = self.bytes_pass + self.bytes_token * tokens + self.bytes_context * context
@@ -83,11 +89,17 @@ class Kernels:
     fit: EngineFit
 
     def reached(self, dtype: str) -> Efficiency:
-        """Efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
+        """Return efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
         return self.fit.reached(self.accelerator.operand(dtype))
 
     def activation(self, dtype: str) -> float:
-        """Bytes moved to read one activation for a product with weights of type ``dtype``."""
+        """Return bytes moved [B] to read one activation for weights of type ``dtype``.
+
+        The operand itself, plus what quantising it to FP8 or FP4 moves.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; quantisation in
+        ``efficiencies.yaml``.
+        """
         operand = self.accelerator.operand(dtype)
         return ACTIVATION_BYTES[operand] + self.reached(dtype).quantise_bytes
 
@@ -98,10 +110,10 @@ class Kernels:
         outputs: float,
         weight: float | None = None,
     ) -> Operator:
-        """A matrix product of the dense part; ``weight``: bytes per parameter if not linear's.
+        """Return a matrix product of the dense part: 2 n in out operations for n rows.
 
-        Activations are read once (and quantised where the operands are narrow), results written
-        in BF16.
+        ``weight`` is bytes per parameter [B] if not that of linear layers. Activations are read
+        once (and quantised if the operands are narrow), results are written in BF16.
         """
         dtype = "bf16" if weight == BF16_BYTES else self.model.precision.compute
         reached = self.reached(dtype)
@@ -117,7 +129,7 @@ class Kernels:
         )
 
     def per_head(self, name: str, heads: float, inputs: int, outputs: int) -> Operator:
-        """A product of every head with a matrix of its own, in BF16."""
+        """Return a product of every head with a matrix of its own, in BF16."""
         reached = self.reached("bf16")
         return Operator(
             name,
@@ -129,7 +141,7 @@ class Kernels:
         )
 
     def norm(self) -> Operator:
-        """Norm, residual and the like: memory traffic only."""
+        """Return norm, residual and the like: memory traffic only."""
         reached = self.reached("bf16")
         return Operator(
             "norm",
@@ -140,19 +152,19 @@ class Kernels:
 
 
 def output_head(kernels: Kernels, tp: int) -> Operator:
-    """The product with the vocabulary, sliced over tp, in BF16."""
+    """Return the product with the vocabulary, sliced over tp, in BF16."""
     model = kernels.model
     return kernels.product("output head", model.hidden, model.vocabulary / tp, BF16_BYTES)
 
 
 def dense_ffn(kernels: Kernels, tp: int) -> tuple[Operator, ...]:
-    """A dense feed-forward block on one of ``tp`` GPUs."""
+    """Return a dense feed-forward block on one of ``tp`` GPUs."""
     width = kernels.model.intermediate
     return ffn(kernels, width / tp, (2 if kernels.model.gated else 1) * width / tp)
 
 
 def ffn(kernels: Kernels, width: float, up: float) -> tuple[Operator, ...]:
-    """Norm, up (and gate) and down products of a feed-forward."""
+    """Return norm, up (and gate) and down products of a feed-forward."""
     hidden = kernels.model.hidden
     return (
         kernels.norm(),
@@ -164,9 +176,9 @@ def ffn(kernels: Kernels, width: float, up: float) -> tuple[Operator, ...]:
 def attention(
     kernels: Kernels, tp: int, phase: str, *, absorbed: bool | None = None
 ) -> tuple[Operator, ...]:
-    """An attention block on one of ``tp`` GPUs, for ``prefill`` or ``decode``.
+    """Return an attention block on one of ``tp`` GPUs, for ``prefill`` or ``decode``.
 
-    ``absorbed``: form of latent attention; None takes what engines do, absorbed in decode alone.
+    ``absorbed``: form of latent attention; None takes what engines do, absorbed in decode only.
     """
     shape = kernels.model.attention
     if isinstance(shape, LatentAttention):
@@ -192,7 +204,7 @@ def _grouped(
 
 
 def _grouped_prefill(kernels: Kernels, queries: float, cached: float) -> Operator:
-    """Flash attention: 4 d operations per query head and position; the causal half is skipped."""
+    """Return flash attention: 4 d operations per query head and position; causal."""
     reached = kernels.reached(kernels.model.precision.compute)
     return Operator(
         ATTENTION,
@@ -204,7 +216,7 @@ def _grouped_prefill(kernels: Kernels, queries: float, cached: float) -> Operato
 
 
 def _grouped_decode(kernels: Kernels, queries: float, cached: float) -> Operator:
-    """Reading the cache, then the work of the query heads at a small share of the peak.
+    """Return an operator that reads the cache, then works for all query heads.
 
     The two add: fits to whole-batch runs improve from 5.4 % to 3.2 % median error that way, and
     fewer KV heads do not speed attention up in proportion.
@@ -223,7 +235,7 @@ def _grouped_decode(kernels: Kernels, queries: float, cached: float) -> Operator
 
 
 def _latent_down(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
-    """Query path and the joint down-projection of keys and values (whole on every rank)."""
+    """Return query path and the joint down-projection of keys and values (whole on every rank)."""
     hidden = kernels.model.hidden
     queries = shape.heads * (shape.nope_dim + shape.rope_dim) / tp
     down = kernels.product("kv down", hidden, shape.kv_elements)
@@ -237,7 +249,7 @@ def _latent_down(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Ope
 
 
 def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
-    """Unabsorbed: keys and values are expanded, then attended as by ordinary heads."""
+    """Return the expanded form: keys and values are made, then attended as by ordinary heads."""
     heads = shape.heads / tp
     reached = kernels.reached(kernels.model.precision.compute)
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
@@ -257,7 +269,7 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
 
 
 def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
-    """Absorbed: queries go into the latent space, every head reads the one latent vector.
+    """Return the absorbed form: queries go into the latent space, all heads read one vector.
 
     2 (r_kv + d_r) operations for the scores and 2 r_kv for the values per head and position.
     """
@@ -283,7 +295,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
 def _latent_expanded_decode(
     kernels: Kernels, shape: LatentAttention, tp: int
 ) -> tuple[Operator, ...]:
-    """Unabsorbed: every step makes the keys and values of the whole context from the latents.
+    """Return the expanded form: each step makes keys and values of the whole context.
 
     2 r_kv H (d_n + d_v) operations per cached token before any head attends.
     """

@@ -1,17 +1,13 @@
-"""How an island splits a model over its GPUs, and which splits are worth considering."""
+"""Parallelism: how an island splits a model over its GPUs, and the splits worth a template."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.errors import PerfModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import PerfModelError
 
 
 @dataclass(frozen=True, order=True)
@@ -39,12 +35,18 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the island; experts share the GPUs that tp and dp count."""
+        """Return the GPUs of the island [GPUs]: tp pp dp; experts share them.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.tp * self.pp * self.dp
 
     @property
     def stage_gpus(self) -> int:
-        """GPUs of one pipeline stage over all copies."""
+        """Return the GPUs of one pipeline stage over all copies [GPUs]: tp dp.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.tp * self.dp
 
     def __str__(self) -> str:
@@ -59,33 +61,31 @@ def candidates(
     gpus_per_node: int | None,
     phase: str,
 ) -> tuple[Parallelism, ...]:
-    """The few splits of ``gpus`` GPUs that can be best for a phase, in canonical order.
+    """Return the few splits of ``gpus`` GPUs that can be best for a phase, in canonical order.
 
-    Tensor parallelism stays inside the scale-up domain and divides the heads: across nodes its
-    two all-reduces per layer would wait for the network. Copies of a dense model are islands of
-    their own, so a dense island has dp = 1. A mixture of experts either slices its experts with
-    tp, or spreads them over all GPUs with data-parallel attention. Whether the weights fit is
-    not asked here.
+    Tensor parallelism stays inside the scale-up domain and divides the heads: across nodes its two
+    all-reduces per layer would wait for the network. Copies of a dense model are islands of their
+    own, so a dense island has dp = 1. A mixture of experts either slices its experts with tp, or
+    spreads them over all GPUs with data-parallel attention. The weights of a candidate may not fit.
 
     Args:
         architecture: The model.
         accelerator: The GPU type.
         gpus: GPUs of the island.
-        gpus_per_node: None where the GPUs come one by one.
-        phase: ``prefill``, ``decode`` or ``mixed``; a mixed island does both, so what is good for
-            either is tried.
+        gpus_per_node: None if the GPUs come one by one.
+        phase: ``prefill``, ``decode`` or ``mixed``; a mixed island tries what is good for either.
     """
     local = accelerator.local_gpus(gpus_per_node)
     widths = [t for t in _tensor_widths(architecture, gpus) if t <= local]
     if architecture.experts is None:
-        found = set(_dense(widths, gpus, architecture.layers, accelerator))
+        splits = set(_dense(widths, gpus, architecture.layers, accelerator))
     else:
-        found = set(_sparse(widths, gpus, architecture.experts.routed, phase))
-    return tuple(sorted(found))
+        splits = set(_sparse(widths, gpus, architecture.experts.routed, phase))
+    return tuple(sorted(splits))
 
 
 def _tensor_widths(architecture: ModelArchitecture, gpus: int) -> list[int]:
-    """Divisors of the island that also divide the attention heads, descending."""
+    """Return divisors of the island that also divide the attention heads, descending."""
     heads = architecture.attention.heads
     return [t for t in range(min(gpus, heads), 0, -1) if gpus % t == 0 and heads % t == 0]
 
@@ -93,7 +93,7 @@ def _tensor_widths(architecture: ModelArchitecture, gpus: int) -> list[int]:
 def _dense(
     widths: list[int], gpus: int, layers: int, accelerator: Accelerator
 ) -> Iterator[Parallelism]:
-    """The widest tensor split and half of it, the rest as stages.
+    """Yield the widest tensor split and half of it, the rest as stages.
 
     Without a scale-up link the all-reduce is slow, so stages alone are tried as well.
     """
@@ -104,7 +104,7 @@ def _dense(
 
 
 def _sparse(widths: list[int], gpus: int, experts: int, phase: str) -> Iterator[Parallelism]:
-    """Experts sliced (one copy inside a domain), or spread over all GPUs at several tp.
+    """Yield experts sliced (one copy inside a domain), or spread over all GPUs at several tp.
 
     Decode gains from tp = 1 (the latent cache is not replicated) and from the widest tp (lowest
     latency); prefill of long prompts may want a middle one.

@@ -1,40 +1,240 @@
-"""How many layers each section of a pipeline holds.
+"""Pipelines over several pools: stages on GPUs of several accelerators, and the split of layers.
+
+Sections follow each other in the order of the model's layers; each is a run of equal GPUs that
+holds ``gpus / tp`` stages. A layer costs the same as in ``island.py``: both run ``stage.py``.
 
 A pipeline is as fast as its slowest stage, and its cache as large as that of the stage with least
-room. The two pull apart where fast GPUs have little memory, so splits are sought for several
-amounts of room, and the one that costs a typical request least time comes first.
-
-Stages are sums over their layers, so the time of any stage follows from the time of one layer of
-each kind; the best cut is then found exactly, section by section from the last (dynamic
-programming over the layer at which a section begins).
+room. Fast GPUs with little memory bring the two into conflict, so ``layer_splits`` searches for
+several amounts of cache, and the split with the least time for a typical request comes first.
+Stages are sums over their layers, so the time of a stage follows from the time of one layer of each
+kind. The best split is then exact, section by section from the last, by dynamic programming over
+the layer at which a section begins.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.layers import LayerCounts, consecutive
-from archipelago.perfmodel.placement import place, stack
-from archipelago.perfmodel.settings import EngineSettings, Prompt
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.architectures import ModelArchitecture
+from ..errors import DoesNotFit, PerfModelError
+from ..model import FloatArray
+from . import memory
+from .communication import Network
+from .memory import LayerCounts, consecutive
+from .parallelism import Parallelism
+from .settings import EngineSettings, Prompt
+from .stage import Stage, kv_transfer_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+@dataclass(frozen=True)
+class Section:
+    """GPUs of one accelerator that hold consecutive layers, one or more stages of them.
 
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.placement import Mould, Placed, Section
+    ``layers`` are split evenly over the stages, the first ones taking the remainder; 0 if
+    it is not decided yet (by ``balanced_layers``). ``gpus_per_node`` None: GPUs come one by one.
+    """
 
-_ROOMS = (0.0, 0.25, 0.5, 0.75, 1.0)
+    accelerator: Accelerator
+    gpus: int
+    layers: int = 0
+    gpus_per_node: int | None = None
+
+    @property
+    def network(self) -> Network:
+        """Return the links between the section's GPUs."""
+        return Network(self.accelerator, self.accelerator.local_gpus(self.gpus_per_node))
+
+    def cuts(self, stages: int, start: int) -> list[int]:
+        """Return the layers [layers] at which each of ``stages`` [stages] begins; last: the end.
+
+        Layers count from ``start`` [layers] of the model. The fullest stage has ceil(layers /
+        stages).
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        fewest, more = divmod(self.layers, stages)
+        return [start + stage * fewest + min(stage, more) for stage in range(stages + 1)]
+
+
+@dataclass(frozen=True)
+class PipelineSpec:
+    """What all stages of an island have in common: model, parallelism, engine, GPUs in all."""
+
+    model: ModelArchitecture
+    parallelism: Parallelism
+    settings: EngineSettings
+    sequences: int
+
+
+@dataclass(frozen=True)
+class PipelineStage:
+    """One stage: its layers, the links of its GPUs, and the way to the next stage.
+
+    ``span``: GPUs of its section. ``receiver``: network of the next section, None if the next
+    stage stands in the same one. ``first`` and ``last``: it has the embedding, the output head.
+    """
+
+    spec: PipelineSpec
+    counts: LayerCounts
+    network: Network
+    span: int
+    receiver: Network | None
+    first: bool
+    last: bool
+
+    def prefill(self, prompt: Prompt) -> FloatArray:
+        """Return seconds [s] of all passes of a prompt, with their hand-overs to the next stage.
+
+        passes (layers + hand-over), plus the output head on the last stage.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        passed = self.stage.prefill_pass(prompt) + self.handover(prompt.tokens)
+        head = self.stage.head(np.ones_like(prompt.tokens)) if self.last else 0.0
+        return np.asarray(prompt.passes * passed + head)
+
+    def decode(self, tokens: FloatArray, context: FloatArray) -> FloatArray:
+        """Return seconds [s] of one micro-batch, with its hand-over to the next stage.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+
+        Args:
+            tokens: Sequences of the micro-batch [sequences].
+            context: Their cached tokens in all [tokens].
+        """
+        rows = tokens * self.spec.settings.rows
+        passed = self.stage.decode_pass(tokens, context) + self.handover(rows)
+        return passed + self.stage.head(rows) if self.last else passed
+
+    @property
+    def kv_tokens(self) -> int:
+        """Return the tokens of context [tokens] whose cache fits beside the weights.
+
+        0 if none; see ``memory.stage_kv_tokens``.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        usable, weights, working = self._bytes
+        spec, counts = self.spec, self.counts
+        return memory.stage_kv_tokens(
+            spec.model,
+            spec.parallelism.tp,
+            usable - weights - working,
+            spec.sequences,
+            full=counts.full,
+            windowed=counts.windowed,
+        )
+
+    def check_weights(self, number: int) -> None:
+        """Raise ``DoesNotFit`` with the sizes if stage ``number`` cannot hold its weights."""
+        usable, weights, working = self._bytes
+        if usable - weights - working <= 0:
+            spec, card = self.spec, self.network.accelerator.name
+            raise DoesNotFit(
+                f"stage {number} of {spec.parallelism} with {self.counts.layers} of "
+                f"{spec.model.layers} layers of {spec.model.name} in "
+                f"{spec.model.precision.name} needs {weights / 1e9:.1f} GB of weights and "
+                f"{working / 1e9:.1f} GB of working space per GPU; an engine on {card} has "
+                f"{usable / 1e9:.1f} GB for them"
+            )
+
+    @cached_property
+    def _bytes(self) -> tuple[float, float, float]:
+        """Return usable memory, weights and working space of one GPU [B]."""
+        spec, counts = self.spec, self.counts
+        policy, shape = spec.settings.memory, spec.parallelism
+        ends = int(self.first) + int(self.last)
+        return (
+            policy.usable(self.network.accelerator, shape.gpus),
+            memory.stage_weights(spec.model, shape, counts.dense, counts.sparse, ends),
+            memory.activation_bytes(spec.model, shape, spec.settings.chunk),
+        )
+
+    @cached_property
+    def stage(self) -> Stage:
+        """Return the layers on their GPUs."""
+        spec = self.spec
+        return Stage(spec.model, self.counts, spec.parallelism, self.network, spec.settings)
+
+    def handover(self, tokens: FloatArray) -> FloatArray:
+        """Return seconds [s] to pass ``tokens`` [tokens] to the next stage; 0 if last.
+
+        Every tensor-parallel rank sends its part. Inside a section over the local link, between
+        sections over the slower of the two NICs.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        if self.last:
+            return np.zeros_like(tokens)
+        size = tokens * (self.stage.hidden_bytes / self.spec.parallelism.tp)
+        if self.receiver is None:
+            return self.network.send(size, self.span)
+        return self.network.send_out(size, self.receiver)
+
+
+def pipeline_spec(
+    architecture: ModelArchitecture,
+    sections: Sequence[Section],
+    tp: int,
+    max_sequences: int,
+    settings: EngineSettings,
+) -> PipelineSpec:
+    """Return what the stages of such an island have in common.
+
+    Raises:
+        PerfModelError: ``tp`` does not divide the heads or a section, or leaves its local links.
+    """
+    heads = architecture.attention.heads
+    if not sections or tp < 1 or heads % tp:
+        raise PerfModelError(
+            f"a pipeline of {len(sections)} sections with tp {tp}: valid are one section or more "
+            f"and a divisor of the {heads} heads of {architecture.name}"
+        )
+    for section in sections:
+        local = section.network.local
+        if section.gpus < tp or section.gpus % tp or tp > local:
+            raise PerfModelError(
+                f"a section of {section.gpus} GPUs of {section.accelerator.name} with tp {tp}: "
+                f"stages are tp GPUs each, and at most {local} reach each other locally"
+            )
+    stages = sum(section.gpus for section in sections) // tp
+    return PipelineSpec(architecture, Parallelism(tp=tp, pp=stages), settings, max_sequences)
+
+
+def section_stages(
+    spec: PipelineSpec, sections: Sequence[Section], at: int, start: int
+) -> Iterator[PipelineStage]:
+    """Yield the stages of section ``at``, whose first layer is layer ``start`` of the model."""
+    section = sections[at]
+    stages = section.gpus // spec.parallelism.tp
+    following = sections[at + 1].network if at + 1 < len(sections) else None
+    cuts = section.cuts(stages, start)
+    for number, (begin, end) in enumerate(pairwise(cuts), start=1):
+        leaves = number == stages
+        yield PipelineStage(
+            spec,
+            consecutive(spec.model, begin, end),
+            section.network,
+            section.gpus,
+            following if leaves else None,
+            first=at == 0 and number == 1,
+            last=leaves and following is None,
+        )
+
+
+_CACHE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of the largest possible cache that splits are sought for."""
 
-_KNOWN = 4096
+_CACHED_COSTS = 4096
 """Costs of stages that are kept: sizes of one pair of pools ask for the same ones again."""
 
 _NONE = LayerCounts(0, 0, 0, 0)
@@ -50,7 +250,7 @@ _SLACK = 1 + 1e-12
 
 
 @dataclass(frozen=True)
-class Typical:
+class TypicalRequest:
     """What layers are balanced for: lengths of a request and the largest batch [tokens, sequences].
 
     ``longest``: input and output of a request that the cache should hold if any split's can.
@@ -67,14 +267,17 @@ def balanced_layers(
     sections: Sequence[Section],
     tp: int,
     phase: str,
-    typical: Typical | None = None,
+    typical: TypicalRequest | None = None,
     *,
     max_sequences: int = 1024,
     settings: EngineSettings | None = None,
 ) -> tuple[int, ...]:
-    """Layers per section that cost a typical request least time on the slowest stage.
+    """Return layers per section [layers] with the least time on the slowest stage.
 
-    The first of ``layer_splits``, which see.
+    The first result of ``layer_splits``, which documents arguments, units and errors: ``tp``
+    [GPUs], ``max_sequences`` [sequences].
+
+    Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
     """
     return layer_splits(
         architecture,
@@ -92,45 +295,48 @@ def layer_splits(
     sections: Sequence[Section],
     tp: int,
     phase: str,
-    typical: Typical | None = None,
+    typical: TypicalRequest | None = None,
     *,
     max_sequences: int = 1024,
     settings: EngineSettings | None = None,
 ) -> tuple[tuple[int, ...], ...]:
-    """The few splits worth a template, the one with the least time per request first.
+    """Return the few splits [layers] worth a template, the one with the least time first.
 
     For each of a few amounts of cache the split whose slowest stage is fastest among those with
-    that much room; of equals the one with the least time over all stages, then the fewest layers
-    in front. Prefill counts a prompt of the typical length; decode the typical output in batches
-    as large as that cache holds; mixed both.
+    that much room; of equals the one with the least time over all stages, then the fewest layers in
+    front. Prefill counts a prompt of the typical length; decode the typical output in batches as
+    large as that cache holds; mixed both. Exact by dynamic programming over the layer at which a
+    section begins.
+
+    Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
 
     Args:
         architecture: The model.
-        sections: In order; their ``layers`` are not looked at.
-        tp: Tensor parallelism of every stage.
+        sections: In order; their ``layers`` are ignored.
+        tp: Tensor parallelism of every stage [GPUs].
         phase: ``prefill``, ``decode`` or ``mixed``.
         typical: What to balance for.
-        max_sequences: Largest batch that the engine runs.
+        max_sequences: Largest batch that the engine runs [sequences].
         settings: Engine, chunk size, prefix hits and memory policy.
 
     Raises:
         PerfModelError: the sections do not make a pipeline of this model.
         DoesNotFit: no split fits; names the most layers that each section could hold.
     """
-    typical = typical or Typical()
-    mould = stack(architecture, sections, tp, max_sequences, settings or EngineSettings())
-    tables = [_Table(mould, sections, at) for at in range(len(sections))]
-    rooms = [table.rooms for table in tables]
-    most = -_narrowest([-room for room in rooms])
+    typical = typical or TypicalRequest()
+    spec = pipeline_spec(architecture, sections, tp, max_sequences, settings or EngineSettings())
+    tables = [_Table(spec, sections, at) for at in range(len(sections))]
+    kv_capacities = [table.kv_capacities for table in tables]
+    most = -_min_max([-room for room in kv_capacities])
     if most < 1:
-        raise DoesNotFit(_why_not(mould, sections, rooms))
-    found: dict[tuple[int, ...], float] = {}
-    for share in _ROOMS:
+        raise DoesNotFit(_why_not(spec, sections, kv_capacities))
+    costs: dict[tuple[int, ...], float] = {}
+    for share in _CACHE_SHARES:
         wanted = max(share * most, min(most, typical.longest))
         stages = [table.seconds(phase, typical, wanted) for table in tables]
-        split, cost = _fastest(stages, [room >= wanted for room in rooms])
-        found[split] = min(cost, found.get(split, np.inf))
-    return tuple(sorted(found, key=lambda split: (found[split], split)))
+        split, cost = _fastest_split(stages, [room >= wanted for room in kv_capacities])
+        costs[split] = min(cost, costs.get(split, np.inf))
+    return tuple(sorted(costs, key=lambda split: (costs[split], split)))
 
 
 class _Table:
@@ -140,11 +346,11 @@ class _Table:
     is infinitely slow and has no room.
     """
 
-    def __init__(self, mould: Mould, sections: Sequence[Section], at: int) -> None:
-        self.mould = mould
+    def __init__(self, spec: PipelineSpec, sections: Sequence[Section], at: int) -> None:
+        self.spec = spec
         bare = [replace(section, layers=section.gpus) for section in sections]
-        self.placed = list(place(mould, bare, at, 0))  # of no layers in particular
-        layers, stages = mould.model.layers, len(self.placed)
+        self.pipeline_stages = list(section_stages(spec, bare, at, 0))  # of no layers in particular
+        layers, stages = spec.model.layers, len(self.pipeline_stages)
         start, held = np.indices((layers + 1, layers + 1))
         possible = (held >= stages) & (start + held <= layers)
         possible &= (start == 0) if at == 0 else (start > 0)
@@ -152,31 +358,33 @@ class _Table:
             possible &= start + held == layers
         self.possible = possible
         self.start, self.held = start[possible], held[possible]
-        before = [consecutive(mould.model, 0, stop) for stop in range(layers + 1)]
+        before = [consecutive(spec.model, 0, stop) for stop in range(layers + 1)]
         self._before = np.array([[c.full, c.windowed, c.dense, c.sparse] for c in before])
 
     @property
-    def rooms(self) -> FloatArray:
-        """KV tokens of the stage with least room."""
+    def kv_capacities(self) -> FloatArray:
+        """Return KV tokens of the stage with least room."""
         room = np.full(len(self.held), np.inf)
-        for number, stage in enumerate(self.placed):
+        for number, stage in enumerate(self.pipeline_stages):
             kinds, which = np.unique(self._counts(number), axis=0, return_inverse=True)
             held = [replace(stage, counts=_layer_counts(kind)).kv_tokens for kind in kinds]
             room = np.minimum(room, np.array(held, dtype=np.float64)[which.ravel()])
         return self._spread(room, 0.0)
 
-    def seconds(self, phase: str, typical: Typical, room: float) -> tuple[FloatArray, FloatArray]:
+    def seconds(
+        self, phase: str, typical: TypicalRequest, room: float
+    ) -> tuple[FloatArray, FloatArray]:
         """Time of a typical request on the slowest stage and over all stages [s]."""
         slowest, total = np.zeros(len(self.held)), np.zeros(len(self.held))
-        for number, stage in enumerate(self.placed):
+        for number, stage in enumerate(self.pipeline_stages):
             layers, rest = _costs(stage, phase, typical, room)
             seconds = self._counts(number) @ layers + rest
             slowest, total = np.maximum(slowest, seconds), total + seconds
         return self._spread(slowest, np.inf), self._spread(total, np.inf)
 
     def _counts(self, number: int) -> NDArray[np.int64]:
-        """Layers of each kind on a stage of the section, shape (possible, 4)."""
-        fewest, more = np.divmod(self.held, len(self.placed))
+        """Return layers of each kind on a stage of the section, shape (possible, 4)."""
+        fewest, more = np.divmod(self.held, len(self.pipeline_stages))
         begin = self.start + number * fewest + np.minimum(number, more)
         return np.asarray(self._before[begin + fewest + (number < more)] - self._before[begin])
 
@@ -190,36 +398,40 @@ def _layer_counts(kind: NDArray[np.int64]) -> LayerCounts:
     return LayerCounts(*(int(count) for count in kind))
 
 
-@lru_cache(maxsize=_KNOWN)
-def _costs(stage: Placed, phase: str, typical: Typical, room: float) -> tuple[FloatArray, float]:
-    """Seconds of a typical request per layer of each kind, and beside the layers.
+@lru_cache(maxsize=_CACHED_COSTS)
+def _costs(
+    stage: PipelineStage, phase: str, typical: TypicalRequest, room: float
+) -> tuple[FloatArray, float]:
+    """Return seconds of a typical request per layer of each kind, and beside the layers.
 
     ``room``: tokens of cache that the island fills as far as its batch goes.
     """
     context = typical.length + typical.output / 2
-    batch = min(typical.sequences, stage.mould.sequences, room / context)
-    tokens = np.array(max(1.0, batch / stage.mould.parallelism.pp))
-    prompt = Prompt.of(np.array(typical.length), stage.mould.settings)
+    batch = min(typical.sequences, stage.spec.sequences, room / context)
+    tokens = np.array(max(1.0, batch / stage.spec.parallelism.pp))
+    prompt = Prompt.of(np.array(typical.length), stage.spec.settings)
     layers, rest = np.zeros(4), 0.0
-    one = [replace(stage.stage, counts=counts) for counts in _ONE_OF_EACH]
+    layers_of_kind = [replace(stage.stage, counts=counts) for counts in _ONE_OF_EACH]
     bare = replace(stage, counts=_NONE)  # the hand-over, and the head of the last stage
     if phase != "decode":
-        layers += [float(prompt.passes * layer.prefill_pass(prompt)) for layer in one]
+        layers += [float(prompt.passes * layer.prefill_pass(prompt)) for layer in layers_of_kind]
         rest += float(bare.prefill(prompt))
     if phase != "prefill":
         steps = typical.output / float(tokens)
-        layers += [steps * float(layer.decode_pass(tokens, tokens * context)) for layer in one]
+        layers += [
+            steps * float(layer.decode_pass(tokens, tokens * context)) for layer in layers_of_kind
+        ]
         rest += steps * float(bare.decode(tokens, tokens * context))
     return layers, rest
 
 
-def _narrowest(scores: Sequence[FloatArray]) -> float:
-    """Least possible maximum of a score over the sections."""
-    return float(_onwards(scores, np.maximum)[0][0])
+def _min_max(scores: Sequence[FloatArray]) -> float:
+    """Return the least possible maximum of a score over the sections."""
+    return float(_suffix_best(scores, np.maximum)[0][0])
 
 
-def _onwards(scores: Sequence[FloatArray], join: np.ufunc) -> list[FloatArray]:
-    """Best score from every section on, by the layer it begins at; the last entry ends it all."""
+def _suffix_best(scores: Sequence[FloatArray], join: np.ufunc) -> list[FloatArray]:
+    """Return the best score of all sections from each on, by the layer at which it begins."""
     layers = len(scores[0]) - 1
     end = np.full(layers + 1, np.inf)
     end[layers] = -np.inf if join is np.maximum else 0.0
@@ -230,17 +442,17 @@ def _onwards(scores: Sequence[FloatArray], join: np.ufunc) -> list[FloatArray]:
     return best
 
 
-def _fastest(
+def _fastest_split(
     stages: Sequence[tuple[FloatArray, FloatArray]], able: Sequence[NDArray[np.bool_]]
 ) -> tuple[tuple[int, ...], float]:
     """Split with the fastest slowest stage, and that stage's time."""
     slowest = [np.where(ok, slow, np.inf) for (slow, _), ok in zip(stages, able, strict=True)]
-    limit = _narrowest(slowest) * _SLACK
+    limit = _min_max(slowest) * _SLACK
     totals = [
         np.where(slow <= limit, total, np.inf)
         for slow, (_, total) in zip(slowest, stages, strict=True)
     ]
-    best = _onwards(totals, np.add)
+    best = _suffix_best(totals, np.add)
     split: list[int] = []
     for total, onwards in zip(totals, best[1:], strict=True):
         start = sum(split)
@@ -248,14 +460,183 @@ def _fastest(
     return tuple(split), limit / _SLACK
 
 
-def _why_not(mould: Mould, sections: Sequence[Section], rooms: Sequence[FloatArray]) -> str:
-    model = mould.model
-    most = [int(np.nonzero((room > 0).any(axis=0))[0].max(initial=0)) for room in rooms]
+def _why_not(
+    spec: PipelineSpec, sections: Sequence[Section], kv_capacities: Sequence[FloatArray]
+) -> str:
+    model = spec.model
+    most = [int(np.nonzero((room > 0).any(axis=0))[0].max(initial=0)) for room in kv_capacities]
     held = ", ".join(
         f"{layers} on {section.gpus} x {section.accelerator.name}"
         for layers, section in zip(most, sections, strict=True)
     )
     return (
         f"{model.name} in {model.precision.name} ({model.parameters / 1e9:.1f} billion "
-        f"parameters) as {mould.parallelism} has {model.layers} layers; at most fit: {held}"
+        f"parameters) as {spec.parallelism} has {model.layers} layers; at most fit: {held}"
     )
+
+
+class Pipeline:
+    """Times and capacities of one island of several sections; implements ``PerformanceModel``.
+
+    P stages keep up to P micro-batches in flight. A token passes every stage, and a stage every
+    micro-batch, so a step takes the sum of the stages or P times the slowest, whichever is longer.
+    ``Roofline`` knows only the sum: it takes its stages as equal and the output head as spread.
+
+    Args:
+        sections: In the order of the layers, each with its share of them.
+        architecture: The model, in its precision.
+        tp: Tensor parallelism of every stage [GPUs].
+        max_sequences: Largest batch that the engine runs.
+        settings: Engine, chunk size, prefix hits and memory policy.
+
+    Raises:
+        PerfModelError: the sections do not make a pipeline of this model.
+        DoesNotFit: a stage's weights need more memory than its GPUs leave for them.
+    """
+
+    name = "roofline"
+
+    def __init__(
+        self,
+        sections: Sequence[Section],
+        architecture: ModelArchitecture,
+        tp: int,
+        max_sequences: int = 1024,
+        *,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        spec = pipeline_spec(
+            architecture, sections, tp, max_sequences, settings or EngineSettings()
+        )
+        self.sections = tuple(sections)
+        self.architecture = architecture
+        self.parallelism = spec.parallelism
+        self.settings = spec.settings
+        self._sequences = max_sequences
+        pipeline_stages = _pipeline_stages(spec, self.sections)
+        for number, stage in enumerate(pipeline_stages, start=1):
+            stage.check_weights(number)
+        self._stages = Counter(pipeline_stages)  # equal stages take equal time: how many of each
+        # One engine drives all sections from the host of the first.
+        self._overheads = self.settings.on(self.sections[0].accelerator).overheads
+
+    @property
+    def max_length(self) -> int:
+        """Return the longest sequence, input plus output, that the architecture accepts [tokens].
+
+        Source: data sheet of the model (``config.json``), in ``models.yaml``.
+        """
+        return self.architecture.max_length
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """Return the accelerators that its times depend on."""
+        return tuple(dict.fromkeys(section.accelerator for section in self.sections))
+
+    def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Pipeline:
+        """Return the same island with values of ``EngineFit`` changed on one of its accelerators.
+
+        Raises:
+            UnknownName: a fit has no such value.
+        """
+        fit = self.settings.on(accelerator).replaced(values)
+        settings = replace(self.settings, fit=fit)
+        other = copy(self)
+        other._stages = Counter()  # noqa: SLF001  # its own copy
+        for stage, count in self._stages.items():
+            here = stage.network.accelerator == accelerator
+            spec = replace(stage.spec, settings=settings) if here else stage.spec
+            other._stages[replace(stage, spec=spec)] += count  # noqa: SLF001
+        if self.sections[0].accelerator == accelerator:
+            other._overheads = fit.overheads  # noqa: SLF001
+        return other
+
+    def max_sequences(self) -> int:
+        """Return the largest batch of the island [sequences].
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
+        return self._sequences
+
+    def kv_capacity(self) -> int:
+        """Return the KV-cache tokens [tokens] of the stage with least room for its layers' cache.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        return min(stage.kv_tokens for stage in self._stages)
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Return bytes of cache [B] of a prompt of ``length`` [tokens], over all stages.
+
+        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+        """
+        return kv_transfer_bytes(self.architecture, length)
+
+    def prefill_time(self, length: FloatArray) -> FloatArray:
+        """Return seconds [s] to the first token of ``length`` [tokens]: sum_i t_i + host.
+
+        All passes run through all stages. Valid without a queue.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        prompt = Prompt.of(length, self.settings)
+        total = prompt.passes * self._overheads.step
+        for stage, count in self._stages.items():
+            total = total + count * stage.prefill(prompt)
+        return np.asarray(total)
+
+    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
+        """Return seconds [s] that a prompt of ``length`` [tokens] keeps the slowest stage busy.
+
+        max_i t_i + host / P: the other stages overlap with it, and host work per pass is spread
+        over the P stages, as in ``Roofline``. Valid under full load.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+        """
+        prompt = Prompt.of(length, self.settings)
+        slowest = np.max([stage.prefill(prompt) for stage in self._stages], axis=0)
+        host = self._overheads.step / self.parallelism.pp
+        return np.asarray(slowest + prompt.passes * host)
+
+    def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
+        """Return seconds per token [s]: max(min(B, P) max_i t_i, sum_i t_i) + host.
+
+        Each of P stages sees B / P sequences with K / P tokens at a time; of fewer than P sequences
+        each is a micro-batch of its own. Host work is that of ``Roofline``. Each t_i is
+        non-decreasing in B and convex in K, and so are sums and maxima of them.
+
+        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
+
+        Args:
+            sequences: B, running sequences of the island [sequences].
+            kv_tokens: K, cached tokens of the island [tokens]; broadcasts with ``sequences``.
+        """
+        sequences, kv_tokens = np.broadcast_arrays(
+            np.asarray(sequences, dtype=np.float64), np.asarray(kv_tokens, dtype=np.float64)
+        )
+        stages = self.parallelism.pp
+        running = np.maximum(1.0, sequences)
+        tokens, context = np.maximum(1.0, running / stages), kv_tokens / stages
+        slowest, total = np.zeros_like(tokens), np.zeros_like(tokens)
+        for stage, count in self._stages.items():
+            seconds = stage.decode(tokens, context)
+            slowest = np.maximum(slowest, seconds)
+            total = total + count * seconds
+        spent = self._overheads
+        host = spent.step + spent.sequence * running
+        step = np.maximum(np.minimum(running, stages) * slowest, total) + host
+        return np.asarray(step * self.settings.per_token)
+
+
+def _pipeline_stages(spec: PipelineSpec, sections: Sequence[Section]) -> list[PipelineStage]:
+    """Return all stages in order; raise if the sections do not hold each layer once."""
+    tp, model = spec.parallelism.tp, spec.model
+    held = [section.layers for section in sections]
+    if sum(held) != model.layers or any(s.layers * tp < s.gpus for s in sections):
+        raise PerfModelError(
+            f"sections of {held} layers for {model.name}: its {model.layers} layers must each lie "
+            f"in one, and every stage needs one or more"
+        )
+    starts = accumulate(held, initial=0)
+    pairs = zip(range(len(sections)), starts, strict=False)
+    return [stage for at, start in pairs for stage in section_stages(spec, sections, at, start)]

@@ -1,21 +1,17 @@
-"""How an engine runs a model: which efficiencies, which form of a computation, which shortcuts."""
+"""Engine settings: efficiencies, chunk size, prefix hits, form of latent attention, speculation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.efficiency import ANY, engine_fit
-from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.memory import MemoryPolicy
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.efficiency import EngineFit
-    from archipelago.perfmodel.model import FloatArray
+from ..catalogue.accelerators import Accelerator
+from ..catalogue.efficiency import ANY, EngineFit, engine_fit
+from ..errors import OutOfRange
+from ..model import FloatArray
+from .memory import MemoryPolicy
 
 
 class LatentForm(StrEnum):
@@ -30,7 +26,7 @@ class LatentForm(StrEnum):
     NEVER = "expanded in decode too"
 
     def absorbed(self, phase: str) -> bool:
-        """Whether a ``phase`` (``prefill`` or ``decode``) runs absorbed."""
+        """Return whether a ``phase`` (``prefill`` or ``decode``) runs absorbed."""
         return self is LatentForm.ALWAYS or (self is LatentForm.DECODE and phase == "decode")
 
 
@@ -55,17 +51,28 @@ class Speculation:
 
     @property
     def rows(self) -> int:
-        """Tokens that a step computes per sequence."""
+        """Return the tokens that a step computes per sequence [tokens]: gamma + 1.
+
+        Source: arXiv:2211.17192 (Leviathan et al.), section 2.1.
+        """
         return self.drafted + 1
 
     @property
     def tokens_per_step(self) -> float:
-        """Expected tokens of a sequence and step: (1 - a^(g + 1)) / (1 - a) (equation 1)."""
+        """Return expected tokens per step [tokens]: (1 - alpha^(gamma + 1)) / (1 - alpha).
+
+        Valid for independent acceptances, 0 <= alpha <= 1 (gamma + 1 at alpha = 1).
+
+        Source: arXiv:2211.17192 (Leviathan et al.), equation 1.
+        """
         return sum(self.acceptance**n for n in range(self.rows))
 
     @property
     def seconds_per_step(self) -> float:
-        """Factor on the time of a step: 1 + g c (theorem 3.8) over the tokens that it makes."""
+        """Return seconds per token over seconds per step [1]: (1 + gamma c) / tokens per step.
+
+        Source: arXiv:2211.17192 (Leviathan et al.), theorem 3.8.
+        """
         return (1 + self.drafted * self.draft_cost) / self.tokens_per_step
 
 
@@ -78,7 +85,7 @@ class EngineSettings:
     several. ``chunk``: tokens of a prefill pass; longer
     prompts run in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose
     cache is already there, in [0, 1). ``latent``: the form of multi-head latent attention.
-    ``speculation``: None where every step makes one token per sequence.
+    ``speculation``: None if every step makes one token per sequence.
     """
 
     engine: str = ANY
@@ -100,18 +107,24 @@ class EngineSettings:
 
     @property
     def rows(self) -> int:
-        """Tokens that a decode step computes per sequence."""
+        """Return the tokens per sequence of a decode step [tokens]; 1 without speculation.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.speculation.rows if self.speculation else 1
 
     @property
     def per_token(self) -> float:
-        """Seconds per token over seconds per step."""
+        """Return seconds per token over seconds per step [1]; 1 without speculation.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.speculation.seconds_per_step if self.speculation else 1.0
 
     def on(self, accelerator: Accelerator) -> EngineFit:
-        """What the engine reaches and costs on ``accelerator``."""
-        found = self.fit or dict(self.fits).get(accelerator.name)
-        return found or engine_fit(accelerator, self.engine, self.version)
+        """Return what the engine reaches and costs on ``accelerator``."""
+        fit = self.fit or dict(self.fits).get(accelerator.name)
+        return fit or engine_fit(accelerator, self.engine, self.version)
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ class Prompt:
 
     @classmethod
     def of(cls, length: FloatArray, settings: EngineSettings) -> Prompt:
-        """What is left to compute of ``length`` tokens, in chunks."""
+        """Return what is left to compute of ``length`` tokens, in chunks."""
         length = np.asarray(length, dtype=np.float64)
         new = length * (1 - settings.prefix_hit)
         passes = np.maximum(1.0, new / settings.chunk)

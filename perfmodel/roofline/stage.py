@@ -1,33 +1,27 @@
 """The time of consecutive layers on one kind of GPU: a pipeline stage, or a whole model.
 
-``roofline.py`` runs all layers of a model as one such stack; ``pipeline.py`` places one per stage.
-A layer is the sum of its operators, its communication and a fixed overhead.
+``island.py`` runs all layers of a model as one stage, ``pipeline.py`` has one for each stage. A
+layer is the sum of its operators, its communication and a fixed overhead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.experts import SparseBlock
-from archipelago.perfmodel.operators import Kernels, attention, dense_ffn
-from archipelago.perfmodel.operators import output_head as head_product
-from archipelago.perfmodel.precision import BF16_BYTES
-from archipelago.perfmodel.settings import EngineSettings, Prompt
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.communication import Network
-    from archipelago.perfmodel.efficiency import EngineFit, Overheads
-    from archipelago.perfmodel.layers import LayerCounts
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.operators import Operator
-    from archipelago.perfmodel.parallelism import Parallelism
-
-__all__ = ["EngineSettings", "Prompt", "Stage", "handed_over"]
+from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.efficiency import EngineFit, Overheads
+from ..catalogue.precision import BF16_BYTES
+from ..model import FloatArray
+from .communication import Network
+from .experts import SparseBlock
+from .memory import LayerCounts
+from .operators import Kernels, Operator, attention, dense_ffn
+from .operators import output_head as head_product
+from .parallelism import Parallelism
+from .settings import EngineSettings, Prompt
 
 
 @dataclass(frozen=True)
@@ -41,17 +35,21 @@ class Stage:
     settings: EngineSettings
 
     def prefill_pass(self, prompt: Prompt) -> FloatArray:
-        """All layers of one pass [s]; launching the kernels counts where it takes longer.
+        """Return seconds [s] of all layers in a pass: sum over blocks of max(block, launch).
 
-        That is BestServe's rule (arXiv:2506.05871, algorithm 1): no graph is replayed in prefill.
+        No graph is replayed in prefill, so half a layer takes at least as long as launching its
+        kernels. A layer attends to l (l + 1) / 2 positions, or to its window.
+
+        Source: arXiv:2506.05871 (BestServe), algorithm 1;
+        docs/explanation/performance-model.md#times-the-roofline.
         """
         hit = self.settings.prefix_hit
         launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
         total = np.zeros_like(tokens)
         for layers, window in self._attention_layers:
-            seen = _attended(prompt.length, window) - _attended(hit * prompt.length, window)
-            block = self._attention(tokens, seen / prompt.passes, "prefill")
+            attended = _attended(prompt.length, window) - _attended(hit * prompt.length, window)
+            block = self._attention(tokens, attended / prompt.passes, "prefill")
             total = total + layers * np.maximum(block, launch)
         if self.counts.dense:
             total = total + self.counts.dense * np.maximum(self._dense_ffn(tokens), launch)
@@ -61,17 +59,23 @@ class Stage:
         return total
 
     def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
-        """All layers of one step of ``sequences`` with ``context`` tokens in all [s].
+        """Return seconds [s] of all layers in one step.
 
         A windowed layer is charged a full window per sequence, whatever the context: the true
         min(context, window) would not be convex in the cached tokens. Under speculation a sequence
         has several rows, which read the cache once.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            sequences: Sequences of the step on one copy and stage [sequences].
+            context: Their cached tokens in all [tokens].
         """
         tokens = sequences * self.settings.rows
         total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(tokens)
         for layers, window in self._attention_layers:
-            seen = context if window is None else sequences * window
-            total = total + layers * self._attention(tokens, seen, "decode")
+            attended = context if window is None else sequences * window
+            total = total + layers * self._attention(tokens, attended, "decode")
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(tokens)
         if self.sparse is not None:
@@ -82,18 +86,26 @@ class Stage:
     def mixed_pass(
         self, sequences: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
     ) -> FloatArray:
-        """All layers of a step that carries ``prompt`` tokens of prompts beside its sequences [s].
+        """Return seconds [s] of all layers in a step with tokens of prompts beside its sequences.
 
-        The weights are read once for both; each attends in its own form (Sarathi-Serve,
-        arXiv:2403.02310, section 4.2). ``pairs``: positions that the prompt tokens attend to.
+        The weights are read once for both, and each attends in its own form.
+
+        Source: arXiv:2403.02310 (Sarathi-Serve), section 4.2;
+        docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            sequences: Sequences of the step on one copy and stage [sequences].
+            context: Their cached tokens in all [tokens].
+            prompt: Tokens of prompts in the step [tokens].
+            pairs: Positions that the prompt tokens attend to [tokens^2].
         """
         tokens = sequences * self.settings.rows
         both = tokens + prompt
         total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(both)
         for layers, window in self._attention_layers:
-            seen = context if window is None else sequences * window
+            attended = context if window is None else sequences * window
             near = pairs if window is None else np.minimum(pairs, prompt * window)
-            block = self._mixed_attention(tokens, seen, prompt, near)
+            block = self._mixed_attention(tokens, attended, prompt, near)
             total = total + layers * block
         if self.counts.dense:
             total = total + self.counts.dense * self._dense_ffn(both)
@@ -102,17 +114,23 @@ class Stage:
         return total
 
     def head(self, tokens: FloatArray) -> FloatArray:
-        """The output head for ``tokens`` tokens [s]; only the last stage has one."""
+        """Return seconds [s] of the output head for ``tokens`` [tokens]; on the last stage only.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.output_head.seconds(tokens, np.zeros_like(tokens))
 
     @property
     def hidden_bytes(self) -> float:
-        """Bytes of one token's hidden state."""
+        """Return bytes of one token's hidden state [B]: 2 D in BF16.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
         return self.model.hidden * BF16_BYTES
 
     @cached_property
     def _attention_layers(self) -> tuple[tuple[int, int | None], ...]:
-        """How many layers see everything, and how many no more than their window."""
+        """Return how many layers see everything, and how many no more than their window."""
         pairs = ((self.counts.full, None), (self.counts.windowed, self.model.window))
         return tuple((layers, window) for layers, window in pairs if layers)
 
@@ -122,7 +140,7 @@ class Stage:
 
     @property
     def overheads(self) -> Overheads:
-        """Time outside the operators."""
+        """Return the times outside the operators."""
         return self._fit.overheads
 
     @cached_property
@@ -135,7 +153,7 @@ class Stage:
 
     @cached_property
     def operators(self) -> dict[str, tuple[Operator, ...]]:
-        """Operators of half a layer: ``prefill``, ``decode`` attention, ``dense``, ``sparse``."""
+        """Return operators of half a layer, by ``prefill``, ``decode``, ``dense``, ``sparse``."""
         tp = self.parallelism.tp
         form, rows = self.settings.latent, self.settings.rows
         decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
@@ -148,12 +166,12 @@ class Stage:
 
     @cached_property
     def output_head(self) -> Operator:
-        """The product with the vocabulary."""
+        """Return the product with the vocabulary."""
         return head_product(self._kernels, self.parallelism.tp)
 
     @cached_property
     def sparse(self) -> SparseBlock | None:
-        """The sparse feed-forward; None where no layer here has one."""
+        """Return the sparse feed-forward; None if no layer here has one."""
         experts = self.model.experts
         if experts is None or not self.counts.sparse:
             return None
@@ -165,7 +183,7 @@ class Stage:
     def _mixed_attention(
         self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
     ) -> FloatArray:
-        """Products that both forms have run once over all tokens, the rest each on its own."""
+        """Return seconds [s]: products of both forms run once over all tokens, others apart."""
         ours, theirs = self.operators["decode"], self.operators["prefill"]
         alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
         none, total = np.zeros_like(tokens + prompt), self.all_reduce(tokens + prompt)
@@ -195,12 +213,21 @@ class Stage:
         return total
 
     def all_reduce(self, tokens: FloatArray) -> FloatArray:
-        """Adding up the hidden states of ``tokens`` over the tensor-parallel ranks [s]."""
+        """Return seconds [s] to add up the hidden states of ``tokens`` [tokens] over the tp ranks.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline; see
+        ``Network.all_reduce``.
+        """
         return self._links.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
 
 
-def handed_over(model: ModelArchitecture, length: FloatArray) -> FloatArray:
-    """Bytes of cache of a prompt; windowed layers hand over their window only [B]."""
+def kv_transfer_bytes(model: ModelArchitecture, length: FloatArray) -> FloatArray:
+    """Return bytes of cache [B] of a prompt of ``length`` [tokens]; any shape.
+
+    Full layers hand over every token, windowed layers no more than their window.
+
+    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+    """
     grown = model.kv_bytes_per_token * np.asarray(length, dtype=np.float64)
     if not model.window:
         return grown
@@ -209,7 +236,7 @@ def handed_over(model: ModelArchitecture, length: FloatArray) -> FloatArray:
 
 
 def _attended(length: FloatArray, window: int | None) -> FloatArray:
-    """Positions that the first ``length`` tokens attend to in all, causally.
+    """Return positions that the first ``length`` tokens attend to in all, causally.
 
     1 + 2 + ... = l (l + 1) / 2; behind a window w each further token sees w positions.
     """

@@ -1,25 +1,19 @@
-"""Turns a distribution into a histogram that can be written down, and says what that loses."""
+"""A distribution as a histogram in a file, and the loss of moments that this costs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.lengths import Bin
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.lengths import LengthDistribution
-    from archipelago.perfmodel.model import FloatArray
+from ..errors import OutOfRange
+from ..model import FloatArray
+from .lengths import Bin, LengthDistribution
 
 MILLION = 1_000_000
 
 
 def histogram_bins(lengths: LengthDistribution, count: int) -> tuple[Bin, ...]:
-    """At most ``count`` bins of about equal probability whose means are exact.
+    """Return at most ``count`` bins of about equal probability whose means are exact.
 
     Weights are whole requests per million (largest remainder) and sum to a million.
 
@@ -42,13 +36,24 @@ def histogram_bins(lengths: LengthDistribution, count: int) -> tuple[Bin, ...]:
 
 
 def moment_loss(exact: LengthDistribution, binned: LengthDistribution) -> dict[str, float]:
-    """Relative error of each moment that enters the capacity rows, by its name."""
-    true, kept = _moments(exact), _moments(binned)
-    return {name: kept[name] / true[name] - 1 for name in true}
+    """Return the relative error [1] of each moment that enters the capacity rows, by its name.
+
+    Source: docs/explanation/performance-model.md#requests.
+    """
+    true, approximate = _moments(exact), _moments(binned)
+    return {name: approximate[name] / true[name] - 1 for name in true}
 
 
 def per_million(share: FloatArray) -> list[int]:
-    """Shares as integers that sum to a million, none below 1; largest remainder."""
+    """Return shares [1] as integers that sum to a million [requests per million], none below 1.
+
+    By the largest remainder. Shares below one in a million are raised to 1, and the largest pays.
+
+    Source: docs/explanation/performance-model.md#requests.
+
+    Args:
+        share: Shares of the bins [1], with a sum above 0.
+    """
     scaled = share / share.sum() * MILLION
     floors = np.maximum(1, np.floor(scaled)).astype(np.int64)
     missing = int(MILLION - floors.sum())
@@ -61,7 +66,7 @@ def per_million(share: FloatArray) -> list[int]:
 
 
 def _starts(whole: NDArray[np.int64], probability: FloatArray, count: int) -> NDArray[np.int64]:
-    """First atom of each bin: a new one where the cumulative share passes the next count-th.
+    """Return the first atom of each bin: a bin for each count-th of the cumulative share.
 
     A bin boundary is a whole number, so atoms with the same whole part stay together.
     """

@@ -1,32 +1,27 @@
 """Request lengths as a distribution: inputs jointly with outputs, and ranges over the inputs.
 
-The distribution is a set of atoms: at each input length the probability of a request and what is
-known of its output. Everything the planner needs is an expectation over the atoms of a range.
+The distribution is a set of atoms: at each input length the probability of a request, and the
+moments of its output. The planner needs only expectations over the atoms of a range.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from archipelago.perfmodel.errors import OutOfRange
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
-    from archipelago.perfmodel.model import FloatArray
+from ..errors import OutOfRange
+from ..model import FloatArray
 
 _NODES_PER_BIN = 4
 """Gauss-Legendre nodes in a bin: expectations of cubic functions of the length are exact."""
 
 _UNKNOWN_SPREAD = 2.0
-"""E[o^2] / E[o]^2 where only the mean output is known: that of an exponential distribution.
+"""E[o^2] / E[o]^2 if only the mean output is known: that of an exponential distribution.
 
 The Azure 2023 traces have 1.6 (conversation) and 5.6 (code).
 """
@@ -94,9 +89,15 @@ class LengthDistribution:
     output_square: FloatArray
 
     def expectation(self, values: FloatArray, ranges: Sequence[Range]) -> FloatArray:
-        """E[value | range], from ``values`` at the atoms; shape (ranges,).
+        """Return E[value | range], shape (ranges,), in the unit of ``values`` [any].
 
         A range of probability 0 takes the value at its midpoint, interpolated between atoms.
+
+        Source: docs/explanation/performance-model.md#requests.
+
+        Args:
+            values: A value at each atom [any], shape (atoms,).
+            ranges: Ranges of input lengths.
         """
         weight = self._sums(np.ones_like(self.probability), ranges)
         total = self._sums(values, ranges)
@@ -105,7 +106,12 @@ class LengthDistribution:
         return np.where(empty, np.interp(midpoints(ranges), self.length, values), means)
 
     def moments(self, ranges: Sequence[Range]) -> RangeMoments:
-        """Probability, mean output and mean context of every range."""
+        """Return probability [1], mean output [tokens] and mean context [tokens] of every range.
+
+        k_j = E_j[o l + o^2/2] / E_j[o]: output token number i has the input and i tokens before it.
+
+        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+        """
         probability = self._sums(np.ones_like(self.probability), ranges)
         output = self._sums(self.output, ranges)
         # One output token at step i has the input and i tokens behind it: sum ~ o l + o^2 / 2.
@@ -115,24 +121,22 @@ class LengthDistribution:
         empty = (probability <= 0) | (output <= 0)
         elsewhere = midpoints(ranges) + square / (2 * mean)
         context = np.where(empty, elsewhere, positions / np.where(empty, 1.0, output))
-        given = np.where(
+        mean_output = np.where(
             probability <= 0, mean, output / np.where(probability <= 0, 1, probability)
         )
-        return RangeMoments(probability, given, context)
-
-    def share_above(self, length: int) -> float:
-        """Share of requests of ``length`` tokens or more: what ranges up to it do not cover."""
-        first = int(np.searchsorted(self.length, length, side="left"))
-        return float(self.probability[first:].sum())
+        return RangeMoments(probability, mean_output, context)
 
     def quantile(self, share: float) -> float:
-        """Input length that ``share`` of the requests do not exceed [tokens]."""
+        """Return the input length [tokens] that a ``share`` [1] of the requests does not exceed.
+
+        Source: docs/explanation/performance-model.md#requests.
+        """
         cumulative = np.cumsum(self.probability)
         at = int(np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12)))
         return float(self.length[min(at, len(self.length) - 1)])
 
     def _sums(self, values: FloatArray, ranges: Sequence[Range]) -> FloatArray:
-        """Sum of probability times value over the atoms of each range."""
+        """Return the sum of probability times value over the atoms of each range."""
         weighted = self.probability * values
         cumulative = np.concatenate(([0.0], np.cumsum(weighted)))
         starts = np.searchsorted(self.length, [r.min for r in ranges], side="left")
@@ -146,12 +150,15 @@ class LengthDistribution:
 
 
 def midpoints(ranges: Sequence[Range]) -> FloatArray:
-    """Middle of every range, over the whole numbers in it [tokens]."""
+    """Return the middle of every range, over the whole numbers in it [tokens]: (min + max - 1) / 2.
+
+    Source: docs/explanation/performance-model.md#requests.
+    """
     return np.array([(r.min + r.max - 1) / 2 for r in ranges], dtype=np.float64)
 
 
 def from_samples(inputs: ArrayLike, outputs: ArrayLike) -> LengthDistribution:
-    """The distribution of observed requests: one atom per distinct input length.
+    """Return the distribution of observed requests: one atom per distinct input length.
 
     Args:
         inputs: Input lengths [tokens].
@@ -180,7 +187,7 @@ def from_samples(inputs: ArrayLike, outputs: ArrayLike) -> LengthDistribution:
 
 
 def from_histogram(bins: Sequence[Bin]) -> LengthDistribution:
-    """The distribution of a histogram: every bin spread evenly around its mean.
+    """Return the distribution of a histogram: every bin spread evenly around its mean.
 
     A bin becomes the widest even spread inside it that has the stated mean, kept as four
     Gauss-Legendre nodes.
@@ -214,13 +221,13 @@ def log_normal(  # noqa: PLR0917  # the order in which a workload states them
     *,
     atoms: int = 256,
 ) -> LengthDistribution:
-    """Input lengths log-normal, cut to ``[minimum, maximum)``; outputs independent of them.
+    """Return log-normal input lengths, cut to ``[minimum, maximum)``; outputs are independent.
 
     Each atom is the conditional mean of a slice of equal probability, so that E[l] is exact.
 
     Args:
         median: exp(mu) of the uncut distribution [tokens].
-        sigma: Standard deviation of ln(length).
+        sigma: Standard deviation of ln(length) [1].
         minimum: Shortest length [tokens].
         maximum: Length that none reaches [tokens].
         output_mean: E[o] [tokens].
@@ -285,13 +292,15 @@ def _check(bins: Sequence[Bin]) -> None:
                 f"{where}: mean square output {bar.output_square} is below the square of the "
                 f"mean, {bar.output_mean**2:g}"
             )
-    for one, other in pairwise(bins):
-        if one.max > other.min:
-            raise OutOfRange(f"bins [{one.min}, {one.max}) and [{other.min}, {other.max}) overlap")
+    for lower, other in pairwise(bins):
+        if lower.max > other.min:
+            raise OutOfRange(
+                f"bins [{lower.min}, {lower.max}) and [{other.min}, {other.max}) overlap"
+            )
 
 
 def _sorted(*columns: FloatArray) -> LengthDistribution:
-    """Atoms in order of length; equal lengths keep their order."""
+    """Return the atoms in order of length; equal lengths keep their order."""
     flat = [column.ravel() for column in columns]
     order = np.argsort(flat[0], kind="stable")
     return LengthDistribution(*(column[order] for column in flat))

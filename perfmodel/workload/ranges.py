@@ -1,51 +1,45 @@
 """Ways to cut the input lengths into ranges.
 
-A plan treats the requests of a range alike, so a range should hold requests that cost alike. All
-three functions return ranges that follow each other from 0 to ``top``; there are fewer than asked
-for where the lengths do not allow more.
+A plan treats the requests of a range alike, so a range should hold requests of like cost. All three
+functions return ranges that follow each other from 0 to ``top``, and fewer than ``count`` if the
+lengths do not allow more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.lengths import Range
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.lengths import LengthDistribution
-    from archipelago.perfmodel.model import FloatArray
+from ..errors import OutOfRange
+from ..model import FloatArray
+from .lengths import LengthDistribution, Range
 
 _CANDIDATES = 512
 """Boundaries that ``least_loss`` chooses from; 58 ranges of 512 take about 0.1 s."""
 
 
 def equal_width(_lengths: LengthDistribution, count: int, top: int) -> tuple[Range, ...]:
-    """``count`` ranges of equal width, rounded to whole tokens."""
+    """Return ``count`` ranges of equal width up to ``top`` [tokens], rounded to whole tokens."""
     _check(count, top)
     return _ranges(np.linspace(0, top, count + 1), top)
 
 
 def equal_probability(lengths: LengthDistribution, count: int, top: int) -> tuple[Range, ...]:
-    """``count`` ranges that hold about the same share of the requests below ``top``."""
+    """Return ``count`` ranges with about the same share of the requests below ``top`` [tokens]."""
     _check(count, top)
     return _ranges(_quantile_cuts(lengths, count, top), top)
 
 
 def least_loss(lengths: LengthDistribution, count: int, top: int) -> tuple[Range, ...]:
-    """The ``count`` ranges with the smallest loss over at most 512 candidate boundaries.
+    """Return the ``count`` ranges with the smallest loss over at most 512 candidate boundaries.
 
     Loss: the part of the variance of l, l^2, o and o l that stays inside the ranges, each as a
-    share of its whole variance. These four span the capacity rows: prefill time is close to
-    a l + b l^2, and decode rows are linear in o and o l. Optimal by dynamic programming over
-    boundaries (Fisher 1958, "On grouping for maximum homogeneity").
+    share of its whole variance. These four span the capacity rows: prefill time is close to a l + b
+    l^2, and decode rows are linear in o and o l. Optimal by dynamic programming over boundaries
+    (Fisher 1958, "On grouping for maximum homogeneity").
     """
     _check(count, top)
     cuts = np.unique(np.ceil(_quantile_cuts(lengths, _CANDIDATES, top)).astype(np.int64))
@@ -56,7 +50,7 @@ def least_loss(lengths: LengthDistribution, count: int, top: int) -> tuple[Range
 
 
 def _losses(lengths: LengthDistribution, cuts: NDArray[np.int64]) -> FloatArray:
-    """Loss of a range from cut i to cut j, for every i < j; infinite elsewhere."""
+    """Return the loss of a range from cut i to cut j, for every i < j; infinite elsewhere."""
     at = np.searchsorted(lengths.length, cuts, side="left")
     size, out = lengths.length, lengths.output
     mass = _prefix(lengths.probability, at)
@@ -82,7 +76,7 @@ def _prefix(values: FloatArray, at: NDArray[np.int64]) -> FloatArray:
 
 
 def _best_path(loss: FloatArray, count: int) -> list[int]:
-    """Cuts of the cheapest chain of ``count`` ranges from the first cut to the last."""
+    """Return the cuts of the cheapest chain of ``count`` ranges from the first cut to the last."""
     best = loss[0]
     choices = []
     for _ in range(count - 1):
@@ -96,13 +90,13 @@ def _best_path(loss: FloatArray, count: int) -> list[int]:
 
 
 def _quantile_cuts(lengths: LengthDistribution, count: int, top: int) -> FloatArray:
-    """Boundaries just above each count-th of the probability below ``top``."""
+    """Return the boundaries just above each count-th of the probability below ``top``."""
     below = lengths.length < top
     cumulative = np.cumsum(lengths.probability[below])
     if len(cumulative) == 0:
         return np.array([0.0, top])
-    wanted = np.arange(1, count) / count * cumulative[-1]
-    at = np.searchsorted(cumulative, wanted * (1 - 1e-12))
+    targets = np.arange(1, count) / count * cumulative[-1]
+    at = np.searchsorted(cumulative, targets * (1 - 1e-12))
     cuts: FloatArray = np.floor(lengths.length[below][at]) + 1.0
     return np.concatenate(([0.0], cuts, [float(top)]))
 

@@ -1,9 +1,9 @@
-"""Reads request traces: input length, output length and arrival of every request.
+"""Request traces: input length, output length and arrival of every request.
 
-Three forms are told apart by their first line: Azure's CSV (``TIMESTAMP,ContextTokens,
-GeneratedTokens``), Mooncake's JSON lines (``timestamp`` [ms], ``input_length``, ``output_length``),
-and plain CSV with a header that names its columns, or two to three bare columns: input, output,
-and arrival in seconds.
+The first line tells three forms apart: Azure's CSV (``TIMESTAMP,ContextTokens,GeneratedTokens``),
+Mooncake's JSON lines (``timestamp`` [ms], ``input_length``, ``output_length``), and plain CSV with
+a header that names its columns, or two to three bare columns: input, output, and arrival in
+seconds.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ from __future__ import annotations
 import csv
 import json
 import re
+from _csv import Reader as _Reader
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from archipelago.perfmodel.errors import TraceError
-
-if TYPE_CHECKING:
-    from _csv import Reader as _Reader
-    from collections.abc import Iterable, Iterator
-
-    from archipelago.perfmodel.model import FloatArray
+from ..errors import TraceError
+from ..model import FloatArray
 
 _INPUT = ("contexttokens", "input_length", "input_tokens", "prompt_tokens", "input", "isl")
 _OUTPUT = (
@@ -51,7 +48,7 @@ _Row: TypeAlias = tuple[float, float, float | None]
 class Trace(NamedTuple):
     """Requests in the order of the file; arrays of equal shape.
 
-    Lengths in tokens. ``timestamps`` in seconds from the first arrival; None where the file has
+    Lengths in tokens. ``timestamps`` in seconds from the first arrival; None if the file has
     none.
     """
 
@@ -62,7 +59,7 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where a row keeps what; ``arrival`` None where it keeps none."""
+    """Where a row keeps what; ``arrival`` None if it keeps none."""
 
     input: int
     output: int
@@ -70,7 +67,7 @@ class _Columns:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """The requests of a trace file.
+    """Return the requests of a trace file.
 
     Raises:
         TraceError: names file, line and remedy.
@@ -132,7 +129,7 @@ def _csv(path: Path, lines: list[str]) -> Iterator[_Row]:
 
 
 def _fields(path: Path, reader: _Reader) -> Iterator[list[str]]:
-    """The lines of a CSV file, or the error that csv has for one."""
+    """Yield the lines of a CSV file, or the error that csv has for one."""
     while True:
         try:
             fields = next(reader, None)
@@ -144,11 +141,11 @@ def _fields(path: Path, reader: _Reader) -> Iterator[list[str]]:
 
 
 def _header(cells: list[str]) -> _Columns | None:
-    """Columns by their names; None where the line names neither input nor output."""
+    """Return the columns by their names; None if the line names neither input nor output."""
     names = [cell.lower() for cell in cells]
 
-    def where(known: tuple[str, ...]) -> int | None:
-        return next((names.index(name) for name in known if name in names), None)
+    def where(synonyms: tuple[str, ...]) -> int | None:
+        return next((names.index(name) for name in synonyms if name in names), None)
 
     inputs, outputs = where(_INPUT), where(_OUTPUT)
     if inputs is None or outputs is None:
@@ -157,7 +154,7 @@ def _header(cells: list[str]) -> _Columns | None:
 
 
 def _bare(path: Path, number: int, cells: list[str]) -> _Columns:
-    """Columns of a file without a header: input, output and, where there is a third, arrival."""
+    """Return the columns of a file without a header: input, output and maybe arrival."""
     if len(cells) in (2, 3) and all(_is_number(cell) for cell in cells[:2]):
         return _Columns(0, 1, 2 if len(cells) == 3 else None)  # noqa: PLR2004
     raise TraceError(
@@ -188,25 +185,25 @@ def _number(path: Path, number: int, what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TraceError(f"{path}, line {number}: {what} is {value!r}; it must be a number")
     try:
-        found = float(value)
+        parsed = float(value)
     except (ValueError, OverflowError):
-        found = float("nan")
-    if not np.isfinite(found):
+        parsed = float("nan")
+    if not np.isfinite(parsed):
         raise TraceError(f"{path}, line {number}: {what} is {value!r}; it must be a number")
-    return found
+    return parsed
 
 
 def _tokens(path: Path, number: int, what: str, value: object) -> float:
-    found = _number(path, number, what, value)
-    if found < 0 or found != int(found):
+    count = _number(path, number, what, value)
+    if count < 0 or count != int(count):
         raise TraceError(
             f"{path}, line {number}: {what} is {value!r}; a length is a whole number of tokens"
         )
-    return found
+    return count
 
 
 def _arrival(path: Path, number: int, text: str) -> float:
-    """Seconds of a plain number, or of a date with up to nine decimals of a second."""
+    """Return seconds of a plain number, or of a date with up to nine decimals of a second."""
     if _is_number(text):
         return _number(path, number, "arrival", text)
     if _DATE.fullmatch(text):

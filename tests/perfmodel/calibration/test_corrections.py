@@ -1,31 +1,28 @@
 """Calibrations: corrections by hand, files that come back, a new engine from a few runs."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.calibration import (
+from archipelago.perfmodel.calibration.benches import loop_problem
+from archipelago.perfmodel.calibration.corrections import (
     Calibrated,
     Calibration,
     Correction,
-    find,
+    calibration_for,
     learn,
-    read,
-    write,
 )
+from archipelago.perfmodel.calibration.fit import LOOP
+from archipelago.perfmodel.calibration.from_runs import calibrate, relatives
+from archipelago.perfmodel.calibration.intervals import Interval
+from archipelago.perfmodel.calibration.measurements import EnginePoint
+from archipelago.perfmodel.calibration.uncertainty import log_half_widths
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import MeasurementError, UnknownName
-from archipelago.perfmodel.fits.calibrate import calibrate, relatives
-from archipelago.perfmodel.fits.parameters import LOOP
-from archipelago.perfmodel.fits.series import loop_problem
-from archipelago.perfmodel.intervals import Interval
-from archipelago.perfmodel.measurements.engine_points import EnginePoint
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.roofline import Roofline
-from archipelago.perfmodel.uncertainty import log_half_widths
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
 
 # Llama-3.1-70B FP8 on H100 with vLLM (aiconfigurator @ 095f58a): tp, input, output, clients,
 # TTFT [ms], TPOT [ms].
@@ -99,25 +96,13 @@ def test_many_agreeing_groups_move_it_all_the_way() -> None:
     assert found.interval.high < 1.01
 
 
-def test_a_calibration_file_comes_back(tmp_path: Path) -> None:
+def test_a_calibration_states_what_was_measured() -> None:
     (made,) = calibrate(runs(RUNS), "runs.csv")
-    path = tmp_path / "calibration.yaml"
-    write([made], path)
-    (again,) = read(path)
-    assert again.values == pytest.approx(dict(made.values), rel=1e-5)
-    assert (again.engine, again.version, again.models) == ("new", "2.0", ("Llama-3.1-70B",))
-    assert [c.phase for c in again.corrections] == ["decode", "prefill"]
-    assert again.correction("Llama-3.1-70B", "decode").interval.groups == 3
-    assert again.correction("Llama-3.1-8B", "decode").interval.groups == 0  # assumed
-    assert again.source == "runs.csv"
-
-
-@pytest.mark.parametrize("text", ["calibrations: 3", "[", "a: b", "calibrations: [{engine: x}]"])
-def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "calibration.yaml"
-    path.write_text(text)
-    with pytest.raises(MeasurementError, match="calibration"):
-        read(path)
+    assert (made.engine, made.version, made.models) == ("new", "2.0", ("Llama-3.1-70B",))
+    assert [c.phase for c in made.corrections] == ["decode", "prefill"]
+    assert made.correction("Llama-3.1-70B", "decode").interval.groups == 3
+    assert made.correction("Llama-3.1-8B", "decode").interval.groups == 0  # assumed
+    assert made.source == "runs.csv"
 
 
 def test_a_value_that_no_engine_has_is_named() -> None:
@@ -129,10 +114,9 @@ def test_the_calibration_of_the_model_is_taken_before_that_of_any() -> None:
     own = Calibration("H100", "vllm", models=("Llama-3.1-8B",))
     general = Calibration("H100", "vllm")
     other = Calibration("H200", "vllm")
-    assert find([other, general, own], "H100", "vllm", "Llama-3.1-8B") is own
-    assert find([other, general, own], "H100", "vllm", "Qwen3-32B") is general
-    assert find([other, own], "H100", "*", "Llama-3.1-8B") is own
-    assert find([other, own], "H100", "sglang", "Llama-3.1-8B") is None
+    assert calibration_for([other, general, own], "H100", "Llama-3.1-8B") is own
+    assert calibration_for([other, general, own], "H100", "Qwen3-32B") is general
+    assert calibration_for([other, own], "H100", "Qwen3-32B") is None
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.3])

@@ -5,22 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.collocation import ClosedLoop
-from archipelago.perfmodel.efficiency import engine_fit
-from archipelago.perfmodel.errors import MeasurementError
-from archipelago.perfmodel.fits.baseline import FourParameters
-from archipelago.perfmodel.fits.benches import (
+from archipelago.perfmodel.calibration.benches import (
     BatchBench,
     ClosedLoopBench,
     Deployment,
     prefill_of_batch,
 )
-from archipelago.perfmodel.fits.engine import EFFECTIVE, Problem, fit_engine, fit_family
-from archipelago.perfmodel.fits.heldout import Linearised, held_out
-from archipelago.perfmodel.fits.parameters import (
+from archipelago.perfmodel.calibration.fit import (
     BATCH,
+    EFFECTIVE,
     LATENT,
     LOOP,
     MBU,
@@ -29,9 +22,18 @@ from archipelago.perfmodel.fits.parameters import (
     SPARSE,
     STEP,
     Parameter,
+    Problem,
+    fit_engine,
     learnt,
 )
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.calibration.held_out import Linearised, held_out
+from archipelago.perfmodel.capacity.closed_loop import ClosedLoop
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.errors import MeasurementError
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from benchmarks.accuracy.inference_bench import FourParameters
 
 H100 = accelerator("H100")
 BASE = engine_fit(H100, "vllm")
@@ -117,18 +119,6 @@ def test_a_learnt_prior_by_hand() -> None:
 def test_a_learnt_prior_is_never_wider_than_the_own_one() -> None:
     (found,) = learnt([replace(MBU, spread=0.1)], [{"mbu": 0.3}, {"mbu": 0.9}])
     assert found.spread == 0.1
-
-
-def test_a_family_shares_what_its_members_found() -> None:
-    """One row of the second accelerator: its step comes from the first, not from the prior."""
-    first, second = problem(TRUE), problem(TRUE)
-    used = loop_bench(8, TRUE)
-    loop = ClosedLoop(used.loop.clients[:1], used.loop.length[:1], used.loop.output[:1])
-    single = replace(used, loop=loop, measured=used.measured[:1], groups=used.groups[:1])
-    alone = fit_engine(replace(second, benches=[single]))
-    family = fit_family({"first": first, "second": replace(second, benches=[single])})
-    off = [abs(np.log(fit.values["mbu"] / TRUE["mbu"])) for fit in (family["second"], alone)]
-    assert off[0] < off[1]
 
 
 def test_held_out_groups_are_predicted_without_themselves() -> None:

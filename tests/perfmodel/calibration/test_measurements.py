@@ -5,14 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from archipelago.perfmodel.calibration import measurements
+from archipelago.perfmodel.calibration.measurements import (
+    Loaded,
+    Rule,
+    clean,
+    first_of_each,
+    measured_model,
+    read_csv,
+    read_points,
+)
 from archipelago.perfmodel.errors import MeasurementError, UnknownName
-from archipelago.perfmodel.measurements import engine_points, inference_bench, splitwise
-from archipelago.perfmodel.measurements.models import measured_model
-from archipelago.perfmodel.measurements.rules import Loaded, Rule, first_of_each, read_csv, sift
-from archipelago.perfmodel.measurements.user import read_points
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from benchmarks.accuracy import inference_bench, splitwise
 
-DATA = Path(__file__).parents[2] / "../shared/data"
+DATA = Path(__file__).parents[3] / "../shared/data"
 HEADER = (
     "backend,backend_version,model_path,system,precision,mode,isl,osl,tp_size,pp_size,"
     "attention_dp_size,moe_tp_size,moe_ep_size,silicon_ttft_ms,silicon_tpot_ms,concurrency"
@@ -23,11 +30,11 @@ GPT = "{engine},{v},openai/gpt-oss-120b,h200_sxm,fp4,agg,1024,1024,{tp},1.0,1.0,
 QWEN = "vllm,0.12,Qwen/Qwen3-235B-A22B-FP8,h200_sxm,fp8,agg,2000,500,{tp},1.0,,{m},{ep},{t},{c}"
 
 
-def points(folder: Path, *rows: str) -> Loaded[engine_points.EnginePoint]:
-    path = folder / engine_points.FILE
+def points(folder: Path, *rows: str) -> Loaded[measurements.EnginePoint]:
+    path = folder / measurements.FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join((HEADER, *rows)) + "\n")
-    return engine_points.load(folder)
+    return measurements.load(folder)
 
 
 def test_a_plain_row_is_read_in_seconds(tmp_path: Path) -> None:
@@ -103,7 +110,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 def test_a_row_counts_for_the_first_rule_that_drops_it() -> None:
     rules = (Rule[int]("even", lambda n: n % 2 == 0), Rule[int]("large", lambda n: n > 3))
-    kept, dropped = sift([1, 2, 3, 4, 5], rules)
+    kept, dropped = clean([1, 2, 3, 4, 5], rules)
     assert (kept, dict(dropped)) == ([1, 3], {"even": 2, "large": 1})
     assert first_of_each("abcab", str) == (["a", "b", "c"], ["a", "b"])
 
@@ -162,9 +169,9 @@ def test_an_unknown_model_is_named() -> None:
 
 
 def test_the_published_files_lose_the_rows_that_are_known_to_be_wrong() -> None:
-    if not (DATA / engine_points.FILE).exists():
+    if not (DATA / measurements.FILE).exists():
         pytest.skip(f"no published measurements below {DATA}")
-    loaded = engine_points.load(DATA)
+    loaded = measurements.load(DATA)
     assert len([p for p in loaded.rows if p.model == "DeepSeek-R1"]) == 27
     assert loaded.corrected["tp_size is tp x ep"] == 41
     assert loaded.corrected["attention_dp 64 means 8"] == 2

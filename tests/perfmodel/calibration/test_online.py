@@ -9,37 +9,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.calibration import Calibrated, Calibration, Correction
-from archipelago.perfmodel.intervals import Interval
-from archipelago.planner.onlinecalibration import (
+from archipelago.perfmodel.calibration.corrections import Calibrated, Calibration, Correction
+from archipelago.perfmodel.calibration.intervals import Interval
+from archipelago.perfmodel.calibration.online import (
     COLD,
     HALF_LIFE,
     IDLE,
     LEAST,
     MOST,
+    Estimate,
+    IslandWindow,
     Key,
-    Learnt,
-    Seen,
-    Why,
+    SkipReason,
     applied,
     corrections,
     from_document,
-    learnt,
+    skip_reason,
     steady,
     to_document,
-    unfit,
+    update,
 )
 
 KEY = Key("H100", "Llama-3.1-8B", "decode")
-GOOD = Seen(KEY, "a", measured=0.03, predicted=0.02, utilisation=0.7, settled=9, requests=300)
+GOOD = IslandWindow(
+    KEY, "a", measured=0.03, predicted=0.02, utilisation=0.7, settled=9, requests=300
+)
 
 
 def after(ratios: list[float], seconds: float = 60.0, islands: int = 1) -> Correction:
     """The correction after windows of these ratios of measured to predicted time."""
-    state: dict[Key, Learnt] = {}
+    state: dict[Key, Estimate] = {}
     for i, ratio in enumerate(ratios):
         seen = replace(GOOD, measured=0.02 * ratio, island=f"i{i % islands}")
-        state = learnt(state, [seen], seconds * i)
+        state = update(state, [seen], seconds * i)
     (found,) = corrections(state, seconds * max(0, len(ratios) - 1))
     return found
 
@@ -83,30 +85,30 @@ def test_the_interval_holds_the_next_window_as_often_as_it_says() -> None:
 @pytest.mark.parametrize(
     ("seen", "why"),
     [
-        (replace(GOOD, utilisation=IDLE - 0.01), Why.IDLE),
-        (replace(GOOD, utilisation=math.nan), Why.IDLE),
-        (replace(GOOD, settled=COLD - 1), Why.COLD),
-        (replace(GOOD, requests=29), Why.FEW),
-        (replace(GOOD, whole=False), Why.CENSORED),
-        (replace(GOOD, measured=0.0), Why.NO_TIME),
-        (replace(GOOD, measured=math.inf), Why.NO_TIME),
-        (replace(GOOD, predicted=math.nan), Why.NO_TIME),
+        (replace(GOOD, utilisation=IDLE - 0.01), SkipReason.IDLE),
+        (replace(GOOD, utilisation=math.nan), SkipReason.IDLE),
+        (replace(GOOD, settled=COLD - 1), SkipReason.COLD),
+        (replace(GOOD, requests=29), SkipReason.FEW),
+        (replace(GOOD, whole=False), SkipReason.CENSORED),
+        (replace(GOOD, measured=0.0), SkipReason.NO_TIME),
+        (replace(GOOD, measured=math.inf), SkipReason.NO_TIME),
+        (replace(GOOD, predicted=math.nan), SkipReason.NO_TIME),
     ],
 )
-def test_idle_cold_and_broken_windows_teach_nothing(seen: Seen, why: Why) -> None:
-    assert unfit(GOOD) is None
-    assert unfit(seen) is why
-    assert learnt({}, [seen], 0.0) == {}
-    known = learnt({}, [GOOD], 0.0)
-    assert learnt(known, [seen], 60.0) == known
+def test_idle_cold_and_broken_windows_teach_nothing(seen: IslandWindow, why: SkipReason) -> None:
+    assert skip_reason(GOOD) is None
+    assert skip_reason(seen) is why
+    assert update({}, [seen], 0.0) == {}
+    known = update({}, [GOOD], 0.0)
+    assert update(known, [seen], 60.0) == known
 
 
 def test_a_day_of_idle_windows_does_not_move_what_busy_ones_taught() -> None:
     """Idle islands are fast: 0.6 of the prediction. The factor forgets, and learns none of it."""
-    state = learnt({}, [GOOD] * 40, 0.0)
+    state = update({}, [GOOD] * 40, 0.0)
     for minute in range(1440):
         idle = replace(GOOD, measured=0.012, utilisation=0.1)
-        state = learnt(state, [idle], 60.0 * minute)
+        state = update(state, [idle], 60.0 * minute)
         if minute == 600:
             (after_ten_hours,) = corrections(state, 36000.0)
     assert 1.0 < after_ten_hours.factor < 1.01  # ten half-lives: hardly anything is left
@@ -141,7 +143,7 @@ def test_a_new_version_of_an_engine_is_learnt_in_hours() -> None:
 
 
 def test_what_was_not_seen_for_long_means_little() -> None:
-    state = learnt({}, [GOOD] * 40, 0.0)
+    state = update({}, [GOOD] * 40, 0.0)
     factors = [corrections(state, HALF_LIFE * n)[0].factor for n in (0, 3, 6, 12)]
     assert factors == sorted(factors, reverse=True)
     assert factors[0] > 1.3
@@ -157,7 +159,7 @@ def test_factors_that_tremble_do_not_make_another_plan() -> None:
 
 
 def test_it_goes_to_another_process_and_comes_back_by_its_clock() -> None:
-    state = learnt({}, [GOOD, replace(GOOD, key=KEY._replace(phase="prefill"))], 100.0)
+    state = update({}, [GOOD, replace(GOOD, key=KEY._replace(phase="prefill"))], 100.0)
     document = json.loads(json.dumps(to_document(state, 160.0)))
     again = from_document(document, 5060.0)
     assert corrections(again, 5060.0) == corrections(state, 160.0)

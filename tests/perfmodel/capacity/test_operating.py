@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.capacity import (
-    RangeMoments,
+from archipelago.perfmodel.capacity.operating import SATURATED, candidate_batches, fixed_point
+from archipelago.perfmodel.capacity.queueing import mg1_utilisation, mg1_wait
+from archipelago.perfmodel.capacity.rows import (
     affine_majorant,
-    batch_caps,
     decode_rows,
-    fixed_point,
     mixed_rows,
     network_row,
     prefill_row,
     prefill_utilisation,
 )
-from archipelago.perfmodel.lengths import Range, from_samples, log_normal
-from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import KEEPING, Line, island, moments
+from archipelago.perfmodel.workload.lengths import Range, RangeMoments, from_samples, log_normal
+from archipelago.perfmodel.workload.ranges import equal_probability
+from tests.support.perfmodel import KEEPING, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
@@ -59,8 +60,8 @@ def test_a_mixed_fixed_point_by_hand() -> None:
     point = fixed_point(Line(), np.array([1.0]), moments(200, 1000), busy=0.5)
     assert point.step_time == pytest.approx(0.01 / 0.46, rel=1e-9)
     assert point.sequences == pytest.approx(200 * 0.01 / 0.46, rel=1e-9)
-    assert fixed_point(Line(), np.array([1.0]), moments(200, 1000), busy=0.97).saturated
-    assert fixed_point(Line(), np.array([1.0]), moments(200, 1000), busy=1.0).saturated
+    assert fixed_point(Line(), np.array([1.0]), moments(200, 1000), busy=0.97) == SATURATED
+    assert fixed_point(Line(), np.array([1.0]), moments(200, 1000), busy=1.0) == SATURATED
     idle = fixed_point(Line(), np.array([0.0]), moments(200, 1000), busy=0.5)
     assert (idle.sequences, idle.step_time) == (0, 0.02)
 
@@ -127,7 +128,7 @@ def test_how_far_the_mean_of_a_simulated_island_is_from_the_fixed_point(
 ) -> None:
     # The fixed point is a fluid limit, and optimistic: a request also waits for the prompts queued
     # behind its own, and its tokens are rather made in large batches. ``slower`` is stated in
-    # docs/performance-model.md.
+    # docs/explanation/performance-model.md.
     line = Line()
     busy = rate * prompt
     tpot, ttft = simulated(line, rate, prompt, output, length)
@@ -146,11 +147,13 @@ def test_prompts_leave_less_time_for_the_batch() -> None:
     # Decode alone: 0.02 = 0.01 + B (1e-4 + 1e-4) gives 50. With 40 ms of prompt per 200 tokens
     # every sequence brings 0.2 ms more: 0.01 = B 4e-4 gives 25.
     at = moments(200, 1000)
-    assert batch_caps(Line(), at, 0.02 + 1e-9) == (50,)
-    assert batch_caps(Line(), at, 0.02 + 1e-9, np.array([0.04])) == (25,)
+    assert candidate_batches(Line(), at, 0.02 + 1e-9) == (50,)
+    assert candidate_batches(Line(), at, 0.02 + 1e-9, np.array([0.04])) == (25,)
     # Prompts of 1 s: 5 ms per token; at most half of the time: 5e-3 B <= 0.01 + 2e-4 B, B = 2.08
-    assert batch_caps(Line(), at, None, np.array([1.0]), 0.5) == (2,)
-    assert batch_caps(Line(), at, None, np.array([0.0])) == batch_caps(Line(), at, None)
+    assert candidate_batches(Line(), at, None, np.array([1.0]), 0.5) == (2,)
+    assert candidate_batches(Line(), at, None, np.array([0.0])) == candidate_batches(
+        Line(), at, None
+    )
 
 
 def test_a_network_row_is_the_mean_of_the_bytes_over_the_bandwidth() -> None:
@@ -204,7 +207,7 @@ def test_rates_that_keep_mixed_rows_keep_the_limits(
 ) -> None:
     model = island(*case)
     prefill = prefill_row(model, LENGTHS, RANGES)
-    for cap in batch_caps(model, MOMENTS, tpot, prefill, utilisation):
+    for cap in candidate_batches(model, MOMENTS, tpot, prefill, utilisation):
         step = affine_majorant(model, cap, MEAN_CONTEXT)
         _, rows = mixed_rows(step, MOMENTS, prefill, tpot, utilisation)
         if not np.isfinite(rows).all():
@@ -243,8 +246,40 @@ def test_mixed_operating_points_are_few_and_no_larger_than_those_of_decode(
     model = island(*case)
     prefill = prefill_row(model, LENGTHS, RANGES)
     for tpot in (None, 0.03, 0.1):
-        alone = batch_caps(model, MOMENTS, tpot)
-        beside = batch_caps(model, MOMENTS, tpot, prefill)
+        alone = candidate_batches(model, MOMENTS, tpot)
+        beside = candidate_batches(model, MOMENTS, tpot, prefill)
         assert len(beside) <= 3
         assert list(beside) == sorted(set(beside))
         assert not beside or max(beside) <= max(alone)
+
+
+def test_exponential_service_waits_as_in_an_mm1_queue() -> None:
+    """E[S^2] = 2 E[S]^2, so W = rho E[S] / (1 - rho)."""
+    assert mg1_wait(0.8, 2.0, 8.0) == pytest.approx(0.8 * 2.0 / 0.2)
+
+
+def test_constant_service_waits_half_as_long() -> None:
+    """E[S^2] = E[S]^2, so W = rho E[S] / (2 (1 - rho))."""
+    assert mg1_wait(0.8, 2.0, 4.0) == pytest.approx(0.8 * 2.0 / 0.4)
+
+
+@pytest.mark.parametrize("utilisation", [1.0, 1.5])
+def test_a_full_server_never_catches_up(utilisation: float) -> None:
+    """At rho >= 1 the queue grows without end."""
+    assert math.isinf(mg1_wait(utilisation, 1.0, 1.0))
+
+
+@pytest.mark.parametrize("wait", [0.0, -1.0])
+def test_no_wait_allows_no_load(wait: float) -> None:
+    """A target that the service alone uses up leaves nothing for the queue."""
+    assert mg1_utilisation(wait, 1.0, 1.0) == 0
+
+
+@given(st.floats(0.001, 0.99), st.floats(0.001, 100.0), st.floats(1.0, 50.0))
+def test_utilisation_is_the_inverse_of_the_wait(
+    utilisation: float, mean: float, spread: float
+) -> None:
+    """The load that a wait allows waits exactly so long."""
+    square = spread * mean**2
+    again = mg1_utilisation(mg1_wait(utilisation, mean, square), mean, square)
+    assert again == pytest.approx(utilisation)

@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.capacity import (
+from archipelago.perfmodel.capacity.kv_transfer import CacheLayout, DomainLink, DomainLinks
+from archipelago.perfmodel.capacity.operating import SATURATED, candidate_batches, fixed_point
+from archipelago.perfmodel.capacity.rows import (
     affine_majorant,
-    batch_caps,
     decode_rows,
-    fixed_point,
     prefill_row,
     prefill_utilisation,
 )
-from archipelago.perfmodel.lengths import Range, from_samples, log_normal
-from archipelago.perfmodel.ranges import equal_probability
-from tests.perfmodel.models import KEEPING, Line, island, moments
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.errors import OutOfRange, UnknownName
+from archipelago.perfmodel.roofline.stage import kv_transfer_bytes
+from archipelago.perfmodel.workload.lengths import Range, from_samples, log_normal
+from archipelago.perfmodel.workload.ranges import equal_probability
+from tests.support.perfmodel import KEEPING, Line, island, moments
 
 LENGTHS = log_normal(1000, 0.9, 1, 16_384, 200, 70_000)
 RANGES = equal_probability(LENGTHS, 8, 16_384)
@@ -80,20 +83,20 @@ def test_a_fixed_point_by_hand() -> None:
 
 def test_too_many_requests_saturate_an_island() -> None:
     point = fixed_point(Line(), np.array([30.0]), moments(200, 1000))
-    assert point.saturated
+    assert point == SATURATED
     assert point.step_time == np.inf
     idle = fixed_point(Line(), np.array([0.0]), moments(200, 1000))
-    assert (idle.sequences, idle.step_time, idle.saturated) == (0, 0.01, False)
+    assert (idle.sequences, idle.step_time) == (0, 0.01)
 
 
 def test_operating_points_stop_at_memory_batch_limit_and_pace() -> None:
     # memory holds 200 sequences of 1000 tokens
-    assert batch_caps(Line(), moments(200, 1000), None) == (200,)
+    assert candidate_batches(Line(), moments(200, 1000), None) == (200,)
     # at context 100 the engine's limit of 512 comes first
-    assert batch_caps(Line(), moments(200, 100), None) == (512,)
+    assert candidate_batches(Line(), moments(200, 100), None) == (512,)
     # 0.02 = 0.01 + B (1e-4 + 1e-4) at context 1000: B = 50
-    assert batch_caps(Line(), moments(200, 1000), 0.02 + 1e-9) == (50,)
-    assert batch_caps(Line(), moments(200, 1000), 0.01) == ()
+    assert candidate_batches(Line(), moments(200, 1000), 0.02 + 1e-9) == (50,)
+    assert candidate_batches(Line(), moments(200, 1000), 0.01) == ()
 
 
 @settings(deadline=None, max_examples=300)
@@ -111,7 +114,7 @@ def test_the_bound_is_never_below_the_step(
 @pytest.mark.parametrize("case", KEEPING)
 def test_the_bound_is_tight_at_the_operating_point(case: tuple[str, str]) -> None:
     model = island(*case)
-    for cap in batch_caps(model, MOMENTS, None):
+    for cap in candidate_batches(model, MOMENTS, None):
         context = min(1200.0, model.kv_capacity() / cap)
         step = affine_majorant(model, cap, context)
         at = np.array(float(cap)), np.array(cap * context)
@@ -144,7 +147,7 @@ def test_rates_that_keep_the_rows_keep_the_limits(
     case: tuple[str, str], mix: list[float], tpot: float, load: float
 ) -> None:
     model = island(*case)
-    for cap in batch_caps(model, MOMENTS, tpot):
+    for cap in candidate_batches(model, MOMENTS, tpot):
         step = affine_majorant(model, cap, 1200.0)
         _, rows = decode_rows(step, MOMENTS, tpot)
         if not np.isfinite(rows).all():
@@ -171,7 +174,73 @@ def test_rates_that_keep_the_rows_keep_the_limits(
 def test_operating_points_are_few_ascending_and_within_limits(case: tuple[str, str]) -> None:
     model = island(*case)
     for tpot in (None, 0.03, 0.05):
-        caps = batch_caps(model, MOMENTS, tpot)
+        caps = candidate_batches(model, MOMENTS, tpot)
         assert len(caps) <= 3
         assert list(caps) == sorted(set(caps))
         assert all(1 <= cap <= model.max_sequences() for cap in caps)
+
+
+THOUSAND = np.array(1000.0)
+
+
+def test_grouped_heads_send_theirs_only() -> None:
+    """Llama-3.1-70B: 2 x 8 x 128 elements, 80 layers, 2 B: 327,680 B per token."""
+    model = architecture("Llama-3.1-70B")
+    assert float(CacheLayout.of(model).size(THOUSAND)) == 327_680_000
+    assert float(CacheLayout.of(model, 8).size(THOUSAND)) == 163_840_000
+    assert float(CacheLayout.of(model, 4).size(THOUSAND)) == 81_920_000
+
+
+def test_a_latent_is_two_percent_of_what_its_heads_would_be() -> None:
+    """DeepSeek-V3: 576 elements, 61 layers, 2 B: 70,272 B per token; 128 heads of 2 x 128 more."""
+    assert float(CacheLayout.of(architecture("DeepSeek-V3")).size(np.array(1.0))) == 70_272
+    assert pytest.approx(0.018, abs=1e-3) == 576 / (128 * 2 * 128)
+
+
+def test_scales_are_part_of_what_is_sent() -> None:
+    """4 bits in groups of 32 with 4 B for each: 0.5 + 0.125 B per element."""
+    layout = CacheLayout.of(architecture("Llama-3.1-8B"), 4, group=32)
+    assert layout.element_bytes == pytest.approx(0.625)
+
+
+def test_16_bits_are_what_the_performance_models_hand_over() -> None:
+    for name in ("Llama-3.1-8B", "DeepSeek-V3", "gpt-oss-120b"):
+        model = architecture(name)
+        lengths = np.array([50.0, 5000.0])
+        sent = CacheLayout.of(model).size(lengths)
+        assert sent == pytest.approx(kv_transfer_bytes(model, lengths))
+
+
+def test_equation_1_has_one_layer_of_full_heads() -> None:
+    """4,096 wide, batch 2, 512 tokens, 40 Gb/s, 1 ms: 1 ms + 16.8 MB / 5 GB/s, 32 layers."""
+    mha = CacheLayout(elements=2 * 4096, full=1, windowed=0, window=0)
+    link = DomainLink(1e-3, 5e9)
+    one = float(link.seconds(mha.size(np.array(512.0), 2)))
+    assert one == pytest.approx(1e-3 + 2 * 2 * 512 * 4096 * 2 / 5e9)
+    whole = CacheLayout(elements=2 * 4096, full=32, windowed=0, window=0)
+    assert float(link.seconds(whole.size(np.array(512.0), 2))) - 1e-3 == pytest.approx(
+        32 * (one - 1e-3)
+    )
+
+
+def test_every_pair_of_domains_has_its_own_time() -> None:
+    links = DomainLinks(
+        {
+            ("east", "east"): DomainLink(10e-6, 50e9),
+            ("east", "west"): DomainLink(2e-3, 5e9),
+            ("west", "west"): DomainLink(10e-6, 50e9),
+        }
+    )
+    layout = CacheLayout.of(architecture("Llama-3.1-8B"))
+    seconds = links.seconds(layout, THOUSAND, ["east", "west"], ["east", "west"])
+    near, far = 10e-6 + 131_072_000 / 50e9, 2e-3 + 131_072_000 / 5e9
+    assert seconds == pytest.approx(np.array([[near, far], [far, near]]))
+    with pytest.raises(UnknownName, match="no link between 'east' and 'north'"):
+        links.between("east", "north")
+
+
+def test_bits_and_links_out_of_range_are_refused() -> None:
+    with pytest.raises(OutOfRange, match="16, 8, 4 bits"):
+        CacheLayout(1, 1, 0, 0, bits=3)
+    with pytest.raises(OutOfRange, match="beta > 0"):
+        DomainLink(0.0, 0.0)

@@ -2,19 +2,24 @@
 
 import pytest
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import (
+from archipelago.perfmodel.catalogue import read
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import (
     Experts,
     LatentAttention,
     architecture,
     architectures,
     from_config,
 )
-from archipelago.perfmodel.efficiency import efficiency, overheads
+from archipelago.perfmodel.catalogue.efficiency import efficiency, overheads
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
-TABLES = ("accelerators.yaml", "efficiencies.yaml", "links.yaml", "models.yaml")
+TABLES = (
+    "catalogue/data/accelerators.yaml",
+    "catalogue/data/efficiencies.yaml",
+    "roofline/data/links.yaml",
+    "catalogue/data/models.yaml",
+)
 
 
 def test_an_accelerator_is_found_by_any_letter_case_and_by_alias() -> None:
@@ -36,7 +41,7 @@ def test_an_unknown_accelerator_lists_the_known_ones_and_the_closest() -> None:
 
 
 def test_every_figure_of_the_data_sheets_has_a_unit_and_a_dated_source() -> None:
-    document = catalogue.read("accelerators.yaml")
+    document = read.read("catalogue/data/accelerators.yaml")
     for name, row in document["accelerators"].items():
         for key, cell in row.items():
             if key in ("family", "aliases"):
@@ -47,7 +52,7 @@ def test_every_figure_of_the_data_sheets_has_a_unit_and_a_dated_source() -> None
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_source_that_a_table_names_is_explained(table: str) -> None:
-    document = catalogue.read(table)
+    document = read.read(table)
     known = document.get("sources", {})
     rows = document.get("efficiencies") or list(document.get("all_reduce", {}).values())
     assert {row["source"] for row in rows} <= known.keys()
@@ -82,7 +87,7 @@ def test_a_scale_up_domain_ends_at_the_node_unless_it_spans_a_rack() -> None:
 
 @pytest.mark.parametrize("model", architectures(), ids=lambda m: m.name)
 def test_parameters_agree_with_the_published_totals(model: object) -> None:
-    row = catalogue.read("models.yaml")["models"][model.name]  # type: ignore[attr-defined]
+    row = read.read("catalogue/data/models.yaml")["models"][model.name]  # type: ignore[attr-defined]
     built = architecture(model.name)  # type: ignore[attr-defined]
     assert built.parameters == pytest.approx(row["published_parameters"], rel=0.005)
     if "published_active" in row:
@@ -114,7 +119,7 @@ def test_four_bit_experts_leave_the_rest_in_bf16() -> None:
 
 
 def test_a_published_config_becomes_a_model() -> None:
-    config = dict(catalogue.read("models.yaml")["models"]["DeepSeek-V3"]["config"])
+    config = dict(read.read("catalogue/data/models.yaml")["models"]["DeepSeek-V3"]["config"])
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
     model = from_config(config, "mine")
     assert model.attention == LatentAttention(128, 1536, 512, 128, 64, 128)
@@ -123,7 +128,7 @@ def test_a_published_config_becomes_a_model() -> None:
 
 
 def test_layer_types_say_which_layers_slide() -> None:
-    config = dict(catalogue.read("models.yaml")["models"]["gpt-oss-120b"]["config"])
+    config = dict(read.read("catalogue/data/models.yaml")["models"]["gpt-oss-120b"]["config"])
     del config["full_attention_interval"]
     config["layer_types"] = ["sliding_attention", "full_attention"] * 18
     assert from_config(config, "mine").windowed_layers == 18
@@ -136,13 +141,13 @@ def test_a_config_without_a_needed_field_names_it() -> None:
 
 @pytest.mark.parametrize("value", ["61", 61.5, True, -1])
 def test_a_config_with_a_field_of_another_kind_names_it(value: object) -> None:
-    config = dict(catalogue.read("models.yaml")["models"]["Llama-3.1-8B"]["config"])
+    config = dict(read.read("catalogue/data/models.yaml")["models"]["Llama-3.1-8B"]["config"])
     with pytest.raises(PerfModelError, match="num_hidden_layers is"):
         from_config({**config, "num_hidden_layers": value}, "mine")
 
 
 def test_an_unknown_quantisation_asks_for_the_precision() -> None:
-    config = dict(catalogue.read("models.yaml")["models"]["Llama-3.1-8B"]["config"])
+    config = dict(read.read("catalogue/data/models.yaml")["models"]["Llama-3.1-8B"]["config"])
     config["quantization_config"] = {"quant_method": "awq"}
     with pytest.raises(PerfModelError, match=r"'awq' is not known.*state the precision instead"):
         from_config(config, "mine")

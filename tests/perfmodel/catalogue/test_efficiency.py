@@ -5,11 +5,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.accelerators import accelerator, accelerators
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.collocation import ClosedLoop, collocated_tpot
-from archipelago.perfmodel.efficiency import (
+from archipelago.perfmodel.capacity.closed_loop import ClosedLoop, collocated_tpot
+from archipelago.perfmodel.catalogue import read
+from archipelago.perfmodel.catalogue.accelerators import accelerator, accelerators
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import (
     CLASSES,
     INHERITED,
     OPERANDS,
@@ -21,8 +21,9 @@ from archipelago.perfmodel.efficiency import (
     uncertainties,
 )
 from archipelago.perfmodel.errors import UnknownName
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.roofline import EngineSettings, Roofline
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.settings import EngineSettings
 
 CARD = accelerator("H100")
 MODEL = architecture("Llama-3.1-8B")
@@ -97,7 +98,7 @@ def test_what_nobody_measured_counts_with_30_percent_at_least() -> None:
 
 
 def test_every_row_has_a_source_and_an_interval() -> None:
-    document = catalogue.read("efficiencies.yaml")
+    document = read.read("catalogue/data/efficiencies.yaml")
     for row in [*document["efficiencies"], *document["overheads"], document["form"]]:
         assert row["source"] in document["sources"]
         assert 0 < row["uncertainty"] <= 1
@@ -105,7 +106,7 @@ def test_every_row_has_a_source_and_an_interval() -> None:
 
 def test_every_value_of_the_data_reaches_a_field() -> None:
     """A misspelt class or field would be left out without a word."""
-    document = catalogue.read("efficiencies.yaml")
+    document = read.read("catalogue/data/efficiencies.yaml")
     spoken = {"accelerator", "dtype", "engine", "version", "source", "uncertainty"}
     for row in document["efficiencies"]:
         assert set(row) - spoken <= set(CLASSES)

@@ -3,19 +3,18 @@
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import OutOfRange, PerfModelError
-from archipelago.perfmodel.fitted import (
+from archipelago.perfmodel.literature.measured import Limits, MeasuredTable, Measurements, fit_plane
+from archipelago.perfmodel.literature.xiong import (
     Fitted,
     Samples,
     XiongParameters,
     fit_xiong,
     kv_size,
 )
-from archipelago.perfmodel.limits import Limits
 from archipelago.perfmodel.model import Promise, broken
-from archipelago.perfmodel.table import MeasuredTable, Measurements, fit_plane
 
 LIMITS = Limits(max_length=8192, kv_capacity=100_000, max_sequences=64, kv_bytes_per_token=1e5)
 TRUE = XiongParameters(2e-5, 1e-3, 1e-6, 5e-3, 4e-8, 1e-4, 2e-7, 8e-3)

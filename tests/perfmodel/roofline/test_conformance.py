@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
+from archipelago.perfmodel.capacity.rows import affine_majorant
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import DoesNotFit
-from archipelago.perfmodel.majorant import affine_majorant
-from archipelago.perfmodel.memory import weights_per_gpu
-from archipelago.perfmodel.model import Promise, broken, step_bound
-from archipelago.perfmodel.parallelism import Parallelism
-from tests.perfmodel.models import CASES, FAMILIES, ISLANDS, island
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import PerformanceModel
+from archipelago.perfmodel.model import PerformanceModel, Promise, broken, step_bound
+from archipelago.perfmodel.roofline.memory import weights_per_gpu
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from tests.support.perfmodel import CASES, FAMILIES, ISLANDS, island
 
 LENGTHS = np.unique(np.geomspace(1, 100_000, 300).round())
 BATCHES = np.unique(np.concatenate([np.arange(0, 40), np.geomspace(40, 40_000, 120).round()]))

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.collocation import ClosedLoop, chunked_tpot, collocated_tpot
-from archipelago.perfmodel.efficiency import engine_fit
+from archipelago.perfmodel.capacity.closed_loop import ClosedLoop, chunked_tpot, collocated_tpot
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
 from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.pipeline import Pipeline, Section
-from archipelago.perfmodel.roofline import EngineSettings, LatentForm, Roofline, Speculation
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
+from archipelago.perfmodel.roofline.settings import EngineSettings, LatentForm, Speculation
 
 CARD = accelerator("H100")
 LLAMA = architecture("Llama-3.1-8B")

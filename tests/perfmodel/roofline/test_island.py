@@ -1,16 +1,21 @@
 """The roofline against numbers computed by hand, and against what each knob must do."""
 
+import csv
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.errors import OutOfRange
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.roofline import EngineSettings, Roofline
-from tests.perfmodel.models import tiny_model
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture, architectures
+from archipelago.perfmodel.errors import DoesNotFit, OutOfRange, PerfModelError
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.memory import kv_tokens_per_copy, weights_per_gpu
+from archipelago.perfmodel.roofline.parallelism import Parallelism, candidates
+from archipelago.perfmodel.roofline.settings import EngineSettings
+from benchmarks.accuracy.capacity import opt
+from tests.support.perfmodel import tiny_model
 
 # An accelerator that only the last fall-back row speaks of: mfu 0.70, mbu 0.75, prefill attention
 # 0.45, decode attention 0.04, cache 0.75.
@@ -151,3 +156,138 @@ def test_thousands_of_lengths_and_batches_take_milliseconds() -> None:
     model.prefill_time(lengths)
     model.decode_step_time(lengths, 1000 * lengths)
     assert time.process_time() - started < 0.05  # 2 ms alone
+
+
+DISTSERVE = (
+    Path(__file__)
+    .parents[2]
+    .joinpath(
+        "../shared/data/measured/distserve/simdistserve/estimators/profile_data/max_num_tokens.csv"
+    )
+)
+
+
+def test_deepseek_needs_sixteen_h800_but_only_eight_h20_or_h200() -> None:
+    model, whole = architecture("DeepSeek-V3"), Parallelism(tp=8, ep=8)
+    with pytest.raises(
+        DoesNotFit, match=r"DeepSeek-V3 in fp8 as tp8-ep8 needs 85\.1 GB .* H800 has 75\.5 GB"
+    ):
+        Roofline(accelerator("H800"), model, whole, 8)
+    assert 50_000 < Roofline(accelerator("H20"), model, whole, 8).kv_capacity() < 100_000
+    assert Roofline(accelerator("H200"), model, whole, 8).kv_capacity() > 600_000
+    assert Roofline(accelerator("H800"), model, Parallelism(dp=16, ep=16), 8).kv_capacity() > 10**6
+
+
+def test_weights_of_a_sliced_dense_model_by_hand() -> None:
+    model = architecture("Llama-3.1-70B")
+    # Everything but the norms is sliced: 70.55e9 parameters x 2 B / 8; norms 80 x 2 x 8192 x 2 B
+    norms = 80 * 2 * 8192
+    expected = (model.parameters - norms - 8192) * 2 / 8 + norms * 2
+    assert weights_per_gpu(model, Parallelism(tp=8)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_experts_spread_over_all_gpus_while_attention_is_repeated() -> None:
+    model = architecture("DeepSeek-V3")
+    narrow = weights_per_gpu(model, Parallelism(dp=8, ep=8))
+    wide = weights_per_gpu(model, Parallelism(dp=32, ep=32))
+    # 24 experts fewer per layer: 58 x 24 x 3 x 7168 x 2048 parameters of one byte and its scale
+    expert = 3 * 7168 * 2048 * (1 + 4 / 128**2)
+    assert narrow - wide == pytest.approx(58 * 24 * expert, rel=1e-9)
+
+
+def test_a_latent_cache_is_whole_on_every_tensor_rank() -> None:
+    model = architecture("DeepSeek-V3")
+    for tp in (1, 8):
+        tokens = kv_tokens_per_copy(model, Parallelism(tp=tp), 70272 * 16_000.0, 1024)
+        assert tokens == 16_000
+
+
+def test_shared_heads_are_split_until_one_is_left_per_rank() -> None:
+    model = architecture("Qwen3-235B-A22B")  # 4 KV heads
+    per_token = model.kv_bytes_per_token
+    assert kv_tokens_per_copy(model, Parallelism(tp=4), per_token / 4 * 1600, 1) == 1600
+    assert kv_tokens_per_copy(model, Parallelism(tp=8), per_token / 4 * 1600, 1) == 1600
+
+
+def test_windows_are_paid_once_per_sequence() -> None:
+    model = architecture("gpt-oss-120b")
+    few, many = (kv_tokens_per_copy(model, Parallelism(), 1e10, n) for n in (1, 1025))
+    # 1,024 windows of 18 layers x 128 tokens over 18 full layers: 128 tokens each
+    assert few - many == 1024 * 128
+
+
+def test_a_measured_engine_holds_as_many_blocks() -> None:
+    # vLLM 0.19, Llama-3.1-8B bf16, chunk 2048, memory share 0.9 on a 24 GiB card: 2,588 blocks
+    card = Accelerator("RTX-4090", "ada", 165e12, 24 * 2.0**30, 1008e9, 1)
+    settings = EngineSettings(chunk=2048)
+    model = Roofline(card, architecture("Llama-3.1-8B"), Parallelism(), settings=settings)
+    assert model.kv_capacity() / 16 == pytest.approx(2588, rel=0.02)
+
+
+@pytest.mark.skipif(not DISTSERVE.exists(), reason=f"{DISTSERVE.name}: reference data is absent")
+def test_cache_capacity_agrees_with_distserve() -> None:
+    # Its own accounting is 79.85e9 B - 2 V D - 24 L D^2 / (tp pp), with the whole embedding on
+    # every rank where ours is sliced.
+    for row in csv.DictReader(DISTSERVE.read_text().splitlines()):
+        parallelism = Parallelism(tp=int(row["tp"]), pp=int(row["pp"]))
+        model = opt(row["model"])
+        whole = model.embedding_parameters * 2 * (1 - 1 / parallelism.tp)
+        free = 79.85e9 - weights_per_gpu(model, parallelism) - whole
+        if model.layers % parallelism.pp or free < 0:
+            continue
+        found = kv_tokens_per_copy(model, parallelism, free, 0)
+        assert found == pytest.approx(int(row["max_num_tokens"]), rel=0.005), row
+
+
+def test_a_split_is_written_without_degrees_of_one() -> None:
+    assert str(Parallelism(tp=8, dp=2, ep=16)) == "tp8-dp2-ep16"
+    assert str(Parallelism()) == "tp1"
+    assert Parallelism(tp=8, pp=2).gpus == 16
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 0}, {"tp": 8, "dp": 2, "ep": 8}, {"ep": 4}])
+def test_a_split_that_makes_no_island_is_refused(degrees: dict[str, int]) -> None:
+    with pytest.raises(PerfModelError, match="parallelism"):
+        Parallelism(**degrees)
+
+
+def test_a_dense_model_slices_inside_the_node_and_stacks_nodes_as_stages() -> None:
+    model, h100 = architecture("Llama-3.1-70B"), accelerator("H100")
+    found = candidates(model, h100, 16, 8, "decode")
+    assert found == (Parallelism(tp=4, pp=4), Parallelism(tp=8, pp=2))
+
+
+def test_cards_without_a_scale_up_link_may_use_stages_alone() -> None:
+    found = candidates(architecture("Llama-3.1-8B"), accelerator("L40S"), 4, 8, "prefill")
+    assert Parallelism(pp=4) in found
+
+
+def test_a_mixture_of_experts_spreads_over_every_gpu() -> None:
+    model, h800 = architecture("DeepSeek-V3"), accelerator("H800")
+    found = candidates(model, h800, 32, 8, "decode")
+    assert found == (Parallelism(dp=32, ep=32), Parallelism(tp=8, dp=4, ep=32))
+
+
+def test_a_rack_scale_domain_may_slice_across_nodes() -> None:
+    found = candidates(architecture("DeepSeek-V3"), accelerator("GB200"), 16, 4, "decode")
+    assert Parallelism(tp=16) in found
+
+
+def test_a_mixed_island_may_split_as_prefill_or_as_decode() -> None:
+    for name, gpus in (("DeepSeek-V3", 32), ("Llama-3.1-70B", 8), ("Mixtral-8x7B", 4)):
+        model, h100 = architecture(name), accelerator("H100")
+        split = {p: candidates(model, h100, gpus, 8, p) for p in ("prefill", "decode", "mixed")}
+        assert split["mixed"] == tuple(sorted({*split["prefill"], *split["decode"]}))
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 3, 6, 8, 24, 72, 128])
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
+def test_every_candidate_is_an_island_of_that_size_and_there_are_few(gpus: int, phase: str) -> None:
+    for model in architectures():
+        for name in ("H200", "GB200", "L40S"):
+            found = candidates(model, accelerator(name), gpus, 8, phase)
+            assert 1 <= len(found) <= 5 or model.experts is not None
+            assert len(found) <= 5
+            for parallelism in found:
+                assert parallelism.gpus == gpus
+                assert model.attention.heads % parallelism.tp == 0

@@ -8,20 +8,20 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.architecture import ModelArchitecture, architecture
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
 from archipelago.perfmodel.errors import DoesNotFit, PerfModelError
-from archipelago.perfmodel.layers import LayerCounts, consecutive, whole
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.pipeline import (
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.memory import LayerCounts, consecutive, whole
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.pipeline import (
     Pipeline,
     Section,
-    Typical,
+    TypicalRequest,
     balanced_layers,
     layer_splits,
 )
-from archipelago.perfmodel.roofline import Roofline
-from tests.perfmodel.models import tiny_model
+from tests.support.perfmodel import tiny_model
 
 LENGTHS = np.geomspace(1, 100_000, 40)
 BATCHES = np.geomspace(0.5, 1000, 30)[:, None]
@@ -226,7 +226,7 @@ def test_the_balanced_split_is_the_best_of_all(
 ) -> None:
     model = architecture(name, precision)
     sections = [Section(accelerator(card), gpus, 0, 8) for card, gpus in parts]
-    typical = Typical()
+    typical = TypicalRequest()
     islands = {}
     for split in splits(model.layers, [gpus // tp for _, gpus in parts]):
         held = [replace(s, layers=n) for s, n in zip(sections, split, strict=True)]
@@ -278,7 +278,7 @@ def test_larger_requests_ask_for_more_room() -> None:
     sections = [Section(accelerator("L40S"), 2, 0, 8), Section(accelerator("H100"), 2, 0, 8)]
     rooms = []
     for longest in (1000.0, 150_000.0, 250_000.0):
-        split = balanced_layers(model, sections, 2, "prefill", Typical(longest=longest))
+        split = balanced_layers(model, sections, 2, "prefill", TypicalRequest(longest=longest))
         held = [replace(s, layers=n) for s, n in zip(sections, split, strict=True)]
         rooms.append(Pipeline(held, model, 2).kv_capacity())
         assert rooms[-1] >= longest

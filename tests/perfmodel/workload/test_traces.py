@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from archipelago.perfmodel.errors import TraceError
-from archipelago.perfmodel.traces import read_trace
+from archipelago.perfmodel.workload.traces import read_trace
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 MOONCAKE = """{"timestamp": 500, "input_length": 4808, "output_length": 10, "hash_ids": [1]}
 
 {"timestamp": 2000, "input_length": 3180, "output_length": 8, "hash_ids": []}
 """
-TRACES = Path(__file__).parents[2] / "../shared/data/traces"
+TRACES = Path(__file__).parents[3] / "../shared/data/traces"
 
 
 @pytest.mark.skipif(not TRACES.exists(), reason="../shared/data is absent")
@@ -47,7 +47,7 @@ def test_real_traces_have_their_published_sizes(
     ],
     ids=["azure 2023", "azure 2024", "mooncake", "bare", "named"],
 )
-def test_every_form_is_told_apart(tmp_path: Path, text: str) -> None:
+def test_every_form_is_distinguished(tmp_path: Path, text: str) -> None:
     file = tmp_path / "trace"
     file.write_text(text, encoding="utf-8")
     inputs, outputs, timestamps = read_trace(file)

@@ -1,0 +1,5 @@
+"""From times to what an island sustains: capacity rows, operating points, queues.
+
+Import: ``rows``, ``operating``, ``queueing``, ``closed_loop``, ``kv_transfer``.
+Never: depend on one model of times; all use the protocol ``perfmodel.model``.
+"""
