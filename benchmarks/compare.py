@@ -21,26 +21,20 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.assemble import Layout, assemble
+from archipelago.planner.layout.assemble import Layout, assemble
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import SolverOptions, minimise, solve
+from archipelago.planner.milp.variables import THETA
 from archipelago.planner.plan import Planned
-from archipelago.planner.program import THETA, build_program
-from archipelago.planner.solve import Effort, question, solve
+from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.strategies import strategy
-from archipelago.planner.strategies.bayesian_divider import (
-    BayesianDivider,
-    SearchParams,
-    load_libraries,
-)
-from archipelago.planner.templates import build_catalogue
+from archipelago.planner.strategies.bayesian import BayesianDivider, SearchParams, load_libraries
+from archipelago.planner.templates.catalogue import build_catalogue
 from benchmarks.instances import INSTANCES
 from benchmarks.markdown import put, table
-
-if TYPE_CHECKING:
-    from archipelago.planner.problem import PlanningProblem
 
 REPEATS = 3
 HEADER = (
@@ -69,12 +63,12 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """(bayes - exact) / exact, as a percentage."""
+        """Return (bayes - exact) / exact, as a percentage."""
         return 100 * (self.bayes - self.exact) / self.exact
 
     @property
     def sooner(self) -> float:
-        """The whole search over the seconds that exact took to be as good."""
+        """Return the whole search over the seconds that exact took to be as good."""
         return self.bayes_seconds / self.exact_to_best
 
     def __str__(self) -> str:
@@ -102,7 +96,7 @@ COLUMNS = (
 
 
 def cells(case: Comparison) -> tuple[str, ...]:
-    """The case's row of the page."""
+    """Return the case's row of the page."""
     return (
         f"`{case.instance}`",
         f"{case.exact:.2f}",
@@ -118,9 +112,9 @@ def cells(case: Comparison) -> tuple[str, ...]:
 
 
 def read(path: Path) -> list[Comparison]:
-    """The cases that a file keeps, by name."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    return [Comparison(**kept[name]) for name in sorted(kept)]
+    """Return the cases that a file keeps, by name."""
+    cases = json.loads(path.read_text()) if path.exists() else {}
+    return [Comparison(**cases[name]) for name in sorted(cases)]
 
 
 def keep(path: Path, case: Comparison) -> None:
@@ -130,15 +124,15 @@ def keep(path: Path, case: Comparison) -> None:
 
 
 def seconds_to(problem: PlanningProblem, theta: float) -> float:
-    """Seconds until the exact program holds a solution of at least ``theta`` [s]; inf if never."""
+    """Return seconds [s] until the exact program has a solution of ``theta``; inf if never."""
     started = time.perf_counter()
     program = build_program(problem, build_catalogue(problem).templates)
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
     target = -theta / program.scale
-    effort = Effort(0.0, problem.solver.time_limit, problem.solver.seed, target=target)
-    found = solve(program, question(program, cost), effort)
-    reached = found is not None and found.objective <= target
+    effort = SolverOptions(0.0, problem.solver.time_limit, problem.solver.seed, target=target)
+    seconds = solve(program, minimise(program, cost), effort)
+    reached = seconds is not None and seconds.objective <= target
     return time.perf_counter() - started if reached else math.inf
 
 

@@ -4,7 +4,7 @@ Six are the examples of the thesis; four are made here, fleets of ten accelerato
 racks from a thousand to a hundred thousand GPUs, planned in 58 ranges; the others are files of
 ``benchmarks/frozen``, each a ServingPlan with a sentence on who would run it. Sizes, seeds and
 time limits stand in the files. A file is never edited: what should change becomes a new one
-(``tests/test_benchmarks.py`` compares with ``SHA256SUMS``).
+(``tests/benchmarks/test_benchmarks.py`` compares with ``SHA256SUMS``).
 """
 
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.lengths import log_normal
-from archipelago.perfmodel.ranges import equal_probability
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.workload.lengths import log_normal
+from archipelago.perfmodel.workload.ranges import equal_probability
 from archipelago.planner.problem import (
     Domain,
     ModelDemand,
@@ -48,15 +48,15 @@ class Instance:
 
 
 def read(path: Path) -> PlanningProblem:
-    """The problem that a ServingPlan file states."""
-    from archipelago.planner.spec import load_resource, to_problem  # noqa: PLC0415  # slow to load
+    """Return the problem that a ServingPlan file states."""
+    from archipelago.planner.servingplan import load_resource, to_problem  # noqa: PLC0415  # slow to load
 
     resource = load_resource(path.read_text())
     return to_problem(resource.metadata.name, resource.spec)
 
 
 def fleet(domains: int, nodes: int) -> PlanningProblem:
-    """Ten types, each in ``domains`` racks of ``nodes`` nodes of 8 GPUs; DeepSeek-V3, 58 ranges."""
+    """Return ten types in ``domains`` racks of ``nodes`` nodes of 8 GPUs, for DeepSeek-V3."""
     lengths = log_normal(1020, 1.0, 1, 16384, 211.0)
     racks = tuple(Domain(f"rack-{i:02d}", nodes) for i in range(domains))
     pools = tuple(

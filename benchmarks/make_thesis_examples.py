@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.traces import Trace, read_trace
+from archipelago.perfmodel.workload.traces import Trace, read_trace
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RANGES = 58
@@ -73,7 +73,7 @@ class Bar:
 
 
 def bars(trace: Trace) -> list[Bar]:
-    """Two bins for each range of equal width, so that every bin lies in one range."""
+    """Return two bins for each range of equal width, so that every bin lies in one range."""
     width = -(-int(trace.inputs.max() + 1) // RANGES)
     edges = sorted({start + step for start in range(0, RANGES * width, width)
                     for step in (0, width // 2)} | {RANGES * width})  # fmt: skip
@@ -90,12 +90,12 @@ def _means(trace: Trace, inside: np.ndarray) -> tuple[str, str, str]:
 
 
 def _text(value: float) -> str:
-    """Six decimals at most, without needless zeros."""
+    """Return six decimals at most, without needless zeros."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 def example(letter: str, name: str, trace: Trace) -> str:
-    """The file of one inventory and one trace."""
+    """Return the file of one inventory and one trace."""
     pools, found = INVENTORIES[letter], bars(trace)
     return FILE.format(
         letter=letter,

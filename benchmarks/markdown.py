@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; all columns but the first are aligned to the right."""
+    """Return a Markdown table; all columns but the first are aligned to the right."""
     lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines)
 
@@ -25,4 +25,4 @@ def put(page: Path, name: str, content: str) -> None:
     text = page.read_text()
     if not place.search(text):
         raise SystemExit(f"{page}: no place for the table {name}: add <!-- {name}: ... -->")
-    page.write_text(place.sub(lambda found: f"{found[1]}{content}\n{found[2]}", text))
+    page.write_text(place.sub(lambda match: f"{match[1]}{content}\n{match[2]}", text))

@@ -16,22 +16,31 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from archipelago.operator.liveanswer import live_answer
-from archipelago.operator.scraped import Scraped
-from archipelago.operator.windowdoc import window_document
-from archipelago.operator.worker import answer
-from archipelago.perfmodel.lengths import log_normal
-from archipelago.planner.livedemand.buckets import Buckets
-from archipelago.planner.livedemand.window import Flow, Window
+from archipelago.operator.planning.worker import answer
+from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.workload.lengths import log_normal
+from archipelago.planner.demand.counters import Buckets
+from archipelago.planner.demand.window import (
+    Flow,
+    ModelMetrics,
+    ModelWindow,
+    ObservedWindow,
+    Window,
+)
+from archipelago.planner.service.messages import (
+    PlanReply,
+    PlanRequest,
+    ReplanReply,
+    ReplanRequest,
+    decode_reply,
+    encode_request,
+)
 from benchmarks.instances import FLEET, NODE, PRICES
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
 
 Document: TypeAlias = dict[str, Any]
 
@@ -62,7 +71,7 @@ class Row:
 
 
 def resource(racks: int) -> Document:
-    """The fleet as a ServingPlan."""
+    """Return the fleet as a ServingPlan."""
     pools = [
         {
             "name": name.lower(),
@@ -100,41 +109,45 @@ def resource(racks: int) -> Document:
 
 
 def buckets(lengths: FloatArray, share: FloatArray, requests: float) -> Buckets:
-    """So many requests of these lengths on vLLM's grid."""
+    """Return so many requests of these lengths on vLLM's grid."""
     counts, _ = np.histogram(lengths, bins=(*EDGES[:-1], 1e9), weights=share * requests)
     return Buckets(EDGES, tuple(counts.tolist()), float(requests * (share @ lengths)))
 
 
-def window(rate: float, factor: float) -> Document:
-    """A minute at a rate [req/s], each prompt ``factor`` times as long as planned."""
+def window(rate: float, factor: float) -> ObservedWindow:
+    """Return a minute at a rate [req/s], each prompt ``factor`` times as long as planned."""
     planned = log_normal(1020, 1.0, 1, 16384, OUTPUT)
     inputs = np.minimum(np.round(planned.length * factor), 16383.0)
     requests = rate * SECONDS
     lengths = buckets(inputs, planned.probability, requests)
     outputs = buckets(np.array([OUTPUT]), np.ones(1), requests)
     flow = Flow(SECONDS, requests, 0.0, 0.0, 0.0)
-    return dict(window_document({MODEL: Scraped(Window(flow, (lengths,), (outputs,)))}, SECONDS))
+    metrics = ModelMetrics(Window(flow, (lengths,), (outputs,)))
+    return ObservedWindow(SECONDS, {MODEL: ModelWindow(metrics)})
 
 
-def timed(question: Document, repeats: int) -> tuple[list[float], Document, int]:
-    """CPU seconds of every repeat, the last reply and its bytes."""
-    text, taken, reply = json.dumps(question), [], ""
+def timed(request: ReplanRequest, repeats: int) -> tuple[list[float], ReplanReply, int]:
+    """Return CPU seconds of every repeat, the last reply and its bytes."""
+    text, taken, line = encode_request(request), [], b""
     for _ in range(repeats):
         start = time.process_time()
-        reply = json.dumps(live_answer(json.loads(text)))
+        line = answer(text)
         taken.append(time.process_time() - start)
-    return taken, json.loads(reply)["live"], len(reply)
+    reply = decode_reply(line)
+    if not isinstance(reply, ReplanReply):
+        raise SystemExit(reply.message)
+    return taken, reply, len(line)
 
 
-def ask(name: str, question: Document, repeats: int, *, lasts: bool = True) -> Row:
-    """A question without memory, then again with it; ``lasts``: as the next window, else as it is.
+def ask(name: str, request: ReplanRequest, repeats: int, *, lasts: bool = True) -> Row:
+    """Return a request without state, then with it; ``lasts``: for the next window.
 
     What was proven and observed is remembered in both cases.
     """
-    first, cold, _ = timed({"live": question}, 1)
-    memory = cold["memory"] if lasts else {**cold["memory"], "unsafe": 0, "asked": None}
-    again, reply, size = timed({"live": question | {"memory": memory, "age": 1.0}}, repeats)
-    said = f"{reply['trigger']}: {reply['message']}"
+    first, cold, _ = timed(request, 1)
+    memory = cold.memory if lasts else {**cold.memory, "unsafe": 0, "asked": "-Infinity"}
+    again, reply, size = timed(replace(request, memory=memory, age=1.0), repeats)
+    said = f"{reply.trigger}: {reply.message}"
     return Row(name, first[0], statistics.median(again), size, said)
 
 
@@ -145,31 +158,21 @@ def main() -> None:
     parser.add_argument("--racks", type=int, default=32)
     options = parser.parse_args()
     spec = resource(options.racks)
-    planned = answer(spec)["planned"]
-    theta = float(planned["summary"]["throughput"])
-    names = [island["name"] for island in json.loads(planned["content"])["islands"]]
-    plain: Document = {
-        "resource": spec,
-        "content": planned["content"],
-        "nodes": {},
-        "lost": [],
-        "unready": [],
-        "window": None,
-        "memory": {},
-        "age": 0.0,
-        "solve": False,
-        "approved": None,
-        "inputs": "0" * 64,
-        "seed": 7,
-    }
-    print(f"{len(names)} islands, table of {len(planned['content']) / 1024:.0f} KiB; CPU ms")
+    planned = decode_reply(answer(encode_request(PlanRequest(resource=spec))))
+    if not isinstance(planned, PlanReply):
+        raise SystemExit(planned.message)
+    theta = float(planned.summary["throughput"])
+    content = planned.steps[-1].content
+    names = [island["name"] for island in json.loads(content)["islands"]]
+    plain = ReplanRequest(resource=spec, content=content, inputs="0" * 64, seed=7)
+    print(f"{len(names)} islands, table of {len(content) / 1024:.0f} KiB; CPU ms")
     print(f"{'':8} {'first':>9} {'again':>9} {'reply KiB':>9}")
     calm, heavy = window(0.5 * theta, 1.0), window(0.8 * theta, 1.4)
     rows = [
-        ask("repair", plain | {"lost": names[::97]}, options.repeats),
-        ask("keep", plain | {"window": calm}, options.repeats),
-        ask("reroute", plain | {"window": heavy}, options.repeats, lasts=False),
-        ask("flip", plain | {"window": heavy}, options.repeats),
+        ask("repair", replace(plain, lost=tuple(names[::97])), options.repeats),
+        ask("keep", replace(plain, window=calm), options.repeats),
+        ask("reroute", replace(plain, window=heavy), options.repeats, lasts=False),
+        ask("flip", replace(plain, window=heavy), options.repeats),
     ]
     for row in rows:
         print(row, flush=True)

@@ -15,25 +15,21 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.plan import Planned
-from archipelago.planner.replan.facts import Limits, Observation, State
-from archipelago.planner.replan.headroom import mean_rates
-from archipelago.planner.replan.standing import stand
-from archipelago.planner.replan.window import replan
+from archipelago.perfmodel.workload.lengths import LengthDistribution
+from archipelago.planner.plan import Plan, Planned
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.candidates import evaluate_candidates
+from archipelago.planner.replan.deployed import deployed_islands
+from archipelago.planner.replan.evaluate import mean_rates
+from archipelago.planner.replan.policy import decide
+from archipelago.planner.replan.types import Decision, Limits, Observation, PolicyState
 from archipelago.planner.strategies.exact import ExactStrategy
 from benchmarks.instances import INSTANCES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from archipelago.perfmodel.lengths import LengthDistribution
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
 
 NAMES = ("thesis-a-conversation", "fleet-10k", "fleet-5x4-20k-deepseek")
 BAR = 0.25
@@ -55,16 +51,16 @@ class Row:
     seconds: float
     cpu: float
     templates: float
-    rungs: tuple[float, ...]
+    levels: tuple[float, ...]
 
     @property
     def missed(self) -> bool:
-        """Whether the bar speaks of this fleet, and is missed."""
+        """Return whether the bar speaks of this fleet, and is missed."""
         return self.islands <= MOST and self.cpu > BAR
 
     def __str__(self) -> str:
         mark = "  MISSED" if self.missed else ""
-        reached = " ".join(f"{theta:.4f}" for theta in self.rungs)
+        reached = " ".join(f"{theta:.4f}" for theta in self.levels)
         return (
             f"{self.name:26} {self.islands:>7} {self.ranges:>6} {self.seconds * 1e3:>7.0f} "
             f"{self.cpu * 1e3:>7.0f} {self.templates * 1e3:>12.0f}   {reached}{mark}"
@@ -72,13 +68,13 @@ class Row:
 
 
 def longer(lengths: LengthDistribution) -> LengthDistribution:
-    """The same lengths with more weight on the longer half, as p * l^0.3."""
+    """Return the same lengths with more weight on the longer half, as p * l^0.3."""
     weight = lengths.probability * np.maximum(lengths.length, 1.0) ** 0.3
     return replace(lengths, probability=weight / weight.sum())
 
 
 def observed(problem: PlanningProblem, plan: Plan) -> PlanningProblem:
-    """70 % of what the plan sustains, with longer prompts."""
+    """Return 70 % of what the plan sustains, with longer prompts."""
     models = tuple(
         replace(
             model,
@@ -91,13 +87,13 @@ def observed(problem: PlanningProblem, plan: Plan) -> PlanningProblem:
 
 
 def timed(work: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median seconds of the repeats: on the clock, and of the processor."""
-    found = []
+    """Return the median seconds of the repeats: on the clock, and of the processor."""
+    result = []
     for _ in range(repeats):
         start, cpu = time.perf_counter(), time.process_time()
         work()
-        found.append((time.perf_counter() - start, time.process_time() - cpu))
-    clock, processor = (statistics.median(column) for column in zip(*found, strict=True))
+        result.append((time.perf_counter() - start, time.process_time() - cpu))
+    clock, processor = (statistics.median(column) for column in zip(*result, strict=True))
     return clock, processor
 
 
@@ -111,10 +107,15 @@ def measure(name: str, repeats: int) -> Row:
     mean = mean_rates(demand)
     random = np.random.default_rng(0)
     draws = mean * random.lognormal(0.0, SPREAD, (DRAWS, len(mean)))
-    seen = Observation(demand, plan, draws)
-    seconds, cpu = timed(lambda: replan(seen, State(), 0.0, Limits()), repeats)
-    _, built = timed(lambda: stand(demand, plan), repeats)
-    rungs = replan(seen, State(), 0.0, Limits()).reached
+    limits = Limits()
+
+    def decision() -> Decision:
+        levels = evaluate_candidates(deployed_islands(demand, plan), limits, draws)
+        return decide(Observation(demand, plan, draws, levels=levels), PolicyState(), 0.0, limits)
+
+    seconds, cpu = timed(decision, repeats)
+    _, built = timed(lambda: deployed_islands(demand, plan), repeats)
+    levels = decision().reached
     return Row(
         name,
         len(plan.islands),
@@ -122,7 +123,7 @@ def measure(name: str, repeats: int) -> Row:
         seconds,
         cpu,
         built,
-        tuple(reached.theta for reached in rungs),
+        tuple(reached.theta for reached in levels),
     )
 
 

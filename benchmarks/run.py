@@ -20,13 +20,10 @@ import time
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from archipelago.planner.problem import PlanningProblem
 from benchmarks.instances import INSTANCES, Instance
 from benchmarks.markdown import put, table
-
-if TYPE_CHECKING:
-    from archipelago.planner.problem import PlanningProblem
 
 GAP = 0.1
 """Bar on the published gap of every instance [%]."""
@@ -61,7 +58,7 @@ class Row:
 
     @property
     def missed(self) -> list[str]:
-        """Bars of its own that it misses."""
+        """Return bars of its own that it misses."""
         bars = (("gap", GAP), ("seconds", LONGEST), ("megabytes", MEGABYTES))
         return [f"{what} > {bar:g}" for what, bar in bars if getattr(self, what) > bar]
 
@@ -76,7 +73,7 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The row of the page; no figure that every machine would have otherwise is left out."""
+        """Return the row of the page."""
         return (
             f"`{self.instance}`",
             self.objective,
@@ -158,9 +155,8 @@ def measure(instance: Instance) -> Row:
 
 
 def _classes(problem: PlanningProblem) -> int:
-    from archipelago.planner.packing import classes_of  # noqa: PLC0415
 
-    return len({name for pool in problem.pools for name in classes_of(pool)})
+    return len({name for pool in problem.pools for name in pool.classes})
 
 
 def measured(instance: Instance, repeats: int) -> Row:
@@ -180,7 +176,7 @@ def measured(instance: Instance, repeats: int) -> Row:
 
 
 def summary(rows: list[Row]) -> str:
-    """What the bars are about, in one line."""
+    """Return what the bars are about, in one line."""
     tight = sum(row.gap <= GAP for row in rows)
     quick = sum(row.seconds <= QUICK for row in rows)
     slowest = max(rows, key=lambda row: row.seconds)
@@ -201,8 +197,8 @@ def main() -> int:
     parser.add_argument("--here", metavar="NAME", help="measure in this process, print JSON")
     arguments = parser.parse_args()
     if arguments.here:
-        one = next(i for i in INSTANCES if i.name == arguments.here)
-        print(json.dumps(asdict(measure(one))))
+        result = next(i for i in INSTANCES if i.name == arguments.here)
+        print(json.dumps(asdict(measure(result))))
         return 0
     chosen = [i for i in INSTANCES if any(fnmatch(i.name, glob) for glob in arguments.only)]
     print(HEADER, flush=True)

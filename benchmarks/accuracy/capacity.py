@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
-from archipelago.perfmodel.accelerators import Accelerator
-from archipelago.perfmodel.architecture import architecture, from_config
-from archipelago.perfmodel.memory import kv_tokens_per_copy, weights_per_gpu
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.roofline import EngineSettings, Roofline
-from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.architecture import ModelArchitecture
+from archipelago.perfmodel.catalogue.accelerators import Accelerator
+from archipelago.perfmodel.catalogue.architectures import (
+    ModelArchitecture,
+    architecture,
+    from_config,
+)
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.memory import kv_tokens_per_copy, weights_per_gpu
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.settings import EngineSettings
+from benchmarks.accuracy.case import Bar, Case, Point, Report
 
 PROFILE = "measured/distserve/simdistserve/estimators/profile_data/max_num_tokens.csv"
 SERVER = "measured/llmservingsim_rtx4090/vllm/meta.json"
@@ -38,7 +38,7 @@ _OPT = {
 
 
 def rtx_4090(memory: float) -> Accelerator:
-    """An RTX 4090 with so much memory [B]; peak with FP32 accumulation, data sheet bandwidth.
+    """Return an RTX 4090 with so much memory [B]; FP32 accumulation, data sheet bandwidth.
 
     165.2 TFLOP/s and 1,008 GB/s: NVIDIA Ada GPU architecture white paper, appendix A.
     """
@@ -46,7 +46,7 @@ def rtx_4090(memory: float) -> Accelerator:
 
 
 def distserve(data: Path) -> Iterator[Report]:
-    """76 capacities of OPT models over tensor- and pipeline-parallel degrees."""
+    """Yield 76 capacities of OPT models over tensor- and pipeline-parallel degrees."""
     rows = list(csv.DictReader((data / PROFILE).read_text().splitlines()))
     yield Report(
         "KV capacity, DistServe",
@@ -72,7 +72,7 @@ def _profiled(row: dict[str, str]) -> Point:
 
 
 def opt(name: str) -> ModelArchitecture:
-    """One of the OPT models by the name that DistServe gives it."""
+    """Return one of the OPT models by the name that DistServe gives it."""
     layers, hidden, heads = _OPT[name]
     config = {
         "model_type": "opt",
@@ -88,7 +88,7 @@ def opt(name: str) -> ModelArchitecture:
 
 
 def server(data: Path) -> Iterator[Report]:
-    """The cache blocks that vLLM found room for on an RTX 4090."""
+    """Yield the cache blocks that vLLM found room for on an RTX 4090."""
     meta = json.loads((data / SERVER).read_text())
     card = rtx_4090(meta["hardware"]["device_total_memory_bytes"])
     settings = EngineSettings(chunk=meta["engine_kwargs"]["max_num_batched_tokens"])

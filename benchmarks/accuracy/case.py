@@ -7,16 +7,14 @@ of its split and what was left out by which rule. A *case* reads its data and ma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.model import FloatArray
 
 Key: TypeAlias = tuple[str, str, str, str, str]
 """Accelerator, engine, model, phase, metric: what one line of a report speaks of."""
@@ -27,7 +25,7 @@ class Point:
     """One prediction beside one measurement, both in ``unit``.
 
     ``group``: what was held out together. ``engine`` with its version where it is known.
-    ``low``, ``high``: the nominal 90 % interval of the prediction; None where there is none.
+    ``low``, ``high``: the nominal 90 % interval of the prediction; None if there is none.
     """
 
     group: str
@@ -44,17 +42,17 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Relative error, positive where too much was predicted: predicted / measured - 1."""
+        """Return the relative error predicted / measured - 1."""
         return self.predicted / self.measured - 1
 
     @property
     def key(self) -> Key:
-        """What the point's line in a report is called."""
+        """Return the key of the point's line in a report."""
         return (self.accelerator, self.engine, self.model, self.phase, self.metric)
 
     @property
     def covered(self) -> bool | None:
-        """Whether the measurement lies in the interval; None without an interval."""
+        """Return whether the measurement lies in the interval; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return self.low <= self.measured <= self.high
@@ -129,7 +127,7 @@ class Summary:
     """Absolute relative errors in short: median, 90th percentile, largest; and the signed bias.
 
     ``bias``: median of the signed errors. ``coverage``: mean over groups of the share of points
-    inside their interval; None where points have none.
+    inside their interval; None if points have none.
     """
 
     count: int
@@ -142,27 +140,27 @@ class Summary:
 
 
 def errors(points: Iterable[Point]) -> FloatArray:
-    """Signed relative errors, shape (points,)."""
+    """Return the signed relative errors, shape (points,)."""
     return np.array([point.error for point in points], dtype=np.float64)
 
 
 def median_error(points: Iterable[Point]) -> float:
-    """Median of the absolute relative errors; nan without points."""
+    """Return the median of the absolute relative errors; nan without points."""
     return _quantile(np.abs(errors(points)), 0.5)
 
 
 def p90_error(points: Iterable[Point]) -> float:
-    """90th percentile of the absolute relative errors, linearly interpolated; nan without any."""
+    """Return the 90th percentile of the absolute relative errors; nan without points."""
     return _quantile(np.abs(errors(points)), 0.9)
 
 
 def bias(points: Iterable[Point]) -> float:
-    """Median of the signed relative errors; positive where too much is predicted."""
+    """Return the median of the signed relative errors; positive if predictions are too high."""
     return _quantile(errors(points), 0.5)
 
 
 def coverage(points: Iterable[Point]) -> float | None:
-    """Mean over groups of the share of measurements inside their interval; None without any."""
+    """Return the mean over groups of the share of measurements inside; None without any."""
     inside: dict[str, list[bool]] = {}
     for point in points:
         if point.covered is not None:
@@ -173,7 +171,7 @@ def coverage(points: Iterable[Point]) -> float | None:
 
 
 def summarise(points: Sequence[Point]) -> Summary:
-    """All figures of some points."""
+    """Return all figures of some points."""
     sizes = np.abs(errors(points))
     return Summary(
         count=len(points),
@@ -187,17 +185,17 @@ def summarise(points: Sequence[Point]) -> Summary:
 
 
 def by_key(points: Iterable[Point]) -> dict[Key, list[Point]]:
-    """Points by the line they belong to, in order of the lines."""
-    found: dict[Key, list[Point]] = {}
+    """Return the points by the line they belong to, in order of the lines."""
+    lines: dict[Key, list[Point]] = {}
     for point in points:
-        found.setdefault(point.key, []).append(point)
-    return dict(sorted(found.items()))
+        lines.setdefault(point.key, []).append(point)
+    return dict(sorted(lines.items()))
 
 
 def verdicts(report: Report) -> list[Verdict]:
-    """Every figure that the report's bar speaks of."""
+    """Return the verdict on each figure that has a bar."""
     bar, total = report.bar, summarise(report.points)
-    found = [
+    figures = [
         Verdict(figure, reached, f"<= {limit:.1%}", reached <= limit)
         for figure, reached, limit in (
             ("median", total.median, bar.median),
@@ -210,17 +208,26 @@ def verdicts(report: Report) -> list[Verdict]:
         lines = {key: median_error(points) for key, points in by_key(report.points).items()}
         worst = max(lines, key=lines.__getitem__)
         kept = lines[worst] <= bar.each
-        found.append(
+        figures.append(
             Verdict("worst line's median", lines[worst], f"<= {bar.each:.1%}", kept, worst)
         )
     if bar.coverage is not None:
         low, high = bar.coverage
         reached = np.nan if total.coverage is None else total.coverage
-        found.append(
+        figures.append(
             Verdict("coverage", reached, f"{low:.0%} to {high:.0%}", low <= reached <= high)
         )
-    return [*found, *report.checks]
+    return [*figures, *report.checks]
 
 
 def _quantile(values: FloatArray, share: float) -> float:
     return float(np.quantile(values, share)) if values.size else float("nan")
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """A case and what came of it: reports, or the reason why there are none."""
+
+    case: Case
+    reports: tuple[Report, ...] = ()
+    skipped: str = ""

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.communication import Network, expert_copies
-from archipelago.perfmodel.efficiency import engine_fit
-from archipelago.perfmodel.operators import Kernels
-from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
-from archipelago.perfmodel.validation.wideep import Assumption, WideIsland
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.roofline.communication import Network, expert_copies
+from archipelago.perfmodel.roofline.operators import Kernels
+from benchmarks.accuracy.case import Bar, Case, Point, Report
+from benchmarks.accuracy.wideep import Assumption, WideIsland
 
 FOLDER = "measured/published"
 
@@ -70,14 +67,14 @@ _SPECULATING = 0.6
 
 
 def speculating(assumption: Assumption) -> Assumption:
-    """The same with one drafted token per step: two rows of products, 1.6 tokens kept."""
+    """Return the same with one drafted token per step: two rows of products, 1.6 tokens kept."""
     name = f"{assumption.name}, one draft token"
     spread = (assumption.overlap, assumption.reserved, assumption.imbalance)
     return Assumption(name, *spread, tokens_per_step=1 + _SPECULATING, rows=2.0)
 
 
 def profile(_: Path) -> Iterator[Report]:
-    """Prefill of the profile, D3: judged; decode D4 and production D1b, D2: reported."""
+    """Yield prefill of the profile, D3: judged; decode D4 and production D1b, D2: reported."""
     d3 = _point("D3", PROFILED, _island(PROFILED, 32).prefill_rate(16384, 4096), 7839.0)
     yield Report(
         "DeepSeek D3: prefill of the profile",
@@ -88,8 +85,8 @@ def profile(_: Path) -> Iterator[Report]:
         ("two micro-batches: attention beside combine, experts and shared expert beside dispatch",),
     )
     note = (
-        "no bar: overlap, imbalance and speculation in production are not published, and a day's "
-        "mean is below what full batches reach"
+        "no goal: overlap, imbalance and speculation in production are not published, and the "
+        "mean of a day is below the rate of full batches"
     )
     yield Report(
         "DeepSeek D1b, D2, D3, D4 under each assumption",
@@ -132,12 +129,12 @@ class Fleet:
 
     @property
     def continuous(self) -> float:
-        """Fractions of nodes."""
+        """Return fractions of nodes."""
         return self.prefill + self.decode
 
     @property
     def whole(self) -> float:
-        """Whole islands of 4 prefill nodes and 18 decode nodes."""
+        """Return whole islands of 4 prefill nodes and 18 decode nodes."""
         return _whole(self.prefill, _PREFILL_GPUS // 8) + _whole(self.decode, _DECODE_GPUS // 8)
 
 
@@ -146,7 +143,7 @@ def _whole(nodes: float, island: int) -> float:
 
 
 def fleet(assumption: Assumption) -> Fleet:
-    """The day's nodes from predicted rates of full islands under an assumption."""
+    """Return the day's nodes from predicted rates of full islands under an assumption."""
     prefill = _island(assumption, _PREFILL_GPUS).prefill_rate(16384, _LENGTH, _HIT)
     island = _island(assumption, _DECODE_GPUS)
     decode = island.decode_rate(island.batch_at(_PACE, _CONTEXT), _CONTEXT)
@@ -160,7 +157,7 @@ _NO_OVERLAP = (
 
 
 def day(_: Path) -> Iterator[Report]:
-    """The day's nodes from predicted rates, continuous and in whole islands."""
+    """Yield the day's nodes from predicted rates, continuous and in whole islands."""
     yield Report(
         "DeepSeek's day from predicted node rates",
         Bar(largest=0.20),
@@ -183,23 +180,23 @@ def day(_: Path) -> Iterator[Report]:
     )
 
 
-def _phases(found: Fleet) -> str:
+def _phases(points: Fleet) -> str:
     stated = _INPUT / _DAY / _STATED_PREFILL, _OUTPUT / _DAY / _STATED_DECODE
     return (
-        f"the phases err apart: prefill {found.prefill:.1f} nodes where the stated rate "
-        f"gives {stated[0]:.1f}, decode {found.decode:.1f} for {stated[1]:.1f}"
+        f"the phases err apart: prefill {points.prefill:.1f} nodes where the stated rate "
+        f"gives {stated[0]:.1f}, decode {points.decode:.1f} for {stated[1]:.1f}"
     )
 
 
 def _nodes(assumption: Assumption) -> Iterator[Point]:
-    found = fleet(assumption)
-    for metric, nodes in (("continuous", found.continuous), ("whole islands", found.whole)):
+    points = fleet(assumption)
+    for metric, nodes in (("continuous", points.continuous), ("whole islands", points.whole)):
         key = ("H800", "deepseek", assumption.name, "both", metric)
         yield Point("day", *key, nodes, _NODES, "node")
 
 
 def kernels(data: Path) -> Iterator[Report]:
-    """DeepGEMM's products and DeepEP's transfers by the catalogue's efficiencies, as they are."""
+    """Yield DeepGEMM's products and DeepEP's transfers by the catalogue's efficiencies."""
     folder = data / FOLDER
     products = csv.DictReader((folder / "deepgemm_h800_fp8.csv").read_text().splitlines())
     split = "nothing is fitted"
@@ -212,7 +209,7 @@ def kernels(data: Path) -> Iterator[Report]:
 
 
 def _product(row: dict[str, str]) -> Point:
-    """A product, or one per group of rows: weights once each, operations at the experts' share."""
+    """Return seconds [s] of a product, or of one for each group of rows."""
     card = accelerator("H800")
     kernels_ = Kernels(card, architecture("DeepSeek-V3"), engine_fit(card))
     m, n, k = (float(row[name]) for name in ("m_or_m_per_group", "n", "k"))

@@ -1,41 +1,34 @@
-"""Whole engines: TPOT of closed loops, by fits that did not see the group."""
+"""Whole engines: TPOT of closed loops against fits that did not see the group.
+
+``python -m benchmarks.accuracy.engines DATA`` prints ``perfmodel/calibration/data/fits.yaml``
+anew, the priors that ship with the package; DATA is the folder of all data sets.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+import yaml
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.collocation import collocated_ttft
-from archipelago.perfmodel.fits.engine import Problem, fit_engine
-from archipelago.perfmodel.fits.series import loop_benches, loop_problem
-from archipelago.perfmodel.measurements.engine_points import FILE, load
-from archipelago.perfmodel.validation.case import Bar, Case, Point, Report
-from archipelago.perfmodel.validation.heldout import (
-    CHOSEN,
-    MILLISECONDS,
-    Line,
-    points,
-    split_points,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.efficiency import EngineFit
-    from archipelago.perfmodel.measurements.engine_points import EnginePoint
-    from archipelago.perfmodel.measurements.rules import Loaded
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.calibration.benches import loop_benches, loop_problem
+from archipelago.perfmodel.calibration.fit import Problem, fit_engine
+from archipelago.perfmodel.calibration.measurements import FILE, EnginePoint, Loaded, load
+from archipelago.perfmodel.capacity.closed_loop import collocated_ttft
+from archipelago.perfmodel.catalogue.efficiency import EngineFit
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Bar, Case, Point, Report
+from benchmarks.accuracy.held_out import CHOSEN, MILLISECONDS, Line, points, split_points
 
 _SWEEPS = "one sweep of clients (a model, a parallelism, an input and an output length) left out"
 _DEPLOYMENTS = "one parallelism left out, all its lengths and clients"
 _CACHE = (
-    "TensorRT-LLM's FP8 checkpoints are taken to keep their cache in FP8, because requests are "
-    "admitted that BF16 has no room for; the others' cache is BF16"
+    "the cache is BF16, except for TensorRT-LLM's FP8 checkpoints: they admit requests for "
+    "which a BF16 cache would be too small, so an FP8 cache is assumed"
 )
 _NOTES = (
     "input and output lengths are nominal; chunk size and memory fraction are not stated",
@@ -44,8 +37,8 @@ _NOTES = (
 )
 _FAMILY = "; priors from the fits of the other sets"
 _QUEUE = (
-    "no bar, and no good: the prediction is one prompt, half a step and the queue of a full "
-    "server, while clients begin at once and their prompts queue behind each other"
+    "no goal, and not usable: the prediction is one prompt, half a step and the queue of a "
+    "full server, but all clients start at once and their prompts queue"
 )
 _BESIDE = (
     "TPOT tells only how long a prompt holds up the others, which is less than it takes where "
@@ -64,14 +57,14 @@ def _loaded(root: Path) -> Loaded[EnginePoint]:
     return load(root)
 
 
-def _series(
-    root: Path, keep: Callable[[EnginePoint], bool]
+def series(
+    root: Path, keep: Callable[[EnginePoint], bool] = lambda _: True
 ) -> dict[tuple[str, str, str, str], list[EnginePoint]]:
-    """The points of a question, by what one set of efficiencies speaks of."""
-    found: dict[tuple[str, str, str, str], list[EnginePoint]] = {}
+    """Return the chosen points by accelerator, engine, model and precision."""
+    by_series: dict[tuple[str, str, str, str], list[EnginePoint]] = {}
     for point in _loaded(root).only(keep):
-        found.setdefault(point.series, []).append(point)
-    return {key: found[key] for key in sorted(found) if len(found[key]) >= _FEWEST}
+        by_series.setdefault(point.series, []).append(point)
+    return {key: by_series[key] for key in sorted(by_series) if len(by_series[key]) >= _FEWEST}
 
 
 def _is_dense(point: EnginePoint) -> bool:
@@ -79,7 +72,7 @@ def _is_dense(point: EnginePoint) -> bool:
 
 
 def _line(rows: Sequence[EnginePoint]) -> Line:
-    """What a set's points are called, in the order of its benches."""
+    """Return the names of a set's points, in the order of its benches."""
     benches = loop_benches(rows)
     models = [bench.deployment.model.name for bench in benches for _ in bench.groups]
     return Line(rows[0].accelerator, rows[0].engine, models, "decode", "TPOT")
@@ -92,16 +85,16 @@ def _parallelisms(rows: Sequence[EnginePoint]) -> FloatArray:
 
 @cache
 def dense_points(root: Path) -> tuple[Point, ...]:
-    """Dense models on H100 and H200, sweeps left out."""
-    found: list[Point] = []
+    """Return dense models on H100 and H200, sweeps left out."""
+    collected: list[Point] = []
     for rows, problem in _dense_family(root):
-        found += split_points(problem, problem.groups, _line(rows))
-    return tuple(found)
+        collected += split_points(problem, problem.groups, _line(rows))
+    return tuple(collected)
 
 
 def _dense_family(root: Path) -> Iterator[tuple[Sequence[EnginePoint], Problem]]:
-    """Dense sets of H100 and H200, each with priors from the others."""
-    by_key = _series(root, lambda p: _is_dense(p) and p.accelerator in _HOPPER)
+    """Yield dense sets of H100 and H200, each with priors from the others."""
+    by_key = series(root, lambda p: _is_dense(p) and p.accelerator in _HOPPER)
     alone = {key: fit_engine(loop_problem(rows)).values for key, rows in by_key.items()}
     for key, rows in by_key.items():
         others = [values for other, values in alone.items() if other != key]
@@ -110,22 +103,22 @@ def _dense_family(root: Path) -> Iterator[tuple[Sequence[EnginePoint], Problem]]
 
 @cache
 def sparse_points(root: Path) -> tuple[Point, ...]:
-    """Qwen3-235B and gpt-oss, sweeps left out."""
+    """Return Qwen3-235B and gpt-oss, sweeps left out."""
     return _swept(root, lambda p: p.model in ("Qwen3-235B-A22B", "gpt-oss-120b"))
 
 
 @cache
 def latent_points(root: Path) -> tuple[Point, ...]:
-    """DeepSeek-R1, sweeps left out."""
+    """Return DeepSeek-R1, sweeps left out."""
     return _swept(root, lambda p: p.model == "DeepSeek-R1")
 
 
 def _swept(root: Path, keep: Callable[[EnginePoint], bool]) -> tuple[Point, ...]:
-    found: list[Point] = []
-    for rows in _series(root, keep).values():
+    collected: list[Point] = []
+    for rows in series(root, keep).values():
         problem = loop_problem(rows)
-        found += split_points(problem, problem.groups, _line(rows))
-    return tuple(found)
+        collected += split_points(problem, problem.groups, _line(rows))
+    return tuple(collected)
 
 
 def _report(
@@ -137,35 +130,35 @@ def _report(
 
 
 def dense(root: Path) -> Iterator[Report]:
-    """Dense models, split by sweeps and, harder, by parallelisms."""
+    """Yield dense models, split by sweeps and, harder, by parallelisms."""
     bar = Bar(median=0.06, p90=0.20, each=0.10)
     name = "Dense TPOT, H100 and H200"
     yield _report(root, name, bar, _SWEEPS + _FAMILY, dense_points(root), *_NOTES)
-    found: list[Point] = []
+    collected: list[Point] = []
     for rows, problem in _dense_family(root):
-        found += split_points(problem, _parallelisms(rows), _line(rows))
+        collected += split_points(problem, _parallelisms(rows), _line(rows))
     split = _DEPLOYMENTS + _FAMILY
-    yield _report(root, f"{name}, parallelisms left out", bar, split, found, *_NOTES)
+    yield _report(root, f"{name}, parallelisms left out", bar, split, collected, *_NOTES)
     blackwell = _swept(root, lambda p: _is_dense(p) and p.accelerator == "B200")
-    yield _report(root, "Dense TPOT, B200", Bar(), _SWEEPS, blackwell, "no bar; for information")
+    yield _report(root, "Dense TPOT, B200", Bar(), _SWEEPS, blackwell, "no goal; for information")
 
 
 def first_tokens(root: Path) -> Iterator[Report]:
     """Time to the first token, to which nothing is fitted."""
-    found: list[Point] = []
+    collected: list[Point] = []
     for rows, problem in _dense_family(root):
         fewest = {point.sweep: point for point in sorted(rows, key=lambda p: -p.clients)}
-        found += _waiting(list(fewest.values()), fit_engine(problem).fit)
+        collected += _waiting(list(fewest.values()), fit_engine(problem).fit)
     split = "the run with the fewest clients of each sweep; fitted to TPOT, no TTFT was fitted"
-    yield _report(root, "TTFT, dense models on H100 and H200", Bar(), split, found, *_FIRST)
+    yield _report(root, "TTFT, dense models on H100 and H200", Bar(), split, collected, *_FIRST)
 
 
 def _waiting(rows: Sequence[EnginePoint], fit: EngineFit) -> list[Point]:
-    found = []
+    collected = []
     for point, bench in zip(rows, map(loop_benches, zip(rows)), strict=True):
         island = bench[0].deployment.roofline(fit)
         predicted = float(collocated_ttft(island, bench[0].loop)[0])
-        found.append(
+        collected.append(
             Point(
                 group=f"{point.accelerator} {point.engine} {point.model} {point.sweep}",
                 accelerator=point.accelerator,
@@ -178,27 +171,27 @@ def _waiting(rows: Sequence[EnginePoint], fit: EngineFit) -> list[Point]:
                 unit="ms",
             )
         )
-    return found
+    return collected
 
 
 def transfer(root: Path) -> Iterator[Report]:
-    """The H100's fit with the H200's data sheet."""
+    """Yield the H100's fit with the H200's data sheet."""
     split = "fitted to H100 alone; every H200 row is held out, only the data sheet changes"
     name = "H100 to H200 by data sheet"
     made = _across(root, _is_dense)
     yield _report(root, f"{name}, dense", Bar(median=0.06), split, made, *_NOTES)
     made = _across(root, lambda point: point.model == "gpt-oss-120b")
-    yield _report(root, f"{name}, gpt-oss", Bar(), split, made, *_NOTES, "no bar; for information")
+    yield _report(root, f"{name}, gpt-oss", Bar(), split, made, *_NOTES, "no goal; for information")
 
 
 def _across(root: Path, keep: Callable[[EnginePoint], bool]) -> list[Point]:
-    by_key = _series(root, keep)
-    found: list[Point] = []
+    by_key = series(root, keep)
+    collected: list[Point] = []
     for (accelerator, engine, model, precision), rows in by_key.items():
         source = by_key.get(("H100", engine, model, precision))
         if accelerator == "H200" and source:
-            found += _moved(source, rows)
-    return found
+            collected += _moved(source, rows)
+    return collected
 
 
 def _moved(source: Sequence[EnginePoint], rows: Sequence[EnginePoint]) -> list[Point]:
@@ -209,20 +202,20 @@ def _moved(source: Sequence[EnginePoint], rows: Sequence[EnginePoint]) -> list[P
 
 
 def few(root: Path) -> Iterator[Report]:
-    """A new engine from eight rows: priors from other engines only."""
-    found: list[Point] = []
-    by_key = _series(root, lambda p: _is_dense(p) and p.accelerator in _HOPPER)
+    """Yield a new engine from eight rows: priors from other engines only."""
+    collected: list[Point] = []
+    by_key = series(root, lambda p: _is_dense(p) and p.accelerator in _HOPPER)
     alone = {key: fit_engine(loop_problem(rows)).values for key, rows in by_key.items()}
     for key, rows in by_key.items():
         others = [values for other, values in alone.items() if other[1] != key[1]]
         for draw in range(3):
-            found += _from_few(loop_problem(rows).informed(others), rows, draw)
+            collected += _from_few(loop_problem(rows).informed(others), rows, draw)
     split = (
         "fitted to 8 rows: of each parallelism one pair of lengths, with the fewest and the most "
         "clients, then the middle ones; three draws that start at other lengths. Sweeps with any "
         "of the 8 are not judged. Priors: fits of the other engines"
     )
-    yield _report(root, "A new engine from 8 rows", Bar(median=0.08), split, found, *_NOTES)
+    yield _report(root, "A new engine from 8 rows", Bar(median=0.08), split, collected, *_NOTES)
 
 
 _ROWS = 8
@@ -231,20 +224,20 @@ _ROWS = 8
 def _from_few(problem: Problem, rows: Sequence[EnginePoint], draw: int) -> list[Point]:
     used = drawn(problem, draw)
     fitted = fit_engine(problem, used)
-    seen = set(problem.groups[used > 0])
-    judged = np.array([group not in seen for group in problem.groups])
+    shown = set(problem.groups[used > 0])
+    judged = np.array([group not in shown for group in problem.groups])
     groups = np.array([f"draw {draw} {group}" for group in problem.groups])
     made = points(problem, fitted.residuals, groups, _line(rows))
     return [point for point, keep in zip(made, judged, strict=True) if keep]
 
 
 def drawn(problem: Problem, draw: int) -> FloatArray:
-    """1 for the rows that a user would measure, by their design and not by their times."""
+    """Return 1 for the rows that a user would measure, by their design and not by their times."""
     names = problem.groups
     sweeps: list[NDArray[np.intp]] = []
     for turn, bench in enumerate(problem.benches):
-        own = list(dict.fromkeys(bench.groups))
-        chosen = own[(draw + turn) % len(own)]
+        members = list(dict.fromkeys(bench.groups))
+        chosen = members[(draw + turn) % len(members)]
         sweeps.append(np.flatnonzero(names == chosen))
     order = [rows[[0, -1]] for rows in sweeps] + [rows[len(rows) // 2 :] for rows in sweeps]
     picked = list(dict.fromkeys(int(row) for rows in order for row in rows))[:_ROWS]
@@ -254,14 +247,14 @@ def drawn(problem: Problem, draw: int) -> FloatArray:
 
 
 def sparse(root: Path) -> Iterator[Report]:
-    """Mixtures of experts with grouped attention."""
+    """Yield mixtures of experts with grouped attention."""
     bar = Bar(median=0.12, p90=0.30)
     name = "MoE TPOT, Qwen3-235B and gpt-oss"
     yield _report(root, name, bar, _SWEEPS, sparse_points(root), *_NOTES)
 
 
 def latent(root: Path) -> Iterator[Report]:
-    """DeepSeek-R1 on eight H200."""
+    """Yield DeepSeek-R1 on eight H200."""
     note = "whether these servers speculate is unknown: with equal inputs and clients TPOT is 1.22 "
     note += "times as long for 1,024 as for 8,192 tokens of output at every number of clients"
     bar = Bar(median=0.12, p90=0.30)
@@ -278,3 +271,38 @@ CASES = (
     Case("engines-moe", "Engines: mixtures of experts", (FILE,), sparse),
     Case("engines-deepseek", "Engines: DeepSeek-R1", (FILE,), latent),
 )
+
+
+_HEADER = """\
+# Fitted to whole engines: medians of priors for `archipelago calibrate`, by accelerator, engine and
+# model. Written by `python -m benchmarks.accuracy.engines`; not to be edited.
+#
+# Source of every row: ai-dynamo/aiconfigurator @ 095f58a (Apache-2.0), end-to-end TPOT of closed
+# loops, defects taken out as measurements/engine_points.py says. Units as in efficiencies.yaml.
+# `error` is the median absolute relative error of the fit to its own rows.
+"""
+
+
+def write_fits(root: Path) -> None:
+    """Print the file."""
+    fits = []
+    for (accelerator, engine, model, precision), rows in series(root).items():
+        fitted = fit_engine(loop_problem(rows))
+        fits.append(
+            {
+                "accelerator": accelerator,
+                "engine": engine,
+                "versions": sorted({point.version for point in rows if point.version}),
+                "model": model,
+                "precision": precision,
+                "rows": len(rows),
+                "error": round(float(np.median(np.abs(np.expm1(fitted.residuals)))), 3),
+                "values": {name: float(f"{v:.4g}") for name, v in fitted.values.items()},
+            }
+        )
+    body = yaml.safe_dump({"fits": fits}, sort_keys=False, default_flow_style=None, width=200)
+    sys.stdout.write(_HEADER + body)
+
+
+if __name__ == "__main__":
+    write_fits(Path(sys.argv[1]))

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.fits.engine import fit_engine
-from archipelago.perfmodel.fits.heldout import Linearised, held_out
-from archipelago.perfmodel.intervals import half_width
-from archipelago.perfmodel.validation.case import Point
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from archipelago.perfmodel.fits.engine import Fitted, Problem
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.calibration.fit import Fitted, Problem, fit_engine
+from archipelago.perfmodel.calibration.held_out import Linearised, held_out
+from archipelago.perfmodel.calibration.intervals import half_width
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Point
 
 MILLISECONDS = 1e3
 
 CHOSEN = (
-    "which values are free, their first priors, the weight of a deployment and the type of the "
-    "cache were chosen with held-out figures of these sets in sight; no third set is left to judge"
+    "the free values, their first priors, the weight of a deployment and the cache type were "
+    "chosen after looking at held-out results of these sets; there is no third set to confirm "
+    "them"
 )
 """What every report on fits to these data has to say."""
 
@@ -39,7 +35,7 @@ class Line:
 
 
 def split_points(problem: Problem, groups: FloatArray, line: Line) -> list[Point]:
-    """Every row predicted by a fit that did not see its group, with its interval.
+    """Return every row predicted by a fit that did not see its group, with its interval.
 
     The interval of a group is made from the other groups' residuals, held out as well, by fits
     that saw neither: nothing of the group is in it.
@@ -57,7 +53,7 @@ def points(
     line: Line,
     widths: FloatArray | None = None,
 ) -> list[Point]:
-    """Points from log(predicted / measured); ``widths``: half-widths of intervals in logs."""
+    """Return the points from log(predicted / measured); ``widths``: half-widths in logarithms."""
     measured = MILLISECONDS * problem.measured
     predicted = measured * np.exp(residuals)
     spread = np.full(len(measured), np.nan) if widths is None else widths
@@ -83,11 +79,11 @@ def points(
 
 
 def _widths(full: Fitted, groups: FloatArray) -> FloatArray:
-    found = np.full(len(groups), np.nan)
+    widths = np.full(len(groups), np.nan)
     names = np.unique(groups)
     if len(names) < 3:  # noqa: PLR2004  # two others at least, or there is nothing to learn from
-        return found
+        return widths
     beside = Linearised(full, groups)
     for name in names:
-        found[groups == name] = half_width(*beside.held_out_beside(name))
-    return found
+        widths[groups == name] = half_width(*beside.held_out_beside(name))
+    return widths

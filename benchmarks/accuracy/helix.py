@@ -7,16 +7,20 @@ times, and decode times of more than 100 sequences, are rounded to 1 ms.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.validation.case import Bar, Case, Point, Report, Verdict
-from archipelago.perfmodel.validation.kernels.law import (
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Bar, Case, Point, Report, Verdict
+from benchmarks.accuracy.kernels.law import (
     CHOSEN,
+    Columns,
     Law,
     Parameter,
     Sample,
@@ -24,15 +28,6 @@ from archipelago.perfmodel.validation.kernels.law import (
     fold_of,
     smooth_max,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
 
 FOLDER = "measured/helix_layers"
 
@@ -58,7 +53,7 @@ _NARROW = 32
 
 
 def t4() -> Accelerator:
-    """NVIDIA T4: 65 TFLOP/s in FP16, 16 GB at 320 GB/s (data sheet)."""
+    """Return NVIDIA T4: 65 TFLOP/s in FP16, 16 GB at 320 GB/s (data sheet)."""
     return Accelerator("T4", "turing", 65e12, 16e9, 320e9, 1, pcie=16e9)
 
 
@@ -74,7 +69,7 @@ class Curve:
 
 
 def curves(data: Path) -> dict[str, list[Curve]]:
-    """Curves of the single GPUs, by accelerator."""
+    """Return curves of the single GPUs, by accelerator."""
     cards = {"a100": accelerator("A100-40GB"), "v100": accelerator("V100-32GB")}
     cards |= {"l4": accelerator("L4"), "t4": t4()}
     return {
@@ -91,7 +86,7 @@ def _curve(data: Path, folder: str, card: Accelerator, model: str, phase: str) -
 
 def _law(tile: int) -> Law:
     def seconds(columns: Columns, values: FloatArray) -> FloatArray:
-        """A prompt of x tokens, or a batch of x sequences [s].
+        """Return a prompt of x tokens, or a batch of x sequences [s].
 
         A prompt: operations and elementwise traffic. A batch: weights, read again by every narrow
         tile until a wide kernel takes over, or operations in whole tiles; the cache, and work per
@@ -124,7 +119,7 @@ _PARAMETERS = (
 
 
 def _sample(found: list[Curve]) -> Sample:
-    """Curves of one accelerator as rows; a group is one part of one curve."""
+    """Return curves of one accelerator as rows; a group is one part of one curve."""
     parts = [_columns(curve) for curve in found]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     seconds = np.concatenate([curve.seconds for curve in found])
@@ -154,18 +149,18 @@ def _columns(curve: Curve) -> dict[str, FloatArray]:
 
 
 def _predicted(sample: Sample, fold: NDArray[np.intp]) -> FloatArray:
-    """Times of every row by a fit to the rows of other folds."""
+    """Return times of every row by a fit to the rows of other folds."""
     predicted = np.empty_like(sample.seconds)
     for out in np.unique(fold):
-        seen = {name: column[fold != out] for name, column in sample.columns.items()}
+        fitted = {name: column[fold != out] for name, column in sample.columns.items()}
         unseen = {name: column[fold == out] for name, column in sample.columns.items()}
-        law, values = _best(seen, sample.seconds[fold != out])
+        law, values = _best(fitted, sample.seconds[fold != out])
         predicted[fold == out] = law.seconds(unseen, values)
     return predicted
 
 
 def _best(columns: Columns, seconds: FloatArray) -> tuple[Law, FloatArray]:
-    """The law of the tile that fits these rows best, and its values."""
+    """Return the law of the tile that fits these rows best, and its values."""
     laws = [_law(tile) for tile in _TILES]
     fits = [fit_law(law, columns, seconds) for law in laws]
     misses = [
@@ -177,12 +172,12 @@ def _best(columns: Columns, seconds: FloatArray) -> tuple[Law, FloatArray]:
 
 
 def layers(data: Path) -> Iterator[Report]:
-    """Both reports: parts of curves left out, and a whole model left out."""
-    by_card = {name: (found, _sample(found)) for name, found in curves(data).items()}
+    """Yield both reports: parts of curves left out, and a whole model left out."""
+    by_card = {name: (collected, _sample(collected)) for name, collected in curves(data).items()}
     inside = {n: _predicted(s, fold_of(s.groups, _PARTS)) for n, (_, s) in by_card.items()}
     models = {n: _predicted(s, _by_model(s)) for n, (_, s) in by_card.items()}
-    parts = [p for n, (found, _) in by_card.items() for p in _points(found, inside[n])]
-    whole = [p for n, (found, _) in by_card.items() for p in _points(found, models[n])]
+    parts = [p for n, (collected, _) in by_card.items() for p in _points(collected, inside[n])]
+    whole = [p for n, (collected, _) in by_card.items() for p in _points(collected, models[n])]
     dropped = {PADDING: 4 * len(MODELS) * len(PHASES), SLICED: _sliced(data)}
     yield Report(
         "Helix: one layer",
@@ -204,14 +199,14 @@ def layers(data: Path) -> Iterator[Report]:
         (CHOSEN,),
     )
     batches = [point for point in whole if point.phase == "decode"]
-    note = "one model cannot tell bytes of the cache from work per query head: no bar"
+    note = "no goal: one model cannot separate cache bytes from work for each query head"
     yield Report("Helix: decode of a left-out model", Bar(), split, dropped, batches, (note,))
 
 
 _NOTES = (
     f"{len(_PARAMETERS)} parameters per accelerator, for both models and phases",
     CHOSEN,
-    "times of few milliseconds are rounded to 1 ms: up to half of that is nobody's error",
+    "times of a few milliseconds are rounded to 1 ms, so errors of up to 0.5 ms are rounding",
 )
 
 
@@ -221,9 +216,9 @@ def _by_model(sample: Sample) -> NDArray[np.intp]:
     )
 
 
-def _points(found: list[Curve], predicted: FloatArray) -> Iterator[Point]:
+def _points(collected: list[Curve], predicted: FloatArray) -> Iterator[Point]:
     ours = iter(predicted)
-    for curve in found:
+    for curve in collected:
         for group, theirs in zip(_groups(curve), curve.seconds, strict=True):
             key = (curve.card.name, "vllm 0.4.0", curve.model, curve.phase, "layer time")
             yield Point(str(group), *key, 1e3 * float(next(ours)), 1e3 * float(theirs), "ms")
@@ -237,7 +232,7 @@ def _sliced(data: Path) -> int:
 def _rankings(
     by_card: dict[str, tuple[list[Curve], Sample]], predicted: dict[str, FloatArray]
 ) -> tuple[Verdict, ...]:
-    """Pairs of accelerators at one size that the prediction orders otherwise, as a share."""
+    """Return the share of pairs of accelerators that the prediction orders otherwise."""
     times = {name: _table(found, predicted[name]) for name, (found, _) in by_card.items()}
     wrong = total = 0
     for one, other in combinations(times, 2):
@@ -253,7 +248,7 @@ def _rankings(
 def _table(
     found: list[Curve], predicted: FloatArray
 ) -> dict[tuple[str, str, float], tuple[float, float]]:
-    """Predicted and measured time by model, phase and size [s]."""
+    """Return predicted and measured time by model, phase and size [s]."""
     ours = iter(predicted)
     return {
         (curve.model, curve.phase, float(x)): (float(next(ours)), float(theirs))

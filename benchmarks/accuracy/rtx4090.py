@@ -6,16 +6,19 @@ Source: casys-kaist/LLMServingSim @ 5daddb2 (MIT), vLLM 0.19 in bfloat16, us.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.validation.capacity import rtx_4090
-from archipelago.perfmodel.validation.case import Bar, Case, Report
-from archipelago.perfmodel.validation.kernels import attention as kernels
-from archipelago.perfmodel.validation.kernels import gemm
-from archipelago.perfmodel.validation.kernels.law import (
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.capacity import rtx_4090
+from benchmarks.accuracy.case import Bar, Case, Report
+from benchmarks.accuracy.kernels import attention as attention_kernels
+from benchmarks.accuracy.kernels import gemm
+from benchmarks.accuracy.kernels.law import (
+    Columns,
     Law,
     Parameter,
     Sample,
@@ -23,13 +26,6 @@ from archipelago.perfmodel.validation.kernels.law import (
     points,
     smooth_max,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
 
 OPERATORS = "measured/operators_rtx4090"
 
@@ -53,7 +49,7 @@ _MEMORY = 24 * 2.0**30
 
 
 def operators(data: Path) -> Iterator[Report]:
-    """Products of the model, each predicted by a law fitted to the other four."""
+    """Yield products of the model, each predicted by a law fitted to the other four."""
     sample = products(data / OPERATORS)
     found = tuple(points(gemm.LAW, sample, "time", len(_SHAPES)))
     split = "each product predicted by the law of matrix products fitted to the other four"
@@ -61,11 +57,11 @@ def operators(data: Path) -> Iterator[Report]:
 
 
 def attention(data: Path) -> Iterator[Report]:
-    """Attention of decode batches and of prompt chunks, and of steps that hold both."""
+    """Yield attention of decode batches and of prompt chunks, and of steps that hold both."""
     decode, prefill, mixed = _attention(data / OPERATORS)
     alone = [
-        *points(kernels.DECODE, decode, "time", _FOLDS),
-        *points(kernels.CONTEXT, prefill, "time", _FOLDS),
+        *points(attention_kernels.DECODE, decode, "time", _FOLDS),
+        *points(attention_kernels.CONTEXT, prefill, "time", _FOLDS),
     ]
     split = f"numbers of sequences, and of prompt tokens, in {_FOLDS} folds"
     yield Report("RTX 4090: attention", _OPERATORS, split, {}, alone)
@@ -75,7 +71,7 @@ def attention(data: Path) -> Iterator[Report]:
 
 
 def _beside_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch, a chunk's attention, and that of the sequences in the same launch [s].
+    """Return launch, a chunk's attention, and that of the sequences in the same launch [s].
 
     There the query heads of a sequence are not packed onto their KV head and the context is not
     split: a block of threads per sequence and query head, and a chain along the context.
@@ -102,8 +98,8 @@ MIXED = Law(
 
 
 def _beside(prefill: Sample, mixed: Sample) -> Sample:
-    """Mixed steps with what their chunks would take alone, but for the launch [s]."""
-    law = kernels.CONTEXT
+    """Return mixed steps with what their chunks would take alone, but for the launch [s]."""
+    law = attention_kernels.CONTEXT
     values = fit_law(law, prefill.columns, prefill.seconds)
     launch = values[[parameter.name for parameter in law.parameters].index("launch")]
     alone = np.asarray(law.seconds(mixed.columns, values) - launch)
@@ -111,7 +107,7 @@ def _beside(prefill: Sample, mixed: Sample) -> Sample:
 
 
 def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
-    """Steps of sequences alone, of a chunk alone, and of both."""
+    """Return steps of sequences alone, of a chunk alone, and of both."""
     rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
     table = np.array([[float(value) for value in row.values()] for row in rows]).T
     chunk, before, sequences, context, micros = table
@@ -147,7 +143,7 @@ def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
 
 
 def products(folder: Path) -> Sample:
-    """Times of the five products, a group each."""
+    """Return times of the five products, a group each."""
     rows = [
         (row["layer"], float(row.get("tokens") or row["sequences"]), float(row["time_us"]))
         for name in ("dense.csv", "per_sequence.csv")

@@ -1,21 +1,39 @@
-"""Prompt and token times of Llama-2-70B and BLOOM-176B on DGX-A100 and DGX-H100.
+"""Prompts alone: Splitwise's profile against fits that did not see the deployment.
 
-``measured/splitwise/perf_model.csv``: Mutinifni/splitwise-sim @ 8f99e7d (MIT), FP16 on an engine of
-2023. Five repeats of each configuration; their median counts.
+``measured/splitwise/perf_model.csv``: Mutinifni/splitwise-sim @ 8f99e7d (MIT), prompt and token
+times of Llama-2-70B and BLOOM-176B on DGX-A100 and DGX-H100, FP16 on an engine of 2023. Each
+configuration was repeated five times; the median counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.measurements.rules import Loaded, Rule, read_csv, sift
-from archipelago.perfmodel.parallelism import Parallelism
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from archipelago.perfmodel.calibration import fit
+from archipelago.perfmodel.calibration.benches import (
+    Deployment,
+    PrefillBench,
+    _apart,
+    _column,
+)
+from archipelago.perfmodel.calibration.fit import Problem
+from archipelago.perfmodel.calibration.measurements import (
+    Loaded,
+    Rule,
+    clean,
+    measured_model,
+    read_csv,
+)
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from benchmarks.accuracy.case import Bar, Case, Point, Report
+from benchmarks.accuracy.held_out import Line, split_points
 
 FILE = "measured/splitwise/perf_model.csv"
 
@@ -41,22 +59,22 @@ class PhaseRun:
 
     @property
     def deployment(self) -> str:
-        """Model and parallelism: the group of a split."""
+        """Return model and parallelism: the group of a split."""
         return f"{self.model} {self.parallelism}"
 
 
 def load(root: Path) -> Loaded[PhaseRun]:
-    """Medians of the repeats below the folder of all data sets.
+    """Return medians of the repeats below the folder of all data sets.
 
     Raises:
         MeasurementError: the file cannot be read or lacks a column.
     """
-    kept, dropped = sift(read_csv(root / FILE, _NEEDS), _RULES)
+    usable, dropped = clean(read_csv(root / FILE, _NEEDS), _RULES)
     by_key: dict[tuple[str, ...], list[_Row]] = defaultdict(list)
     names = ("hardware", "model", "tensor_parallel", "prompt_size", "batch_size", "token_size")
-    for row in kept:
+    for row in usable:
         by_key[tuple(row[name] for name in names)].append(row)
-    dropped["repeat of a configuration: median taken"] = len(kept) - len(by_key)
+    dropped["repeat of a configuration: median taken"] = len(usable) - len(by_key)
     return Loaded(tuple(_parse(rows) for rows in by_key.values()), dict(dropped))
 
 
@@ -72,15 +90,72 @@ _RULES = (
 
 
 def _parse(rows: list[_Row]) -> PhaseRun:
-    """One configuration from its repeats."""
-    one = rows[0]
+    """Return one configuration from its repeats."""
+    first = rows[0]
     return PhaseRun(
-        accelerator=_ACCELERATORS[one["hardware"]],
-        model=_MODELS[one["model"]],
-        parallelism=Parallelism(tp=int(one["tensor_parallel"])),
-        length=float(one["prompt_size"]),
-        batch=float(one["batch_size"]),
-        outputs=float(one["token_size"]),
+        accelerator=_ACCELERATORS[first["hardware"]],
+        model=_MODELS[first["model"]],
+        parallelism=Parallelism(tp=int(first["tensor_parallel"])),
+        length=float(first["prompt_size"]),
+        batch=float(first["batch_size"]),
+        outputs=float(first["token_size"]),
         prefill=median(float(row["prompt_time"]) for row in rows) / 1e3,
         token=median(float(row["token_time"]) for row in rows) / 1e3,
     )
+
+
+def prefill_problem(runs: Sequence[PhaseRun]) -> Problem:
+    """Return prompts of one accelerator, with deployments as groups."""
+    base = engine_fit(accelerator(runs[0].accelerator))
+    return Problem(prefill_benches(runs), base, fit.PREFILL)
+
+
+def prefill_benches(runs: Iterable[PhaseRun]) -> list[PrefillBench]:
+    """Return a bench per deployment."""
+    return [_prefill_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
+
+
+def _prefill_bench(runs: Sequence[PhaseRun]) -> PrefillBench:
+    first = runs[0]
+    return PrefillBench(
+        Deployment(accelerator(first.accelerator), measured_model(first.model), first.parallelism),
+        length=_column(runs, lambda run: run.length),
+        batch=_column(runs, lambda run: run.batch),
+        measured=_column(runs, lambda run: run.prefill),
+        groups=tuple(run.deployment for run in runs),
+    )
+
+
+_PROFILED = 128.0
+"""Tokens of output in the sweeps over prompts and batches; other outputs repeat one prompt."""
+
+
+@cache
+def prompt_points(root: Path) -> tuple[Point, ...]:
+    """Return every prefill time by a fit without its model and parallelism."""
+    rows = load(root).only(lambda run: run.outputs == _PROFILED)
+    collected: list[Point] = []
+    for name in sorted({run.accelerator for run in rows}):
+        runs = [run for run in rows if run.accelerator == name]
+        problem = prefill_problem(runs)
+        models = [b.deployment.model.name for b in prefill_benches(runs) for _ in b.groups]
+        line = Line(name, "splitwise's", models, "prefill", "prompt time")
+        collected += split_points(problem, problem.groups, line)
+    return tuple(collected)
+
+
+def splitwise(root: Path) -> Iterator[Report]:
+    """Yield Llama-2-70B and BLOOM-176B on DGX-A100 and DGX-H100."""
+    yield Report(
+        "Prefill: Splitwise",
+        Bar(median=0.15, p90=0.30),
+        "one (model, number of GPUs) left out; one fit for each accelerator, without priors "
+        "from the other",
+        load(root).dropped,
+        prompt_points(root),
+        ("an engine of 2023, whose FP16 prefill reaches 0.26 to 0.66 of the peak",),
+    )
+
+
+CASES = (Case("splitwise", "Prefill: Splitwise", (FILE,), splitwise),)
+"""The one case of this module."""

@@ -6,21 +6,16 @@ Source: microsoft/vidur @ 7d47513 (MIT), ms, medians over repeats. Sizes of coll
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.validation.case import Bar, Case, Report
-from archipelago.perfmodel.validation.kernels import gemm
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, points
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Bar, Case, Report
+from benchmarks.accuracy.kernels import gemm
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, points
 
 COMPUTE, NETWORK = "measured/vidur/compute", "measured/vidur/network"
 
@@ -34,7 +29,7 @@ _FOLDS = 4
 
 
 def products(data: Path) -> Iterator[Report]:
-    """The four products of a layer at tensor-parallel degrees 1 to 8, a degree left out."""
+    """Yield the four products of a layer at tensor-parallel degrees 1 to 8, a degree left out."""
     found = [
         point
         for path in sorted((data / COMPUTE).glob("*/*/*/mlp.csv"))
@@ -60,7 +55,7 @@ def _products(path: Path) -> Sample:
 
 
 def _shapes(row: dict[str, str]) -> dict[str, tuple[float, float]]:
-    """Each product's k and n on one GPU."""
+    """Return each product's k and n on one GPU."""
     tp, hidden = int(row["num_tensor_parallel_workers"]), int(row["n_embd"])
     wide, size = int(row["n_expanded_embd"]), hidden // int(row["n_head"])
     kv = max(1, int(row["n_kv_head"]) // tp) * size
@@ -73,7 +68,7 @@ def _shapes(row: dict[str, str]) -> dict[str, tuple[float, float]]:
 
 
 def _line(columns: Columns, values: FloatArray) -> FloatArray:
-    """Latency, growing with the GPUs, plus bytes over the usable share of the link [s]."""
+    """Return latency, growing with the GPUs, plus bytes over the usable link [s]."""
     wait, doubling, share = values
     return np.asarray(
         wait + doubling * np.log2(columns["gpus"]) + columns["volume"] / (share * columns["link"])
@@ -92,7 +87,7 @@ LINE = Law(
 
 
 def collectives(data: Path) -> Iterator[Report]:
-    """All-reduce and send/recv inside a node, sizes left out octave by octave."""
+    """Yield all-reduce and send/recv inside a node, sizes left out octave by octave."""
     dropped: dict[str, int] = {}
     found = [
         point

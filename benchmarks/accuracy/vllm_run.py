@@ -1,33 +1,47 @@
-"""A server of one engine, step by step: continuous batching with chunked prompts and preemption.
+"""A whole vLLM run on an RTX 4090, predicted from the card's operators and the server's scheduler.
 
-The scheduler is vLLM's (v1): every step has a budget of tokens; running sequences come first, one
-token each or the next chunk of their prompt, then waiting ones in order of arrival as far as the
-cache has blocks. A sequence that finds no block preempts the latest one, which starts over. What
-a step takes is the performance model's.
+Source: casys-kaist/LLMServingSim @ 5daddb2 (MIT), vLLM 0.19 with Llama-3.1-8B in bfloat16; seconds.
+Efficiencies of the card come from its operator tables alone, overheads are the catalogue's, and
+nothing is fitted to the run itself.
+
+The server is replayed step by step: continuous batching with chunked prompts and preemption. The
+scheduler is vLLM's (v1): every step has a budget of tokens; running sequences come first, one token
+each or the next chunk of their prompt, then waiting ones in order of arrival if the cache has
+blocks. A sequence without a free block preempts the latest one, which starts over. The performance
+model gives the time of a step.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from archipelago.perfmodel.catalogue.accelerators import Accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.catalogue.efficiency import EngineFit, engine_fit
 from archipelago.perfmodel.errors import OutOfRange
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.settings import EngineSettings
+from benchmarks.accuracy.capacity import rtx_4090
+from benchmarks.accuracy.case import Bar, Case, Point, Report
+from benchmarks.accuracy.rtx4090 import KV_BYTES, OPERATORS, products
 
 
 class Steps(Protocol):
     """What the replay asks of a performance model; ``Roofline`` answers it."""
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Seconds of a step of sequences alone."""
+        """Return seconds of a step of sequences alone."""
 
     def mixed_step_time(
         self,
@@ -36,7 +50,7 @@ class Steps(Protocol):
         prompt_tokens: FloatArray,
         pairs: FloatArray,
     ) -> FloatArray:
-        """Seconds of a step that carries prompt tokens too."""
+        """Return seconds of a step that carries prompt tokens too."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +77,17 @@ class Request:
 
     @property
     def due(self) -> int:
-        """Tokens without an entry in the cache: the prompt, and what was made, not yet computed."""
+        """Return the tokens that are not yet in the cache, of the prompt and of the output."""
         return self.prompt + self.made - self.computed
 
     @property
     def first_token_time(self) -> float:
-        """Seconds from arrival to the first token."""
+        """Return seconds from arrival to the first token."""
         return self.first - self.arrival
 
     @property
     def token_time(self) -> float:
-        """Mean seconds per token after the first; nan with one token."""
+        """Return mean seconds per token after the first; nan with one token."""
         return (self.last - self.first) / (self.output - 1) if self.output > 1 else math.nan
 
 
@@ -126,10 +140,13 @@ class Server:
         return batch
 
     def _lacks(self, request: Request, tokens: int, batch: list[tuple[Request, int]]) -> bool:
-        """Whether the blocks of all, with what this step adds so far, exceed the cache."""
-        adds = {id(one): more for one, more in batch} | {id(request): tokens}
+        """Return whether the blocks of all, with what this step adds so far, exceed the cache."""
+        adds = {id(sequence): more for sequence, more in batch} | {id(request): tokens}
         held = [*self.running, *([] if request in self.running else [request])]
-        used = sum(-(-(one.computed + adds.get(id(one), 0)) // self.engine.block) for one in held)
+        used = sum(
+            -(-(sequence.computed + adds.get(id(sequence), 0)) // self.engine.block)
+            for sequence in held
+        )
         return used > self.engine.blocks
 
     def _preempt(self) -> Request:
@@ -139,8 +156,10 @@ class Server:
         return victim
 
     def _seconds(self, batch: list[tuple[Request, int]]) -> float:
-        alone = [one.computed + 1 for one, tokens in batch if one.made and tokens == 1]
-        parts = [(one.computed, n) for one, n in batch if not (one.made and n == 1)]
+        alone = [
+            sequence.computed + 1 for sequence, tokens in batch if sequence.made and tokens == 1
+        ]
+        parts = [(sequence.computed, n) for sequence, n in batch if not (sequence.made and n == 1)]
         sequences, cached = np.array(float(len(alone))), np.array(float(sum(alone)))
         if not parts:
             return float(self.model.decode_step_time(sequences, cached))
@@ -172,3 +191,96 @@ def replay(engine: Engine, model: Steps, requests: Sequence[Request]) -> float:
             server.waiting.append(arriving.popleft())
         server.step()
     return server.now
+
+
+RUN = "measured/llmservingsim_rtx4090/vllm"
+
+_SPLIT = "nothing of the run is fitted"
+_NOTE = "the server's own scheduler is replayed; prefix hits between turns are not known"
+
+_FEW, _MANY = 16, 1024
+"""Rows up to which a product streams weights, and from which it is bound by operations."""
+
+
+def run(data: Path) -> Iterator[Report]:
+    """Yield the run, replayed: 300 requests, 10 a second, far more than the card can serve."""
+    meta = json.loads((data / RUN / "meta.json").read_text())
+    rows = [json.loads(line) for line in (data / RUN / "requests.jsonl").read_text().splitlines()]
+    card = rtx_4090(meta["hardware"]["device_total_memory_bytes"])
+    for name, fit in (("operator tables", _fit(data, card)), ("catalogue", None)):
+        settings = EngineSettings(chunk=meta["engine_kwargs"]["max_num_batched_tokens"], fit=fit)
+        model = Roofline(card, architecture("Llama-3.1-8B"), Parallelism(), settings=settings)
+        requests = _requests(rows)
+        span = replay(_engine(meta), model, requests)
+        bar = Bar() if fit is None else Bar(largest=0.15)
+        title = f"RTX 4090: a vLLM run, efficiencies of the {name}"
+        yield Report(title, bar, _SPLIT, {}, _compared(requests, rows, span), (_NOTE,))
+
+
+def _engine(meta: dict[str, dict[str, int]]) -> Engine:
+    cache, limits = meta["kv_cache"], meta["engine_kwargs"]
+    sizes = limits["max_num_seqs"], limits["max_num_batched_tokens"]
+    return Engine(cache["num_gpu_blocks"], cache["block_size"], *sizes)
+
+
+def _requests(rows: list[dict[str, float]]) -> list[Request]:
+    start = min(row["queued_ts"] for row in rows)
+    return [
+        Request(row["queued_ts"] - start, int(row["input_toks"]), int(row["output_toks"]))
+        for row in rows
+    ]
+
+
+def _fit(data: Path, card: Accelerator) -> EngineFit:
+    """Return the catalogue's values with the shares of the peaks that the operator tables show."""
+    folder = data / OPERATORS
+    measured, few, many = products(folder), _FEW, _MANY
+    m, k, n = (measured.columns[name] for name in ("m", "k", "n"))
+    compute = 2 * m * k * n / measured.seconds / card.bf16
+    stream = 2 * k * n / measured.seconds / card.bandwidth
+    rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
+    table = np.array([[float(value) for value in row.values()] for row in rows]).T
+    chunk, before, sequences, context, micros = table
+    seconds = micros * 1e-6
+    cached = sequences * context * KV_BYTES
+    decode = (chunk == 0) & (sequences >= few) & (context >= _MANY)
+    pairs = chunk * before + chunk * (chunk + 1) / 2
+    prefill = (sequences == 0) & (chunk >= _MANY)
+    values = {
+        "mfu": float(np.median(compute[m >= many])),
+        "mbu": float(np.median(stream[m <= few])),
+        "kv_mbu": float(np.median((cached / seconds)[decode])) / card.bandwidth,
+        "prefill_attention_mfu": float(np.median((4 * 32 * 128 * pairs / seconds)[prefill]))
+        / card.bf16,
+        "decode_attention_mfu": 1.0,  # the kernel reads the cache; its operations hide behind
+    }
+    return engine_fit(card).replaced(values)
+
+
+def _compared(requests: list[Request], rows: list[dict[str, float]], span: float) -> list[Point]:
+    start = min(row["queued_ts"] for row in rows)
+    first = np.array([row["first_token_ts"] - row["queued_ts"] for row in rows])
+    token = np.array(
+        [
+            (row["last_token_ts"] - row["first_token_ts"]) / (row["output_toks"] - 1)
+            for row in rows
+            if row["output_toks"] > 1
+        ]
+    )
+    ours = np.array([request.first_token_time for request in requests])
+    pace = np.array([request.token_time for request in requests if request.output > 1])
+    pairs = {
+        ("whole run", "mean TTFT", "s"): (ours.mean(), first.mean()),
+        ("whole run", "mean TPOT", "s"): (pace.mean(), token.mean()),
+        ("whole run", "duration", "s"): (span, max(row["last_token_ts"] for row in rows) - start),
+        ("whole run", "p90 TTFT", "s"): (np.quantile(ours, 0.9), np.quantile(first, 0.9)),
+        ("whole run", "p90 TPOT", "s"): (np.quantile(pace, 0.9), np.quantile(token, 0.9)),
+    }
+    key = ("RTX-4090", "vllm 0.19.0", "Llama-3.1-8B")
+    return [
+        Point("run", *key, phase, metric, float(value), float(measured), unit)
+        for (phase, metric, unit), (value, measured) in pairs.items()
+    ]
+
+
+CASES = (Case("rtx4090-run", "RTX 4090: a vLLM run", (OPERATORS, RUN), run),)

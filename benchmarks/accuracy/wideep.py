@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.communication import Network, expert_copies
-from archipelago.perfmodel.efficiency import engine_fit
-from archipelago.perfmodel.experts import SparseBlock
-from archipelago.perfmodel.operators import Kernels, attention, dense_ffn, output_head
-from archipelago.perfmodel.parallelism import Parallelism
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.operators import Operator
+from archipelago.perfmodel.catalogue.accelerators import Accelerator
+from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
+from archipelago.perfmodel.catalogue.efficiency import engine_fit
+from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.roofline.communication import Network, expert_copies
+from archipelago.perfmodel.roofline.experts import SparseBlock
+from archipelago.perfmodel.roofline.operators import (
+    Kernels,
+    Operator,
+    attention,
+    dense_ffn,
+    output_head,
+)
+from archipelago.perfmodel.roofline.parallelism import Parallelism
 
 _NODE = 8
 
@@ -60,7 +62,7 @@ class Layer:
     dense: float
 
     def seconds(self, assumption: Assumption, *, prefill: bool) -> float:
-        """One sparse layer under an assumption [s]."""
+        """Return one sparse layer under an assumption [s]."""
         free = 1 - assumption.reserved if prefill and assumption.overlap else 1.0
         attention_, experts = self.attention / free, self.experts / free
         if not assumption.overlap:
@@ -78,39 +80,39 @@ class WideIsland:
     assumption: Assumption
 
     def prefill_rate(self, tokens: float, prompt: float, hit: float = 0.0) -> float:
-        """Prompt tokens per second and GPU, hits included, in passes of ``tokens`` new tokens.
+        """Return prompt tokens per second and GPU, hits included, in passes of ``tokens``.
 
         Args:
             tokens: New tokens of a pass on each GPU.
             prompt: Length of a prompt [tokens].
             hit: Share of each prompt that is cached already.
         """
-        seen = prompt * (prompt + 1) / 2 - hit * prompt * (hit * prompt + 1) / 2
-        pairs = tokens / (prompt * (1 - hit)) * seen
+        attended = prompt * (prompt + 1) / 2 - hit * prompt * (hit * prompt + 1) / 2
+        pairs = tokens / (prompt * (1 - hit)) * attended
         return tokens / self._pass(tokens, pairs, prefill=True) / (1 - hit)
 
     def decode_rate(self, batch: float, context: float) -> float:
-        """Output tokens per second and GPU with ``batch`` sequences on each."""
+        """Return output tokens per second and GPU with ``batch`` sequences on each."""
         return batch * self.assumption.tokens_per_step / self.step(batch, context)
 
     def step(self, batch: float, context: float) -> float:
-        """Seconds of a decode step."""
+        """Return seconds of a decode step."""
         spent = engine_fit(self.accelerator).overheads
         host = spent.step + spent.sequence * batch
         rows = batch * self.assumption.rows
         return self._pass(rows, batch * context, prefill=False) + host
 
     def batch_at(self, pace: float, context: float) -> float:
-        """Largest batch per GPU that makes a token of a sequence within ``pace`` seconds.
+        """Return the largest batch per GPU with a time per token within ``pace`` [s].
 
         Steps grow with the batch, so the largest is found by halving.
         """
-        kept = bisect_right(
+        cached = bisect_right(
             range(1, _LARGEST),
             pace * self.assumption.tokens_per_step,
             key=lambda batch: self.step(float(batch), context),
         )
-        return float(max(1, kept))
+        return float(max(1, cached))
 
     def _pass(self, rows: float, pairs: float, *, prefill: bool) -> float:
         layer = self._layer(rows, pairs, prefill=prefill)
@@ -122,7 +124,7 @@ class WideIsland:
         return dense + model.sparse_layers * layer.seconds(self.assumption, prefill=prefill) + end
 
     def _layer(self, rows: float, pairs: float, *, prefill: bool) -> Layer:
-        """Parts of a layer; micro-batches halve the batch of decode, which reads weights twice."""
+        """Return the parts of a layer; two micro-batches of decode read the weights twice."""
         parts = 2.0 if self.assumption.overlap and not prefill else 1.0
         phase, mode = ("prefill", "normal") if prefill else ("decode", "low_latency")
         spent = self._kernels.fit.overheads
@@ -139,7 +141,7 @@ class WideIsland:
         )
 
     def _move(self, rows: FloatArray, mode: str, width: float) -> FloatArray:
-        """One way of the all-to-all, ``width`` bytes per element [s]."""
+        """Return one way of the all-to-all, ``width`` bytes per element [s]."""
         experts = self._block.experts
         limited = experts.groups_per_token if experts.groups > 1 else None
         inside, outside = expert_copies(self.gpus, _NODE, experts.per_token, limited, mode)

@@ -1,6 +1,6 @@
 """The fleet in real time behind the table of a cluster.
 
-    python -m tests.closedloop --kubeconfig FILE --plan NAME --scenario FILE [--namespace NS]
+    python -m benchmarks.closedloop --kubeconfig FILE --plan NAME --scenario FILE ...
 
 Reads the routing table of the plan once a second and follows it; serves ``/metrics/POD`` for every
 pod, ``/targets`` for Prometheus' ``http_sd`` and ``/seen``. The first line on standard output says
@@ -15,17 +15,15 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.closedloop.cluster import Cluster
-from tests.closedloop.fleet import Fleet
-from tests.closedloop.scenario import load
-from tests.closedloop.serving import Serving, server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from benchmarks.closedloop.cluster import Cluster
+from benchmarks.closedloop.fleet import Fleet
+from benchmarks.closedloop.scenario import load
+from benchmarks.closedloop.serving import Serving, server
 
 TICK = 0.25
 """How often the fleet goes on [s]."""
@@ -44,14 +42,14 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     http = server(serving, options.port)
     threading.Thread(target=http.serve_forever, daemon=True).start()
-    print(f"http://127.0.0.1:{http.server_port}", flush=True)  # noqa: T201
+    print(f"http://127.0.0.1:{http.server_port}", flush=True)
     with suppress(KeyboardInterrupt):
         follow(serving, cluster, content, time.monotonic, options)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.closedloop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.closedloop", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--plan", required=True, help="name of the ServingPlan")
@@ -64,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _first(cluster: Cluster) -> dict[str, Any]:
-    """The first table, however long it takes."""
+    """Return the first table, however long it takes."""
     while (content := cluster.content()) is None:
         time.sleep(READ)
     return content

@@ -5,19 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import yaml
 
-from archipelago.operator.manifests import label_value, table_name
+from archipelago.operator.resources.names import label_value, table_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from benchmarks.closedloop.fleet import Pod
 
-    from tests.closedloop.fleet import Pod
 
 TIMEOUT: Final = 5.0
 NOT_FOUND: Final = 404
@@ -41,7 +41,7 @@ class Cluster:
         self._written: dict[str, tuple[str, bool]] = {}
 
     def content(self) -> dict[str, Any] | None:
-        """The content of the routing table; None where there is none yet.
+        """Return the content of the routing table; None where there is none yet.
 
         A table in shards is not read: fleets of that size are not simulated in real time.
         """

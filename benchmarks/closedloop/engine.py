@@ -7,16 +7,15 @@ they come, can be stopped at any time, and take many token steps at once where n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.closedloop.exposition import Counters
-    from tests.closedloop.times import Times
+    from benchmarks.closedloop.exposition import Counters
+    from benchmarks.closedloop.times import Times
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +39,7 @@ class Engine(Protocol):
     now: float
 
     def push(self, request: Request, at: float) -> None:
-        """A request that comes at ``at`` [s], not before the last ``advance``."""
+        """Add a request that comes at ``at`` [s], not before the last ``advance``."""
 
     def advance(self, until: float) -> list[tuple[float, Request]]:
         """Work until then; requests that are finished here, and when [s]."""
@@ -189,7 +188,7 @@ class BatchEngine:
         return waiting
 
     def cut(self) -> list[Request]:
-        """The batch."""
+        """Return the batch."""
         begun = [one for _, number, one in self._due if number in self._ends]
         for rest in (self._due, self._ends, self._young):
             rest.clear()
@@ -292,7 +291,7 @@ class BatchEngine:
         self._finished.append((self.now, request))
 
     def _put_back(self) -> None:
-        """The youngest waits again; its cache is swapped out at no cost."""
+        """Send the youngest back to wait; its cache is swapped out at no cost."""
         while self._young[-1][0] not in self._ends:
             self._young.pop()  # left long ago
         number, request = self._young.pop()

@@ -7,11 +7,9 @@ beside it that a page looks like one.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Final
 
 TTFT: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -48,7 +46,7 @@ class Histogram:
         self.counts = [0.0] * (len(self.bounds) + 1)
 
     def add(self, value: float, times: float = 1.0) -> None:
-        """A value, seen so often."""
+        """Add a value, seen so often."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -84,7 +82,7 @@ class Counters:
         self.per_token = Histogram(PER_TOKEN)
 
     def end(self, inputs: float, outputs: float, reason: str, decoding: float = 0.0) -> None:
-        """A request is finished; ``decoding`` [s] from its first to its last token here."""
+        """Count a finished request; ``decoding`` [s] from its first to its last token here."""
         self.finished[reason] += 1
         self.inputs.add(inputs)
         self.outputs.add(outputs)
@@ -92,7 +90,7 @@ class Counters:
             self.per_token.add(decoding / (outputs - 1))
 
     def page(self, model: str, running: int, waiting: int, cache: float) -> str:
-        """The whole page. ``cache``: share of the KV cache in use."""
+        """Return the whole page. ``cache``: share of the KV cache in use."""
         labels = f'engine="0",model_name="{model}"'
         lines = [
             *_one("vllm:num_requests_running", "gauge", labels, running),

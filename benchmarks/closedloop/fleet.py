@@ -6,24 +6,23 @@ nodes and the limits are constant; requests flow from prefill to decode islands 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from archipelago.planner.problem import Phase
-from tests.closedloop.engine import BatchEngine, Request
-from tests.closedloop.island import GRACE, HARDWARE, Island
-from tests.closedloop.router import Router
-from tests.closedloop.tally import Tally
-from tests.closedloop.times import Times, times_of
+from archipelago.planner.problem import Phase, PlanningProblem
+from benchmarks.closedloop.engine import BatchEngine, Request
+from benchmarks.closedloop.island import GRACE, HARDWARE, Island
+from benchmarks.closedloop.router import Router
+from benchmarks.closedloop.tally import Tally
+from benchmarks.closedloop.times import Times, times_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from benchmarks.closedloop.traffic import Arrivals, Traffic
 
-    from archipelago.planner.problem import PlanningProblem
-    from tests.closedloop.traffic import Arrivals, Traffic
 
 TICK: Final = 1.0
 """Longest time for which requests are routed at once [s]."""
@@ -156,7 +155,7 @@ class Fleet:
         return self.waiting + sum(engine.running + engine.underway for engine in engines)
 
     def pods(self) -> list[Pod]:
-        """What Prometheus would find."""
+        """Return what Prometheus would find."""
         lost = set(self.lost())
         return [
             Pod(
@@ -184,7 +183,7 @@ class Fleet:
         return Island(entry, model, self._times[kind], ready, read=self.world.read)
 
     def _raise(self, entry: Mapping[str, Any], model: str) -> None:
-        """A new island: its pod starts when those that leave its nodes have ended."""
+        """Start a new island: its pod starts when those that leave its nodes have ended."""
         nodes = set(entry["nodes"])
         free = [end for end, old in self._ending if nodes.intersection(old.entry["nodes"])]
         ready = max([self.now, *free]) + RESTART
@@ -227,7 +226,7 @@ class Fleet:
         )
 
     def _again(self, requests: Iterable[Request]) -> None:
-        """Requests that were begun nowhere, or in vain, start anew."""
+        """Restart requests that were begun nowhere, or in vain."""
         for request in requests:
             request.left, request.first, request.joined = request.outputs, inf, inf
             request.tries += 1
@@ -254,7 +253,7 @@ class Fleet:
                     self._serve(request, at)
 
     def _hand_over(self, sender: Island, request: Request, at: float) -> None:
-        """The cache goes over the slower of both adapters to the island that decodes."""
+        """Move the cache over the slower of both adapters to the island that decodes."""
         receiver = self.islands.get(request.decode)
         if receiver is None or self._dead(request.decode) or not _takes(receiver):
             side = self._router.one(request.model, request.inputs, self._random)

@@ -5,11 +5,9 @@ The planner numbers the nodes of a pool from 0 on; the world keeps the names tha
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+from typing import Any
 
 Left = dict[str, dict[str, list[str]]]
 """By pool and domain the names of its nodes; the domain of a pool without any is ''."""
@@ -42,7 +40,7 @@ def left_of(resource: Mapping[str, Any], gone: Collection[str]) -> Left:
 
 
 def resolved(resource: Mapping[str, Any], left: Left) -> tuple[dict[str, Any], dict[str, str]]:
-    """The resource with as many GPUs as are left, and by the planner's name the real one."""
+    """Return the resource with as many GPUs as are left, and by the planner's name the real one."""
     new, names = deepcopy(dict(resource)), dict[str, str]()
     for pool in new["spec"]["pools"]:
         if pool["name"] not in left:
@@ -58,7 +56,7 @@ def resolved(resource: Mapping[str, Any], left: Left) -> tuple[dict[str, Any], d
 
 
 def with_nodes(content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A table with other names of its nodes."""
+    """Return a table with other names of its nodes."""
     new: dict[str, Any] = deepcopy(dict(content))
     for island in new["islands"]:
         for part in (island, *island.get("parts", [])):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.problem import Phase
-from tests.closedloop.engine import BatchEngine, Engine, PrefillEngine, Request
-from tests.closedloop.exposition import Counters, Uncounted
+from benchmarks.closedloop.engine import BatchEngine, Engine, PrefillEngine, Request
+from benchmarks.closedloop.exposition import Counters, Uncounted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from benchmarks.closedloop.times import Times
 
-    from tests.closedloop.times import Times
 
 GRACE: Final = 30.0
 """How long a pod that is told to end may finish what it has begun [s]: Kubernetes' default."""
@@ -76,7 +76,7 @@ class Island:
         return self.engine.close()
 
     def push(self, request: Request, at: float) -> None:
-        """A request that the router sends here."""
+        """Add a request that the router sends here."""
         if self.closing is None:
             self.engine.push(request, at)
         else:

@@ -1,34 +1,32 @@
 """The operator's part of the loop in simulated time: pages in, tables out, as its runtime does it.
 
-pages -> samples.from_exposition -> scraped.scraped -> the live question -> ordered tables
+pages -> reading.from_exposition -> scraped.scraped -> the live question -> ordered tables
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.islandtimes import island_times, times_document
-from archipelago.operator.samples import together
-from archipelago.operator.scraped import scraped
-from archipelago.operator.series import Source
-from archipelago.operator.signals import adapters
-from archipelago.operator.windowdoc import ISLANDS, window_document
+from archipelago.operator.planning import worker
+from archipelago.operator.traffic.samples import Scrape, SeriesSelector, joined
+from archipelago.operator.traffic.signals import adapters
+from archipelago.operator.traffic.window import count_window, island_times
+from archipelago.planner.demand.window import ModelWindow, ObservedWindow, rounded_times
 from archipelago.planner.problem import Phase
-from tests.closedloop.inventory import left_of, resolved
-from tests.closedloop.reading import Reader
-from tests.closedloop.rollout import Rollout, Step
+from archipelago.planner.service.messages import PlanRequest, ReplanRequest, Request, encode_request
+from benchmarks.closedloop.inventory import left_of, resolved
+from benchmarks.closedloop.reading import Reader
+from benchmarks.closedloop.rollout import Rollout, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from benchmarks.closedloop.fleet import Fleet
+    from benchmarks.closedloop.traffic import Traffic
 
-    from archipelago.operator.samples import Scrape
-    from tests.closedloop.fleet import Fleet
-    from tests.closedloop.traffic import Traffic
 
-Answer = "Callable[[dict[str, Any]], dict[str, Any]]"
 STORED: Final = 2.0
 """From a closed window, or a lost node that was seen, to the stored table [s]: the bar."""
 SOLVED: Final = 7.0
@@ -45,9 +43,9 @@ class Told:
     cpu: float
 
     @property
-    def rung(self) -> str:
-        """The rung taken."""
-        return str(self.reply["rung"])
+    def level(self) -> str:
+        """The level taken."""
+        return str(self.reply["level"])
 
 
 @dataclass
@@ -59,7 +57,6 @@ class Live:
     """
 
     resource: dict[str, Any]
-    answer: Callable[[dict[str, Any]], dict[str, Any]]
     seed: int = 0
     inputs: str = "inputs"
     calibrates: bool = False
@@ -77,12 +74,12 @@ class Live:
         self._read = Reader()
         self._scrapes: list[Scrape] = []
         self._steady = True
-        self._window: dict[str, Any] | None = None
+        self._window: ObservedWindow | None = None
 
     def scrape(self, fleet: Fleet) -> None:
         """Read every pod that answers."""
         pages = [self._read(pod, fleet.now) for pod in fleet.pods() if pod.page is not None]
-        self._scrapes.append(together(pages, fleet.now))
+        self._scrapes.append(joined(pages, fleet.now))
         self._steady &= not self.rollout.left
 
     def window(self, fleet: Fleet) -> None:
@@ -94,51 +91,62 @@ class Live:
         steady, self._steady = self._steady, not self.rollout.left
         if steady and not self.rollout.left:
             sources = _sources(fleet)
-            seen = {model: scraped(scrapes, source) for model, source in sources.items()}
-            self._window = window_document(seen, fleet.now - scrapes[0].at)
-            for model, source in sources.items() if self.calibrates else ():
-                times = times_document(island_times(scrapes, source))
-                self._window["models"][model][ISLANDS] = times
+            seen = {model: count_window(scrapes, source) for model, source in sources.items()}
+            models = {
+                model: ModelWindow(
+                    seen[model],
+                    rounded_times(island_times(scrapes, source)) if self.calibrates else {},
+                )
+                for model, source in sources.items()
+            }
+            self._window = ObservedWindow(fleet.now - scrapes[0].at, models)
             self._ask(fleet, "window", self._window)
 
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
         """Nobody tells an operator."""
 
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:  # noqa: ARG002
-        """A node is gone: repair at once, whatever is under way."""
+        """Repair at once when a node is gone, whatever is under way."""
         self._ask(fleet, "nodes", None)
 
     def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
         """Plan anew what is asked now, beside what runs; nothing is remembered of other inputs."""
         self.resource = resource
         self.inputs = f"inputs of {fleet.now:.0f} s"
-        request = self._request(fleet, None, solve=False)
+        asked = self._request(fleet, None, solve=False)
+        request = PlanRequest(
+            resource=asked.resource,
+            content=asked.content,
+            nodes=asked.nodes,
+            lost=asked.lost,
+            unready=asked.unready,
+            memory=asked.memory,
+            age=asked.age,
+        )
         started = time.process_time()
-        reply = self.answer(json.loads(json.dumps({"live": {**request["live"], "plan": True}})))
+        said = reply_to(request)
         cpu = time.process_time() - started
-        if "failed" in reply:
-            self.failures.append(reply["failed"])
+        if said["kind"] == "failed":
+            self.failures.append(said)
             return
-        said = json.loads(json.dumps(reply))["planned"]
-        changed = _changed(fleet.content, json.loads(said["content"]))
-        rung = "Reshape" if changed else "Keep"
-        told = {**said, "rung": rung, "trigger": "Spec", "demand": {}}
-        told["rungs"] = [{"rung": rung, "changed": changed}]
+        changed = _changed(fleet.content, json.loads(said["steps"][-1]["content"]))
+        level = "Reshape" if changed else "Keep"
+        told = {**said, "level": level, "trigger": "Spec", "demand": {}}
+        told["levels"] = [{"level": level, "changed": changed}]
         self.log.append(Told(fleet.now, "spec", told, cpu))
         self._publish(fleet, said["steps"], SOLVED)
 
     def _ask(
-        self, fleet: Fleet, cause: str, window: dict[str, Any] | None, *, solve: bool = False
+        self, fleet: Fleet, cause: str, window: ObservedWindow | None, *, solve: bool = False
     ) -> None:
         """One question, and what its answer wants beside it."""
         request = self._request(fleet, window, solve=solve)
         started = time.process_time()
-        reply = self.answer(json.loads(json.dumps(request)))
+        said = reply_to(request)
         cpu = time.process_time() - started
-        if "failed" in reply:
-            self.failures.append(reply["failed"])
+        if said["kind"] == "failed":
+            self.failures.append(said)
             return
-        said = json.loads(json.dumps(reply))["live"]
         self.log.append(Told(fleet.now, cause, said, cpu))
         self._memory, self._replied = said["memory"], fleet.now
         if said["steps"]:
@@ -159,25 +167,28 @@ class Live:
         self.rollout.go_on(fleet)
 
     def _request(
-        self, fleet: Fleet, window: dict[str, Any] | None, *, solve: bool
-    ) -> dict[str, Any]:
+        self, fleet: Fleet, window: ObservedWindow | None, *, solve: bool
+    ) -> ReplanRequest:
         resource, nodes = resolved(self.resource, left_of(self.resource, fleet.gone))
-        return {
-            "live": {
-                "resource": resource,
-                "content": fleet.content,
-                "nodes": nodes,
-                "lost": fleet.lost(),
-                "unready": fleet.unready(),
-                "window": window,
-                "memory": self._memory,
-                "age": fleet.now - self._replied,
-                "solve": solve,
-                "approved": None,
-                "inputs": self.inputs,
-                "seed": self.seed,
-            }
-        }
+        return ReplanRequest(
+            resource=resource,
+            content=json.dumps(fleet.content),
+            nodes=nodes,
+            lost=tuple(fleet.lost()),
+            unready=tuple(fleet.unready()),
+            window=window,
+            memory=self._memory,
+            age=fleet.now - self._replied,
+            solve=solve,
+            inputs=self.inputs,
+            seed=self.seed,
+        )
+
+
+def reply_to(request: Request) -> dict[str, Any]:
+    """Return what a planner process replies, as JSON."""
+    reply: dict[str, Any] = json.loads(worker.answer(encode_request(request)))
+    return reply
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
@@ -186,12 +197,13 @@ def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     return sum(one.get(name) != other.get(name) for name in {*one, *other})
 
 
-def _sources(fleet: Fleet) -> dict[str, Source]:
+def _sources(fleet: Fleet) -> dict[str, SeriesSelector]:
     phases: dict[str, dict[str, Phase]] = {}
     for group in fleet.content["groups"]:
         for name in group["members"]:
             phases.setdefault(group["model"], {})[name] = Phase(group["phase"])
     adapter = adapters()["vllm"]
     return {
-        model: Source(adapter, islands, frozenset({model})) for model, islands in phases.items()
+        model: SeriesSelector(adapter, islands, frozenset({model}))
+        for model, islands in phases.items()
     }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.closedloop.fleet import Fleet, World
+from benchmarks.closedloop.fleet import Fleet, World
+from benchmarks.closedloop.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from benchmarks.closedloop.pilot import Pilot
+    from benchmarks.closedloop.traffic import Traffic
 
-    from tests.closedloop.pilot import Pilot
-    from tests.closedloop.tally import Tally
-    from tests.closedloop.traffic import Traffic
 
 BEAT: Final = 1.0
 """How often the loop looks whether anything is due [s]."""

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
-from archipelago.planner.plan import Planned
-from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
+from archipelago.perfmodel.workload.lengths import LengthDistribution
+from archipelago.planner.plan import Plan, Planned, running_islands
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.candidates import reshape
+from archipelago.planner.replan.deployed import deployed_islands
 from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.reshape import reshaped
+from archipelago.planner.replan.reroute_flip import best_flips, best_reroute
 from archipelago.planner.replan.rollout import rollout
-from archipelago.planner.replan.serve import flipped, rerouted
-from archipelago.planner.replan.standing import stand
-from archipelago.planner.running import running_of
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.replan.types import Level, Limits, RoleSwitch
+from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content
-from tests.closedloop.inventory import left_of, resolved, with_nodes
-from tests.closedloop.rollout import Rollout, Step
+from archipelago.planner.table.write import routing_content
+from benchmarks.closedloop.inventory import left_of, resolved, with_nodes
+from benchmarks.closedloop.rollout import Rollout, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from archipelago.perfmodel.lengths import LengthDistribution
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.spec import ServingPlanSpec
-    from tests.closedloop.fleet import Fleet
-    from tests.closedloop.traffic import Traffic
+    from benchmarks.closedloop.fleet import Fleet
+    from benchmarks.closedloop.traffic import Traffic
 
 
 class Pilot(Protocol):
@@ -40,16 +36,16 @@ class Pilot(Protocol):
     """From a change of the nodes to the answer [s]."""
 
     def scrape(self, fleet: Fleet) -> None:
-        """The pods' pages may be read."""
+        """Read the pods' pages."""
 
     def window(self, fleet: Fleet) -> None:
-        """A window has closed."""
+        """Act on a window that has closed."""
 
     def shifted(self, fleet: Fleet, traffic: Traffic) -> None:
-        """The traffic has just changed: only for who knows everything."""
+        """Act on a change of traffic; only the oracle does."""
 
     def nodes(self, fleet: Fleet, traffic: Traffic) -> None:
-        """The list of nodes has changed, ``sees`` seconds ago."""
+        """Act on a list of nodes that has changed, ``sees`` seconds ago."""
 
     def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
         """Another spec was applied."""
@@ -83,14 +79,14 @@ class Still:
 class Instant:
     """Knows the true lengths and rates of what comes, at the moment at which it comes.
 
-    Plans with the rung that it is told, within the same limits, and rolls out in the same order as
-    the operator. Which rung serves most is found by trying all.
+    Plans with the level that it is told, within the same limits, and rolls out in the same order as
+    the operator. Which level serves most is found by trying all.
     """
 
     spec: ServingPlanSpec
     problem: PlanningProblem
     plan: Plan
-    rung: Rung
+    level: Level
     limits: Limits
     switch: Mapping[str, RoleSwitch]
     resource: dict[str, Any]
@@ -131,7 +127,7 @@ class Instant:
         self.resource, left = resource, resolved(resource, left_of(resource, fleet.gone))[0]
         self.spec = load_resource(yaml.safe_dump(left)).spec
         self.problem = to_problem(self.problem.name, self.spec)
-        asked = replace(self.problem, running=running_of(self.plan))
+        asked = replace(self.problem, running=running_islands(self.plan))
         outcome = strategy(asked.solver.strategy).plan(asked)
         if isinstance(outcome, Planned):
             self._begin(fleet, outcome.plan, asked)
@@ -142,7 +138,7 @@ class Instant:
         return with_nodes(content, self._names) if self._names else content
 
     def _replan(self, fleet: Fleet, true: PlanningProblem) -> None:
-        new = best_of(self.rung, true, self.plan, self.limits, self.switch)
+        new = best_of(self.level, true, self.plan, self.limits, self.switch)
         if new is not None:
             self._begin(fleet, new, true)
 
@@ -156,26 +152,26 @@ class Instant:
 
 
 def best_of(
-    rung: Rung,
+    level: Level,
     problem: PlanningProblem,
     plan: Plan,
     limits: Limits,
     switch: Mapping[str, RoleSwitch],
 ) -> Plan | None:
-    """The best table that a rung gives; None where it gives none."""
-    if rung is Rung.KEEP:
+    """Return the best table that a level gives; None where it gives none."""
+    if level is Level.KEEP:
         return None
-    if rung is Rung.RESHAPE:
-        return reshaped(problem, plan, limits, switch)
-    standing = stand(problem, plan, switch)
-    if rung is Rung.REROUTE:
-        return rerouted(standing)
-    found = flipped(standing, limits.flips)
+    if level is Level.RESHAPE:
+        return reshape(problem, plan, limits, switch)
+    standing = deployed_islands(problem, plan, switch)
+    if level is Level.REROUTE:
+        return best_reroute(standing)
+    found = best_flips(standing, limits.flips)
     return found and found[0]
 
 
 def true_problem(problem: PlanningProblem, traffic: Traffic, at: float) -> PlanningProblem:
-    """The problem with the lengths and rates that traffic really has at a time."""
+    """Return the problem with the lengths and rates that traffic really has at a time."""
     spells = traffic.offered(at)
     models = tuple(
         replace(

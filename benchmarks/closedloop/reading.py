@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from archipelago.operator.samples import Sample, Scrape, from_exposition
+from prometheus_client.parser import text_string_to_metric_families
+
+from archipelago.operator.traffic.samples import Sample, Samples, Scrape
+from archipelago.planner.demand.faults import Fault, FaultReason
 
 if TYPE_CHECKING:
-    from tests.closedloop.fleet import Pod
+    from benchmarks.closedloop.fleet import Pod
+
 
 Lines: TypeAlias = "tuple[str, ...]"
 
@@ -24,7 +28,7 @@ class Reader:
     known: dict[str, tuple[Lines, tuple[Sample, ...]]] = field(default_factory=dict)
 
     def __call__(self, pod: Pod, now: float) -> Scrape:
-        """What ``from_exposition`` says of the page."""
+        """Return what ``from_exposition`` says of the page."""
         assert pod.page is not None
         told = [line.rpartition(" ") for line in pod.page.splitlines() if line[0] != "#"]
         lines = tuple(line for line, _, _ in told)
@@ -36,3 +40,15 @@ class Reader:
         found = from_exposition(pod.page.encode(), now, labels)
         self.known[pod.name] = lines, tuple(found.samples)
         return found
+
+
+def from_exposition(body: bytes, at: float, labels: dict[str, str] | None = None) -> Scrape:
+    """Return the samples of a page; ``labels`` name the pod and win over the page's own."""
+    samples = Samples(
+        Sample(
+            line.name, tuple(sorted({**line.labels, **(labels or {})}.items())), float(line.value)
+        )
+        for family in text_string_to_metric_families(body.decode())
+        for line in family.samples
+    )
+    return Scrape(at, samples, () if samples else (Fault(FaultReason.NO_SAMPLES),))

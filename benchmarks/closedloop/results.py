@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from archipelago.operator.liveanswer import live_answer
-from tests.closedloop.live import Live
+from benchmarks.closedloop.live import Live, Told
 
 if TYPE_CHECKING:
-    from tests.closedloop.live import Told
-    from tests.closedloop.loop import Outcome
-    from tests.closedloop.scenario import Scenario
+    from benchmarks.closedloop.loop import Outcome
+    from benchmarks.closedloop.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Decided:
     """A decision that changed the table, or a repair."""
 
     at: float
-    rung: str
+    level: str
     trigger: str
     message: str
     changed: int
@@ -60,7 +58,7 @@ class Result:
     ours: Played
     instant: Played
     still: Played
-    instant_rung: str
+    instant_level: str
     decided: list[Decided] = field(default_factory=list)
     cpu_median: float = 0.0
     cpu_most: float = 0.0
@@ -78,31 +76,31 @@ class Result:
 
     @property
     def highest(self) -> str:
-        """The highest rung taken from the shift on."""
+        """The highest level taken from the shift on."""
         order = ("Keep", "Reroute", "Flip", "Reshape")
-        after = [one.rung for one in self.decided if one.at >= self.start]
+        after = [one.level for one in self.decided if one.at >= self.start]
         return max(after, key=order.index, default="Keep")
 
     @property
     def first(self) -> str:
-        """The first rung above keep that was taken from the shift on."""
-        rungs = [d.rung for d in self.decided if d.at >= self.start and d.rung != "Keep"]
-        return rungs[0] if rungs else "Keep"
+        """The first level above keep that was taken from the shift on."""
+        levels = [d.level for d in self.decided if d.at >= self.start and d.level != "Keep"]
+        return levels[0] if levels else "Keep"
 
     @property
     def acts(self) -> list[Decided]:
         """Flips and reshapes."""
-        return [one for one in self.decided if one.rung in {"Flip", "Reshape"}]
+        return [one for one in self.decided if one.level in {"Flip", "Reshape"}]
 
     def hasty(self, dwell: float) -> int:
         """Flips and reshapes within so many seconds of the one before: none undoes it without."""
         return sum(b.at - a.at < dwell for a, b in pairwise(self.acts))
 
     def broken(self, expected: dict[str, Any], dwell: float) -> list[str]:
-        """What was expected beforehand and did not come, with the figures."""
+        """Return what was expected beforehand and did not come, with the figures."""
         found = []
         if self.ratio < expected["ratio"]:
-            found.append(f"{self.ratio:.3f} of instant, below {expected['ratio']}")
+            found.append(f"{self.ratio:.3f} of the oracle, below {expected['ratio']}")
         if len(self.acts) > expected.get("changes", len(self.acts)):
             found.append(f"{len(self.acts)} flips and reshapes, above {expected['changes']}")
         if "undone" in expected and self.hasty(dwell) > expected["undone"]:
@@ -110,7 +108,7 @@ class Result:
         if self.demand < expected.get("demand", 0.0):
             found.append(f"{self.demand:.3f} of the demand stated, below {expected['demand']}")
         if self.ours.dollars > expected.get("dollars", math.inf) * self.still.dollars:
-            found.append(f"${self.ours.dollars:.2f} paid, unchanged ${self.still.dollars:.2f}")
+            found.append(f"${self.ours.dollars:.2f} paid, ${self.still.dollars:.2f} unchanged")
         return found
 
     def document(self) -> dict[str, Any]:
@@ -119,7 +117,7 @@ class Result:
 
 
 def from_document(document: dict[str, Any]) -> Result:
-    """What ``Result.document`` gave."""
+    """Return what ``Result.document`` gave."""
     plays = {name: Played(**document[name]) for name in ("ours", "instant", "still")}
     decided = [Decided(**one) for one in document["decided"]]
     return Result(**{**document, **plays, "decided": decided})
@@ -128,10 +126,10 @@ def from_document(document: dict[str, Any]) -> Result:
 def play_all(scenario: Scenario) -> tuple[Result, Live]:
     """Play it three ways."""
     start, end = scenario.shift
-    pilot = Live(scenario.resource, live_answer, scenario.document.get("seed", 0))
+    pilot = Live(scenario.resource, scenario.document.get("seed", 0))
     ours = scenario.played(pilot)
     still = scenario.still()
-    rung, best = scenario.instant(still)
+    level, best = scenario.instant(still)
     cpu = [told.cpu for told in pilot.log if told.cause == "window"]
     result = Result(
         scenario.name,
@@ -141,7 +139,7 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
         _played(scenario, ours),
         _played(scenario, best),
         _played(scenario, still),
-        rung.name.capitalize(),
+        level.name.capitalize(),
         [_decided(told) for told in pilot.log if told.reply["steps"]],
         statistics.median(cpu) if cpu else 0.0,
         max(cpu, default=0.0),
@@ -169,8 +167,8 @@ def _played(scenario: Scenario, outcome: Outcome) -> Played:
 
 def _decided(told: Told) -> Decided:
     reply = told.reply
-    changed = next((r["changed"] for r in reply["rungs"] if r["rung"] == reply["rung"]), 0)
-    return Decided(told.at, reply["rung"], reply["trigger"], reply["message"], changed)
+    changed = next((r["changed"] for r in reply["levels"] if r["level"] == reply["level"]), 0)
+    return Decided(told.at, reply["level"], reply["trigger"], reply["message"], changed)
 
 
 def _least_demand(scenario: Scenario, pilot: Live) -> float:

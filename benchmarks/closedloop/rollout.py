@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.closedloop.fleet import Fleet
+    from benchmarks.closedloop.fleet import Fleet
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
-"""The reader of a routing table: docs/routing-table.md, for many requests at once."""
+"""The reader of a routing table: docs/reference/routing-table.md, for many requests at once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -9,9 +10,8 @@ import numpy as np
 from archipelago.planner.plan import MILLION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from archipelago.perfmodel.model import FloatArray
+
 
 Sides: TypeAlias = "tuple[str, str] | None"
 """The islands that prefill and decode a request; None where no route is long enough."""

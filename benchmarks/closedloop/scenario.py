@@ -7,30 +7,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import yaml
 
-from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.plan import Planned
-from archipelago.planner.replan.facts import HOUR, Limits, Rung
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.perfmodel.workload.traces import read_trace
+from archipelago.planner.plan import Plan, Planned
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.types import HOUR, Level, Limits
+from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
+from archipelago.planner.simulate.traffic import poisson
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content
-from archipelago.planner.traffic import poisson
-from tests.closedloop.fleet import World
-from tests.closedloop.inventory import nodes_at_first
-from tests.closedloop.loop import Course, Event, play
-from tests.closedloop.pilot import Instant, Still, best_of, switches
-from tests.closedloop.traffic import Mix, Spell, Traffic, log_normal, of_trace
-
-if TYPE_CHECKING:
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.spec import ServingPlanResource
-    from tests.closedloop.loop import Outcome
-    from tests.closedloop.pilot import Pilot
+from archipelago.planner.table.write import routing_content
+from benchmarks.closedloop.fleet import World
+from benchmarks.closedloop.loop import Course, Event, Outcome, play
+from benchmarks.closedloop.pilot import Instant, Pilot, Still, best_of, switches
+from benchmarks.closedloop.traffic import Mix, Spell, Traffic, log_normal, of_trace
 
 REPOSITORY: Final = Path(__file__).parents[2]
 FOLDER: Final = REPOSITORY / "tests" / "scenarios" / "live"
@@ -51,7 +44,7 @@ def files() -> list[Path]:
 
 @cache
 def azure(name: str) -> Mix:
-    """A trace of Azure's by its short name: conv or code.
+    """Return a trace of Azure's by its short name: conv or code.
 
     Raises:
         AbsentError: it is not here.
@@ -69,7 +62,10 @@ def _example(name: str) -> dict[str, Any]:
 
 
 def mix_of(entry: dict[str, Any]) -> Mix:
-    """Requests of a phase of traffic: of a trace, of an example's histogram, or log-normal."""
+    """Return requests of a phase of traffic.
+
+    Of a trace, of an example's histogram, or log-normal.
+    """
     if "azure" in entry:
         return azure(entry["azure"])
     if "example" in entry:
@@ -117,14 +113,14 @@ class Scenario:
         switch = {name: engine.get("roleSwitch", "Restart") for name, engine in engines.items()}
         return World(self.problem, switch, self.document.get("seed", 0))
 
-    def capacity(self, mix: Mix, rung: str) -> float:
-        """What the plan sustains with a mix after a rung within its limits [req/s]."""
+    def capacity(self, mix: Mix, level: str) -> float:
+        """Return what the plan sustains with a mix after a level within its limits [req/s]."""
         model = replace(self.problem.models[0], lengths=mix.lengths, rate=1.0)
         problem = replace(self.problem, models=(model,), min_headroom=None, minimise_cost=False)
         switch = switches(self.parsed.spec)
-        found = best_of(Rung[rung.upper()], problem, self.plan, self.limits, switch)
+        found = best_of(Level[level.upper()], problem, self.plan, self.limits, switch)
         if found is None:
-            raise ValueError(f"{self.name}: {rung} gives no table for that mix")
+            raise ValueError(f"{self.name}: {level} gives no table for that mix")
         return found.theta
 
     def traffic(self) -> Traffic:
@@ -159,7 +155,7 @@ class Scenario:
         return Event(at, edit=lambda pilot, fleet: pilot.edited(fleet, new))
 
     def priced(self, at: float) -> dict[str, Any]:
-        """The resource with the prices of a time [s]."""
+        """Return the resource with the prices of a time [s]."""
         new = deepcopy(self.resource)
         for entry in self.document.get("events", []):
             known = entry.get("prices", {}) if entry["minute"] * MINUTE * self.scale <= at else {}
@@ -168,7 +164,7 @@ class Scenario:
         return new
 
     def dollars(self, outcome: Outcome, start: float, end: float) -> float:
-        """What the GPUs of all listed islands cost from one time to another [$]."""
+        """Return what the GPUs of all listed islands cost from one time to another [$]."""
         edits = [event.at for event in self.course.events]
         cuts = sorted({start, end, *(at for at, _ in outcome.fleet.tables), *edits})
         total = 0.0
@@ -196,25 +192,25 @@ class Scenario:
         """With a plan that never changes."""
         return self.played(Still())
 
-    def instant(self, still: Outcome | None = None) -> tuple[Rung, Outcome]:
-        """With full knowledge at once, by the rung that serves most; ``still`` where known.
+    def instant(self, still: Outcome | None = None) -> tuple[Level, Outcome]:
+        """With full knowledge at once, by the level that serves most; ``still`` where known.
 
         Where neither traffic nor nodes ever change, there is nothing to know: nothing is changed.
         """
         if not self.course.events and len(self.document["traffic"]) == 1:
-            return Rung.KEEP, still or self.still()
+            return Level.KEEP, still or self.still()
         if self.problem.minimise_cost:  # all serve alike; what is cheapest now, is planned now
-            return Rung.RESHAPE, self.played(self._knowing(Rung.RESHAPE))
-        found = {rung: self.played(self._knowing(rung)) for rung in list(Rung)[1:]}
-        found[Rung.KEEP] = still or self.still()
+            return Level.RESHAPE, self.played(self._knowing(Level.RESHAPE))
+        found = {level: self.played(self._knowing(level)) for level in list(Level)[1:]}
+        found[Level.KEEP] = still or self.still()
         start, end = self.shift
-        best = max(Rung, key=lambda rung: (found[rung].tally.served(start, end), -rung))
+        best = max(Level, key=lambda level: (found[level].tally.served(start, end), -level))
         return best, found[best]
 
-    def _knowing(self, rung: Rung) -> Instant:
+    def _knowing(self, level: Level) -> Instant:
         switch = switches(self.parsed.spec)
         spec, problem = self.parsed.spec, self.problem
-        return Instant(spec, problem, self.plan, rung, self.limits, switch, self.resource)
+        return Instant(spec, problem, self.plan, level, self.limits, switch, self.resource)
 
 
 def load(path: Path, scale: float = 1.0) -> Scenario:
@@ -224,6 +220,9 @@ def load(path: Path, scale: float = 1.0) -> Scenario:
         AbsentError: it needs a trace that is not here.
     """
     document = yaml.safe_load(path.read_text())
+    for phase in document["traffic"]:
+        if "azure" in phase["mix"]:
+            azure(phase["mix"]["azure"])  # an absent trace is reported now, not in the middle
     resource = _resource(path.stem, document["plan"])
     parsed = load_resource(yaml.safe_dump(resource))
     problem = to_problem(path.stem, parsed.spec)
@@ -234,7 +233,10 @@ def load(path: Path, scale: float = 1.0) -> Scenario:
 
 
 def _resource(name: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The ServingPlan; a model's workload may be that of an example, cut into fewer ranges."""
+    """Return the ServingPlan.
+
+    A model's workload may be that of an example, cut into fewer ranges.
+    """
     spec = deepcopy(spec)
     for model in spec["models"]:
         if "workloadOf" in model:
@@ -246,13 +248,3 @@ def _resource(name: str, spec: dict[str, Any]) -> dict[str, Any]:
         "metadata": {"name": name, "namespace": "default"},
         "spec": spec,
     }
-
-
-def all_nodes(resource: dict[str, Any]) -> list[str]:
-    """Names of all nodes at first."""
-    return [
-        name
-        for pool in resource["spec"]["pools"]
-        for names in nodes_at_first(pool).values()
-        for name in names
-    ]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.closedloop.fleet import Fleet, Pod
-    from tests.closedloop.traffic import Traffic
+    from benchmarks.closedloop.fleet import Fleet, Pod
+    from benchmarks.closedloop.traffic import Traffic
 
 
 class Serving:
@@ -41,7 +40,7 @@ class Serving:
             return self.fleet.pods()
 
     def targets(self, address: str) -> list[dict[str, Any]]:
-        """What ``http_sd`` of Prometheus reads: one target per pod that answers."""
+        """Return what ``http_sd`` of Prometheus reads: one target per pod that answers."""
         return [
             {
                 "targets": [address],
@@ -59,7 +58,7 @@ class Serving:
         ]
 
     def seen(self) -> dict[str, Any]:
-        """What users see, by minute, for who plays the loop."""
+        """Return what users see, by minute, for who plays the loop."""
         with self._lock:
             minutes = self.fleet.tally.minutes
             return {
@@ -73,7 +72,7 @@ class Serving:
 
 
 def server(serving: Serving, port: int = 0) -> ThreadingHTTPServer:
-    """A server on the loopback interface; ``/metrics/POD``, ``/targets`` and ``/seen``."""
+    """Return a server on the loopback interface; ``/metrics/POD``, ``/targets`` and ``/seen``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

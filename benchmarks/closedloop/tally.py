@@ -34,7 +34,7 @@ class Tally:
     minutes: dict[int, Minute] = field(default_factory=lambda: defaultdict(Minute))
 
     def at(self, now: float) -> Minute:
-        """The minute of a time [s]."""
+        """Return the minute of a time [s]."""
         return self.minutes[int(now // MINUTE)]
 
     def sums(self, name: str, start: float, end: float) -> float:
@@ -43,7 +43,7 @@ class Tally:
         return float(sum(getattr(self.minutes[i], name) for i in inside if i in self.minutes))
 
     def served(self, start: float, end: float) -> int:
-        """Requests finished in the whole minutes of a time."""
+        """Return requests finished in the whole minutes of a time."""
         return int(self.sums("served", start, end))
 
     def ttft(self, start: float, end: float) -> float:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.planner.checks.facts import roofline
-from archipelago.planner.checks.measured import measured
-from archipelago.planner.islands import StepTable
+from archipelago.perfmodel.model import PerformanceModel
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.planner.check.index import measured, roofline
 from archipelago.planner.plan import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from archipelago.perfmodel.model import PerformanceModel
-    from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.simulate.islands import StepTable
 
 POINTS: Final = 4097
 """Prompt lengths at which times are computed, 0.3 % apart; in between they are interpolated."""
@@ -68,7 +63,7 @@ def times_of(
     island: Mapping[str, Any],
     slower: Callable[[str, str], float] = lambda _pool, _phase: 1.0,
 ) -> Times:
-    """The times of an island of a routing table.
+    """Return the times of an island of a routing table.
 
     Raises:
         PerfModelError: such an island cannot exist.

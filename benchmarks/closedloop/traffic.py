@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from archipelago.perfmodel.lengths import LengthDistribution, from_samples
+from archipelago.perfmodel.workload.lengths import LengthDistribution, from_samples
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.traces import Trace
+    from archipelago.perfmodel.workload.traces import Trace
+
 
 ROWS: Final = 20_000
 """Requests that stand for a log-normal mix: enough for a mean context within 1 %."""
@@ -32,7 +33,7 @@ class Mix:
 
 
 def of_trace(trace: Trace) -> Mix:
-    """The requests of a trace; its arrival times are not used."""
+    """Return the requests of a trace; its arrival times are not used."""
     return Mix(trace.inputs, trace.outputs)
 
 

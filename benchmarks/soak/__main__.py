@@ -1,6 +1,6 @@
 """``make soak``: the phases one after the other, figures, a picture; 1 where a bar breaks.
 
-python -m tests.soak --minutes 120 --out build/soak
+python -m benchmarks.soak --minutes 120 --out build/soak
 """
 
 import argparse
@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.controlplane import ControlPlane
-from tests.controlplane.api import Api
-from tests.e2e.operators import Operator, grant, running
-from tests.soak.api import Administrator
-from tests.soak.phases import Place, attack, burst, idle, unrest
-from tests.soak.probe import Probe, Sample
+from benchmarks.soak.api import Administrator
+from benchmarks.soak.phases import Place, attack, burst, idle, unrest
+from benchmarks.soak.probe import Probe, Sample
+from tests.support.controlplane import ControlPlane
+from tests.support.controlplane.api import Api
+from tests.support.e2e.operators import Operator, grant, running
 
 CRDS = Path(__file__).parents[2] / "crds"
 PLANS, IDLE_PLANS, HOSTILE = 500, 200, 200
@@ -32,12 +32,12 @@ def main() -> int:
     with ControlPlane.start(manifests=sorted(CRDS.glob("*.yaml"))) as plane:
         figures, samples = soak(plane, given.minutes * 60, given.out)
     write(given.out, figures, samples)
-    print(json.dumps(figures, indent=2))  # noqa: T201
+    print(json.dumps(figures, indent=2))
     return 0 if all(figures["holds"].values()) else 1
 
 
 def soak(plane: ControlPlane, seconds: float, out: Path) -> tuple[dict[str, Any], list[Sample]]:
-    """The phases in order; how each ended, and all samples."""
+    """Return the phases in order; how each ended, and all samples."""
     with plane.namespace() as namespace, plane.namespace() as other:
         log = out / "operator.log"
         log.unlink(missing_ok=True)
@@ -48,12 +48,12 @@ def soak(plane: ControlPlane, seconds: float, out: Path) -> tuple[dict[str, Any]
             for name, phase in phases(place, seconds):
                 probe.phase = name
                 figures[name] = asdict(phase())
-                print(name, figures[name], flush=True)  # noqa: T201
+                print(name, figures[name], flush=True)
     return figures | {"holds": judge(figures)}, probe.samples
 
 
 def phases(place: Place, seconds: float) -> list[tuple[str, Any]]:
-    """What is done and how much; a quarter of the time is idle, half of it unrest."""
+    """Return what is done and how much; a quarter of the time is idle, half of it unrest."""
     return [
         ("burst", lambda: burst(place, PLANS)),
         ("fewer", lambda: fewer(place)),
@@ -71,7 +71,7 @@ def fewer(place: Place) -> Any:  # noqa: ANN401  # a dataclass
 
 
 def judge(figures: dict[str, Any]) -> dict[str, bool]:
-    """The bars."""
+    """Return the bars."""
     first, rest, attacked = figures["burst"], figures["idle"], figures["attack"]
     return {
         "B14 all ready within 60 s, planning left out": (
@@ -87,7 +87,7 @@ def judge(figures: dict[str, Any]) -> dict[str, bool]:
 
 def write(out: Path, figures: dict[str, Any], samples: list[Sample]) -> None:
     """figures.json, samples.csv and resources.png."""
-    from tests.soak.picture import draw, slopes  # noqa: PLC0415  # needs the extra plot
+    from benchmarks.soak.picture import draw, slopes  # noqa: PLC0415  # needs the extra plot
 
     figures["slopes per hour"] = {name: slopes(samples, name) for name in ("idle", "unrest")}
     figures["largest"] = {

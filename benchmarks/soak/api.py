@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tests.controlplane.api import MERGE, Api
-from tests.e2e.operators import resource
+from tests.support.controlplane.api import MERGE, Api
+from tests.support.e2e.operators import resource
 
 PLANS = "/apis/archipelago.dev/v1alpha1/namespaces/{namespace}/servingplans"
 

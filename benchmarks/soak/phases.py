@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
-from tests.controlplane import ControlPlane, eventually
-from tests.e2e.operators import USER, Operator, small
-from tests.soak.api import Administrator, ready
+from benchmarks.soak.api import Administrator, ready
+from tests.support.controlplane import ControlPlane, eventually
+from tests.support.e2e.operators import USER, Operator, small
 
 RATE = 500 / 12  # plans created in a second
 
@@ -207,7 +207,7 @@ def _delete_table(place: Place, name: str) -> None:
 
 
 def _fault(place: Place, dice: random.Random) -> None:
-    """The operator stands still, or its API server is gone for a moment."""
+    """Stop the operator, or its API server, for a moment."""
     assert place.operator.process is not None
     if dice.random() < 0.5:
         place.operator.process.send_signal(signal.SIGSTOP)

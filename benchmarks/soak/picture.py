@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib import pyplot as plt
 
-from tests.soak.probe import Sample, slope
+from benchmarks.soak.probe import Sample, slope
 
 mpl.use("Agg")
-
-from matplotlib import pyplot as plt  # after the backend is chosen
 
 ROWS = (("rss_mib", "memory [MiB]"), ("descriptors", "file descriptors"), ("tasks", "tasks"))
 

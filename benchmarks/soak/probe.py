@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.e2e.operators import Operator
+from tests.support.e2e.operators import Operator
 
 MIB = 1 << 20
 HOUR = 3600.0

@@ -1,23 +1,22 @@
-"""Operators: seven laws of kernel times, pooled over A100, H100, H200 and B200."""
+"""Kernel times against laws of a few parameters: one law per class of operator.
+
+A law is fitted per (accelerator, engine and version, variant), pooled over A100, H100, H200 and
+B200, and judged on shapes it has not seen.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.validation.case import Bar, Case, Report
-from archipelago.perfmodel.validation.kernels import allreduce, attention, experts, gemm, latent
-from archipelago.perfmodel.validation.kernels.law import CHOSEN, fit_law, points
-from archipelago.perfmodel.validation.kernels.tables import FOLDER, SYSTEMS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Law, Sample
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Bar, Case, Report
+from benchmarks.accuracy.kernels import allreduce, attention, experts, gemm, latent
+from benchmarks.accuracy.kernels.law import CHOSEN, Law, Sample, fit_law, points
+from benchmarks.accuracy.kernels.tables import FOLDER, SYSTEMS
 
 _P90 = 0.40
 _COVERAGE = (0.85, 0.95)
@@ -38,22 +37,22 @@ _OLD_FP8 = (
 
 
 def gemm_report(data: Path) -> Iterator[Report]:
-    """Matrix products."""
+    """Yield matrix products."""
     split = f"{gemm.FOLDS} folds over pairs (n, k), per accelerator, engine and type"
     made = _report(gemm.LAW, gemm.samples(data), 0.10, (gemm.FOLDS, split), {})
     yield replace(made, notes=(*made.notes, _OLD_FP8))
 
 
 def all_reduce_report(data: Path) -> Iterator[Report]:
-    """All-reduce."""
+    """Yield all-reduce."""
     dropped: dict[str, int] = {}
     split = "each number of GPUs (2, 4, 8) predicted by a fit to the other two"
-    found = list(allreduce.samples(data, dropped))
-    yield _report(allreduce.LAW, found, 0.08, (allreduce.FOLDS, split), dropped)
+    samples = list(allreduce.samples(data, dropped))
+    yield _report(allreduce.LAW, samples, 0.08, (allreduce.FOLDS, split), dropped)
 
 
 def latent_report(data: Path) -> Iterator[Report]:
-    """Latent attention."""
+    """Yield latent attention."""
     split = "each number of heads per rank predicted by a fit to the others, per table and variant"
     how = (latent.FOLDS, split)
     yield _report(latent.DECODE, latent.decode_samples(data), 0.08, how, {})
@@ -61,19 +60,19 @@ def latent_report(data: Path) -> Iterator[Report]:
 
 
 def attention_report(data: Path) -> Iterator[Report]:
-    """Grouped attention."""
+    """Yield grouped attention."""
     split = f"{attention.FOLDS} folds over (heads, KV heads, head size, window), per cache type"
     for law, samples, bar in (
         (attention.CONTEXT, attention.context_samples, 0.13),
         (attention.DECODE, attention.decode_samples, 0.15),
     ):
         dropped: dict[str, int] = {}
-        found = list(samples(data, dropped))
-        yield _report(law, found, bar, (attention.FOLDS, split), dropped)
+        measured = list(samples(data, dropped))
+        yield _report(law, measured, bar, (attention.FOLDS, split), dropped)
 
 
 def experts_report(data: Path) -> Iterator[Report]:
-    """Routed experts."""
+    """Yield routed experts."""
     split = (
         f"{experts.FOLDS} folds over model shapes (hidden, intermediate, k, E), and degrees of "
         "expert parallelism where a table has one shape only"
@@ -90,7 +89,7 @@ def _report(
 ) -> Report:
     folds, split = how
     samples = tuple(samples)
-    found = tuple(point for sample in samples for point in points(law, sample, "time", folds))
+    collected = tuple(point for sample in samples for point in points(law, sample, "time", folds))
     bar = Bar(median=median, p90=_P90, coverage=_COVERAGE)
     notes = (
         f"{len(law.parameters)} parameters per accelerator, engine and variant",
@@ -98,27 +97,27 @@ def _report(
         _LEFT_OUT,
     )
     name = f"Operators: {law.name}"
-    return Report(name, bar, split, dropped, found, notes, values=_values(law, samples))
+    return Report(name, bar, split, dropped, collected, notes, values=_values(law, samples))
 
 
 def _values(law: Law, samples: Iterable[Sample]) -> list[list[str]]:
-    """What a fit to all rows of each sample finds, by parameter with its unit."""
+    """Return the values of a fit to all rows of each sample, by parameter with its unit."""
     rows = [["accelerator", "engine", "variant", *(f"{p.name} [{p.unit}]" for p in law.parameters)]]
     for sample in samples:
-        found = fit_law(law, sample.columns, sample.seconds)
+        values = fit_law(law, sample.columns, sample.seconds)
         key = [sample.accelerator, sample.engine, sample.variant]
-        rows.append([*key, *(_value(law, sample, found, i) for i in range(len(found)))])
+        rows.append([*key, *(_value(law, sample, values, i) for i in range(len(values)))])
     return rows
 
 
-def _value(law: Law, sample: Sample, found: FloatArray, index: int) -> str:
-    """A value; ``-`` where the times hardly depend on it, starred where it lies on its bound."""
-    more = found.copy()
+def _value(law: Law, sample: Sample, values: FloatArray, index: int) -> str:
+    """Return a value; ``-`` if the times hardly depend on it, starred on its bound."""
+    more = values.copy()
     more[index] *= 1.1
-    ratio = law.seconds(sample.columns, more) / law.seconds(sample.columns, found)
+    ratio = law.seconds(sample.columns, more) / law.seconds(sample.columns, values)
     if np.abs(np.log(ratio)).max() < _NEGLIGIBLE:
         return "-"
-    parameter, value = law.parameters[index], float(found[index])
+    parameter, value = law.parameters[index], float(values[index])
     on_bound = np.isclose(value, [parameter.low, parameter.high], rtol=1e-2, atol=0).any()
     return f"{value:.3g}" + ("*" if on_bound else "")
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample
-from archipelago.perfmodel.validation.kernels.tables import named, tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample
+from benchmarks.accuracy.kernels.tables import named, tables
 
 FOLDS = 3
 
@@ -30,7 +25,7 @@ _BF16 = 2.0
 
 
 def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Latency + bytes over the link: everything from everyone, two steps, or NCCL's ring [s]."""
+    """Return latency + bytes over the link [s]: one step, two steps, or NCCL's ring."""
     wait, doubling, second, share_one, share_two, nccl, nccl_doubling, share_nccl = values
     gpus, size, link = columns["gpus"], columns["size"], columns["link"]
     steps = np.log2(gpus)
@@ -59,17 +54,17 @@ LAW = Law(
 
 
 def samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
-    """Times by number of GPUs, which is the group; sizes in the tables are elements."""
+    """Yield times by number of GPUs, which is the group; sizes in the tables are elements."""
     for table in tables(data, "comm/vllm/*/custom_allreduce_perf.parquet"):
         graph = table.texts("backend") == "vllm_graph"
         dropped[EAGER] = dropped.get(EAGER, 0) + int((~graph).sum())
-        kept = table.where(graph)
-        gpus = kept.floats("num_gpus")
+        usable = table.where(graph)
+        gpus = usable.floats("num_gpus")
         columns = {
             "gpus": gpus,
-            "size": _BF16 * kept.floats("message_size"),
-            "link": kept.constant(kept.accelerator.local_bandwidth),
+            "size": _BF16 * usable.floats("message_size"),
+            "link": usable.constant(usable.accelerator.local_bandwidth),
             "two_shot": np.array([_TWO_SHOT.get(int(n), np.inf) for n in gpus]),
         }
-        card = kept.accelerator.name
-        yield Sample(card, kept.engine, "bfloat16", columns, kept.seconds, named(gpus))
+        card = usable.accelerator.name
+        yield Sample(card, usable.engine, "bfloat16", columns, usable.seconds, named(gpus))

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, smooth_max
-from archipelago.perfmodel.validation.kernels.tables import (
-    MERGED,
-    merge_repeats,
-    named,
-    tables,
-    variants,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
-    from archipelago.perfmodel.validation.kernels.tables import Table
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.tables import MERGED, Table, merge_repeats, named, tables, variants
 
 FOLDS = 5
 
@@ -40,7 +28,7 @@ _KEYS = (
 
 
 def _decode_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch + max(cache bytes, blocks of one sequence and KV head, chain along the context) [s].
+    """Return launch + max(cache bytes, blocks, chain along the context) [s].
 
     A kernel has a block of threads per sequence and KV head, and as many more as it splits the
     context into; without groups (as many KV heads as heads) some do not split at all. ``honoured``
@@ -71,7 +59,7 @@ DECODE = Law(
 
 
 def _context_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch + max(operations and bytes, chain along the prompt) + blocks [s].
+    """Return launch + max(operations and bytes, chain along the prompt) + blocks [s].
 
     Operations are those of the causal half. The last rows of a prompt attend to all of it, one
     block of threads each: a chain that grows with the length, however many heads there are.
@@ -98,13 +86,13 @@ CONTEXT = Law(
 
 
 def decode_samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
-    """Decode attention by cache type; a group is (heads, KV heads, head size, window)."""
+    """Yield decode attention by cache type; a group is (heads, KV heads, head size, window)."""
     for table in tables(data, "attention/*/*/generation_attention_perf.parquet"):
         yield from _by_cache(table, dropped)
 
 
 def context_samples(data: Path, dropped: dict[str, int]) -> Iterator[Sample]:
-    """Prefill attention by cache type, grouped likewise; the H200's table is left out."""
+    """Yield prefill attention by cache type, grouped likewise; the H200's table is left out."""
     for table in tables(data, "attention/*/*/context_attention_perf.parquet"):
         if table.accelerator.name == "H200":
             dropped[EXCLUDED] = len(table)
@@ -147,7 +135,7 @@ def _sample(table: Table, dtype: str) -> Sample:
 
 
 def attended(length: FloatArray, window: FloatArray) -> FloatArray:
-    """Pairs of positions of a causal prompt of ``length``, each seeing at most ``window`` back."""
+    """Return the pairs of positions of a causal prompt of ``length`` with a ``window``."""
     near = np.minimum(length, window)
     far = np.where(length > near, length - near, 0.0)
     return np.asarray(near * (near + 1) / 2 + np.where(far > 0, far * near, 0.0))

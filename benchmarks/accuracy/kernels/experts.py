@@ -7,24 +7,17 @@ is estimated from draws of our own, with a fixed seed, so one draw of theirs sta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, smooth_max
-from archipelago.perfmodel.validation.kernels.tables import named, tables, variants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
-    from archipelago.perfmodel.validation.kernels.tables import Table
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
 FOLDS = 5
 
@@ -45,7 +38,7 @@ _FEW_CONFIGURATIONS = 3
 
 
 def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch + max(touched weights and rows, operations with padding) + rows + pairs [s].
+    """Return launch + max(touched weights and rows, operations with padding) + rows + pairs [s].
 
     ``pad``: rows that every touched expert is rounded up by. ``row``: extra bytes per element of
     the rank's own rows (quantisation, permutation). ``pair``: bytes per element of all T k pairs,
@@ -87,7 +80,7 @@ class Load:
 
 @cache
 def busiest(tokens: int, experts: int, per_token: int, ranks: int, law: str) -> Load:
-    """The busiest of ``ranks`` ranks when ``tokens`` tokens choose ``per_token`` experts each.
+    """Return the load of the busiest of ``ranks`` ranks, ``per_token`` experts a token.
 
     ``law``: ``balanced`` (every expert alike), ``uniform`` (drawn evenly: an expert is touched
     with probability 1 - (1 - k/E)^T), ``power_law_a``, or that with ``_eplb`` (redundant copies
@@ -106,7 +99,7 @@ def busiest(tokens: int, experts: int, per_token: int, ranks: int, law: str) -> 
 
 
 def _drawn(tokens: int, experts: int, per_token: int, exponent: float) -> FloatArray:
-    """Expected loads of experts [tokens], shape (draws, experts): a bounded power law, inverted."""
+    """Return expected loads of experts [tokens], shape (draws, experts), by a power law."""
     uniform = np.random.default_rng(experts).random((_DRAWS, experts))
     share = _WIDEST if tokens * per_token > experts else 2.0
     widest = max(2.0, share * tokens)
@@ -117,7 +110,7 @@ def _drawn(tokens: int, experts: int, per_token: int, exponent: float) -> FloatA
 
 
 def samples(data: Path) -> Iterator[Sample]:
-    """Grouped products by kernel and type; a group is a model shape, or that and a degree."""
+    """Yield grouped products by kernel and type; a group is a model shape, or that and a degree."""
     for name in ("moe", "wideep_context_moe", "wideep_generation_moe", "wideep_moe"):
         for table in tables(data, f"moe/*/*/{name}_perf.parquet"):
             kernels = variants(

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, smooth_max
-from archipelago.perfmodel.validation.kernels.tables import named, tables, variants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
-    from archipelago.perfmodel.validation.kernels.tables import Table
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
 FORMATS = {
     "bfloat16": ("bf16", 2.0),
@@ -29,7 +23,7 @@ FOLDS = 5
 
 
 def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch + max(weights and activations, operations, chain along k) + quantisation [s].
+    """Return launch + max(weights and activations, operations, chain along k) + quantisation [s].
 
     Roofline with a soft corner. A chain along k bounds products of few tiles, in which no parallel
     work hides the latency of one step. Narrow operands are made from BF16 activations first, a
@@ -59,7 +53,7 @@ LAW = Law(
 
 
 def samples(data: Path) -> Iterator[Sample]:
-    """Measured products by operand type; a group is one pair (n, k)."""
+    """Yield measured products by operand type; a group is one pair (n, k)."""
     for table in tables(data, "gemm/*/*/gemm_perf.parquet"):
         for (dtype,), rows in variants(table.texts("gemm_dtype")):
             yield _sample(table.where(rows), dtype)

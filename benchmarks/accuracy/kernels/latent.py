@@ -6,28 +6,22 @@ projections. In SGLang's the context is ``isl`` (``step`` is 0), in vLLM's step 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from archipelago.perfmodel.architecture import LatentAttention, architecture
-from archipelago.perfmodel.validation.kernels.law import Law, Parameter, Sample, smooth_max
-from archipelago.perfmodel.validation.kernels.tables import named, tables, variants
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.validation.kernels.law import Columns
-    from archipelago.perfmodel.validation.kernels.tables import Table
+from archipelago.perfmodel.catalogue.architectures import LatentAttention, architecture
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.kernels.law import Columns, Law, Parameter, Sample, smooth_max
+from benchmarks.accuracy.kernels.tables import Table, named, tables, variants
 
 FOLDS = 8
 """More than there are numbers of heads: one is left out at a time."""
 
 
 def _decode_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """Launch + projections + max(cache bytes, operations, combining) + host work per sequence [s].
+    """Return launch + projections + max(bytes, operations, combining) + host work [s].
 
     Absorbed: 2 H (2 r_kv + d_r) operations per cached token (DeepSeek-V2, arXiv:2405.04434). A
     context is split over blocks and combined again, in a time that grows with its logarithm.
@@ -60,7 +54,7 @@ DECODE = Law(
 
 
 def _context_seconds(columns: Columns, values: FloatArray) -> FloatArray:
-    """max(launches, projections + attention + traffic per token and head) + per sequence [s].
+    """Return max(launches, projections + attention + traffic) + time per sequence [s].
 
     Unabsorbed: 2 H (d_n + d_r + d_v) operations per pair of positions, causal. Without a graph the
     host launches kernel after kernel, which hides short prompts.
@@ -93,13 +87,13 @@ CONTEXT = Law(
 
 
 def decode_samples(data: Path) -> Iterator[Sample]:
-    """Decode by kernel, cache and weight type; a group is a number of heads."""
+    """Yield decode by kernel, cache and weight type; a group is a number of heads."""
     for pattern in ("generation_mla", "mla_generation_module", "wideep_generation_mla"):
         yield from _samples(data, pattern)
 
 
 def context_samples(data: Path) -> Iterator[Sample]:
-    """Prefill likewise."""
+    """Yield prefill likewise."""
     for pattern in ("context_mla", "mla_context_module", "wideep_context_mla"):
         yield from _samples(data, pattern)
 
@@ -137,7 +131,7 @@ def _sample(table: Table, variant: tuple[str, str, str], *, wide: bool) -> Sampl
 
 
 def _projections(heads: FloatArray, weight: str) -> dict[str, FloatArray]:
-    """Bytes of the module's weights and operations per token; none where it is attention alone."""
+    """Return bytes of the module's weights and operations per token; 0 for attention alone."""
     if weight == "none":
         return {"weights": 0 * heads, "per_token": 0 * heads}
     shape, hidden = _shape(), architecture("DeepSeek-V3").hidden

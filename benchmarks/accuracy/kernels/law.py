@@ -7,28 +7,24 @@ of shapes out, so that no figure is of a shape that the fit has seen.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from archipelago.perfmodel.intervals import half_width
-from archipelago.perfmodel.validation.case import Point
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.calibration.intervals import half_width
+from archipelago.perfmodel.model import FloatArray
+from benchmarks.accuracy.case import Point
 
 Columns: TypeAlias = "Mapping[str, FloatArray]"
-"""What a law reads of every row: shapes, and facts of the accelerator in SI units."""
+"""What a law reads of every row: shapes, and index of the accelerator in SI units."""
 
 CHOSEN = (
-    "the form of the law and the bounds of its parameters were chosen with all groups in sight; "
-    "their values were not"
+    "the form of the law and the bounds of its parameters were chosen with all groups; their "
+    "values were fitted without the held-out group"
 )
 """What every report of a law has to say."""
 
@@ -78,7 +74,7 @@ class Sample:
 
 
 def fit_law(law: Law, columns: Columns, seconds: FloatArray) -> FloatArray:
-    """Values of the law's parameters, in their order."""
+    """Return values of the law's parameters, in their order."""
     rows = _evenly(len(seconds))
     some = {name: column[rows] for name, column in columns.items()}
     target = np.log(seconds[rows])
@@ -90,23 +86,23 @@ def fit_law(law: Law, columns: Columns, seconds: FloatArray) -> FloatArray:
         np.log([getattr(parameter, end) for parameter in law.parameters])
         for end in ("start", "low", "high")
     )
-    found = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT)
-    return np.asarray(np.exp(found.x))
+    solution = least_squares(residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_SOFT)
+    return np.asarray(np.exp(solution.x))
 
 
 def held_out(law: Law, sample: Sample, folds: int) -> FloatArray:
-    """Times of every row by a fit to rows of other groups only [s], shape (rows,)."""
+    """Return times of every row by a fit to rows of other groups only [s], shape (rows,)."""
     fold = fold_of(sample.groups, folds)
     predicted = np.empty_like(sample.seconds)
     for out in np.unique(fold):
-        seen, unseen = fold != out, fold == out
-        values = fit_law(law, _rows(sample.columns, seen), sample.seconds[seen])
+        fitted, unseen = fold != out, fold == out
+        values = fit_law(law, _rows(sample.columns, fitted), sample.seconds[fitted])
         predicted[unseen] = law.seconds(_rows(sample.columns, unseen), values)
     return predicted
 
 
 def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
-    """Which fold each row's group is in: groups in order of their names, dealt out at random.
+    """Return the fold of each row's group: groups by name, dealt out at random.
 
     The order is drawn with a fixed seed; at most as many folds as groups.
     """
@@ -116,7 +112,7 @@ def fold_of(groups: NDArray[np.str_], folds: int) -> NDArray[np.intp]:
 
 
 def points(law: Law, sample: Sample, metric: str, folds: int) -> Iterator[Point]:
-    """Predictions of the law for groups it was not fitted to, beside the measurements.
+    """Yield predictions of the law for groups it was not fitted to, beside the measurements.
 
     Each has the interval that the held-out residuals of other groups give.
     """
@@ -134,7 +130,7 @@ def points(law: Law, sample: Sample, metric: str, folds: int) -> Iterator[Point]
 def _half_widths(
     residuals: FloatArray, groups: NDArray[np.str_], fold: NDArray[np.intp]
 ) -> FloatArray:
-    """Half-width of each row's interval in logarithms, from the residuals of other groups.
+    """Return the half-width of each row's interval in logarithms, from other groups.
 
     Few groups need all the others to have an interval at all; of many, a whole fold is left out.
     """
@@ -148,7 +144,7 @@ def _half_widths(
 
 
 def smooth_max(*terms: FloatArray, power: float) -> FloatArray:
-    """(sum of terms^power)^(1/power): the sum at power 1, the largest term as it grows."""
+    """Return (sum of terms^power)^(1/power): the sum at power 1, the largest term as it grows."""
     total: FloatArray = np.sum([term**power for term in terms], axis=0)
     return np.asarray(total ** (1 / power))
 

@@ -6,22 +6,16 @@ out as system / class / engine / version / name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.accelerators import accelerator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.model import FloatArray
 
 FOLDER = "measured/operators"
 
@@ -44,32 +38,32 @@ class Table:
         return len(self.columns["latency"])
 
     def floats(self, name: str) -> FloatArray:
-        """A column as numbers, shape (rows,)."""
+        """Return a column as numbers, shape (rows,)."""
         return self.columns[name].astype(np.float64)
 
     def texts(self, name: str, absent: str = "") -> NDArray[np.str_]:
-        """A column as texts, shape (rows,); ``absent`` in every row where there is none."""
+        """Return a column as texts, shape (rows,); ``absent`` in every row if there is none."""
         if name not in self.columns:
             return np.full(len(self), absent)
         return self.columns[name].astype(np.str_)
 
     @property
     def seconds(self) -> FloatArray:
-        """Measured times [s]."""
+        """Return measured times [s]."""
         return self.floats("latency") * 1e-3
 
     def where(self, chosen: NDArray[np.bool_]) -> Table:
-        """The same table with the chosen rows."""
+        """Return the same table with the chosen rows."""
         rows = {name: column[chosen] for name, column in self.columns.items()}
         return Table(self.accelerator, self.engine, self.name, rows)
 
     def constant(self, value: float) -> FloatArray:
-        """One number for every row."""
+        """Return one number for every row."""
         return np.full(len(self), value)
 
 
 def tables(data: Path, pattern: str) -> Iterator[Table]:
-    """Tables of the pooled systems whose path below their system matches, in order of paths."""
+    """Yield the tables of the pooled systems whose path matches, in order of paths."""
     for system, name in SYSTEMS.items():
         for path in sorted((data / FOLDER / system).glob(pattern)):
             yield _read(path, accelerator(name))
@@ -85,7 +79,7 @@ def _read(path: Path, card: Accelerator) -> Table:
 
 
 def merge_repeats(table: Table, keys: Sequence[str]) -> tuple[Table, int]:
-    """One row per distinct key, with the median time; and how many rows that takes away.
+    """Return one row per distinct key, with the median time; and how many rows that takes away.
 
     Keys that the table lacks are skipped. Engines' patch versions count as one.
     """
@@ -104,16 +98,16 @@ def merge_repeats(table: Table, keys: Sequence[str]) -> tuple[Table, int]:
 
 
 def variants(*texts: NDArray[np.str_]) -> Iterator[tuple[tuple[str, ...], NDArray[np.bool_]]]:
-    """Every combination of texts that occurs, with its rows."""
-    for found in sorted(set(zip(*(column.tolist() for column in texts), strict=True))):
+    """Yield every combination of texts that occurs, with its rows."""
+    for combinations in sorted(set(zip(*(column.tolist() for column in texts), strict=True))):
         rows = np.ones(len(texts[0]), dtype=np.bool_)
-        for column, value in zip(texts, found, strict=True):
+        for column, value in zip(texts, combinations, strict=True):
             rows &= column == value
-        yield found, rows
+        yield combinations, rows
 
 
 def named(*columns: FloatArray) -> NDArray[np.str_]:
-    """A group's name per row from its numbers: ``4096x1024``."""
+    """Return a group's name per row from its numbers: ``4096x1024``."""
     texts = [column.astype(np.int64).astype(np.str_) for column in columns]
     name = texts[0]
     for text in texts[1:]:
