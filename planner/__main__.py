@@ -1,5 +1,5 @@
 """``python -m archipelago.planner``: the command line where no script is installed."""
 
-from archipelago.planner.cli import main
+from .cli.app import main
 
 main()

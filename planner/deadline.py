@@ -1,22 +1,19 @@
-"""The time that a planning call may take, asked wherever its work can be long."""
+"""The time limit of a planning call, checked in all long work."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from archipelago.planner.errors import OutOfTimeError
+from .errors import OutOfTimeError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeVar
-
-    Item = TypeVar("Item")
+Item = TypeVar("Item")
 
 GRACE = 1.0
-"""For writing down a plan that was found in time [s]; planner processes are given two."""
+"""Extra time to assemble a plan that was found in time [s]; planner processes have two."""
 REMEDY = "give the planner a longer timeLimitSeconds, fewer islandSizes, or fewer ranges"
 
 
@@ -24,8 +21,8 @@ REMEDY = "give the planner a longer timeLimitSeconds, fewer islandSizes, or fewe
 class Deadline:
     """``limit`` seconds from ``started`` on; both in seconds of ``time.perf_counter``.
 
-    Work that no plan can do without calls ``check``, which raises where the time is up; work that
-    only improves an answer asks ``passed`` and ends early.
+    Necessary work calls ``check``, which raises once the time is up. Work that only improves a plan
+    reads ``passed`` and ends early.
     """
 
     limit: float = math.inf
@@ -47,10 +44,10 @@ class Deadline:
         return self.spent >= self.limit
 
     def check(self, doing: str, so_far: str = "") -> None:
-        """Go on, if there is time.
+        """Raise if the time is up.
 
         Raises:
-            OutOfTimeError: there is none; says what was under way, how far it got and the remedy.
+            OutOfTimeError: names the current work, its progress and the remedy.
         """
         if self.passed:
             reached = f" ({so_far})" if so_far else ""
@@ -61,14 +58,14 @@ class Deadline:
 
     @property
     def with_grace(self) -> Deadline:
-        """A second more: what is found is not thrown away for want of a name or a node."""
+        """The deadline plus ``GRACE``, so that a plan that was found is not lost."""
         return replace(self, limit=self.limit + GRACE)
 
     def watch(self, doing: str, items: Iterable[Item], unit: str = "done") -> Iterator[Item]:
-        """The items, as long as there is time.
+        """Yield the items while there is time.
 
         Raises:
-            OutOfTimeError: it is up between two items.
+            OutOfTimeError: the time is up before the next item.
         """
         for at, item in enumerate(items):
             self.check(doing, f"{at} {unit}")
@@ -76,4 +73,4 @@ class Deadline:
 
 
 ENDLESS = Deadline()
-"""No limit: for callers that measure, or that limit themselves."""
+"""No limit, for benchmarks and callers with limits of their own."""

@@ -1,21 +1,184 @@
-"""Documents as bytes: canonical floats, canonical JSON, the content's hash, and text both ways.
+"""Documents: canonical bytes and hash, reading and writing of JSON and YAML, escaped text.
 
-Equal inputs give byte-identical content: floats are cut to nine significant digits, keys are
-sorted, and what changes from run to run (seconds) is not content.
+Equal inputs give byte-identical content: floats have nine significant digits, keys are sorted, and
+``planSeconds`` is not content. ``Node`` reads untrusted documents: a field is returned with the
+type of the method, or ``PlanFileError`` names path, value and remedy. Text of files is printed
+through ``safe`` only, so that no file can move the cursor, hide text or forge a line.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import reprlib
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from itertools import repeat
 from typing import Any, TypeAlias
 
-import yaml
+from .errors import PlanFileError
+from .problem import Objective
 
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.problem import Objective
-from archipelago.planner.reader import MISFITS, Node, plain
+SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+"""Errors of PyYAML and json besides their own: a tag on a text that does not fit it, a date
+that does not exist, a number with more digits than Python converts, too many brackets."""
+
+LARGEST = 2_000_000
+"""Largest number of values in a document; a plan of 10,000 islands has a tenth of it."""
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxother = _BRIEF.maxstring = SHOWN
+
+
+def brief(value: object) -> str:
+    """Return the value for an error message, in at most ``SHOWN`` characters."""
+    try:
+        text = _BRIEF.repr(value)  # not repr: YAML's aliases can stand for billions of values
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+@dataclass(frozen=True)
+class Node:
+    """A JSON value and its place, for example ``groups[3].rates``."""
+
+    value: Any
+    path: str = ""
+
+    def refuse(self, expected: str) -> PlanFileError:
+        """Return the error for a value that is not what is expected."""
+        return PlanFileError(f"{self.path or 'document'}: {brief(self.value)} is not {expected}")
+
+    def field(self, name: str) -> Node:
+        """Return a required field."""
+        if not isinstance(self.value, dict):
+            raise self.refuse("a mapping")
+        path = f"{self.path}.{name}" if self.path else name
+        if name not in self.value:
+            raise PlanFileError(f"{path}: missing; the document is cut off or not of this kind")
+        return Node(self.value[name], path)
+
+    def optional(self, name: str) -> Node | None:
+        """Return a field that may be absent or null."""
+        if not isinstance(self.value, dict):
+            raise self.refuse("a mapping")
+        return self.field(name) if self.value.get(name) is not None else None
+
+    def items(self) -> Iterator[Node]:
+        """Return the elements of a list."""
+        if not isinstance(self.value, list):
+            raise self.refuse("a list")
+        return (Node(item, f"{self.path}[{i}]") for i, item in enumerate(self.value))
+
+    def mapping(self) -> dict[str, Any]:
+        """Return a mapping with string keys."""
+        if not isinstance(self.value, dict) or not all(isinstance(k, str) for k in self.value):
+            raise self.refuse("a mapping")
+        return self.value
+
+    def text(self) -> str:
+        """Return a string."""
+        if not isinstance(self.value, str):
+            raise self.refuse("a string")
+        return self.value
+
+    def truth(self) -> bool:
+        """Return a boolean."""
+        if not isinstance(self.value, bool):
+            raise self.refuse("true or false")
+        return self.value
+
+    def integer(self, least: int = 0) -> int:
+        """Return a whole number of at least ``least``."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < least:
+            raise self.refuse(f"a whole number >= {least}")
+        return self.value
+
+    def number(self, least: float = 0.0) -> float:
+        """Return a finite number of at least ``least``."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.refuse("a number")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number) or number < least:
+            raise self.refuse(f"a finite number >= {least:g}")
+        return number
+
+    def decimal(self) -> Decimal:
+        """Return a decimal of a string, for money."""
+        try:
+            value = Decimal(self.text())
+        except InvalidOperation:
+            raise self.refuse("a decimal string") from None
+        if not value.is_finite():
+            raise self.refuse("a finite decimal string")
+        return value
+
+    def one_of(self, kind: Callable[[str], Any]) -> Any:  # noqa: ANN401  # a StrEnum's member
+        """Return a member of a ``StrEnum``."""
+        try:
+            return kind(self.text())
+        except ValueError:
+            members = ", ".join(str(member) for member in kind)  # type: ignore[attr-defined]
+            raise self.refuse(f"one of {members}") from None
+
+
+def plain(document: object) -> object:
+    """Return the document if JSON can represent all of its values.
+
+    Raises:
+        PlanFileError: a date, a number that is not finite, a key that is no text, or so many values
+            that they can only come from YAML's aliases.
+    """
+    stack: list[tuple[str, object]] = [("", document)]
+    count = 0
+    while stack:
+        path, value = stack.pop()
+        count += 1
+        if isinstance(value, dict):
+            stack += Node(value, path).mapping().items()
+        elif isinstance(value, list):
+            stack += zip(repeat(f"{path}[]"), value, strict=False)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise Node(value, path).refuse("a finite number")
+        elif not isinstance(value, str | int | None):
+            raise Node(value, path).refuse("a text, a number or null; write a date in quotes")
+        if count + len(stack) > LARGEST:
+            raise PlanFileError(f"more than {LARGEST} values: this is no file of ours")
+    return document
+
+
+def listed(names: Sequence[str], shown: int) -> str:
+    """Return the first ``shown`` names and the number of the others: "a, b, c and 5 more"."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more:,} more" if more > 0 else "")
+
+
+UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories that are escaped: controls, formats such as bidi marks, line separators."""
+
+
+def safe(text: object) -> str:
+    r"""Return the text with control and invisible characters as ``\x1b`` or ``\u202e``."""
+    return "".join(_escaped(char) for char in str(text))
+
+
+def _escaped(char: str) -> str:
+    if unicodedata.category(char) not in UNSAFE:
+        return char
+    return char.encode("unicode_escape").decode("ascii")
+
 
 Document: TypeAlias = dict[str, Any]
 
@@ -28,13 +191,9 @@ DIGITS = 9
 OUTSIDE = ("planSeconds", "hash")
 """Fields that are not content."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-# The compiled ones are ten times as fast where PyYAML was built with libyaml.
-
 
 def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
-    """The same value with floats cut to ``DIGITS`` significant digits and -0.0 as 0.0."""
+    """Return the value with floats cut to ``DIGITS`` significant digits and -0.0 as 0.0."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") + 0.0
     if isinstance(value, StrEnum):
@@ -47,35 +206,41 @@ def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 
 def canonical_bytes(value: Any) -> bytes:  # noqa: ANN401
-    """JSON with sorted keys, no spaces, ASCII only: equal values give equal bytes."""
+    """Return JSON with sorted keys, without spaces, in ASCII: equal values give equal bytes."""
     return canonical_text(canonical(value)).encode("ascii")
 
 
 def canonical_text(exact: Any) -> str:  # noqa: ANN401
-    """The same of a value that is canonical already."""
+    """Return the canonical JSON of a value that is canonical already."""
     return json.dumps(exact, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_hash(document: Document) -> str:
-    """sha256 [hex] of a document's content."""
+    """Return the SHA-256 [hex] of a document's content."""
     content = {key: value for key, value in document.items() if key not in OUTSIDE}
     return hashlib.sha256(canonical_bytes(content)).hexdigest()
 
 
 def to_json(document: Document) -> str:
-    """JSON for people and programs: indented, in the documented order of fields."""
+    """Return indented JSON in the documented order of fields."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def to_yaml(document: Document) -> str:
-    """The same document as YAML."""
-    return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, width=100, default_flow_style=None)
+    """Return the document as YAML."""
+    import yaml  # noqa: PLC0415  # routers and --help do without
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # compiled: ten times as fast
+    return yaml.dump(document, Dumper=dumper, sort_keys=False, width=100, default_flow_style=None)
 
 
 def to_yaml_all(documents: list[Document]) -> str:
-    """Documents one after the other, as ``kubectl apply`` reads them, without anchors."""
+    """Return a YAML stream for ``kubectl apply``, without anchors."""
+    import yaml  # noqa: PLC0415
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     copies = json.loads(json.dumps(documents, allow_nan=False))
-    return yaml.dump_all(copies, Dumper=_DUMPER, sort_keys=False, width=100, explicit_start=True)
+    return yaml.dump_all(copies, Dumper=dumper, sort_keys=False, width=100, explicit_start=True)
 
 
 def load_document(text: str) -> Document:
@@ -89,13 +254,16 @@ def load_document(text: str) -> Document:
     except json.JSONDecodeError as error:
         raise PlanFileError(f"line {error.lineno}: not JSON: {error.msg}") from None
     except MISFITS as error:
-        raise PlanFileError(f"not JSON or YAML of ours: {error}") from None
+        raise PlanFileError(f"not readable as JSON or YAML: {error}") from None
     return Node(plain(loaded)).mapping()
 
 
 def _yaml(text: str) -> Any:  # noqa: ANN401
+    import yaml  # noqa: PLC0415
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(text, Loader=_LOADER)  # noqa: S506  # nosec B506  # both are safe loaders
+        return yaml.load(text, Loader=loader)  # noqa: S506  # nosec B506  # both are safe loaders
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f"line {where.line + 1}: " if where else ""

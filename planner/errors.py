@@ -1,27 +1,27 @@
 """Errors by what the caller can do.
 
 ArchipelagoError
-├── InputError            the user can mend it: names the value, the place and the remedy
-│   ├── SpecError             a ServingPlan breaks a rule (offline; the API server says the same)
+├── InputError            the user can fix it: names the value, the place and the remedy
+│   ├── SpecError             a ServingPlan breaks a rule (the API server refuses it, too)
 │   └── PlanFileError         a plan file cannot be read
-├── SolverError           the solver gave no usable answer; retry with a longer limit or report
-│   └── OutOfTimeError        the time limit ended before there was a plan; retry with a longer one
-└── CheckError            the independent checker refuses a plan: a defect of ours, never publish
+├── SolverError           the solver has no usable result; retry with a longer limit or report
+│   └── OutOfTimeError        the time limit ended without a plan; retry with a longer one
+└── CheckError            the independent checker refuses a plan: a defect, never publish it
 
-An infeasible problem is not an error: it is the outcome ``Infeasible``.
+An infeasible problem is not an error but the outcome ``Infeasible``.
 The performance model has its own tree in ``archipelago.perfmodel.errors``; its errors derive from
-``ArchipelagoError`` by way of ``PerfModelError``, which is an ``InputError`` in meaning.
+``ArchipelagoError`` through ``PerfModelError``, which means the same as ``InputError``.
 """
 
 from archipelago.perfmodel.errors import ArchipelagoError
 
 
 class InputError(ArchipelagoError):
-    """What the user gave cannot be used; the message says what to change."""
+    """The input is unusable; the message states what to change."""
 
 
 class SpecError(InputError):
-    """A ServingPlan breaks a rule; ``problems`` lists every (field path, remedy)."""
+    """A ServingPlan breaks rules; ``problems`` lists every (field path, remedy)."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
@@ -29,7 +29,7 @@ class SpecError(InputError):
 
 
 class PlanFileError(InputError):
-    """A plan file is not readable or not a plan."""
+    """A file cannot be read, or is of another kind."""
 
 
 class SolverError(ArchipelagoError):
@@ -37,11 +37,11 @@ class SolverError(ArchipelagoError):
 
 
 class OutOfTimeError(SolverError):
-    """The time limit ended before there was a plan; says what was under way and the remedy."""
+    """The time limit ended without a plan; the message names the step and the remedy."""
 
 
 class CheckError(ArchipelagoError):
-    """The checker refuses a plan; ``findings`` lists what it found."""
+    """The checker refuses a plan; ``findings`` lists the reasons."""
 
     def __init__(self, findings: list[str]) -> None:
         self.findings = findings

@@ -1,32 +1,48 @@
-"""Plan and PlanningOutcome: what the planner answers, as frozen facts.
+"""Plan and PlanningOutcome: the results of the planner, as frozen values.
 
-``document.py`` turns a plan into the JSON or YAML that people and the operator store.
+``formats/plan_file.py`` writes a plan as JSON or YAML.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from archipelago.planner.problem import DEFAULT_CLASS
+from .problem import DEFAULT_CLASS, Objective, Phase, RunningIsland
 
 if TYPE_CHECKING:
-    from decimal import Decimal
+    from archipelago.perfmodel.roofline.parallelism import Parallelism
+    from archipelago.perfmodel.workload.lengths import Range
 
-    from archipelago.perfmodel.lengths import Range
-    from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.problem import Objective, Phase
 
 MILLION = 1_000_000
 
 
+class IslandClass(NamedTuple):
+    """What makes islands interchangeable: operating points of one class need no restart.
+
+    ``parts``: (pool, GPUs), in the order of the pipeline. ``phase`` None: of any phase.
+    """
+
+    model: str
+    domain_class: str
+    parts: tuple[tuple[str, int], ...]
+    phase: Phase | None
+    parallelism: Parallelism
+
+    @property
+    def without_phase(self) -> IslandClass:
+        """The class of the islands that these can become by a change of phase."""
+        return self._replace(phase=None)
+
+
 @dataclass(frozen=True)
 class Part:
-    """The GPUs that one pool gives to an island: one or more pipeline stages.
+    """The GPUs of an island in one pool: one or more pipeline stages.
 
-    ``layers``: of the model, which these stages hold; 0 where the island is of one pool alone and
-    holds all of them.
+    ``layers``: of the model in these stages; 0 if the island is of one pool and holds all layers.
     """
 
     pool: str
@@ -38,8 +54,7 @@ class Part:
 class Island:
     """GPUs that together hold one copy (or ``dp`` copies) of one model.
 
-    ``nodes``: those of the first part come first. Empty where the pools do not say how many GPUs
-    a node has.
+    ``nodes``: those of the first part come first. Empty if the pools have no nodes.
     """
 
     name: str
@@ -49,17 +64,16 @@ class Island:
 
 @dataclass(frozen=True)
 class Group:
-    """Islands of equal template: interchangeable, equal weight inside the group.
+    """Islands of equal template: interchangeable, of equal weight.
 
-    ``pool``: where the GPUs come from; for islands of several pools their names joined by ``+``,
-    and ``parts`` says how many of which. ``domain_class``: where in the network the islands stand.
-    ``rates``: requests per second that the whole group serves of each of its model's ranges at
-    the plan's theta, shape (ranges,). ``max_batch``: sequences an island decodes at once at most
-    (1 for prefill). ``utilisation``: the largest used share of its capacity rows, and
-    ``binding`` that row's name. ``step_time`` [s] (time per output token; on a mixed island with
-    the prompts in between), ``sequences`` and ``kv_tokens``: the evaluated fixed point of one
-    decode or mixed island at theta (0 for prefill). ``times_within``: factor either way within
-    which its times, and so its rates, lie with 90 % probability; 1 where nothing is known of that.
+    ``pool``: name of their pool; names joined by ``+`` if ``parts`` are of several pools.
+    ``domain_class``: of their nodes. ``rates``: of the whole group at the plan's theta [req/s],
+    shape (ranges,). ``max_batch``: sequences that an island decodes at once (1 for prefill).
+    ``utilisation``: largest used share of its capacity rows; ``binding``: name of that row.
+    ``step_time`` [s] (time per output token; on a mixed island with the prompts in between),
+    ``sequences`` and ``kv_tokens``: steady state of one decode or mixed island at theta (0 for
+    prefill). ``times_within``: factor either way within which its times, and so its rates, lie
+    with 90 % probability; 1 if unknown.
     """
 
     name: str
@@ -83,19 +97,25 @@ class Group:
 
     @property
     def sections(self) -> tuple[Part, ...]:
-        """The parts of one island, also where it is of one pool alone."""
+        """The parts of one island; one part if it is of one pool."""
         return self.parts or (Part(self.pool, self.gpus),)
 
     def gpus_of(self, pool: str) -> int:
-        """GPUs that one island takes from a pool."""
+        """Return the GPUs that one island takes from a pool."""
         return sum(part.gpus for part in self.sections if part.pool == pool)
+
+    @property
+    def island_class(self) -> IslandClass:
+        """The class of the group's islands."""
+        parts = tuple((part.pool, part.gpus) for part in self.sections)
+        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Requests of one route: prefilled in one group, decoded in another.
+    """Requests of one route that one group prefills and another one decodes.
 
-    A mixed group stands on both sides: such a request stays on the island where it started.
+    A mixed group is on both sides: its requests stay on the island where they start.
     """
 
     prefill: str
@@ -105,7 +125,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Route:
-    """Where the requests of one model and one range go; weights sum to 1,000,000."""
+    """The groups that serve one model and range; weights sum to 1,000,000."""
 
     model: str
     range: Range
@@ -115,7 +135,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A template that was left out, and why (with the numbers that decided)."""
+    """A template that was excluded, and the reason with its numbers."""
 
     template: str
     reason: str
@@ -123,7 +143,7 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Unservable:
-    """Share of a model's requests that no template can hold."""
+    """Share of a model's requests that no template can serve."""
 
     model: str
     share: float
@@ -132,12 +152,11 @@ class Unservable:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The proof of a plan: bound and gap are on the objective, in the rate model.
+    """The proof of a plan: bound and gap of the objective, in the rate model.
 
-    ``bound`` is proven by the solver: no plan over the same templates has a larger theta, or,
-    under the cost objective, a smaller cost [$/h] at the headroom asked for.
-    ``gap`` = (bound - theta) / bound, or (cost - bound) / cost. ``complete`` is False when a limit
-    ended the search, and ``reason`` says which.
+    ``bound``: proven by the solver. No plan over the same templates has a larger theta, or, under
+    the cost objective, a smaller cost [$/h] at minHeadroom. ``gap`` = (bound - theta) / bound, or
+    (cost - bound) / cost. ``complete``: False if a limit ended the search; ``reason`` names it.
     """
 
     bound: float
@@ -148,10 +167,10 @@ class Certificate:
 
 @dataclass(frozen=True)
 class ThetaInterval:
-    """What theta may be with 90 % probability, if times are as uncertain as they say.
+    """The 90 % interval of theta from the uncertainty of times; islands and routes stay.
 
-    ``low`` and ``high`` in the unit of theta, for the plan as it stands: islands and routes stay.
-    ``dominated_by``: the accelerator whose times, if they were known, would raise ``low`` most.
+    ``low`` and ``high`` in the unit of theta. ``dominated_by``: the accelerator whose exact times
+    would raise ``low`` most.
     """
 
     low: float
@@ -161,11 +180,10 @@ class ThetaInterval:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a plan asks of the cluster that runs now, by island name (of the running plan).
+    """Changes to the running islands, by name.
 
-    ``kept`` stay where they are. ``moved``: islands of an unchanged kind that must go to other
-    nodes because the new ones would not fit otherwise. ``moved_gpus``: GPUs of the islands that
-    start anew or move [GPUs].
+    ``kept`` stay in place. ``moved``: islands of the same class that go to other nodes, because new
+    ones would not fit otherwise. ``moved_gpus``: of islands that start or move [GPUs].
     """
 
     kept: tuple[str, ...]
@@ -179,8 +197,8 @@ class Changes:
 class Plan:
     """Templates with counts, rates per range, routes, and the certificate.
 
-    ``rented``: GPUs beyond those that exist, by pool. ``changes``: None where no running plan was
-    given. ``interval``: None where the performance model says nothing of its uncertainty.
+    ``rented``: GPUs to rent by pool. ``changes``: None if the problem has no running islands.
+    ``interval``: None if the performance model has no uncertainty.
     """
 
     name: str
@@ -201,15 +219,15 @@ class Plan:
     interval: ThetaInterval | None = None
 
     def used(self, pool: str) -> int:
-        """GPUs of a pool that islands stand on."""
+        """Return the GPUs of a pool that islands use."""
         return sum(group.gpus_of(pool) * group.islands for group in self.groups)
 
     def members(self) -> dict[str, list[str]]:
-        """Names of the islands of every group."""
-        found: dict[str, list[str]] = {group.name: [] for group in self.groups}
+        """Return the names of the islands of every group."""
+        members: dict[str, list[str]] = {group.name: [] for group in self.groups}
         for island in self.islands:
-            found[island.group].append(island.name)
-        return found
+            members[island.group].append(island.name)
+        return members
 
 
 @dataclass(frozen=True)
@@ -224,7 +242,7 @@ class Relaxation:
 
 
 class InfeasibleReason(StrEnum):
-    """What stands in the way."""
+    """Why there is no plan."""
 
     NO_TEMPLATE = "NoTemplate"  # a (model, range, phase) has no template
     HEADROOM = "HeadroomTooLow"
@@ -234,7 +252,7 @@ class InfeasibleReason(StrEnum):
 
 @dataclass(frozen=True)
 class Infeasible:
-    """No plan exists; the answer says what binds and what would help."""
+    """No plan exists: what binds, and what would help."""
 
     reason: InfeasibleReason
     message: str
@@ -244,7 +262,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, how long it took, and the branch-and-bound nodes of the solve that proved it.
+    """A plan, its planning time, and the branch-and-bound nodes of its proof.
 
     Neither seconds nor nodes are part of the plan's content.
     """
@@ -255,3 +273,14 @@ class Planned:
 
 
 PlanningOutcome: TypeAlias = Planned | Infeasible
+
+
+def running_islands(plan: Plan) -> tuple[RunningIsland, ...]:
+    """Return the islands of a plan as ``PlanningProblem.running``, in the order of the plan."""
+    groups = {group.name: group for group in plan.groups}
+    running = []
+    for island in plan.islands:
+        model, _, parts, _, parallelism = groups[island.group].island_class
+        phase = groups[island.group].phase
+        running.append(RunningIsland(island.name, model, phase, parallelism, parts, island.nodes))
+    return tuple(running)

@@ -1,22 +1,23 @@
-"""PlanningProblem: everything a plan depends on, as frozen facts."""
+"""PlanningProblem: everything a plan depends on, as frozen values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.calibration import Calibration
-    from archipelago.perfmodel.lengths import LengthDistribution, Range
-    from archipelago.perfmodel.parallelism import Parallelism
+    from archipelago.perfmodel.calibration.corrections import Calibration
+    from archipelago.perfmodel.catalogue.accelerators import Accelerator
+    from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
+    from archipelago.perfmodel.roofline.parallelism import Parallelism
+    from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
 
 
 class Phase(StrEnum):
-    """What an island does. ``MIXED``: both stages of a request on the same island, "collocated"."""
+    """Stages that an island serves. ``MIXED``: both stages of a request, "collocated"."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -24,25 +25,30 @@ class Phase(StrEnum):
 
     @property
     def stages(self) -> tuple[Phase, ...]:
-        """Stages of a request's life that an island of this phase serves."""
+        """Stages of a request that an island of this phase serves."""
         return STAGES if self is Phase.MIXED else (self,)
 
 
 STAGES: Final = (Phase.PREFILL, Phase.DECODE)
-"""What happens to every request, in this order."""
+"""Stages of every request, in this order."""
 
 DEFAULT_CLASS: Final = "default"
-"""Class of domains that state none."""
+"""Class of domains without a stated one."""
 
 RENTED: Final = "rented"
-"""Domain of the nodes that a pool does not have yet but may rent (``max_count``)."""
+"""Domain of the nodes that a pool does not have yet but can rent (``max_count``)."""
+
+
+def domain_classes(stated: Iterable[str]) -> tuple[str, ...]:
+    """Return the classes of a pool's domains in alphabetical order; the default one without any."""
+    return tuple(sorted(set(stated) or {DEFAULT_CLASS}))
 
 
 @dataclass(frozen=True)
 class Domain:
     """Nodes that reach each other at full speed (rack, NVLink domain, zone).
 
-    Between domains of one class KV caches move freely, as far as the NICs go; between classes a
+    Between domains of one class only the network adapters limit KV transfers; between classes a
     ``Link`` must carry them.
     """
 
@@ -53,7 +59,7 @@ class Domain:
 
 @dataclass(frozen=True)
 class Link:
-    """What the network between two domain classes carries in each direction [B/s].
+    """Bandwidth of the network between two domain classes in each direction [B/s].
 
     Classes without a link exchange no KV caches: no request is prefilled in one and decoded in
     the other.
@@ -64,7 +70,7 @@ class Link:
 
 
 class Billing(StrEnum):
-    """What is paid for: the GPUs of islands, or every node that an island stands on."""
+    """What is paid for: the GPUs of islands, or every node with an island."""
 
     PER_GPU = "PerGPU"
     PER_NODE = "PerNode"
@@ -74,11 +80,11 @@ class Billing(StrEnum):
 class Pool:
     """GPUs of one accelerator type with one price and one set of nodes.
 
-    ``count`` GPUs exist; up to ``max_count`` in all may be used, the rest being rented at the same
-    price. ``gpus_per_node`` None means that the GPUs come one by one and any island size fits.
-    ``domains`` empty means one domain of all nodes. ``island_sizes`` empty means the default
-    chain: 1, 2, 4 ... a node, then 1, 2, 4 ... nodes, as far as the pool and 128 GPUs go.
-    ``nic_per_gpu``: what the network adapters move per GPU and direction [B/s]; None: no limit.
+    ``count``: existing GPUs. ``max_count``: GPUs in all, the others rented at the same price; None:
+    none can be rented. ``gpus_per_node``: None if GPUs come one by one and any island size fits.
+    ``domains``: empty for one domain of all nodes. ``island_sizes``: empty for the default chain
+    1, 2, 4 ... a node, then 1, 2, 4 ... nodes, up to the pool and 128 GPUs. ``nic_per_gpu``:
+    bandwidth of the network adapters per GPU and direction [B/s]; None: no limit.
     """
 
     name: str
@@ -94,8 +100,13 @@ class Pool:
 
     @property
     def available(self) -> int:
-        """GPUs that a plan may use, existing and rentable [GPUs]."""
+        """GPUs that a plan can use, existing and rentable [GPUs]."""
         return self.count if self.max_count is None else self.max_count
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Domain classes of the pool in alphabetical order."""
+        return domain_classes(domain.domain_class for domain in self.domains)
 
 
 @dataclass(frozen=True)
@@ -108,11 +119,11 @@ class Targets:
 
 @dataclass(frozen=True)
 class ModelDemand:
-    """One model, what is asked of it, and the input-length ranges it is planned in.
+    """The demand of one model, with the ranges of input lengths of its plan.
 
-    ``rate`` is the stated request rate [req/s]; where every model has one the objective is
-    headroom, else ``weight`` says how the throughput splits between models. ``phases``: what its
-    islands may do. ``max_utilisation``: share of every capacity row that a plan may use.
+    ``rate``: stated request rate [req/s]; if every model has one, the objective is headroom, else
+    the throughput is divided by ``weight``. ``phases``: of its islands. ``max_utilisation``: share
+    of every capacity row that a plan may use.
     """
 
     name: str
@@ -128,11 +139,11 @@ class ModelDemand:
 
 
 TIME_LIMITS: Final = {"exact": 10.0, "bayesian-divider": 600.0}
-"""Longest time to plan by strategy, where none is stated [s]."""
+"""Default time limit by strategy [s]."""
 
 
 class Objective(StrEnum):
-    """What is optimised. It also says what theta means; the two meanings are never mixed."""
+    """What is optimised; it also defines theta."""
 
     THROUGHPUT = "throughput"  # theta: req/s, split by weights
     HEADROOM = "headroom"  # theta: multiple of the stated rates
@@ -141,7 +152,7 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """Knobs of a strategy. ``time_limit`` [s]; ``gap`` is what is published at most."""
+    """Settings of a strategy. ``time_limit`` [s]; ``gap``: largest published relative gap."""
 
     strategy: str = "exact"
     time_limit: float = 10.0
@@ -150,11 +161,10 @@ class SolverSettings:
 
 
 @dataclass(frozen=True)
-class Running:
-    """An island that runs now, which a new plan should rather keep than replace.
+class RunningIsland:
+    """An island that runs now, which a new plan keeps if it has one of the same class.
 
-    It is kept where the plan wants an island of equal model, pools, GPUs, phase and parallelism;
-    the largest batch is the engine's admission limit and needs no new island.
+    The largest batch is not part of the class: it is an admission limit of the engine.
     """
 
     name: str
@@ -169,9 +179,9 @@ class Running:
 class PlanningProblem:
     """One input of the planner. Equal problems give byte-identical plan content.
 
-    ``pipelines``: pools (two or more names each) whose GPUs may together form one island.
-    ``running``: what stands now; among plans of equal value the one that changes least is taken.
-    ``calibrations``: what measurements say of engines, in place of the catalogue.
+    ``pipelines``: pools (two or more names each) whose GPUs can form one island together.
+    ``running``: islands that run now; among plans of equal value, the one with the least change is
+    chosen. ``calibrations``: measured corrections of the performance model.
     """
 
     name: str
@@ -184,22 +194,22 @@ class PlanningProblem:
     minimise_cost: bool = False
     links: tuple[Link, ...] = ()
     pipelines: tuple[tuple[str, ...], ...] = ()
-    running: tuple[Running, ...] = ()
+    running: tuple[RunningIsland, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
 
     @property
     def objective(self) -> Objective:
-        """Cost where it is asked for, headroom when every model states a rate, else throughput."""
+        """Cost if minimised, headroom if every model states a rate, else throughput."""
         if self.minimise_cost:
             return Objective.COST
         stated = all(model.rate is not None for model in self.models)
         return Objective.HEADROOM if stated else Objective.THROUGHPUT
 
     def weight(self, model: ModelDemand) -> float:
-        """w_m: requests per second of this model at theta = 1.
+        """Return w_m, the requests per second of a model at theta = 1.
 
-        Under headroom and cost the stated rate; under throughput the model's share of the weights,
-        so that theta is the throughput of all models together [req/s].
+        The stated rate; under the throughput objective the model's share of the weights, so that
+        theta is the throughput of all models together [req/s].
         """
         if self.objective is not Objective.THROUGHPUT and model.rate is not None:
             return model.rate

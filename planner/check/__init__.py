@@ -1,6 +1,6 @@
-"""The independent checks of a plan, one subject per file; ``checker.py`` runs them all.
+"""The independent judgement of a plan; ``checker.py`` runs the checks of all subjects.
 
-Nothing here imports the planner's templates, program, packing, assignment, routes, evaluation or
-the performance model's capacity rows: what the builder computes with arrays is computed again with
-plain loops over lengths, islands and nodes, from the problem and the model of times alone.
+Import: ``checker.check_plan``, ``checker.run_checks`` and ``checker.check_document``.
+Never: import what builds plans (templates, milp, layout, strategies, capacity rows). Arrays of the
+builder are computed again by plain loops over lengths, islands and nodes.
 """

@@ -1,70 +1,55 @@
-"""The independent checker: is this plan what it claims to be?
+"""The independent checker: does a plan keep its promises?
 
-It shares no code with the planner that builds plans. From the problem and the performance model's
-times it recomputes inventory, budget, packing, caches in flight, utilisation, the steady state of
-every island that decodes, and the arithmetic of the certificate. It cannot prove the bound again;
-the solver did that.
+It shares no code with the builder of plans. From the problem and the performance model's times it
+computes again: inventory, budget, packing, KV transfers, utilisation, the steady state of every
+island that decodes, and the arithmetic of the certificate. It cannot prove the bound again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from archipelago.planner.calibrations import read_calibrations
-from archipelago.planner.checks import (
-    certificate,
-    changes,
-    inventory,
-    network,
-    overflow,
-    packing,
-    promise,
-    routing,
-    structure,
-)
-from archipelago.planner.checks import document as copies
-from archipelago.planner.checks.facts import Build, Facts, roofline
-from archipelago.planner.errors import PlanFileError, SpecError
-from archipelago.planner.planfile import parse_plan
-from archipelago.planner.reader import Node
-from archipelago.planner.spec import load_resource, to_problem
-
-if TYPE_CHECKING:
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem, Running
-    from archipelago.planner.spec import ServingPlanSpec
+from ..documents import Document, Node
+from ..errors import PlanFileError, SpecError
+from ..formats.calibrations import read_calibrations
+from ..formats.plan_file import parse_plan
+from ..plan import Plan
+from ..problem import PlanningProblem, RunningIsland
+from ..servingplan import ServingPlanSpec, load_resource, to_problem
+from . import certificate, inventory, promise, routing, structure
+from .index import Build, PlanIndex, roofline
 
 SUBJECTS = (
-    ("names and groups", structure.check),
-    ("inventory and budget", inventory.check),
-    ("packing onto nodes", packing.check),
-    ("routes and weights", routing.check),
-    ("caches in flight", network.check),
-    ("promise against evaluation", promise.check),
-    ("routes beyond the workload", overflow.check),
-    ("certificate", certificate.check),
-    ("changes of what runs", changes.check),
+    ("names and groups", structure.check_structure),
+    ("inventory and budget", inventory.check_inventory),
+    ("packing onto nodes", inventory.check_packing),
+    ("routes and weights", routing.check_routing),
+    ("caches in flight", routing.check_network),
+    ("promise against evaluation", promise.check_promise),
+    ("routes beyond the workload", routing.check_overflow),
+    ("certificate", certificate.check_certificate),
+    ("changes of what runs", certificate.check_changes),
 )
-"""In the order in which a reader wants to know."""
+"""Title and check of every subject, in the order of the report."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One subject and what was found wrong with it; nothing found means it holds."""
+class CheckResult:
+    """The findings of one subject; it passes if there are none."""
 
     subject: str
     findings: tuple[str, ...]
 
 
-def check_plan(spec: ServingPlanSpec, plan: Plan, running: tuple[Running, ...] = ()) -> list[str]:
-    """Everything wrong with a plan for a spec: place, value and limit each. Empty means good.
+def check_plan(
+    spec: ServingPlanSpec, plan: Plan, running: tuple[RunningIsland, ...] = ()
+) -> list[str]:
+    """Return all findings about a plan: place, value and limit of each. Empty if it passes.
 
     Args:
-        spec: What was asked for.
-        plan: The answer.
-        running: The islands that ran when it was given.
+        spec: of the ServingPlan.
+        plan: for this spec.
+        running: the islands that ran when it was made.
 
     Raises:
         SpecError: the spec itself cannot be resolved.
@@ -73,17 +58,17 @@ def check_plan(spec: ServingPlanSpec, plan: Plan, running: tuple[Running, ...] =
     return [finding for item in run_checks(problem, plan) for finding in item.findings]
 
 
-def run_checks(problem: PlanningProblem, plan: Plan, build: Build = roofline) -> list[Checked]:
-    """Every subject with its findings; ``build`` makes the model of times to judge by."""
-    facts = Facts(problem, plan, build)
-    return [Checked(subject, tuple(check(facts))) for subject, check in SUBJECTS]
+def run_checks(problem: PlanningProblem, plan: Plan, build: Build = roofline) -> list[CheckResult]:
+    """Check every subject; ``build`` makes the performance model to judge by."""
+    index = PlanIndex(problem, plan, build)
+    return [CheckResult(subject, tuple(check(index))) for subject, check in SUBJECTS]
 
 
-def check_document(document: Document) -> list[Checked]:
-    """The checks of a plan file, from the file alone.
+def check_document(document: Document) -> list[CheckResult]:
+    """Check a plan file, from the file alone.
 
     Raises:
-        PlanFileError: it cannot be read as a plan; the message names the place.
+        PlanFileError: it is not a plan; the message names the place.
     """
     plan = parse_plan(document)
     spec = Node(document).field("problem")
@@ -99,4 +84,7 @@ def check_document(document: Document) -> list[Checked]:
         lines = (f"{path.replace('spec', 'problem', 1)}: {text}" for path, text in error.problems)
         raise PlanFileError("\n".join(lines)) from None
     problem = replace(problem, calibrations=read_calibrations(document))
-    return [*run_checks(problem, plan), Checked("document", tuple(copies.check(document, plan)))]
+    return [
+        *run_checks(problem, plan),
+        CheckResult("document", tuple(structure.check_document(document, plan))),
+    ]

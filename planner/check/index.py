@@ -1,38 +1,199 @@
-"""What every check reads: the problem and the plan side by side, with their names looked up."""
+"""The index of a problem and its plan that all checks read, and the checker's own arithmetic.
+
+Expectations over request lengths are sums as in their formulas. Nodes have the names
+``<pool>-<domain>-<i>``, or ``<pool>-<i>`` if the pool states no domains; rented ones
+``<pool>-rented-<i>``; i counts from 0.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from archipelago.perfmodel.pipeline import Pipeline, Section
-from archipelago.perfmodel.roofline import Roofline
-from archipelago.planner.checks.lengths import atoms_by_range
-from archipelago.planner.checks.measured import measured
-from archipelago.planner.checks.parts import wrong_parts
-from archipelago.planner.plan import MILLION
+import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from archipelago.perfmodel.calibration.corrections import (
+    PHASES,
+    Calibrated,
+    Calibration,
+    Correction,
+)
+from archipelago.perfmodel.calibration.uncertainty import Refittable
+from archipelago.perfmodel.model import FloatArray, PerformanceModel
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
 
-    from archipelago.perfmodel.model import PerformanceModel
-    from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.plan import Group, Island, Part, Plan
-    from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
+from ..plan import MILLION, Group, Island, Part, Plan
+from ..problem import RENTED, Domain, ModelDemand, PlanningProblem, Pool
+
+
+@dataclass(frozen=True)
+class Atom:
+    """Requests of one input length: their probability, E[o] [tokens] and E[o^2] [tokens^2]."""
+
+    length: float
+    probability: float
+    output: float
+    output_square: float
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Decode load of one request of a range: o_j tokens at the mean context k_j [tokens]."""
+
+    output: float
+    context: float
+
+
+def atoms_by_range(model: ModelDemand) -> list[list[Atom]]:
+    """Return the atoms of every range ``[min, max)``; those outside all ranges are unservable."""
+    starts = [span.min for span in model.ranges]
+    by_range: list[list[Atom]] = [[] for _ in model.ranges]
+    for atom in _atoms(model):
+        j = bisect_right(starts, atom.length) - 1
+        if j >= 0 and atom.length < model.ranges[j].max:
+            by_range[j].append(atom)
+    return by_range
+
+
+def _atoms(model: ModelDemand) -> list[Atom]:
+    d = model.lengths
+    columns = (d.length, d.probability, d.output, d.output_square)
+    return [Atom(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def mean_by_range(model: ModelDemand, cost: Callable[[FloatArray], FloatArray]) -> list[float]:
+    """Return E[cost(l) | range j], of a range without requests at its middle, in units of cost."""
+    means = []
+    for atoms in _with_stand_ins(model):
+        lengths = np.array([atom.length for atom in atoms])
+        times = [float(value) for value in np.broadcast_to(cost(lengths), lengths.shape)]
+        total = sum(atom.probability for atom in atoms)
+        means.append(
+            sum(atom.probability * t for atom, t in zip(atoms, times, strict=True)) / total
+        )
+    return means
+
+
+def decoding(model: ModelDemand) -> list[Decoding]:
+    """Return o_j = E[o | j] and k_j = E[o l + o^2/2 | j] / E[o | j] of every range."""
+    loads = []
+    for atoms in _with_stand_ins(model):
+        total = sum(a.probability for a in atoms)
+        output = sum(a.probability * a.output for a in atoms) / total
+        area = sum(a.probability * (a.output * a.length + a.output_square / 2) for a in atoms)
+        loads.append(Decoding(output, area / total / output if output > 0 else 0.0))
+    return loads
+
+
+def _with_stand_ins(model: ModelDemand) -> list[list[Atom]]:
+    """Return atoms by range; an empty range gets one at its middle, with the mix's outputs."""
+    every = _atoms(model)
+    output = sum(a.probability * a.output for a in every)
+    square = sum(a.probability * a.output_square for a in every)
+    return [
+        atoms
+        if sum(atom.probability for atom in atoms) > 0
+        else [Atom((span.min + span.max - 1) / 2, 1.0, output, square)]
+        for span, atoms in zip(model.ranges, atoms_by_range(model), strict=True)
+    ]
+
+
+def measured(
+    island: PerformanceModel, model: str, calibrations: Sequence[Calibration]
+) -> PerformanceModel:
+    """Return the performance model corrected by the calibrations of its accelerators.
+
+    Args:
+        island: performance model by the catalogue.
+        model: name of its architecture.
+        calibrations: of the problem.
+    """
+    corrections: list[Correction] = []
+    accelerators = island.accelerators if isinstance(island, Refittable) else ()
+    for accelerator in accelerators:
+        candidates = [c for c in calibrations if c.accelerator == accelerator.name]
+        best = [c for c in candidates if model in c.models]
+        best = best or [c for c in candidates if not c.models]
+        if best and isinstance(island, Refittable):
+            island = island.refitted(accelerator, best[0].fit().values())
+            learnt = [best[0].learnt(model, phase) for phase in PHASES]
+            corrections += [each for each in learnt if each is not None]
+    return Calibrated(island, corrections) if corrections else island
+
+
+def stated_name(name: str, calibrations: Sequence[Calibration]) -> str:
+    """Return the name of the performance model in a plan; it says if there are calibrations."""
+    family = name.removeprefix("calibrated ")
+    return f"calibrated {family}" if calibrations else family
+
+
+def domains(pool: Pool) -> dict[str, Domain]:
+    """Return the domains of a pool with nodes by the prefix of their nodes' names."""
+    size = pool.gpus_per_node or 1
+    by_prefix = {f"{pool.name}-{domain.name}": domain for domain in pool.domains}
+    if not by_prefix:
+        by_prefix[pool.name] = Domain(pool.name, pool.count // size)
+    rentable = (pool.available - pool.count) // size
+    if rentable > 0:
+        by_prefix[f"{pool.name}-{RENTED}"] = Domain(RENTED, rentable, pool.classes[0])
+    return by_prefix
+
+
+def domain_of(pool: Pool, node: str) -> Domain | None:
+    """Return the domain of a node; None if the pool has no such node."""
+    prefix, _, number = node.rpartition("-")
+    if not (number.isascii() and number.isdigit() and str(int(number)) == number):
+        return None
+    domain = domains(pool).get(prefix)
+    return domain if domain and int(number) < domain.nodes else None
+
+
+def wrong_parts(group: Group, layers: int) -> Iterator[str]:
+    """Yield what is wrong with the parts of a pipeline over several pools.
+
+    Args:
+        group: the group; one of a single pool has no parts.
+        layers: of its model.
+    """
+    if not group.parts:
+        return
+    split = group.parallelism
+    pools = [part.pool for part in group.parts]
+    if len(set(pools)) != len(pools) or len(pools) == 1:
+        yield f"{len(pools)} of {', '.join(pools)}; an island has one part of each of its pools"
+    if "+".join(pools) != group.pool:
+        yield f"of {'+'.join(pools)}, the group is of {group.pool}"
+    if sum(part.gpus for part in group.parts) != group.gpus:
+        yield f"{sum(part.gpus for part in group.parts)} GPUs, the group states {group.gpus}"
+    if (split.dp, split.ep) != (1, 1):
+        yield f"{split} for a pipeline over several pools, which is one copy without dp or ep"
+    for part in group.parts:
+        if part.gpus % split.tp:
+            yield f"{part.gpus} GPUs of {part.pool} are no whole stages of {split.tp} GPUs"
+        elif part.layers < part.gpus // split.tp:
+            stages = part.gpus // split.tp
+            yield f"{part.layers} layers in {stages} stages of {part.pool}; each holds at least one"
+    if sum(part.layers for part in group.parts) != layers:
+        yield f"{sum(part.layers for part in group.parts)} layers, the model has {layers}"
+
 
 TOLERANCE = 1e-6
-"""Relative slack of every comparison of rates and times: a thousand times the document's digits."""
+"""Relative slack of comparisons of rates and times: a thousand times the document's precision."""
 
 
 Placed: TypeAlias = "Sequence[tuple[Pool, Part]]"
-"""The pools of an island, each with what it gives."""
+"""The pools of an island, each with its part."""
 Build: TypeAlias = "Callable[[Placed, ModelDemand, Parallelism], PerformanceModel]"
-"""How the model of times of an island is made."""
+"""Function that makes the performance model of an island."""
 
 
 def roofline(placed: Placed, model: ModelDemand, parallelism: Parallelism) -> PerformanceModel:
-    """The model of times that plans are made with.
+    """Make the performance model that plans are made with.
 
     Raises:
         PerfModelError: such an island cannot exist, e.g. the weights do not fit.
@@ -54,8 +215,8 @@ def roofline(placed: Placed, model: ModelDemand, parallelism: Parallelism) -> Pe
 
 
 @dataclass(frozen=True)
-class Stand:
-    """Where an island stands in one pool: its GPUs there and their nodes."""
+class PlacedPart:
+    """The part of an island in one pool: its GPUs and their nodes."""
 
     island: Island
     group: Group
@@ -64,8 +225,8 @@ class Stand:
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """A problem, the plan that claims to solve it, and the model of times to judge it by."""
+class PlanIndex:
+    """A problem, its plan, and the performance model to judge by, with names looked up."""
 
     problem: PlanningProblem
     plan: Plan
@@ -87,11 +248,8 @@ class Facts:
         return {group.name: group for group in self.plan.groups}
 
     @cached_property
-    def known_groups(self) -> list[Group]:
-        """Groups whose model and pools the problem has and whose parts add up.
-
-        ``structure`` reports the others.
-        """
+    def valid_groups(self) -> list[Group]:
+        """Groups whose model, pools and parts are valid; ``structure`` reports the others."""
         return [
             group
             for group in self.plan.groups
@@ -101,61 +259,61 @@ class Facts:
         ]
 
     @cached_property
-    def stands(self) -> dict[str, list[Stand]]:
-        """Where islands stand, by pool; islands of unknown groups and pools are left out."""
-        found: dict[str, list[Stand]] = {name: [] for name in self.pools}
+    def parts(self) -> dict[str, list[PlacedPart]]:
+        """Placed parts by pool, without islands of unknown groups and pools."""
+        parts: dict[str, list[PlacedPart]] = {name: [] for name in self.pools}
         for island in self.plan.islands:
             group = self.groups.get(island.group)
             for part, nodes in self._split(island, group) if group is not None else ():
-                if group is not None and part.pool in found:
-                    found[part.pool].append(Stand(island, group, part.gpus, nodes))
-        return found
+                if group is not None and part.pool in parts:
+                    parts[part.pool].append(PlacedPart(island, group, part.gpus, nodes))
+        return parts
 
     def _split(self, island: Island, group: Group) -> list[tuple[Part, tuple[str, ...]]]:
-        """Nodes of every part in turn; the last one has what is left."""
-        left, found = island.nodes, []
+        """Return the nodes of every part in turn; the last part has the rest."""
+        rest, parts = island.nodes, []
         for part in group.sections[:-1]:
             count = self.nodes_needed(part)
-            found.append((part, left[:count]))
-            left = left[count:]
-        return [*found, (group.sections[-1], left)]
+            parts.append((part, rest[:count]))
+            rest = rest[count:]
+        return [*parts, (group.sections[-1], rest)]
 
     def nodes_needed(self, part: Part) -> int:
-        """Nodes that the GPUs of a part take; 0 where its pool does not count in nodes."""
+        """Return the nodes of a part; 0 if its pool has no nodes."""
         pool = self.pools.get(part.pool)
         size = pool.gpus_per_node if pool else None
         return -(-part.gpus // size) if size else 0
 
     @cached_property
     def links(self) -> dict[frozenset[str], float]:
-        """What each link between two classes carries in either direction [B/s]."""
+        """Bandwidth of each link between two classes, in either direction [B/s]."""
         return {frozenset(link.classes): link.bytes_per_second for link in self.problem.links}
 
     def linked(self, one: str, other: str) -> bool:
-        """Whether a cache can go from one class to the other."""
+        """Return whether KV caches can move from one class to the other."""
         return one == other or frozenset((one, other)) in self.links
 
     def performance(self, group: Group) -> PerformanceModel:
-        """The model of times of one island of a known group; raises what ``build`` raises."""
+        """Return the performance model of one island; raises what ``build`` raises."""
         placed = [(self.pools[part.pool], part) for part in group.sections]
         model = self.models[group.model]
         plain = self.build(placed, model, group.parallelism)
         return measured(plain, model.architecture.name, self.problem.calibrations)
 
     def island_rates(self, group: Group) -> list[float]:
-        """Requests per second of one island, per range, from theta and the integer weights.
+        """Return the requests per second of one island by range, from theta and the weights.
 
         theta times the model's rate or weight, times the range's probability, times the part that
         the routes give this group, divided among its islands.
         """
         model = self.models[group.model]
-        index = {span: j for j, span in enumerate(model.ranges)}
+        column = {span: j for j, span in enumerate(model.ranges)}
         weights = [0] * len(model.ranges)
         for route in self.plan.routes:
-            if route.model == group.model and route.range in index:
+            if route.model == group.model and route.range in column:
                 for pair in route.pairs:
                     if group.name in (pair.prefill, pair.decode):
-                        weights[index[route.range]] += pair.weight
+                        weights[column[route.range]] += pair.weight
         offered = self.plan.theta * self.problem.weight(model) / group.islands
         shares = self.shares[group.model]
         return [offered * p * w / MILLION for p, w in zip(shares, weights, strict=True)]

@@ -1,62 +1,56 @@
-"""The command line: what ``archipelago --help`` lists.
+"""The command line: the commands of ``archipelago``, declared.
 
-This module only declares commands; each body imports its part of ``commands/`` when it runs, so
-that ``--help`` answers without numpy, pydantic or the solver. Errors are one line each on the
-error stream: value, place, remedy, and never a traceback for what a user can mend.
+Each body imports its part of ``commands/`` when it runs, so that ``--help`` loads neither numpy nor
+pydantic nor the solver. Errors are lines on standard error with place and remedy. There is no
+traceback for an error that a user can fix.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from importlib.metadata import EntryPoints
+from typing import TypeVar
 
 import click
 
 from archipelago.perfmodel.errors import ArchipelagoError
-from archipelago.planner.text import safe
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from importlib.metadata import EntryPoints
-
-DONE, NO, UNUSABLE = 0, 1, 2
+DONE, UNUSABLE = 0, 2
 ADDED = "archipelago.commands"
 """Group of the entry points by which commands are added."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells report it."""
+RENAMED = {"graph": "plot", "render": "manifests", "inventory": "pools"}
+"""Commands by their old names, which are refused with the new one."""
 
 EXIT_CODES = """\b
 Exit codes:
   0  done
   1  the answer is no: infeasible, or a check failed
-  2  the question cannot be answered: bad input, bad usage, or a failing solver"""
+  2  no answer: bad input, bad usage, or a failing solver"""
 DIFF_CODES = """\b
 Exit codes:
   0  the plans are the same
   1  the answer is no: they differ
-  2  the question cannot be answered: bad input or bad usage"""
+  2  no answer: bad input or bad usage"""
 SIMULATE_CODES = """\b
 Exit codes:
-  0  every mean latency keeps its target
+  0  every mean latency meets its target
   1  the answer is no: a mean is above its target by more than 5 %
-  2  the question cannot be answered: bad input or bad usage"""
-VALIDATE_CODES = """\b
-Exit codes:
-  0  every bar is reached
-  1  the answer is no: a bar is not reached
-  2  the question cannot be answered: no measurements, bad input or bad usage"""
+  2  no answer: bad input or bad usage"""
 NODES_CODES = """\b
 Exit codes:
-  0  every GPU node is counted, or is left out for its state
-  1  the answer is no: some GPUs are of a type that the catalogue does not have
-  2  the question cannot be answered: no GPU node can be used, bad input or bad usage"""
+  0  every GPU node is counted, or left out because of its state
+  1  the answer is no: some GPUs are of a type that the catalogue lacks
+  2  no answer: no GPU node is usable, bad input or bad usage"""
 
 F = TypeVar("F", bound="Callable[..., object]")
 
 
 def plan_file(function: F) -> F:
-    """``-f FILE``: the ServingPlan that a command reads."""
+    """Add ``-f FILE``: the ServingPlan that a command reads."""
     return click.option(
         "-f",
         "--file",
@@ -68,18 +62,18 @@ def plan_file(function: F) -> F:
 
 
 def calibrations(function: F) -> F:
-    """``--calibration FILE``: what times are calibrated with."""
+    """Add ``--calibration FILE``."""
     return click.option(
         "--calibration",
         "calibrations",
         multiple=True,
         metavar="FILE",
-        help="Times by this calibration file, which `archipelago calibrate -c` wrote. Repeatable.",
+        help="Use the times of this file, which `archipelago calibrate -c` wrote. Repeatable.",
     )(function)
 
 
 def output(*kinds: str) -> Callable[[F], F]:
-    """``-o KIND``: how the answer is written."""
+    """Add ``-o FORMAT``."""
     return click.option(
         "-o",
         "--output",
@@ -87,22 +81,22 @@ def output(*kinds: str) -> Callable[[F], F]:
         type=click.Choice(kinds),
         default=kinds[0],
         show_default=True,
-        help="How the answer is written to standard output.",
+        help="Format of the output.",
     )
 
 
 def quiet(function: F) -> F:
-    """``-q``: no progress."""
+    """Add ``-q``: no progress."""
     return click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")(
         function
     )
 
 
 class Pipeline(click.Group):
-    """Commands whose reader may go away early, as ``| head`` does: that is no error."""
+    """A group whose reader may close the pipe early, as ``| head`` does, without an error."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command and flush what it wrote."""
+        """Run the command and flush its output."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
@@ -111,24 +105,32 @@ class Pipeline(click.Group):
             return DONE
         return status
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names; refuse an old name."""
+        new = RENAMED.get(args[0])
+        if new in self.commands and args[0] not in self.commands:
+            ctx.fail(f"the command {args[0]} is now called {new}: {ctx.command_path} {new}")
+        return super().resolve_command(ctx, args)
+
 
 class Extensible(Pipeline):
-    """With the commands that other installed parts add, by entry points of ``ADDED``.
+    """A group with more commands from the entry points of ``ADDED``.
 
-    So a command that needs a cluster stands beside the others, and nothing here knows of clusters.
+    The operator adds the commands that need a cluster; this package imports nothing of it.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every name, ours and theirs."""
+        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *(point.name for point in _added())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Ours of that name, else theirs."""
-        ours = super().get_command(ctx, cmd_name)
-        if ours is not None:
-            return ours
-        command = next((point.load() for point in _added() if point.name == cmd_name), None)
-        return command if isinstance(command, click.Command) else None
+        """Return the command of that name, declared here or added."""
+        if command := super().get_command(ctx, cmd_name):
+            return command
+        added = next((point.load() for point in _added() if point.name == cmd_name), None)
+        return added if isinstance(added, click.Command) else None
 
 
 def _added() -> EntryPoints:
@@ -142,41 +144,41 @@ def _added() -> EntryPoints:
     epilog=EXIT_CODES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="archipelago", message="%(prog)s %(version)s")
+@click.version_option(package_name="archipelago-serving", message="%(prog)s %(version)s")
 def cli() -> None:
-    """From one ServingPlan to a proven LLM serving plan on mixed GPUs.
+    """Plan LLM serving on mixed GPUs, from one ServingPlan.
 
     \b
-    archipelago plan -f examples/02-minimal.yaml                        a plan for people
-    archipelago plan -f examples/02-minimal.yaml -o json > plan.json    a plan for programs
+    archipelago plan -f examples/02-minimal.yaml                        show a plan
+    archipelago plan -f examples/02-minimal.yaml -o json > plan.json    write a plan file
     archipelago verify plan.json                                        check it
-    """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
+    """  # a real backspace: click keeps the lines below it as they are  # noqa: D301
 
 
-@cli.command(epilog=EXIT_CODES, short_help="Make a serving plan, and prove how good it is.")
+@cli.command(epilog=EXIT_CODES, short_help="Make a serving plan, with a proof of its quality.")
 @plan_file
 @output("table", "json", "yaml")
 @click.option("--plot", metavar="FILE", help="Also draw the plan into FILE.png or FILE.svg.")
-@click.option("--strategy", metavar="NAME", help="Planning strategy, instead of the file's.")
+@click.option("--strategy", metavar="NAME", help="Planning strategy, instead of that in FILE.")
 @click.option(
     "--time-limit",
     type=click.IntRange(1, 900),
     metavar="SECONDS",
-    help="Longest time to plan [s], instead of the file's.",
+    help="Time limit of planning [s], instead of that in FILE.",
 )
 @click.option(
     "--what-if",
     "changes",
     multiple=True,
     metavar="CHANGE",
-    help="Plan with a change and print the difference to the plan without it: pool=h20:+64, "
+    help="Plan with a change and show the difference to the plan without it: pool=h20:+64, "
     "rent=h20:+64, price=h20:1.5, budget=+100, rate=llama:x2, slo=llama:tpot=40. Repeatable.",
 )
 @click.option(
     "--running",
     metavar="PLAN",
-    help="Plan file that runs now: islands are kept where they are as far as that loses nothing, "
-    "and the answer says what changes.",
+    help="Plan file of the running deployment. Islands stay on their nodes if the plan is as good, "
+    "and the plan lists the changes.",
 )
 @calibrations
 @quiet
@@ -194,10 +196,10 @@ def plan(
 ) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
 
-    Needs no cluster. The same file gives the same plan, byte for byte, but for planSeconds.
-    docs/plan-format.md describes the fields of -o json and -o yaml.
+    Needs no cluster. The same FILE gives the same plan, byte for byte, except planSeconds.
+    docs/reference/plan-file.md describes the fields of -o json and -o yaml.
     """
-    from archipelago.planner.commands import plan as command
+    from .commands import plan as command
 
     run = command.what_if if changes else command.run
     overrides = command.Overrides(strategy, time_limit, changes, running, calibrations)
@@ -208,12 +210,12 @@ def plan(
 @click.argument("path", metavar="PLAN")
 @output("table", "json")
 def verify(path: str, form: str) -> int:
-    """Check a plan that `archipelago plan -o json` or `-o yaml` wrote; - reads standard input.
+    """Check a plan file of `archipelago plan -o json` or `-o yaml`; - reads standard input.
 
-    The checker shares no code with the planner. It recomputes inventory, budget, packing, capacity
-    rows, weights and the promise against its own evaluation, from the plan file alone.
+    The checker shares no code with the planner and reads nothing but the plan file. It recomputes
+    inventory, budget, packing, capacity rows, weights and the promised rates.
     """
-    from archipelago.planner.commands import verify as command
+    from .commands import verify as command
 
     return command.run(path, form)
 
@@ -223,81 +225,89 @@ def verify(path: str, form: str) -> int:
 @click.argument("new", metavar="NEW")
 @output("table", "json", "yaml")
 def diff(old: str, new: str, form: str) -> int:
-    """Compare two plan files that `archipelago plan -o json` or `-o yaml` wrote.
+    """Compare two plan files of `archipelago plan -o json` or `-o yaml`.
 
-    Says what was asked differently, figures, GPUs and islands before and after, and the share of
-    requests that move: those that another kind of island prefills or decodes. The kind counts
-    (model, pool, phase, size, parallelism, batch), not the name of the group.
+    Shows the differences of the two specs, figures, GPUs and islands before and after, and the
+    share of requests that move. A request moves if another kind of island prefills or decodes it.
+    A kind is model, pool, phase, size, parallelism and batch; names of groups do not matter.
     """
-    from archipelago.planner.commands import diff as command
+    from .commands import diff as command
 
     return command.run(old, new, form)
 
 
-@cli.command(epilog=EXIT_CODES, short_help="Why this plan: what binds and what would help.")
+@cli.command(epilog=EXIT_CODES, short_help="Why this plan: what limits it and what would help.")
 @click.option(
     "-f",
     "--file",
     "path",
     required=True,
     metavar="FILE",
-    help="ServingPlan, which is planned first, or a plan file; - reads standard input.",
+    help="ServingPlan (planned first) or plan file; - reads standard input.",
 )
 @output("table", "json", "yaml")
 @calibrations
 @quiet
 def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
-    """Say what binds, what one step more or less gives, what was rejected, and the sources.
+    """Show what binds, the effect of one step more or less, rejected templates, and sources.
 
-    Each difference is found by solving the changed problem and has an interval that holds the true
-    one. One step is the smallest island that a pool can take, one node, or the price of the
-    cheapest island.
+    Each effect is computed by solving the changed problem, with an interval that contains the true
+    value. One step is the smallest island that fits a pool, one node, or the price of the cheapest
+    island.
     """
-    from archipelago.planner.commands import explain as command
+    from .commands import explain as command
 
     return command.run(path, form, calibrations, quiet)
 
 
-@cli.command(epilog=EXIT_CODES, short_help="A plan file as a picture, or as text.")
+@cli.command(epilog=EXIT_CODES, short_help="Show a plan file as a picture or text.")
 @click.argument("path", metavar="PLAN")
 @click.option(
     "-o",
     "--output",
     "picture",
     metavar="json|yaml|FILE",
-    help="Print the data, or draw into FILE.png or FILE.svg; without it the data is text.",
+    help="Print the data, or draw FILE.png or FILE.svg. Default: text.",
 )
-def graph(path: str, picture: str | None) -> int:
-    """Show what stands where and which input lengths go to whom.
+def plot(path: str, picture: str | None) -> int:
+    """Show which islands use which GPUs, and which input lengths they serve.
 
-    PLAN is what `archipelago plan -o json` or `-o yaml` wrote; - reads standard input. Letters name
-    the groups, in the picture and in the text.
+    PLAN is a plan file of `archipelago plan -o json` or `-o yaml`; - reads standard input. Letters
+    stand for groups of islands, in the picture and in the text.
     """
-    from archipelago.planner.commands import graph as command
+    from .commands import plot as command
 
     return command.run(path, picture)
 
 
-@cli.command(epilog=SIMULATE_CODES, short_help="A plan file at work, request by request.")
+@cli.command(epilog=SIMULATE_CODES, short_help="Simulate a plan file, request by request.")
 @click.argument("path", metavar="PLAN")
 @output("table", "json", "yaml")
-@click.option("--trace", metavar="FILE", help="Arrivals and lengths of a trace, not drawn ones.")
-@click.option("--model", metavar="NAME", help="Whose requests the trace holds.")
+@click.option(
+    "--trace", metavar="FILE", help="Use arrivals and lengths of this trace, not random ones."
+)
+@click.option("--model", metavar="NAME", help="Model of the requests in the trace.")
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 10),
     metavar="SHARE",
-    help="Requests per second as a share of what the plan sustains. Default: the stated rates, or "
-    "0.9 where none are stated; of a trace its own times.",
+    help="Requests per second, as a share of what the plan sustains. Default: the stated rates, or "
+    "0.9 without stated rates, or the times of the trace.",
 )
 @click.option(
     "--requests",
     type=click.IntRange(100, 1_000_000),
     default=10_000,
     show_default=True,
-    help="Requests that are measured.",
+    help="Number of measured requests.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draws.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seed of the random numbers.",
+)
 @quiet
 def simulate(
     *,
@@ -310,36 +320,36 @@ def simulate(
     seed: int,
     quiet: bool,
 ) -> int:
-    """Send requests through a plan by its routes, and say what users would see.
+    """Send requests through a plan by its routes, and show the latencies that users would see.
 
-    Arrivals are random (Poisson) and lengths those of the plan's workload, or both come from a
-    trace. "Expected" is the mean by the planner's formulas. What islands take is the performance
-    model's, as in the plan. The same seed gives the same answer.
+    Arrivals are random (Poisson) and lengths follow the plan's workload, or both come from a
+    trace. "Expected" is the mean by the planner's formulas. Times are those of the plan's
+    performance model. The same seed gives the same result.
     """
-    from archipelago.planner.commands import simulate as command
-    from archipelago.planner.simulate import Scenario
+    from ..simulate.run import Scenario
+    from .commands import simulate as command
 
     scenario = Scenario(requests, load, seed, model)
     return command.run(path, form, scenario, trace, quiet)
 
 
-@cli.command(epilog=EXIT_CODES, short_help="List what an island can be, and what was left out.")
+@cli.command(epilog=EXIT_CODES, short_help="List possible islands, and what was left out.")
 @plan_file
 @output("table", "json")
 @calibrations
 @quiet
 def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
-    """List what an island can be, what it serves, and what was left out and why.
+    """List the possible islands with their rates, and what was left out with the reason.
 
-    Rates are requests per second of one island on the model's own mix of lengths, as far as the
-    island can hold them; "per $" is requests for one dollar of its GPUs.
+    A rate is requests per second of one island, for the model's mix of lengths up to the longest
+    that fits. "per $" is requests for one dollar of its GPUs.
     """
-    from archipelago.planner.commands import templates as command
+    from .commands import catalogue as command
 
     return command.run(path, form, calibrations, quiet)
 
 
-@cli.command(epilog=NODES_CODES, short_help="From a node list to pools or a ServingPlan.")
+@cli.command(epilog=NODES_CODES, short_help="Turn a list of nodes into pools or a ServingPlan.")
 @click.option(
     "-f",
     "--file",
@@ -354,70 +364,46 @@ def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) 
     "--workload",
     "workload_path",
     metavar="FILE",
-    help="Its workload, as `archipelago workload from-trace` writes it.",
+    help="Workload of the model, as written by `archipelago workload from-trace`.",
 )
-def inventory(path: str, form: str, model: str | None, workload_path: str | None) -> int:
+def pools(path: str, form: str, model: str | None, workload_path: str | None) -> int:
     """Turn a list of nodes into the `pools` of a ServingPlan, or into a whole one.
 
     \b
-    kubectl get nodes -o json | archipelago inventory -f -
-    kubectl get nodes -o json | archipelago inventory -f - --model Llama-3.1-8B --workload w.yaml \\
+    kubectl get nodes -o json | archipelago pools -f -
+    kubectl get nodes -o json | archipelago pools -f - --model Llama-3.1-8B --workload w.yaml \\
       | archipelago plan -f -
 
-    Every GPU node is either counted or named on standard error with the reason it was left out.
-    GPUs that other pods use are counted too, and prices are not known: add pricePerGPUHour.
-    """  # noqa: D301  # a real backspace: click keeps the lines below it as they are
-    from archipelago.planner.commands import inventory as command
+    Every GPU node is either counted, or named on standard error with the reason for leaving it out.
+    GPUs in use by other pods are counted too. Prices are not in a node list: add pricePerGPUHour.
+    """  # a real backspace: click keeps the lines below it as they are  # noqa: D301
+    from .commands import pools as command
 
     return command.run(path, form, model, workload_path)
 
 
-@cli.command(epilog=EXIT_CODES, short_help="Learn an engine from your own measurements.")
+@cli.command(epilog=EXIT_CODES, short_help="Fit the performance model to your measurements.")
 @click.argument("path", metavar="FILE")
-@click.option("--accelerator", metavar="NAME", help="GPU type, where FILE does not state it.")
-@click.option("--engine", metavar="NAME", help="Engine, where FILE does not state it.")
+@click.option("--accelerator", metavar="NAME", help="GPU type, if FILE does not state it.")
+@click.option("--engine", metavar="NAME", help="Engine, if FILE does not state it.")
 @click.option("--version", metavar="TEXT", help="Version of the engine.")
-@click.option("--model", metavar="NAME", help="Model, where FILE does not state it.")
+@click.option("--model", metavar="NAME", help="Model, if FILE does not state it.")
 @click.option("--precision", metavar="NAME", help="bf16, fp8 or fp4.")
-@click.option("--tp", type=click.IntRange(1), help="GPUs that a layer is sliced over.")
+@click.option("--tp", type=click.IntRange(1), help="Tensor-parallel degree.")
 @click.option("-c", "--calibration", metavar="FILE", help="Write the calibration file here.")
 @output("table", "yaml")
-def calibrate(path: str, calibration: str | None, form: str, **given: str | int | None) -> int:
-    """Fit the performance model to measurements of an engine, and say how far it can be trusted.
+def calibrate(path: str, calibration: str | None, form: str, **stated: str | int | None) -> int:
+    """Fit the performance model to measurements of an engine, and show its remaining errors.
 
     FILE is a CSV with one closed-loop run per line (columns accelerator, engine, version, model,
     precision, tp, pp, dp, ep, input, output, clients, ttft_ms, tpot_ms), or the JSON that the
-    serving benchmarks of vLLM and SGLang write. Four to eight runs are worth it: two input lengths
-    and two numbers of clients on two degrees of tensor parallelism say more than many alike.
+    serving benchmarks of vLLM and SGLang write. Four to eight runs are enough if they differ: two
+    input lengths, two numbers of clients and two degrees of tensor parallelism.
     """
-    from archipelago.planner.commands import calibrate as command
+    from .commands import calibrate as command
 
-    stated = {name: str(value) for name, value in given.items() if value is not None}
-    return command.run(path, stated, calibration, form)
-
-
-@cli.command(epilog=VALIDATE_CODES, short_help="The performance model beside measurements.")
-@click.option(
-    "--data",
-    metavar="FOLDER",
-    default="../shared/data",
-    show_default=True,
-    help="Where the published measurements lie.",
-)
-@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this case. Repeatable.")
-@click.option("--page", metavar="FILE", help="Also write FILE (Markdown) and its plots.")
-@output("table", "json")
-@quiet
-def validate(data: str, names: tuple[str, ...], page: str | None, form: str, quiet: bool) -> int:
-    """Compare the performance model with published measurements, and with the bars it is held to.
-
-    Prints median, 90th percentile and bias of the errors per accelerator, engine, model, phase and
-    metric, the rows that were left out by which rule, and how groups were held out. Cases whose
-    data are absent are skipped and say so.
-    """
-    from archipelago.planner.commands import validate as command
-
-    return command.run(data, names, form, page, quiet)
+    columns = {name: str(value) for name, value in stated.items() if value is not None}
+    return command.run(path, columns, calibration, form)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Write one workload per island, for kubectl apply.")
@@ -428,28 +414,28 @@ def validate(data: str, names: tuple[str, ...], page: str | None, form: str, qui
     multiple=True,
     required=True,
     metavar="[MODEL=]FILE",
-    help="Pod that serves a model: PodTemplate, Pod, or its metadata and spec. Repeatable.",
+    help="Pod that serves a model: PodTemplate, Pod, or metadata and spec. Repeatable.",
 )
 @click.option(
     "--table",
     metavar="FILE",
-    help="Routing table whose islands are meant: the operator's ConfigMap, or what is in it.",
+    help="Routing table with the islands: the operator's ConfigMap, or its content.",
 )
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the workloads.")
 @click.option(
     "--engine",
     type=click.Choice(("vllm", "sglang", "env")),
-    help="Whose arguments say the parallelism, instead of models[].engine.metrics; env: none, "
-    "variables ARCHIPELAGO_... alone.",
+    help="Engine whose arguments set the parallelism, instead of models[].engine.metrics. env: no "
+    "arguments, only the variables ARCHIPELAGO_...",
 )
 @click.option(
     "--select",
     "selectors",
     multiple=True,
     metavar="POOL:LABEL=VALUE",
-    help="Label of the nodes of a pool that states its count. Repeatable.",
+    help="Node label of a pool that has a count. Repeatable.",
 )
-def render(
+def manifests(
     path: str,
     *,
     templates: tuple[str, ...],
@@ -458,20 +444,20 @@ def render(
     engine: str | None,
     selectors: tuple[str, ...],
 ) -> int:
-    """Write a Deployment for each island, a LeaderWorkerSet where it has several nodes.
+    """Write a Deployment for each island, or a LeaderWorkerSet if it has several nodes.
 
-    FILE is a plan file, or a ServingPlan beside --table. The pods get the labels by which the
-    operator knows an island, its GPUs, its parallelism, and the nodes where the table names them.
-    Equal inputs give equal bytes: pipe them to `kubectl apply -f -`.
+    FILE is a plan file, or a ServingPlan together with --table. The pods get the labels by which
+    the operator recognises an island, its GPUs, its parallelism, and its nodes if the table names
+    them. Equal inputs give equal bytes: pipe the output to `kubectl apply -f -`.
     """
-    from archipelago.planner.commands import render as command
+    from .commands import manifests as command
 
-    return command.run(path, command.Asked(templates, table, namespace, engine, selectors))
+    return command.run(path, command.Options(templates, table, namespace, engine, selectors))
 
 
 @cli.group(epilog=EXIT_CODES)
 def workload() -> None:
-    """Make and look at the `workload` part of a ServingPlan."""
+    """Make and show the `workload` part of a ServingPlan."""
 
 
 @workload.command("from-trace", epilog=EXIT_CODES, short_help="Turn a trace into a workload.")
@@ -488,23 +474,23 @@ def workload() -> None:
     type=click.IntRange(1, 256),
     default=32,
     show_default=True,
-    help="Input-length ranges that routes are made for.",
+    help="Number of input-length ranges; each gets its own routes.",
 )
 @click.option(
     "--spacing",
     type=click.Choice(["Width", "Probability", "Loss"]),
     default="Probability",
     show_default=True,
-    help="How the ranges are cut: equal width, equal share of requests, least loss.",
+    help="Ranges of equal width, of equal shares of requests, or of least loss.",
 )
 @quiet
 def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> int:
     """Turn a trace into the `workload` of a ServingPlan, as YAML on standard output.
 
-    Reads Azure CSV, Mooncake JSON lines and plain CSV with input and output lengths. What the bins
-    lose against the trace is reported on standard error.
+    Reads Azure CSV, Mooncake JSON lines, and plain CSV with input and output lengths. The error of
+    the histogram against the trace is reported on standard error.
     """
-    from archipelago.planner.commands import workload as command
+    from .commands import workload as command
 
     return command.from_trace(path, command.Cut(bins, ranges, spacing), quiet)
 
@@ -514,7 +500,7 @@ def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> 
 @output("table", "json")
 def show(path: str, form: str) -> int:
     """Show ranges, shares and lengths of a ServingPlan or of `from-trace` output."""
-    from archipelago.planner.commands import workload as command
+    from .commands import workload as command
 
     return command.show(path, form)
 
@@ -528,7 +514,7 @@ def catalogue() -> None:
 @output("table", "json")
 def accelerators(form: str) -> int:
     """List accelerators: peak rates, memory and links per GPU."""
-    from archipelago.planner.commands import catalogue as command
+    from .commands import catalogue as command
 
     return command.accelerators(form)
 
@@ -537,18 +523,18 @@ def accelerators(form: str) -> int:
 @output("table", "json")
 def models(form: str) -> int:
     """List models: size, precision and the bytes of KV cache per token."""
-    from archipelago.planner.commands import catalogue as command
+    from .commands import catalogue as command
 
     return command.models(form)
 
 
 def main() -> None:
-    """Entry point of ``archipelago``."""
+    """Run ``archipelago``."""
     run(cli, "archipelago")
 
 
-def run(group: click.Group, program: str) -> None:
-    """Run a command, turn errors into lines and answers into exit codes."""
+def run(group: click.Command, program: str) -> None:
+    """Run a command; print errors as lines, and exit with its status."""
     try:
         status = group.main(prog_name=program, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -569,6 +555,8 @@ def run(group: click.Group, program: str) -> None:
 
 
 def _complain(message: str) -> int:
+    from ..documents import safe  # brings yaml
+
     for line in message.splitlines():
         click.echo(f"error: {safe(line)}", err=True)
     return UNUSABLE

@@ -1,4 +1,8 @@
-"""A plan as one picture: what stands where, and which input lengths go to whom.
+"""The panels of ``plot.py``. Imports matplotlib, so it is imported only to draw.
+
+How a group is named and coloured in every panel of a plot.
+
+A plan as one picture: what stands where, and which input lengths go to whom.
 
 Left: every pool as a bar, its islands as boxes as wide as their GPUs. Right, per model: how often
 each input length occurs, and which group prefills and decodes it. Letters name the groups in all
@@ -7,24 +11,28 @@ panels and in the key. Equal plans give equal files: no date, no random ids.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from archipelago.planner.errors import InputError
-from archipelago.planner.plotmarks import group_marks
-from archipelago.planner.problem import Objective
-from archipelago.planner.text import safe
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from ..documents import safe
+from ..plan import MILLION, Group, Plan, Route
+from ..problem import DEFAULT_CLASS, STAGES, Phase, PlanningProblem
+from .plot_marks import BASE, FORMATS, Mark, group_marks, headline, require, subline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem, Pool
+    from archipelago.perfmodel.model import FloatArray
 
-FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": "archipelago"}}
-"""File endings that can be drawn, and metadata that would differ from run to run."""
+
 STYLE: Any = {
     "svg.hashsalt": "archipelago",
     "svg.fonttype": "none",  # texts stay texts: they can be searched and read aloud
@@ -39,25 +47,6 @@ KEY_LINES = 40
 """Groups that the key lists; the table on the terminal has all."""
 
 
-def require(path: str, option: str = "--plot") -> None:
-    """Find out before a long computation whether a plot can be drawn.
-
-    ``option`` is what the user gave the path with, for the message.
-
-    Raises:
-        InputError: the file's ending is unknown, its folder is missing, or matplotlib is.
-    """
-    file = Path(path)
-    if file.suffix.lower() not in FORMATS:
-        raise InputError(f"{option} {path}: the name must end in {' or '.join(FORMATS)}")
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"{option} {path}: its folder does not exist; create it first")
-    if find_spec("matplotlib") is None:
-        raise InputError(
-            f"{option}: drawing needs matplotlib; install it with: pip install 'archipelago[plot]'"
-        )
-
-
 def draw(problem: PlanningProblem, plan: Plan, path: str) -> None:
     """Draw a plan into a PNG or SVG file.
 
@@ -66,20 +55,13 @@ def draw(problem: PlanningProblem, plan: Plan, path: str) -> None:
         OSError: the file cannot be written.
     """
     require(path)
-    import matplotlib as mpl  # noqa: PLC0415
-
     with mpl.rc_context(STYLE):
         picture = figure(problem, plan)
         picture.savefig(path, metadata=FORMATS[Path(path).suffix.lower()], dpi=110)
 
 
 def figure(problem: PlanningProblem, plan: Plan) -> Figure:
-    """The picture itself, drawn inside ``rc_context(STYLE)``."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    from archipelago.planner import plotparts  # noqa: PLC0415  # needs matplotlib
-
+    """Return the picture itself, drawn inside ``rc_context(STYLE)``."""
     marks = group_marks(plan)
     shown = plan.groups[:KEY_LINES]
     pools = ROW * len(problem.pools) + 0.3
@@ -103,38 +85,227 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
     right = outer[1].subgridspec(len(problem.models), 1, hspace=0.32)
     picture.text(0.012, 1 - 0.3 / height, headline(plan), fontsize=13, weight="bold", va="center")
     picture.text(0.012, 1 - 0.58 / height, subline(plan), fontsize=10, color="0.3", va="center")
-    plotparts.pools(picture.add_subplot(left[0]), problem, plan, marks)
-    plotparts.key(picture.add_subplot(left[2]), plan, shown, marks)
+    draw_pools(picture.add_subplot(left[0]), problem, plan, marks)
+    draw_key(picture.add_subplot(left[2]), plan, shown, marks)
     for index, model in enumerate(problem.models):
         panels = right[index].subgridspec(3, 1, height_ratios=(0.55, 1, 1), hspace=0.16)
         axes: list[Axes] = [picture.add_subplot(panels[row]) for row in range(3)]
-        plotparts.lengths(axes, model.name, plan, marks)
+        draw_lengths(axes, model.name, plan, marks)
     return picture
 
 
-def headline(plan: Plan) -> str:
-    """Name and what the plan reaches."""
-    reach = f"{plan.throughput:,.1f} req/s"
-    if plan.objective is not Objective.THROUGHPUT:
-        reach += f" ({plan.theta:.3g} times the stated rates)"
-    return f"{safe(plan.name)}: {reach}"
+SEPARATE = 100
+"""Islands of a plan up to which each one has its own box; beyond, a group is one box."""
+BAR = 0.56
+"""Height of a pool's bar, where pools are 1 apart."""
+MARGIN = 4
+"""Pixels between a text and the borders of its box."""
+UNUSED: dict[str, Any] = {
+    "facecolor": "0.93",
+    "edgecolor": "0.75",
+    "hatch": "////",
+    "linewidth": 0.5,
+}
+RENTABLE: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.75", "linewidth": 0.5}
+SIDES = {Phase.PREFILL: "prefilled by", Phase.DECODE: "decoded by"}
 
 
-def subline(plan: Plan) -> str:
-    """Proof and price."""
-    proof = plan.certificate
-    end = "" if proof.complete else f" (not final: {safe(proof.reason)})"
-    best = "least possible cost" if plan.objective is Objective.COST else "best possible"
-    return (
-        f"within {proof.gap:.3%} of the {best}{end}, ${plan.cost_per_hour:,.2f} per hour, "
-        f"{len(plan.islands):,} islands"
+def draw_pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]) -> None:
+    """Every pool as a bar of its GPUs, cut into islands."""
+    most = max(pool.available for pool in problem.pools)
+    separate = len(plan.islands) <= SEPARATE
+    ax.set_xlim(0, most)
+    ax.set_ylim(len(problem.pools) - 0.4, -0.6)
+    for row, pool in enumerate(problem.pools):
+        start = 0.0
+        for group in plan.groups:
+            if gpus := group.gpus_of(pool.name):
+                _run(ax, (start, row), (group.islands, gpus), marks[group.name], separate)
+                start += gpus * group.islands
+        if start < pool.count:
+            ax.add_patch(Rectangle((start, row - BAR / 2), pool.count - start, BAR, **UNUSED))
+            _inside(ax, (start, row), pool.count - start, ["not used"], ("0.3", "0.93"))
+        start = max(start, pool.count)
+        if start < pool.available:
+            rest = pool.available - start
+            ax.add_patch(Rectangle((start, row - BAR / 2), rest, BAR, **RENTABLE))
+            _inside(ax, (start, row), rest, ["not rented"], ("0.3", "white"))
+    ax.set_yticks(
+        range(len(problem.pools)),
+        [f"{safe(pool.name)}\n{pool.accelerator.name}" for pool in problem.pools],
     )
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("GPUs")
+    box = "island" if separate else "group of islands"
+    ax.set_title(f"One box for each {box}, as wide as its GPUs", loc="left", fontsize=10)
 
 
-def used_of(pool: Pool, plan: Plan) -> str:
-    """``12 of 16 GPUs``, and how many may be rented and are."""
-    text = f"{plan.used(pool.name):,} of {pool.count:,} GPUs"
-    if pool.available == pool.count:
-        return text
-    rented = dict(plan.rented).get(pool.name, 0)
-    return f"{text}, {rented:,} of {pool.available - pool.count:,} rented"
+def _run(
+    ax: Axes, at: tuple[float, float], islands: tuple[int, int], mark: Mark, separate: bool
+) -> None:
+    """Islands of one group, side by side from ``at``; ``islands``: how many, of how many GPUs."""
+    (start, row), (count, gpus) = at, islands
+    whole = count * gpus
+    boxes, width = islands if separate else (1, whole)
+    style: dict[str, Any] = {"facecolor": mark.colour, "edgecolor": "white", "linewidth": 0.8}
+    for i in range(boxes):
+        ax.add_patch(Rectangle((start + i * width, row - BAR / 2), width, BAR, **style))
+    short = f"{mark.letter}  {count} x {gpus}"
+    _inside(ax, at, whole, [f"{short} {_gpus(gpus)}", short, mark.letter], (mark.ink, mark.colour))
+
+
+def _gpus(count: int) -> str:
+    return "GPU" if count == 1 else "GPUs"
+
+
+def _inside(
+    ax: Axes, at: tuple[float, float], width: float, texts: list[str], colours: tuple[Any, Any]
+) -> None:
+    """Write the longest of the texts that fits into ``width`` of the x axis, or none.
+
+    ``colours``: of the text, and of the patch behind it that keeps borders of boxes away.
+    """
+    ink, behind = colours
+    room = abs(ax.transData.transform((width, 0))[0] - ax.transData.transform((0, 0))[0])
+    middle = at[0] + width / 2
+    for text in texts:
+        label = ax.text(middle, at[1], text, ha="center", va="center", color=ink, fontsize=8)
+        label.set_bbox({"facecolor": behind, "edgecolor": "none", "pad": 1.5})
+        if label.get_window_extent().width < room - MARGIN:
+            return
+        label.remove()
+
+
+def draw_key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) -> None:
+    """One line per group: letter, what it is, how much it carries and what binds it."""
+    ax.set_axis_off()
+    lines = len(shown) + 2
+    ax.set_ylim(lines, -0.3)
+    ax.set_xlim(0, 1)
+    heads = ("", "phase", "pool, model", "islands", "parallelism", "req/s", "used, bound by")
+    _line(ax, 0.5, heads, "0.4")
+    for line, group in enumerate(shown, start=1):
+        mark = marks[group.name]
+        ax.add_patch(Rectangle((0.0, line + 0.12), 0.034, 0.76, facecolor=mark.colour))
+        middle = line + 0.5
+        ax.text(0.017, middle, mark.letter, color=mark.ink, fontsize=8, ha="center", va="center")
+        cells = (
+            "",
+            str(group.phase),
+            _shorter(f"{_place(group)}, {group.model}"),
+            f"{group.islands} x {group.gpus} {_gpus(group.gpus)}",
+            str(group.parallelism),
+            f"{sum(group.rates):,.1f}",
+            f"{group.utilisation:.0%} {safe(group.binding)}",
+        )
+        _line(ax, middle, cells, "black")
+    if len(plan.groups) > len(shown):
+        ax.text(
+            0.05, lines - 0.5, f"... and {len(plan.groups) - len(shown)} more groups", fontsize=8
+        )
+
+
+def _place(group: Group) -> str:
+    """Pool or pools, and the domain class where it is not the only one."""
+    known = group.domain_class == DEFAULT_CLASS
+    return group.pool if known else f"{group.pool} in {group.domain_class}"
+
+
+COLUMNS = (0.0, 0.045, 0.13, 0.37, 0.52, 0.785, 0.81)
+"""Where the columns of the key stand, as shares of its width; numbers end there."""
+NUMBERS = 5
+"""Index of the column of numbers."""
+LONGEST_CELL = 26
+
+
+def _line(ax: Axes, y: float, cells: tuple[str, ...], colour: str) -> None:
+    for i, (x, cell) in enumerate(zip(COLUMNS, cells, strict=True)):
+        side: Any = "right" if i == NUMBERS else "left"
+        ax.text(x, y, cell, ha=side, va="center", fontsize=8, color=colour)
+
+
+def _shorter(text: str) -> str:
+    shown = safe(text)
+    return shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "\u2026"
+
+
+def draw_lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark]) -> None:
+    """How often each input length occurs, and which groups serve it."""
+    routes = sorted((r for r in plan.routes if r.model == model), key=lambda r: r.range)
+    while len(routes) > 1 and routes[-1].share == 0:
+        routes.pop()  # beyond the stated workload: it would squeeze what matters
+    edges = _edges(routes)
+    density, *sides = axes
+    shares = np.array([route.share for route in routes])
+    heights = shares / np.diff(np.log(edges))
+    density.stairs(heights / heights.max(), edges, fill=True, color="0.75")
+    density.set_ylim(0, 1.08)
+    density.set_yticks([])
+    density.set_ylabel("requests", rotation=0, ha="right", va="center")
+    density.spines["left"].set_visible(False)
+    density.set_title(f"{safe(model)}: who serves which input length", loc="left", fontsize=10)
+    for ax, stage in zip(sides, STAGES, strict=True):
+        _stack(ax, routes, edges, stage, marks)
+    for ax in axes:
+        ax.set_xscale("log")
+        ax.set_xlim(edges[0], edges[-1])
+        ax.xaxis.set_major_locator(LogLocator(base=2, numticks=12))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        ax.tick_params(axis="x", labelbottom=ax is axes[-1])
+    axes[-1].set_xlabel("input length [tokens], logarithmic; the first range starts at 0")
+
+
+def _edges(routes: list[Route]) -> FloatArray:
+    """Borders of the ranges; the first is moved off zero, which a logarithm does not show."""
+    first = routes[0].range
+    least = first.min if first.min > 1 else max(1.0, first.max / 2)
+    return np.array([least, *(route.range.max for route in routes)], dtype=np.float64)
+
+
+def _stack(
+    ax: Axes, routes: list[Route], edges: FloatArray, stage: Phase, marks: dict[str, Mark]
+) -> None:
+    """Share of each range's requests by group, stacked to one."""
+    names = [n for n in marks if any(getattr(p, stage) == n for r in routes for p in r.pairs)]
+    base = np.zeros(len(routes))
+    narrow = np.diff(np.log(edges)) < NARROW * np.log(edges[-1] / edges[0])
+    borders = np.where(narrow, 0.0, 0.3)
+    for name in names:
+        part = np.array(
+            [
+                sum(p.weight for p in route.pairs if getattr(p, stage) == name) / MILLION
+                for route in routes
+            ]
+        )
+        mark = marks[name]
+        some = part > 0
+        style: Any = {"color": mark.colour, "edgecolor": "white", "linewidth": borders[some]}
+        boxes = (edges[:-1][some], part[some], np.diff(edges)[some], base[some])
+        ax.bar(*boxes, align="edge", **style)
+        _name_area(ax, edges, base, part, mark)
+        base += part
+    ax.set_ylim(0, 1)
+    ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    ax.set_ylabel(SIDES[stage], color=BASE[stage])
+
+
+NARROW = 0.01
+"""Width of a range, as a share of the panel, below which it gets no border."""
+TALL, WIDE = 0.16, 0.03
+"""Least height and width, as a share of the panel, of an area that carries a letter."""
+
+
+def _name_area(ax: Axes, edges: FloatArray, base: FloatArray, part: FloatArray, mark: Mark) -> None:
+    """Write the group's letter into every run of ranges where its area is large and level."""
+    whole = np.log(edges[-1] / edges[0])
+    level = [(round(base[i], 1), round(part[i], 1)) for i in range(len(part))]
+    for _, run in groupby(range(len(part)), key=lambda i: level[i]):
+        ranges = list(run)
+        least, most = edges[ranges[0]], edges[ranges[-1] + 1]
+        height = float(base[ranges[0]] + part[ranges[0]] / 2)
+        if part[ranges[0]] >= TALL and np.log(most / least) >= WIDE * whole:
+            middle = float(np.sqrt(least * most))
+            ax.text(middle, height, mark.letter, color=mark.ink, ha="center", va="center")

@@ -1,41 +1,31 @@
-"""The plot's data as text: what stands where, and which input lengths go to whom.
+"""The plot as text: the islands of each pool, and the groups that serve each input length.
 
-The same letters name the groups as in the picture; bars are made of them, so that the text needs
-no colour. Every number of the picture stands beside its bar.
+Letters stand for the same groups as in the picture. Bars consist of these letters, so that the
+text needs no colour.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import canonical
-from archipelago.planner.plan import MILLION
-from archipelago.planner.plot import headline, subline, used_of
-from archipelago.planner.plotmarks import group_marks
-from archipelago.planner.problem import STAGES
-from archipelago.planner.render import condensed
-from archipelago.planner.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Plan, Route
-    from archipelago.planner.plotmarks import Mark
-    from archipelago.planner.problem import Phase, PlanningProblem, Pool
+from ..documents import Document, canonical, safe
+from ..plan import MILLION, Plan, Route
+from ..problem import STAGES, Phase, PlanningProblem, Pool
+from .plot_marks import Mark, group_marks, headline, subline, used_of
+from .show_plan import condensed
 
 WIDTH = 48
 """Characters of a full bar."""
 FREE = "."
 RENTABLE = "-"
-"""GPUs that are not there but could be rented."""
+"""GPUs that can be rented."""
 FILL = "#"
 
 
-def text_graph(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
-    """Lines of the graph, every text from the file escaped."""
+def text_plot(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
+    """Yield the lines of the plot; texts of the file are escaped."""
     marks = group_marks(plan)
     yield headline(plan)
     yield subline(plan)
@@ -48,8 +38,8 @@ def text_graph(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
         yield from _lengths(model, list(routes), marks)
 
 
-def graph_document(problem: PlanningProblem, plan: Plan) -> Document:
-    """The same data as JSON: what every letter stands for, on which pools, for which lengths."""
+def plot_document(problem: PlanningProblem, plan: Plan) -> Document:
+    """Return the same data for JSON: groups and letters, pools, and lengths."""
     marks = group_marks(plan)
     document: Document = canonical(
         {
@@ -93,7 +83,7 @@ def _block_document(model: str, block: list[Route], marks: dict[str, Mark]) -> D
 
 
 def bar(parts: Iterable[tuple[str, float]], width: int = WIDTH) -> str:
-    """A bar of labelled shares of 1, each as wide as its share; what is missing is free.
+    """Return a bar of labelled shares of 1, each as wide as its share; the rest is free.
 
     Widths are rounded so that the whole bar is exact; a label longer than its part is cut.
     """
@@ -113,7 +103,7 @@ def _pools(pools: tuple[Pool, ...], plan: Plan, marks: dict[str, Mark]) -> Itera
 
 
 def _bar_of(pool: Pool, plan: Plan, marks: dict[str, Mark]) -> str:
-    """Every GPU that exists or can be rented: in islands, free, or not rented."""
+    """Return a bar of the GPUs that exist or can be rented: in islands, free, or not rented."""
     used = [(marks[g.name].letter, g.gpus_of(pool.name) * g.islands) for g in plan.groups]
     if pool.available > pool.count:
         used.append((FREE, max(pool.count - plan.used(pool.name), 0)))
@@ -134,7 +124,7 @@ def _key(plan: Plan, marks: dict[str, Mark]) -> Iterator[str]:
 
 
 def _lengths(model: str, routes: list[Route], marks: dict[str, Mark]) -> Iterator[str]:
-    """One block of ranges per paragraph: how many requests, and who serves them."""
+    """Yield for each block of ranges its requests, and the groups that serve them."""
     yield f"input tokens of {safe(model)}"
     blocks = condensed(routes)
     labels = [f"{b[0].range.min:,} - {b[-1].range.max - 1:,}" for b in blocks]
@@ -145,16 +135,16 @@ def _lengths(model: str, routes: list[Route], marks: dict[str, Mark]) -> Iterato
         for stage in STAGES:
             weights = _weights(block, stage)
             parts = [(marks[name].letter, part) for name, part in weights]
-            told = ", ".join(f"{marks[name].letter} {part:.0%}" for name, part in weights)
-            yield f"{'':{indent}}  {stage:<8}  {bar(parts)}  {told}"
+            text = ", ".join(f"{marks[name].letter} {part:.0%}" for name, part in weights)
+            yield f"{'':{indent}}  {stage:<8}  {bar(parts)}  {text}"
 
 
 def _weights(block: list[Route], stage: Phase) -> list[tuple[str, float]]:
-    """Groups of one stage with their share of the block's requests, in the order of their names."""
-    found: defaultdict[str, float] = defaultdict(float)
+    """Return the groups of a stage by name, with their share of the block's requests."""
+    shares: defaultdict[str, float] = defaultdict(float)
     whole = sum(route.share for route in block)
     for route in block:
         part = route.share / whole if whole else 1 / len(block)
         for pair in route.pairs:
-            found[getattr(pair, stage)] += part * pair.weight / MILLION
-    return sorted(found.items())
+            shares[getattr(pair, stage)] += part * pair.weight / MILLION
+    return sorted(shares.items())

@@ -1,34 +1,27 @@
-"""A plan for people: what it reaches, what stands where, what binds, and where requests go."""
+"""Print a plan: figures, pools, groups with their binding limits, and routes."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from archipelago.planner.calibrations import describe
-from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase
-from archipelago.planner.terminal import grid
-from archipelago.planner.text import safe
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import Console
-
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Changes, Group, Plan, Route, ThetaInterval
-    from archipelago.planner.problem import PlanningProblem, Pool
+from ..documents import Document, listed, safe
+from ..formats.calibrations import describe
+from ..plan import MILLION, Changes, Group, Plan, Route, ThetaInterval
+from ..problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase, PlanningProblem, Pool
+from .terminal import grid
 
 RARE = 0.01
 """Share of a model's requests below which routes are shown together with their neighbours."""
 NAMES = 12
-"""Islands that a change names; the plan file has all."""
+"""Islands that a change lists; the plan file has all."""
 
 
 def phrase(count: int, noun: str) -> str:
-    """``1 island``, ``2 islands``; nouns in -y and -h are not needed here."""
+    """Return ``1 island``, ``2 islands``; for nouns with a plural in -s."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
@@ -79,15 +72,15 @@ def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Docume
 
 
 def _reached(problem: PlanningProblem, plan: Plan, document: Document) -> list[tuple[str, str]]:
-    """What the plan reaches, how good that is proven to be, and what it costs."""
+    """Return throughput or cost of the plan, and its proof."""
     throughput = ("throughput", f"{plan.throughput:,.2f} req/s")
     headroom = ("headroom", f"{plan.theta:.4g} times the stated rates")
     gap = f"gap {plan.certificate.gap:.3%}"
     if plan.objective is Objective.COST:
-        asked = f"{problem.min_headroom or 1:.4g} times the stated rates"
+        target = f"{problem.min_headroom or 1:.4g} times the stated rates"
         least = f"${plan.certificate.bound:,.2f} per hour"
         return [
-            ("least cost", f"${plan.cost_per_hour:,.2f} per hour for {asked}"),
+            ("least cost", f"${plan.cost_per_hour:,.2f} per hour for {target}"),
             ("proof", f"at least {least} is needed, {gap}"),
             headroom,
             throughput,
@@ -98,7 +91,7 @@ def _reached(problem: PlanningProblem, plan: Plan, document: Document) -> list[t
 
 
 def interval_text(spread: ThetaInterval, objective: Objective) -> str:
-    """What theta may be, and whose times that hangs on most."""
+    """Return the interval of theta, and the accelerator that dominates it."""
     what = "req/s" if objective is Objective.THROUGHPUT else "times the stated rates"
     return (
         f"{spread.low:.4g} to {spread.high:.4g} {what} with 90 % probability; the times of "
@@ -129,20 +122,20 @@ def _pools(out: Console, problem: PlanningProblem, plan: Plan) -> None:
             pool.accelerator.name,
             f"{plan.used(pool.name):,} of {_offered(pool)}",
             f"{pool.price_per_gpu_hour * _paid(pool, plan):,.2f}",
-            _stock(pool.name, plan.groups),
+            _islands_of(pool.name, plan.groups),
         )
     out.print()
     out.print(table)
 
 
 def _offered(pool: Pool) -> str:
-    """GPUs that exist, and those that can be rented beside them."""
+    """Return the GPUs that exist, plus those that can be rented."""
     more = pool.available - pool.count
     return f"{pool.count:,}" + (f" + {more:,}" if more else "")
 
 
 def _paid(pool: Pool, plan: Plan) -> int:
-    """GPUs of the pool that are paid for: those of islands, or of every node with an island."""
+    """Return the billed GPUs of a pool: those of islands, or of every node with an island."""
     if pool.billing is Billing.PER_GPU or pool.gpus_per_node is None:
         return plan.used(pool.name)
     groups = {group.name: group for group in plan.groups}
@@ -153,15 +146,15 @@ def _paid(pool: Pool, plan: Plan) -> int:
 
 
 def _nodes_of(pool: str, group: Group, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """An island's nodes in one pool: every part of several stands on one node, in their order."""
+    """Return the nodes of an island in a pool; each of several parts is on one node, in order."""
     if not group.parts:
         return nodes if group.pool == pool else ()
     at = [part.pool for part in group.parts]
     return tuple(node for of, node in zip(at, nodes, strict=False) if of == pool)
 
 
-def _stock(pool: str, groups: Iterable[Group]) -> str:
-    """Islands of one pool in words: ``6 prefill of 8 GPUs, 1 decode of 4 GPUs with 8 of h20``."""
+def _islands_of(pool: str, groups: Iterable[Group]) -> str:
+    """Return the islands of a pool: ``6 prefill of 8 GPUs, 1 decode of 4 GPUs with 8 of h20``."""
     counts = Counter[tuple[int, int, str]]()
     order = list(Phase)
     for group in groups:
@@ -181,12 +174,12 @@ def _groups(out: Console, plan: Plan) -> None:
     classes = {group.domain_class for group in plan.groups} != {DEFAULT_CLASS}
     heads = ["PHASE", ">ISLANDS", ">GPUS", "PARALLELISM", ">BATCH", ">REQ/S", ">USED", "BINDS"]
     optional = [name for name, shown in (("MODEL", several), ("CLASS", classes)) if shown]
-    known = [">TIMES WITHIN"] if any(group.times_within > 1 for group in plan.groups) else []
-    table = grid("~GROUP", *optional, *heads, ">TPOT MS", *known)
+    uncertainty = [">TIMES WITHIN"] if any(group.times_within > 1 for group in plan.groups) else []
+    table = grid("~GROUP", *optional, *heads, ">TPOT MS", *uncertainty)
     for group in plan.groups:
         facts = {"MODEL": group.model, "CLASS": group.domain_class}
         name = short_name(group.name, group.model, group.phase)
-        within = [f"x {group.times_within:.2f}"] if known else []
+        within = [f"x {group.times_within:.2f}"] if uncertainty else []
         table.add_row(name, *(safe(facts[key]) for key in optional), *_group_cells(group), *within)
     out.print()
     out.print(table)
@@ -208,12 +201,12 @@ def _group_cells(group: Group) -> list[str]:
 
 
 def short_name(name: str, model: str, phase: Phase) -> str:
-    """A group's name without the words that stand beside it anyway."""
+    """Return a group's name without the words of its other columns."""
     return safe(name.removeprefix(f"{model}-").replace(f"-{phase}", ""))
 
 
 def _routes(out: Console, plan: Plan) -> None:
-    """Routes of neighbouring ranges that go to the same groups, as one line."""
+    """Print neighbouring ranges with the same groups as one line."""
     for model, routes in groupby(plan.routes, key=lambda route: route.model):
         table = grid(">INPUT TOKENS", ">REQUESTS", "~PREFILL", "~DECODE")
         for block in condensed(list(routes)):
@@ -228,7 +221,7 @@ def _routes(out: Console, plan: Plan) -> None:
 
 
 def condensed(routes: list[Route]) -> list[list[Route]]:
-    """Runs of neighbouring ranges that use the same groups, or that hardly anybody uses."""
+    """Return runs of neighbouring ranges that use the same groups, or that are rare."""
     blocks: list[list[Route]] = []
     for route in sorted(routes, key=lambda route: route.range):
         if blocks and _used(blocks[-1][-1]) == _used(route):
@@ -239,12 +232,12 @@ def condensed(routes: list[Route]) -> list[list[Route]]:
 
 
 def _without_rare(blocks: list[list[Route]]) -> list[list[Route]]:
-    """Neighbours that are each rare become one block."""
-    found: list[list[Route]] = []
+    """Merge neighbouring blocks that are rare."""
+    merged: list[list[Route]] = []
     for rare, run in groupby(blocks, key=lambda block: sum(r.share for r in block) < RARE):
         together = list(run)
-        found += [[route for block in together for route in block]] if rare else together
-    return found
+        merged += [[route for block in together for route in block]] if rare else together
+    return merged
 
 
 def _used(route: Route) -> tuple[frozenset[str], ...]:
@@ -252,7 +245,7 @@ def _used(route: Route) -> tuple[frozenset[str], ...]:
 
 
 def _shares(block: list[Route], stage: Phase, model: str) -> str:
-    """Groups of one side with their share of the block's requests, largest first."""
+    """Return the groups of one side with their share of the block's requests, largest first."""
     weights: defaultdict[str, float] = defaultdict(float)
     whole = sum(route.share for route in block)
     for route in block:
@@ -267,7 +260,7 @@ def _shares(block: list[Route], stage: Phase, model: str) -> str:
 
 
 def _changes(out: Console, changes: Changes) -> None:
-    """What has to be done to the islands that run now."""
+    """Print the changes to the running islands."""
     out.print("\nagainst the running plan", style="bold")
     kinds = {
         "kept": changes.kept,
@@ -276,16 +269,11 @@ def _changes(out: Console, changes: Changes) -> None:
         "stopped": changes.stopped,
     }
     for word, names in kinds.items():
-        told = "" if word == "kept" or not names else f": {_some(names)}"
-        out.print(f"  {word:<9}{phrase(len(names), 'island')}{told}", soft_wrap=True)
+        shown = listed([safe(name) for name in names], NAMES)
+        suffix = "" if word == "kept" or not names else f": {shown}"
+        out.print(f"  {word:<9}{phrase(len(names), 'island')}{suffix}", soft_wrap=True)
     gpus = phrase(changes.moved_gpus, "GPU")
     out.print(f"  {'restart':<9}{gpus} of the islands that start or move", soft_wrap=True)
-
-
-def _some(names: tuple[str, ...]) -> str:
-    shown = ", ".join(safe(name) for name in names[:NAMES])
-    more = len(names) - NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _left_out(out: Console, plan: Plan) -> None:
@@ -293,7 +281,7 @@ def _left_out(out: Console, plan: Plan) -> None:
 
 
 def _reasons(out: Console, exclusions: Iterable[tuple[str, str]]) -> None:
-    """Excluded templates counted by kind of reason."""
+    """Print the number of excluded templates for each kind of reason."""
     kinds = Counter(kind_of(reason) for _, reason in exclusions)
     if not kinds:
         return
@@ -308,7 +296,7 @@ def _reasons(out: Console, exclusions: Iterable[tuple[str, str]]) -> None:
 
 
 def kind_of(reason: str) -> str:
-    """What an exclusion's reason is about, in a word or two."""
+    """Return the subject of an exclusion's reason, in a word or two."""
     kinds = {
         "dominated": "dominated",
         "TTFT": "above the TTFT target",

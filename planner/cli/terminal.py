@@ -1,10 +1,11 @@
-"""What reaches a person's terminal: tables, and progress on the error stream."""
+"""Tables on a terminal, and progress on standard error."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -14,12 +15,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from archipelago.planner.text import safe
+from ..documents import safe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from ..strategy import Progress
 
-    from archipelago.planner.strategy import Progress
 
 PATIENCE = 1.0
 """Seconds of silence before progress is reported [s]."""
@@ -30,14 +30,14 @@ PIPE_WIDTH = 120
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console that never interprets markup and is wide enough where it is not a terminal."""
+    """Return a console without markup; output that is not a terminal has ``PIPE_WIDTH`` columns."""
     out = stream or sys.stdout
     width = None if out.isatty() else PIPE_WIDTH
     return Console(file=out, width=width, markup=False, emoji=False, highlight=False)
 
 
 def grid(*columns: str) -> Table:
-    """An empty table with these headings; ``>`` before one marks numbers, ``~`` what may wrap."""
+    """Return a table with these headings; ``>`` marks columns of numbers, ``~`` those that wrap."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         name = column.lstrip(">~")
@@ -57,9 +57,9 @@ def paragraph(out: Console, text: str, indent: int = 0, style: str = "") -> None
 
 @contextmanager
 def progress(quiet: bool = False) -> Iterator[Progress]:
-    """Report progress on the error stream of what takes longer than a second.
+    """Report progress on standard error if the work takes longer than a second.
 
-    A terminal gets one line that changes; anything else gets a plain line now and then.
+    A terminal gets one line that changes; other output gets a line every few seconds.
     """
     if quiet:
         yield lambda _what, _share: None
@@ -78,7 +78,7 @@ def _plain_lines() -> Iterator[Progress]:
     started, done = time.monotonic(), threading.Event()
     latest = ["starting"]
 
-    def speak() -> None:
+    def report() -> None:
         wait = PATIENCE
         while not done.wait(wait):
             sys.stderr.write(f"{time.monotonic() - started:.0f} s: {latest[0]}\n")
@@ -88,10 +88,10 @@ def _plain_lines() -> Iterator[Progress]:
     def note(what: str, share: float) -> None:
         latest[0] = _line(what, share)
 
-    speaker = threading.Thread(target=speak, daemon=True)
-    speaker.start()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield note
     finally:
         done.set()
-        speaker.join()
+        reporter.join()

@@ -1,24 +1,102 @@
-"""Histograms of token lengths as engines export them: counts up to a bound, on any grid.
+"""Read counters, gauges and histograms over a window: what was added, and what may be missing.
 
-A bound ``le`` is inclusive and lengths are whole, so that the bucket up to ``le="20"`` after
-``le="10"`` holds the lengths [11, 21): here edges are half-open like the plan's ranges.
+A series is a list of values at the scrapes of the window, None if a scrape did not have it. A
+counter that falls was restarted: its value was counted since (Prometheus' rule), and what came
+between the last scrape and the restart is lost, so the sum is a lower bound. A counter that appears
+within the window counts from its first value, because its earlier time is unknown.
+
+Histograms of token lengths have counts up to a bound ``le``, which is inclusive. Lengths are whole,
+so the bucket up to ``le="20"`` after ``le="10"`` holds the lengths [11, 21): edges here are
+half-open like the plan's ranges.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import floor, inf, isfinite, isnan
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from archipelago.planner.livedemand.faults import Fault, Reason
+from .faults import Fault, FaultReason
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+Series = tuple[float | None, ...]
+"""Values at the scrapes of a window; None if the scrape did not have the series."""
+
+_COUNTER_ROUNDING: Final = 1e-9
+"""Relative fall of a counter that is rounding, not a restart."""
+
+
+@dataclass(frozen=True)
+class Increase:
+    """Lower bound of a counter's increase in the window, and why it may be more."""
+
+    amount: float
+    faults: tuple[Fault, ...] = ()
+
+
+def increase(series: Series, where: str = "") -> Increase:
+    """Return the increase of one counter."""
+    amounts, faults = joint_increase((series,), where)
+    return Increase(amounts[0], faults)
+
+
+def joint_increase(
+    rows: Sequence[Series], where: str = ""
+) -> tuple[tuple[float, ...], tuple[Fault, ...]]:
+    """Return the increases of counters of one process: buckets, count and sum of a histogram.
+
+    They restart together: if one falls, all of them count from 0.
+    """
+    times = range(len(rows[0]))
+    faults = list(_not_numbers(rows, where))
+    complete = [t for t in times if all(_usable(row[t]) for row in rows)]
+    if complete and complete[0] > 0:
+        faults.append(Fault(FaultReason.SERIES_APPEARED, where))
+    if not complete or complete[-1] < len(times) - 1:
+        faults.append(Fault(FaultReason.SERIES_LOST, where))
+    total = [0.0] * len(rows)
+    for before, after in pairwise(complete):
+        steps = [_value(row[after]) - _value(row[before]) for row in rows]
+        if any(
+            step < -_COUNTER_ROUNDING * _value(row[before])
+            for step, row in zip(steps, rows, strict=True)
+        ):
+            faults.append(Fault(FaultReason.COUNTER_RESET, where))
+            steps = [_value(row[after]) for row in rows]
+        total = [t + max(0.0, s) for t, s in zip(total, steps, strict=True)]
+    return tuple(total), tuple(faults)
+
+
+def change(series: Series, where: str = "") -> Increase:
+    """Return the change of a gauge from the first to the last scrape that had it."""
+    faults = list(_not_numbers((series,), where))
+    values = [value for value in series if value is not None and isfinite(value)]
+    if values and not _usable(series[0]):
+        faults.append(Fault(FaultReason.SERIES_APPEARED, where))
+    if not _usable(series[-1]):
+        faults.append(Fault(FaultReason.SERIES_LOST, where))
+    return Increase(values[-1] - values[0] if values else 0.0, tuple(faults))
+
+
+def _usable(value: float | None) -> bool:
+    return value is not None and isfinite(value) and value >= 0
+
+
+def _value(value: float | None) -> float:
+    """Return the value of a usable scrape."""
+    return 0.0 if value is None else value
+
+
+def _not_numbers(rows: Sequence[Series], where: str) -> tuple[Fault, ...]:
+    """Return a fault for NaN, infinite or negative values, which no counter or queue has."""
+    bad = [v for row in rows for v in row if v is not None and not _usable(v)]
+    return (Fault(FaultReason.NOT_A_NUMBER, where, str(bad[0])),) if bad else ()
+
 
 _ROUNDING: Final = 1e-6
-"""Relative fall from one cumulative bucket to the next that is arithmetic and not a defect."""
+"""Relative fall from one cumulative bucket to the next that is rounding, not a defect."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +104,7 @@ class Buckets:
     """Requests by length. ``counts[i]`` have a length in ``[edges[i], edges[i + 1])``.
 
     ``edges`` start at 0 and end with infinity [tokens]. ``total``: sum of the lengths [tokens],
-    None where it is not known or contradicts the buckets.
+    None if unknown or inconsistent with the buckets.
     """
 
     edges: tuple[float, ...]
@@ -35,7 +113,7 @@ class Buckets:
 
     @property
     def requests(self) -> float:
-        """Requests in all buckets."""
+        """Number of requests in all buckets."""
         return sum(self.counts)
 
     @property
@@ -44,7 +122,7 @@ class Buckets:
         return None if self.total is None or not self.requests else self.total / self.requests
 
     def quantile(self, share: float) -> tuple[float, float]:
-        """The bucket that holds a quantile: more than that a histogram does not say."""
+        """Return the bounds of the bucket that contains a quantile."""
         cumulative = list(accumulate(self.counts))
         at = bisect_left(cumulative, share * cumulative[-1] * (1 - 1e-12))
         at = min(at, len(self.counts) - 1)
@@ -54,59 +132,57 @@ class Buckets:
 def from_cumulative(
     upper: Mapping[float, float], total: float | None, where: str = ""
 ) -> tuple[Buckets | None, tuple[Fault, ...]]:
-    """Buckets from what was added to each ``le`` and to the sum.
+    """Return buckets from the increases of each ``le`` and of the sum.
 
     Args:
-        upper: Requests of at most so many tokens, by ``le``; the last is infinity.
-        total: What was added to the sum of lengths [tokens].
+        upper: Requests of at most ``le`` tokens, by ``le``; the last is infinity.
+        total: Increase of the sum of lengths [tokens].
         where: Names the series in a fault.
     """
     bounds = sorted(upper)
     if any(map(isnan, bounds)) or not bounds or bounds[-1] != inf:
-        return None, (Fault(Reason.BROKEN_HISTOGRAM, where, "no bucket up to +Inf"),)
+        return None, (Fault(FaultReason.BROKEN_HISTOGRAM, where, "no bucket up to +Inf"),)
     below = {0.0: 0.0} | {max(0.0, _edge(bound)): upper[bound] for bound in bounds}
     counts = [high - low for low, high in pairwise(below.values())]
     if min(counts) < -_ROUNDING * max(1.0, upper[inf]):
-        return None, (Fault(Reason.BROKEN_HISTOGRAM, where, "a larger bound has fewer requests"),)
+        return None, (
+            Fault(FaultReason.BROKEN_HISTOGRAM, where, "a larger bound has fewer requests"),
+        )
     merged = Buckets(tuple(below), tuple(max(0.0, count) for count in counts), total)
-    return _believed(merged, where)
+    return _with_checked_sum(merged, where)
 
 
-def added(parts: Sequence[Buckets]) -> Buckets:
-    """All requests on the edges that every part has: exact, where the grids differ coarser.
-
-    Grids of two engines share few edges. To keep what each knows rebuild them one by one
-    (``entropy.rebuilt``) and mix.
-    """
+def sum_buckets(parts: Sequence[Buckets]) -> Buckets:
+    """Return all requests on the edges that every part has; coarser if the grids differ."""
     edges = tuple(sorted(set.intersection(*(set(part.edges) for part in parts))))
     counts = [0.0] * (len(edges) - 1)
     for part in parts:
         for low, count in zip(part.edges, part.counts, strict=False):  # one edge more than counts
             counts[bisect_right(edges, low) - 1] += count
     totals = [part.total for part in parts]
-    known = [total for total in totals if total is not None]
-    return Buckets(edges, tuple(counts), sum(known) if len(known) == len(totals) else None)
+    sums = [total for total in totals if total is not None]
+    return Buckets(edges, tuple(counts), sum(sums) if len(sums) == len(totals) else None)
 
 
 def bounds_of_sum(edges: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """The least and the largest sum of lengths that the buckets allow [tokens]."""
+    """Return the least and the largest sum of lengths that the buckets allow [tokens]."""
     filled = [(n, edges[i], edges[i + 1]) for i, n in enumerate(counts) if n > 0]
     return sum(n * low for n, low, _ in filled), sum(n * (high - 1) for n, _, high in filled)
 
 
 def _edge(bound: float) -> float:
-    """Shortest length above an inclusive bound."""
+    """Return the shortest length above an inclusive bound."""
     return floor(bound) + 1.0 if isfinite(bound) else inf
 
 
-def _believed(seen: Buckets, where: str) -> tuple[Buckets, tuple[Fault, ...]]:
-    """Without a sum that no lengths in the buckets could have."""
-    if seen.total is None:
-        return seen, ()
-    low, high = bounds_of_sum(seen.edges, seen.counts)
-    slack = _ROUNDING * (1 + abs(seen.total))
-    if isfinite(seen.total) and low - slack <= seen.total <= high + slack:
-        return seen, ()
-    detail = f"sum {seen.total:g}, and the buckets allow {low:g} to {high:g}"
-    without = Buckets(seen.edges, seen.counts, None)
-    return without, (Fault(Reason.SUM_OUTSIDE_BUCKETS, where, detail),)
+def _with_checked_sum(buckets: Buckets, where: str) -> tuple[Buckets, tuple[Fault, ...]]:
+    """Drop a sum that no lengths in the buckets can have."""
+    if buckets.total is None:
+        return buckets, ()
+    low, high = bounds_of_sum(buckets.edges, buckets.counts)
+    slack = _ROUNDING * (1 + abs(buckets.total))
+    if isfinite(buckets.total) and low - slack <= buckets.total <= high + slack:
+        return buckets, ()
+    detail = f"sum {buckets.total:g}, and the buckets allow {low:g} to {high:g}"
+    without_sum = Buckets(buckets.edges, buckets.counts, None)
+    return without_sum, (Fault(FaultReason.SUM_OUTSIDE_BUCKETS, where, detail),)

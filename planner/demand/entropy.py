@@ -1,12 +1,12 @@
-"""A planned distribution moved to what a histogram says, and not an inch further.
+"""Rebuild a length distribution from a histogram by minimum relative entropy to the planned one.
 
 Engines export how many prompts fell into each bucket and the sum of all lengths. Among all
-distributions that agree with both, the one of minimum relative entropy to the planned one keeps the
-planned shape inside every bucket, scales it to the bucket's mass and tilts it by exp(theta l) until
-the sum is right (I. Csiszar, I-divergence geometry, 1975, doi:10.1214/aop/1176996454).
+distributions that agree with both, the one of minimum relative entropy keeps the planned shape
+inside every bucket, scales it to the bucket's mass and tilts it by exp(theta l) until the sum is
+right (I. Csiszar, I-divergence geometry, 1975, doi:10.1214/aop/1176996454).
 
 The planned shape is mixed with a little of an even one, so that no length of a bucket is impossible
-and every true sum can be reached, also where the plan expected nothing at all.
+and every true sum can be reached, even if the plan expected nothing there.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from archipelago.perfmodel.lengths import LengthDistribution
+from archipelago.perfmodel.workload.lengths import LengthDistribution
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.livedemand.buckets import Buckets
+
+    from .counters import Buckets
+
 
 EVEN: Final = 0.01
-"""Share of a bucket's shape that is even over its lengths, whatever the plan says."""
+"""Share of a bucket's shape that is even over its lengths, whatever the plan."""
 POINTS: Final = 17
-"""Lengths of a bucket's even part, both ends among them."""
+"""Lengths of a bucket's even part, including both ends."""
 TILTS: Final = 60
-"""Halvings of the interval in which theta lies: past that a double has no more digits."""
+"""Bisection steps for theta; more exceed the precision of a double."""
 STEEPEST: Final = 50.0
-"""Largest |theta| [1/token]: beyond it all mass stands at one end of a bucket."""
+"""Largest |theta| [1/token]: beyond it all mass is at one end of a bucket."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,24 +54,26 @@ class Shape:
     starts: NDArray[np.intp]
 
 
-def closed(seen: Buckets, prior: LengthDistribution) -> FloatArray:
-    """Edges with an end: the last bucket reaches as far as the plan, the sum, and twice its start.
+def closed(observed: Buckets, prior: LengthDistribution) -> FloatArray:
+    """Return the edges with a finite end: at least the plan's, the sum's, and twice the last edge.
 
-    Twice, because the plan says nothing of lengths that it does not expect.
+    Twice, because the plan has no shape for lengths that it does not expect.
     """
-    edges, last = np.array(seen.edges), seen.counts[-1]
+    edges, last = np.array(observed.edges), observed.counts[-1]
     if isfinite(edges[-1]):
         return edges
     ends = [2 * edges[-2], float(prior.length[-1]) + 1, edges[-2] + 2]
-    if seen.total is not None and last > 0:
-        rest = seen.total - float((np.array(seen.counts[:-1]) * (edges[1:-1] - 1)).sum())
+    if observed.total is not None and last > 0:
+        rest = observed.total - float((np.array(observed.counts[:-1]) * (edges[1:-1] - 1)).sum())
         ends.append(np.ceil(rest / last) + 1)  # the least mean that this bucket must have
     return np.append(edges[:-1], max(ends))
 
 
 def shape(prior: LengthDistribution, edges: FloatArray, even_share: float = EVEN) -> Shape:
-    """The planned distribution inside each bucket, with a part of an even one."""
-    even = np.concatenate([_even(low, high) for low, high in pairwise(edges)])
+    """Return the planned distribution inside each bucket, mixed with an even one."""
+    even = np.concatenate([
+        np.linspace(low, high - 1, min(POINTS, int(high - low))) for low, high in pairwise(edges)
+    ])  # fmt: skip
     length = np.concatenate((np.clip(prior.length, None, edges[-1] - 1), even))
     order = np.argsort(length, kind="stable")
     bucket = np.searchsorted(edges, length[order], side="right") - 1
@@ -92,14 +96,14 @@ def shape(prior: LengthDistribution, edges: FloatArray, even_share: float = EVEN
 
 
 def planned_masses(prior: LengthDistribution, edges: FloatArray) -> FloatArray:
-    """What the plan puts into each bucket; the last takes what is longer."""
+    """Return the planned mass of each bucket; the last includes all longer requests."""
     bucket = np.searchsorted(edges, np.clip(prior.length, None, edges[-1] - 1), side="right") - 1
     mass = np.bincount(bucket, prior.probability, minlength=len(edges) - 1)
     return mass.astype(np.float64)
 
 
-def tilted(within: Shape, masses: FloatArray, mean: float | None) -> FloatArray:
-    """Probability of every atom: bucket masses as given, and the mean length as near as can be.
+def exponential_tilt(within: Shape, masses: FloatArray, mean: float | None) -> FloatArray:
+    """Return the probability of every atom, for these bucket masses and the closest mean length.
 
     Args:
         within: Shares inside the buckets.
@@ -111,45 +115,46 @@ def tilted(within: Shape, masses: FloatArray, mean: float | None) -> FloatArray:
     low, high = -STEEPEST, STEEPEST
     for _ in range(TILTS):
         theta = (low + high) / 2
-        probability = _at(within, masses, theta)
+        probability = _tilted(within, masses, theta)
         low, high = (theta, high) if probability @ within.length < mean else (low, theta)
-    return _at(within, masses, (low + high) / 2)
+    return _tilted(within, masses, (low + high) / 2)
 
 
-def rebuilt(prior: LengthDistribution, seen: Buckets, doubt: float = 0.0) -> LengthDistribution:
-    """The planned distribution of minimum relative entropy that agrees with what was seen.
+def max_entropy(
+    prior: LengthDistribution, observed: Buckets, doubt: float = 0.0
+) -> LengthDistribution:
+    """Return the distribution of minimum relative entropy to the plan that fits the buckets.
 
-    Outputs at a length stay as planned; ``demand`` scales them to the output's own histogram.
-    ``doubt``: how far the plan's shape inside buckets, and its outputs by length, are not believed:
-    at 1 both are even.
-    A histogram without requests gives the planned distribution back.
+    Outputs at a length stay as planned; ``estimate`` scales them to the histogram of outputs.
+    ``doubt``: how little the plan's shape inside buckets and its outputs by length are trusted; at
+    1 both are even. Without requests the result is the planned distribution.
     """
-    if seen.requests <= 0:
+    if observed.requests <= 0:
         return prior
-    within = shape(prior, closed(seen, prior), max(EVEN, doubt))
-    probability = tilted(within, np.array(seen.counts) / seen.requests, seen.mean)
+    within = shape(prior, closed(observed, prior), max(EVEN, doubt))
+    probability = exponential_tilt(
+        within, np.array(observed.counts) / observed.requests, observed.mean
+    )
     outputs = (within.output, within.output_square)
     mean = [float(probability @ output) for output in outputs]
     output, square = (o + doubt * (m - o) for o, m in zip(outputs, mean, strict=True))
     return LengthDistribution(within.length, probability, output, square)
 
 
-def second_moment(seen: Buckets) -> float | None:
-    """E[o^2] of a histogram: even inside the buckets, tilted to the sum; None without requests."""
-    if seen.requests <= 0:
+def second_moment(observed: Buckets) -> float | None:
+    """Return E[o^2] of a histogram, even in buckets and tilted to the sum; None if empty."""
+    if observed.requests <= 0:
         return None
-    nothing = LengthDistribution(np.array([0.0]), np.zeros(1), np.zeros(1), np.zeros(1))
-    within = shape(nothing, closed(seen, nothing))
-    probability = tilted(within, np.array(seen.counts) / seen.requests, seen.mean)
+    empty = LengthDistribution(np.array([0.0]), np.zeros(1), np.zeros(1), np.zeros(1))
+    within = shape(empty, closed(observed, empty))
+    probability = exponential_tilt(
+        within, np.array(observed.counts) / observed.requests, observed.mean
+    )
     return float(probability @ within.length**2)
 
 
-def _even(low: float, high: float) -> FloatArray:
-    return np.linspace(low, high - 1, min(POINTS, int(high - low)))
-
-
-def _at(within: Shape, masses: FloatArray, theta: float) -> FloatArray:
-    """Shares times exp(theta l), each bucket scaled to its mass."""
+def _tilted(within: Shape, masses: FloatArray, theta: float) -> FloatArray:
+    """Return the shares times exp(theta l), each bucket scaled to its mass."""
     power = theta * within.length
     top = np.maximum.reduceat(power, within.starts)
     weight = within.share * np.exp(power - top[within.bucket])

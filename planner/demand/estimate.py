@@ -1,51 +1,288 @@
-"""Where arrivals that did not finish belong, and what a window that misses some may say.
+"""Estimate the workload of a window from its counts.
 
-Under overload completions saturate at what the islands can do, and long requests, which take
-longest, are the last to finish: the observation is *censored*. Then it may raise what is believed
-of a range and never lower it.
+The order: pool the buckets with the plan's (``posterior``), rebuild the lengths by minimum relative
+entropy (``entropy``), scale E[o | l] to the observed outputs, draw from the posterior, and place
+the arrivals on the ranges. The result has the types that a plan is made of: ``lengths`` fits into a
+``ModelDemand``, and each draw into a headroom evaluation.
+
+Under overload completions saturate at what the islands can do, and long requests are the last to
+finish: the observation is *censored*. Such a window may raise an estimate and never lower it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
+
+from .counters import Buckets, sum_buckets
+from .entropy import closed, max_entropy, second_moment
+from .faults import Effect, Fault, FaultReason, only_raises, unusable, without_duplicates
+from .posterior import Draws, PriorStrength, cells, doubt, draw, drift, interval, pooled
+
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
+    from .window import Flow, Window
+
 
 def completed_by_mix(finished: FloatArray, mix: FloatArray, arrivals: float) -> FloatArray:
-    """Arrivals by range, at least those that finished, and otherwise as like the mix as possible.
+    """Return arrivals by range: at least the finished ones, otherwise as close to the mix.
 
-    Requests that came and did not finish have no known length. Of all ways to place them this one
-    has the least relative entropy to ``mix``: ``max(finished_j, c mix_j)`` with c such that the sum
-    is right. So what is missing is taken to be what the mix expects and the buckets lack.
+    Requests that arrived and did not finish have no known length. Of all ways to place them this
+    one has the least relative entropy to ``mix``: ``max(finished_j, c mix_j)`` with c such that the
+    sum is right.
 
     Args:
         finished: Requests by range.
-        mix: Share of each range as believed before.
-        arrivals: Requests in all; not fewer than the finished ones are taken.
+        mix: Prior share of each range.
+        arrivals: All requests; at least the finished ones are taken.
     """
     if arrivals <= finished.sum() or not mix.sum():
         return finished
-    wanted = np.flatnonzero(mix > 0)
-    order = wanted[np.argsort(finished[wanted] / mix[wanted], kind="stable")]
+    positive = np.flatnonzero(mix > 0)
+    order = positive[np.argsort(finished[positive] / mix[positive], kind="stable")]
     # With c so large that the first k ranges of this order are filled up to c times their share:
     share = np.cumsum(mix[order])
-    kept = finished.sum() - np.cumsum(finished[order])
-    levels = (arrivals - kept) / share
-    # The right k is the one with the smallest c: each further range adds what it needs or nothing.
-    level = float(levels[_last_filled(levels, finished[order] / mix[order])])
+    beyond = finished.sum() - np.cumsum(finished[order])
+    levels = (arrivals - beyond) / share
+    # The right k is the last range whose finished requests are fewer than its level.
+    filled = np.flatnonzero(finished[order] / mix[order] <= levels)
+    level = float(levels[filled[-1] if len(filled) else 0])
     return np.maximum(finished, level * mix)
 
 
-def never_lower(rates: FloatArray, believed: FloatArray | None) -> FloatArray:
-    """Rates by range that a censored window may state [req/s]."""
-    return rates if believed is None else np.maximum(rates, believed)
+def at_least_prior(rates: FloatArray, prior: FloatArray | None) -> FloatArray:
+    """Return the rates by range, none below the prior ones [req/s]."""
+    return rates if prior is None else np.maximum(rates, prior)
 
 
-def _last_filled(levels: FloatArray, ratios: FloatArray) -> int:
-    """The last range whose finished requests are fewer than the level gives it."""
-    filled = np.flatnonzero(ratios <= levels)
-    return int(filled[-1]) if len(filled) else 0
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """Demand before the window.
+
+    ``lengths``: of the plan. ``rates``: by range, and one more for longer requests [req/s], of the
+    last complete window, else of the plan; None if the plan states no rate.
+    """
+
+    lengths: LengthDistribution
+    ranges: tuple[Range, ...]
+    rates: FloatArray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A value per range with its interval; arrays of equal shape."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedDemand:
+    """The workload of a window.
+
+    ``lengths``: with the observed inputs and outputs. ``rates`` [req/s] have one entry more than
+    there are ranges: requests beyond the last, which no island can serve. ``output`` E[o | j]
+    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: requests may be missing. ``known``:
+    share of arrivals with observed lengths; 0 if not even their number is certain: then nothing is
+    below the prior. ``rate_draws`` of shape (draws, ranges + 1) and ``draws`` belong together, row
+    by row; if ``raised``, ``draws.probability`` is the mix of finished requests only.
+    """
+
+    lengths: LengthDistribution
+    rates: Estimate
+    output: Estimate
+    context: Estimate
+    rate_draws: FloatArray
+    draws: Draws
+    raised: bool
+    faults: tuple[Fault, ...]
+    known: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        """Rate of all requests [req/s]."""
+        return float(self.rates.value.sum())
+
+
+@dataclass(frozen=True)
+class NoDemand:
+    """Why a window gives no demand; the last good one stays."""
+
+    faults: tuple[Fault, ...]
+
+
+def estimate_demand(
+    window: Window, prior: Prior, rng: np.random.Generator, trust: PriorStrength | None = None
+) -> ObservedDemand | NoDemand:
+    """Estimate the workload of a window, or return why there is none."""
+    faults = without_duplicates((*window.faults, *window.flow.faults))
+    if fatal := unusable(faults):
+        return NoDemand(fatal)
+    trust, raised = trust or PriorStrength(), only_raises(faults)
+    # All sources on the edges that they share; without any, one bucket without requests.
+    inputs = sum_buckets(window.inputs) if window.inputs else Buckets((0.0, inf), (0.0,), None)
+    buckets = pooled(prior.lengths, inputs, trust.prior_requests)
+    moved = drift(prior.lengths, buckets)
+    base = max_entropy(prior.lengths, buckets, doubt(moved))
+    mean, square = _output_moments(window.outputs, prior.lengths, trust)
+    known = _known_share(window.flow, faults) if raised else 1.0
+    output = _censored(mean, _mean(base), known), _censored(square, _square(base), known)
+    lengths = _scaled(base, output)
+    pieces = cells(lengths, closed(buckets, prior.lengths), prior.ranges)
+    draws = draw(pieces, buckets, output, moved, trust=trust, rng=rng)
+    demand = _by_arrivals(window.flow, lengths, draws, prior, trust=trust, rng=rng)
+    if raised:
+        demand = _raised(demand, window.flow, prior, trust, known)
+    return replace(demand, faults=faults, known=known)
+
+
+def _known_share(flow: Flow, faults: tuple[Fault, ...]) -> float:
+    """Return the share of arrivals with observed lengths; 0 if their number is uncertain.
+
+    Growing queues hide the lengths of waiting requests, not their number: it follows from the
+    completions and the change of the gauges.
+    """
+    if any(
+        f.effect is Effect.ONLY_RAISES and f.reason is not FaultReason.QUEUES_GROW for f in faults
+    ):
+        return 0.0
+    return min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 0.0
+
+
+def _censored(observed: float, prior: float, known: float) -> float:
+    """Return a mean of which only a part was observed: the missing part is at the prior."""
+    return max(observed, known * observed + (1 - known) * prior)
+
+
+def _by_arrivals(
+    flow: Flow,
+    lengths: LengthDistribution,
+    draws: Draws,
+    prior: Prior,
+    *,
+    trust: PriorStrength,
+    rng: np.random.Generator,
+) -> ObservedDemand:
+    """Return rates, outputs and contexts by range; the number of arrivals is Poisson."""
+    mix, output, context = _by_range(lengths, prior.ranges)
+    total = rng.gamma(flow.arrivals + 0.5, size=(trust.draws, 1)) / flow.seconds
+    rate_draws = np.asarray(draws.probability * total)
+    return ObservedDemand(
+        lengths,
+        _estimate(mix * flow.arrivals / flow.seconds, rate_draws, trust),
+        _estimate(output, draws.output, trust),
+        _estimate(context, draws.context, trust),
+        rate_draws,
+        draws,
+        raised=False,
+        faults=(),
+    )
+
+
+def _raised(
+    demand: ObservedDemand, flow: Flow, prior: Prior, trust: PriorStrength, known: float
+) -> ObservedDemand:
+    """Return the demand with missing requests added as in the prior, in every draw.
+
+    If their number is certain (``known`` > 0), they fill what the mix lacks and no more; else
+    nothing is below the prior.
+    """
+    finished = min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 1.0
+    mix, output, context = _by_range(prior.lengths, prior.ranges)
+    if known > 0:  # the demand's own moments include the prior already
+        output, context = np.zeros_like(output), np.zeros_like(context)
+    like = mix if prior.rates is None or not prior.rates.sum() else prior.rates
+
+    def placed(rates: FloatArray) -> FloatArray:
+        complete = completed_by_mix(rates * finished, like / like.sum(), float(rates.sum()))
+        return complete if known > 0 else at_least_prior(complete, prior.rates)
+
+    rates = placed(demand.rates.value)
+    rate_draws = np.stack([placed(row) for row in demand.rate_draws])
+    draws = Draws(
+        demand.draws.probability,
+        np.maximum(demand.draws.output, output),
+        np.maximum(demand.draws.context, context),
+    )
+    return ObservedDemand(
+        _reweighted(demand.lengths, prior.ranges, rates),
+        _estimate(rates, rate_draws, trust),
+        _estimate(np.maximum(demand.output.value, output), draws.output, trust),
+        _estimate(np.maximum(demand.context.value, context), draws.context, trust),
+        rate_draws,
+        draws,
+        raised=True,
+        faults=(),
+    )
+
+
+def _output_moments(
+    parts: tuple[Buckets, ...], prior: LengthDistribution, trust: PriorStrength
+) -> tuple[float, float]:
+    """Return E[o] and E[o^2] of the observed outputs pooled with the prior's requests."""
+    mean, square = _mean(prior), _square(prior)
+    for part in parts:
+        if part.requests <= 0 or part.mean is None or part.mean <= 0:
+            continue
+        weight = part.requests / (part.requests + trust.prior_requests)
+        mean += weight * (part.mean - mean)
+        square += weight * ((second_moment(part) or square) - square)
+    return mean, max(square, mean**2)
+
+
+def _mean(lengths: LengthDistribution) -> float:
+    """Return E[o] [tokens]."""
+    return float(lengths.probability @ lengths.output)
+
+
+def _square(lengths: LengthDistribution) -> float:
+    """Return E[o^2] [tokens^2]."""
+    return float(lengths.probability @ lengths.output_square)
+
+
+def _scaled(lengths: LengthDistribution, output: tuple[float, float]) -> LengthDistribution:
+    """Scale E[o | l] and E[o^2 | l] by a factor each, so that both moments are ``output``."""
+    return LengthDistribution(
+        lengths.length,
+        lengths.probability,
+        lengths.output * (output[0] / _mean(lengths)),
+        lengths.output_square * (output[1] / _square(lengths)),
+    )
+
+
+def _by_range(
+    lengths: LengthDistribution, ranges: tuple[Range, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return share, E[o] and mean context by range, and one more for longer requests."""
+    beyond = type(ranges[0])(ranges[-1].max, max(ranges[-1].max, int(lengths.length[-1])) + 1)
+    moments = lengths.moments((*ranges, beyond))
+    return moments.probability, moments.output, moments.context
+
+
+def _reweighted(
+    lengths: LengthDistribution, ranges: tuple[Range, ...], rates: FloatArray
+) -> LengthDistribution:
+    """Return the lengths with the ranges in the proportion of the rates, each in its old shape."""
+    if rates.sum() <= 0:
+        return lengths
+    cuts = np.array([r.min for r in ranges] + [ranges[-1].max])
+    index = np.maximum(0, np.searchsorted(cuts, lengths.length, side="right") - 1)
+    mix = _by_range(lengths, ranges)[0]
+    factor = rates / rates.sum() / np.where(mix > 0, mix, 1)
+    weight = lengths.probability * factor[index]
+    return LengthDistribution(
+        lengths.length, weight / weight.sum(), lengths.output, lengths.output_square
+    )
+
+
+def _estimate(value: FloatArray, draws: FloatArray, trust: PriorStrength) -> Estimate:
+    """Return the value with an interval that contains it."""
+    low, high = interval(draws, trust.share)
+    return Estimate(value, np.minimum(low, value), np.maximum(high, value))

@@ -1,34 +1,32 @@
-"""What can be wrong with a source of live figures, each with a name and with what it does.
+"""Name what can be wrong with live metrics, and what each fault does to a window.
 
-A fault is a value, never an exception: one bad series must not hide what the other ninety say, and
-the operator turns the names into a condition's reason. ``effect`` is the whole policy in one place.
+A fault is a value, not an exception: one bad series must not hide the others, and the operator
+turns the names into a condition's reason. ``EFFECTS`` is the whole policy in one place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 
 class Effect(StrEnum):
-    """What a fault does to the window in which it was seen."""
+    """What a fault does to its window."""
 
     UNUSABLE = "unusable"
-    """No demand comes of the window: the last good one stays."""
+    """The window gives no demand: the last good one stays."""
     ONLY_RAISES = "only raises"
     """Requests may be missing: the window may raise an estimate and never lower it."""
     NOTED = "noted"
-    """Said, and without effect on the figures."""
+    """Reported, without effect on the figures."""
 
 
-class Reason(StrEnum):
+class FaultReason(StrEnum):
     """Name of a fault, in the form of a Kubernetes reason."""
 
-    # The answer as a whole
+    # The response as a whole
     SOURCE_FAILED = "SourceFailed"
     TOO_LARGE = "AnswerTooLarge"
     NOT_METRICS = "NotMetrics"
@@ -53,52 +51,52 @@ class Reason(StrEnum):
 
 
 EFFECTS: Final = {
-    Reason.SOURCE_FAILED: Effect.UNUSABLE,
-    Reason.TOO_LARGE: Effect.UNUSABLE,
-    Reason.NOT_METRICS: Effect.UNUSABLE,
-    Reason.NO_SAMPLES: Effect.UNUSABLE,
-    Reason.MISSING_SIGNAL: Effect.UNUSABLE,
-    Reason.TOO_FEW_SCRAPES: Effect.UNUSABLE,
-    Reason.TIME_WENT_BACK: Effect.UNUSABLE,
-    Reason.QUEUES_GROW: Effect.ONLY_RAISES,
-    Reason.NO_TRAFFIC: Effect.NOTED,
-    Reason.MISSING_ISLAND: Effect.ONLY_RAISES,
-    Reason.UNKNOWN_ISLAND: Effect.NOTED,
-    Reason.NOT_A_NUMBER: Effect.ONLY_RAISES,
-    Reason.DUPLICATE_SERIES: Effect.NOTED,
-    Reason.COUNTER_RESET: Effect.ONLY_RAISES,
-    Reason.SERIES_APPEARED: Effect.ONLY_RAISES,
-    Reason.SERIES_LOST: Effect.ONLY_RAISES,
-    Reason.BROKEN_HISTOGRAM: Effect.ONLY_RAISES,
-    Reason.SUM_OUTSIDE_BUCKETS: Effect.NOTED,
+    FaultReason.SOURCE_FAILED: Effect.UNUSABLE,
+    FaultReason.TOO_LARGE: Effect.UNUSABLE,
+    FaultReason.NOT_METRICS: Effect.UNUSABLE,
+    FaultReason.NO_SAMPLES: Effect.UNUSABLE,
+    FaultReason.MISSING_SIGNAL: Effect.UNUSABLE,
+    FaultReason.TOO_FEW_SCRAPES: Effect.UNUSABLE,
+    FaultReason.TIME_WENT_BACK: Effect.UNUSABLE,
+    FaultReason.QUEUES_GROW: Effect.ONLY_RAISES,
+    FaultReason.NO_TRAFFIC: Effect.NOTED,
+    FaultReason.MISSING_ISLAND: Effect.ONLY_RAISES,
+    FaultReason.UNKNOWN_ISLAND: Effect.NOTED,
+    FaultReason.NOT_A_NUMBER: Effect.ONLY_RAISES,
+    FaultReason.DUPLICATE_SERIES: Effect.NOTED,
+    FaultReason.COUNTER_RESET: Effect.ONLY_RAISES,
+    FaultReason.SERIES_APPEARED: Effect.ONLY_RAISES,
+    FaultReason.SERIES_LOST: Effect.ONLY_RAISES,
+    FaultReason.BROKEN_HISTOGRAM: Effect.ONLY_RAISES,
+    FaultReason.SUM_OUTSIDE_BUCKETS: Effect.NOTED,
 }
-"""Every reason has an effect; a test enumerates both ways."""
+"""Effect of every reason."""
 
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One thing that is wrong: its name, which series or island, and what was found there."""
+    """A fault: its reason, the series or island, and the value there."""
 
-    reason: Reason
+    reason: FaultReason
     where: str = ""
     detail: str = ""
 
     @property
     def effect(self) -> Effect:
-        """What it does to the window."""
+        """Effect on the window."""
         return EFFECTS[self.reason]
 
 
 def unusable(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Those that leave no demand to speak of."""
+    """Return the faults that make a window unusable."""
     return tuple(f for f in faults if f.effect is Effect.UNUSABLE)
 
 
 def only_raises(faults: Iterable[Fault]) -> bool:
-    """Whether requests may be missing from the window."""
+    """Return whether requests may be missing from the window."""
     return any(f.effect is Effect.ONLY_RAISES for f in faults)
 
 
-def told_once(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """Sorted, each once: the same input gives the same message."""
+def without_duplicates(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Return the faults sorted, each once, so that equal input gives an equal message."""
     return tuple(sorted(set(faults)))

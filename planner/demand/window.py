@@ -1,152 +1,166 @@
-"""A window of counts as JSON and back, exactly: from the main process to a planner process.
+"""What was counted of each model's requests in a window: how many came, and of which lengths.
 
-JSON has no infinity: a number that is not finite is the text ``inf``, ``-inf`` or ``nan``.
+Demand is arrivals. A router counts them. Engines count what they finished, and the requests inside
+(running and waiting) make up the difference:
+
+    arrivals = completions + change of running + change of waiting
+
+No arrays: the operator's main process makes windows and runs without numpy. A window reaches a
+planner process as part of a ``ReplanRequest`` (planner/service/messages.py).
 """
 
 from __future__ import annotations
 
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from typing import Final, NamedTuple
 
-from archipelago.operator.islandtimes import IslandTimes, times_from
-from archipelago.operator.scraped import Latency, Scraped
-from archipelago.planner.livedemand.buckets import Buckets
-from archipelago.planner.livedemand.faults import Fault, Reason
-from archipelago.planner.livedemand.window import Flow, Window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-Document: TypeAlias = dict[str, Any]
-ISLANDS: Final = "islands"
-"""Key of what each island of a model took, beside what all of them counted; may be absent."""
+from .counters import Buckets
+from .faults import Fault, FaultReason
 
 
-def window_document(models: Mapping[str, Scraped], seconds: float) -> Document:
-    """The window of all models of a plan; ``seconds`` is how long it was meant to be [s]."""
-    return {
-        "seconds": seconds,
-        "models": {name: to_document(models[name]) for name in sorted(models)},
-    }
+class IslandTimes(NamedTuple):
+    """One island: means over the requests that it ended, and over the scrapes of the window.
 
-
-def window_models(document: Document) -> dict[str, Scraped]:
-    """The models of a window's document, by name."""
-    return {name: from_document(entry) for name, entry in document["models"].items()}
-
-
-def window_islands(document: Document) -> dict[str, dict[str, IslandTimes]]:
-    """What each island took, by model and value of the island's label."""
-    return {name: times_from(entry.get(ISLANDS, {})) for name, entry in document["models"].items()}
-
-
-def to_document(seen: Scraped) -> Document:
-    """One model's window."""
-    return {
-        "flow": _flow(seen.window.flow),
-        "inputs": [_buckets(one) for one in seen.window.inputs],
-        "outputs": [_buckets(one) for one in seen.window.outputs],
-        "faults": [
-            {"reason": fault.reason.value, "where": fault.where, "detail": fault.detail}
-            for fault in seen.window.faults
-        ],
-        "ttft": _latency(seen.ttft),
-        "tpot": _latency(seen.tpot),
-        "kvUse": _maybe(seen.kv_use),
-    }
-
-
-def from_document(document: Document) -> Scraped:
-    """What ``to_document`` was given.
-
-    Raises:
-        KeyError, ValueError: it is not such a document.
+    ``prefill`` [s], without the time in the queue, and ``decode`` [s per token]: None where the
+    engine does not export it, or no request ended. ``running``: requests in the batches of all its
+    processes. ``kv_use``: share of the caches that is in use, None where it is not exported.
     """
-    window = Window(
-        _read_flow(document["flow"]),
-        tuple(_read_buckets(one) for one in document["inputs"]),
-        tuple(_read_buckets(one) for one in document["outputs"]),
-        tuple(Fault(Reason(f["reason"]), f["where"], f["detail"]) for f in document["faults"]),
-    )
-    return Scraped(
-        window,
-        _read_latency(document["ttft"]),
-        _read_latency(document["tpot"]),
-        _float_or_none(document["kvUse"]),
-    )
+
+    requests: float
+    prefill: float | None
+    decode: float | None
+    running: float
+    kv_use: float | None
 
 
-def _flow(seen: Flow) -> Document:
+def rounded_times(times: Mapping[str, IslandTimes]) -> dict[str, IslandTimes]:
+    """Return the times with five significant digits, by island; not finite means not measured.
+
+    A thousand islands are about 50 KB of JSON.
+    """
+
+    def digits(value: float) -> float:
+        return float(f"{value:.5g}")
+
+    def measured(value: float | None) -> float | None:
+        return None if value is None or not isfinite(value) else digits(value)
+
     return {
-        "seconds": _number(seen.seconds),
-        "completed": _number(seen.completed),
-        "insideChange": _number(seen.inside_change),
-        "queueChange": _number(seen.queue_change),
-        "queue": _number(seen.queue),
-        "arrived": _maybe(seen.arrived),
+        island: IslandTimes(
+            digits(row.requests),
+            measured(row.prefill),
+            measured(row.decode),
+            digits(row.running),
+            measured(row.kv_use),
+        )
+        for island, row in sorted(times.items())
     }
 
 
-def _read_flow(document: Document) -> Flow:
-    return Flow(
-        float(document["seconds"]),
-        float(document["completed"]),
-        float(document["insideChange"]),
-        float(document["queueChange"]),
-        float(document["queue"]),
-        _float_or_none(document["arrived"]),
-    )
+GROWTH: Final = 0.02
+"""Growth of the queues, as a share of the completions, that is no longer noise. Our choice: below
+it the lengths that are missing cannot move a range's share by more than 2 %."""
+DEVIATIONS: Final = 2.0
+"""Standard deviations of a Poisson queue that a change must exceed to be called growth."""
 
 
-def _buckets(seen: Buckets) -> Document:
-    return {
-        "edges": _numbers(seen.edges),
-        "counts": _numbers(seen.counts),
-        "total": _maybe(seen.total),
-    }
+@dataclass(frozen=True)
+class Flow:
+    """Requests of one model in a window.
+
+    ``completed``: at islands where requests end (decode and mixed). ``inside_change``: of running
+    and waiting at all islands, so that a request between its phases is still inside. ``queue`` at
+    the beginning and ``queue_change``: of those that wait. ``arrived``: as a router counted them,
+    None where none does.
+    """
+
+    seconds: float
+    completed: float
+    inside_change: float
+    queue_change: float
+    queue: float
+    arrived: float | None = None
+
+    @property
+    def arrivals(self) -> float:
+        """Requests that came in the window."""
+        if self.arrived is not None:
+            return self.arrived
+        return max(0.0, self.completed + self.inside_change)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Whether queues grow, and whether there was any traffic."""
+        enough = max(GROWTH * self.completed, DEVIATIONS * sqrt(max(0.0, self.queue) + 1))
+        detail = f"{self.queue_change:+g} on a queue of {self.queue:g}"
+        grows = (Fault(FaultReason.QUEUES_GROW, "", detail),) if self.queue_change > enough else ()
+        return grows + ((Fault(FaultReason.NO_TRAFFIC),) if self.arrivals <= 0 else ())
 
 
-def _read_buckets(document: Document) -> Buckets:
-    return Buckets(
-        _floats(document["edges"]),
-        _floats(document["counts"]),
-        _float_or_none(document["total"]),
-    )
+@dataclass(frozen=True)
+class Window:
+    """What was counted of one model's requests, hand-over once.
+
+    ``inputs``, ``outputs``: one histogram per source, of any grid.
+    """
+
+    flow: Flow
+    inputs: tuple[Buckets, ...]
+    outputs: tuple[Buckets, ...]
+    faults: tuple[Fault, ...] = ()
 
 
-def _latency(seen: Latency | None) -> Document | None:
-    if seen is None:
+@dataclass(frozen=True)
+class Latency:
+    """Times of a window by upper bound [s]; ``total`` is their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+
+    @property
+    def mean(self) -> float | None:
+        """Mean [s]; None without requests."""
+        return self.total / sum(self.counts) if sum(self.counts) else None
+
+    def quantile(self, share: float) -> tuple[float, float] | None:
+        """Bounds of the bucket that holds a quantile [s]."""
+        wanted, seen, low = share * sum(self.counts), 0.0, 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return low, bound
+            low = bound
         return None
-    return {
-        "bounds": _numbers(seen.bounds),
-        "counts": _numbers(seen.counts),
-        "total": _number(seen.total),
-    }
 
 
-def _read_latency(document: Document | None) -> Latency | None:
-    if document is None:
-        return None
-    return Latency(
-        _floats(document["bounds"]), _floats(document["counts"]), float(document["total"])
-    )
+@dataclass(frozen=True)
+class ModelMetrics:
+    """A window of one source; None: not exported.
+
+    ``ttft`` of engines ends before the hand-over. ``kv_use``: the largest share of a KV cache that
+    was in use at the end.
+    """
+
+    window: Window
+    ttft: Latency | None = None
+    tpot: Latency | None = None
+    kv_use: float | None = None
 
 
-def _number(value: float) -> float | str:
-    return value if isfinite(value) else str(float(value))
+@dataclass(frozen=True)
+class ModelWindow:
+    """One model: its metrics, and the times of its islands by value of the island's label."""
+
+    metrics: ModelMetrics
+    islands: dict[str, IslandTimes] = field(default_factory=dict)
 
 
-def _maybe(value: float | None) -> float | str | None:
-    return None if value is None else _number(value)
+@dataclass(frozen=True)
+class ObservedWindow:
+    """One window of a plan by model; ``seconds`` is its length [s]."""
 
-
-def _float_or_none(value: float | str | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _numbers(values: Iterable[float]) -> list[float | str]:
-    return [_number(value) for value in values]
-
-
-def _floats(values: Iterable[float | str]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+    seconds: float
+    models: dict[str, ModelWindow]

@@ -1,39 +1,38 @@
-"""What changes from one plan to another: islands, GPUs, money, promises, and who moves.
+"""Compare two plans: islands, GPUs, cost, promises, and the share of requests that move.
 
-Groups are compared by their template (model, pools, class, phase, size, parallelism, batch), never
-by their name: names count up and say nothing about what stands there. A request moves when the
-template that prefills or decodes it changes; the share is the smallest that the two routings allow,
-which is the total variation distance between their weights, range by range.
+Groups are compared by their template (model, pools, class, phase, size, parallelism, batch), not by
+name, which depends on their number. A request moves if the template that prefills or decodes it
+changes. The share that moves is the smallest that the two routings allow: the total variation
+distance between their weights, range by range.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.planner.canonical import THETA_UNIT
-from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import DEFAULT_CLASS, Objective, Phase
+from archipelago.perfmodel.workload.lengths import Range
+
+from ..documents import THETA_UNIT, Document
+from ..plan import MILLION, Group, Plan, Route
+from ..problem import DEFAULT_CLASS, ModelDemand, Objective, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from archipelago.perfmodel.roofline.parallelism import Parallelism
 
-    from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.plan import Group, Plan, Route
-    from archipelago.planner.problem import ModelDemand
-    from archipelago.planner.stored import Stored
+    from ..formats.plan_file import Stored
+
 
 SUM_ROUNDING = 1e-12
-"""Rounding of a sum of shares: less than this of the requests is nobody."""
+"""Rounding of a sum of shares."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number before and after; None where that plan has no such number."""
+    """One number before and after; None if a plan does not have it."""
 
     name: str
     unit: str
@@ -42,13 +41,13 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """New minus old, None where one of them is missing."""
+        """New minus old; None if one of them is missing."""
         return None if self.old is None or self.new is None else self.new - self.old
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
-    """What makes two islands the same kind; ``max_batch`` [sequences] is 1 for prefill.
+class TemplateKey:
+    """The template of a group's islands; ``max_batch`` [sequences] is 1 for prefill.
 
     ``parts``: (pool, GPUs, layers) of islands of several pools.
     """
@@ -77,12 +76,12 @@ class Kind:
 
 @dataclass(frozen=True)
 class IslandChange:
-    """Islands of one kind before and after.
+    """Islands of one template before and after.
 
-    ``relocated``: islands that both plans have, but on other nodes.
+    ``relocated``: islands in both plans, but on other nodes.
     """
 
-    kind: Kind
+    kind: TemplateKey
     old: int
     new: int
     relocated: int
@@ -101,7 +100,7 @@ class IslandChange:
 
 @dataclass(frozen=True)
 class PoolChange:
-    """GPUs of one pool, those there are and those in islands; 0 where a plan lacks the pool."""
+    """GPUs of one pool, in all and in islands; 0 if a plan does not have the pool."""
 
     pool: str
     count: tuple[int, int]  # old, new
@@ -114,7 +113,7 @@ class PoolChange:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedShare:
     """Shares of one model's requests whose template changes; ``either`` counts each once."""
 
     model: str
@@ -124,8 +123,8 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One field of the problem that differs; None where it is absent."""
+class FieldChange:
+    """One field of the problem that differs; None if it is absent."""
 
     path: str
     old: Any
@@ -134,22 +133,21 @@ class Asked:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """Everything compared, also what stayed the same.
+    """All comparisons, also of what is unchanged.
 
-    ``total``: the moved share of all requests, models weighted as in the new plan; it counts models
-    that both plans serve.
+    ``total``: the moved share of all requests of models in both plans, weighted as in the new one.
     """
 
-    asked: tuple[Asked, ...]
+    asked: tuple[FieldChange, ...]
     figures: tuple[Figure, ...]
     pools: tuple[PoolChange, ...]
     islands: tuple[IslandChange, ...]
-    moved: tuple[Moved, ...]
-    total: Moved
+    moved: tuple[MovedShare, ...]
+    total: MovedShare
 
     @property
     def same(self) -> bool:
-        """Whether nothing of all this differs."""
+        """Whether nothing differs."""
         return not (
             self.asked
             or any(figure.old != figure.new for figure in self.figures)
@@ -160,10 +158,10 @@ class PlanDiff:
 
 
 def compare(old: Stored, new: Stored) -> PlanDiff:
-    """From the old plan to the new one."""
+    """Compare the old plan with the new one."""
     moved = tuple(_moved(old, new))
     return PlanDiff(
-        tuple(_asked(_question(old.document), _question(new.document), "")),
+        tuple(_field_changes(_inputs(old.document), _inputs(new.document), "")),
         tuple(_figures(old, new)),
         tuple(_pools(old, new)),
         tuple(_islands(old.plan, new.plan)),
@@ -190,7 +188,7 @@ def _figures(old: Stored, new: Stored) -> Iterator[Figure]:
 
 
 def _in_units(name: str, units: tuple[str, str], values: tuple[float, float]) -> Iterator[Figure]:
-    """One figure; two where the units differ, as a headroom and a throughput have no difference."""
+    """Yield one figure, or two if the units differ (a headroom and a throughput)."""
     if units[0] == units[1]:
         yield Figure(name, units[0], *values)
     else:
@@ -199,21 +197,21 @@ def _in_units(name: str, units: tuple[str, str], values: tuple[float, float]) ->
 
 
 def _bound(plan: Plan) -> tuple[float, str]:
-    """What was proven, with its unit: the most requests per second, or the least cost."""
+    """Return the proven bound with its unit: on requests per second, or on the cost."""
     if plan.objective is Objective.COST:
         return plan.certificate.bound, "$/h"
     return plan.certificate.bound * (plan.throughput / plan.theta if plan.theta else 1.0), "req/s"
 
 
 def _rented(old: Plan, new: Plan) -> Iterator[Figure]:
-    """GPUs beyond those that exist, of the pools where a plan has any."""
+    """Yield the rented GPUs of every pool that has any."""
     before, after = dict(old.rented), dict(new.rented)
     for pool in sorted({*before, *after}):
         yield Figure(f"rented of {pool}", "GPUs", before.get(pool, 0), after.get(pool, 0))
 
 
 def _tpot(plan: Plan, model: str) -> float | None:
-    """The slowest evaluated time per output token of any group that decodes [ms]."""
+    """Return the largest TPOT of the groups that decode [ms]."""
     decoding = (g for g in plan.groups if g.model == model and Phase.DECODE in g.phase.stages)
     return max((g.step_time * 1e3 for g in decoding), default=None)
 
@@ -225,9 +223,9 @@ def _pools(old: Stored, new: Stored) -> Iterator[PoolChange]:
         yield PoolChange(name, count, (old.plan.used(name), new.plan.used(name)))
 
 
-def kind_of(group: Group) -> Kind:
-    """The kind of a group's islands."""
-    return Kind(
+def template_key(group: Group) -> TemplateKey:
+    """Return the template of a group's islands."""
+    return TemplateKey(
         group.model,
         group.pool,
         group.phase,
@@ -240,32 +238,32 @@ def kind_of(group: Group) -> Kind:
 
 
 def _islands(old: Plan, new: Plan) -> Iterator[IslandChange]:
-    before, after = _stock(old), _stock(new)
-    for kind in sorted({*before, *after}):
-        one, two = before.get(kind, Counter()), after.get(kind, Counter())
-        stay = (one & two).total()
+    before, after = _nodes_by_template(old), _nodes_by_template(new)
+    for key in sorted({*before, *after}):
+        one, two = before.get(key, Counter()), after.get(key, Counter())
+        same_nodes = (one & two).total()
         both = min(one.total(), two.total())
-        yield IslandChange(kind, one.total(), two.total(), both - stay)
+        yield IslandChange(key, one.total(), two.total(), both - same_nodes)
 
 
-def _stock(plan: Plan) -> dict[Kind, Counter[tuple[str, ...]]]:
-    """For every kind how many islands stand on which nodes."""
-    kinds = {group.name: kind_of(group) for group in plan.groups}
-    found: dict[Kind, Counter[tuple[str, ...]]] = {}
+def _nodes_by_template(plan: Plan) -> dict[TemplateKey, Counter[tuple[str, ...]]]:
+    """Return the number of islands by template and nodes."""
+    keys = {group.name: template_key(group) for group in plan.groups}
+    counts: dict[TemplateKey, Counter[tuple[str, ...]]] = {}
     for island in plan.islands:
-        found.setdefault(kinds[island.group], Counter())[island.nodes] += 1
-    return found
+        counts.setdefault(keys[island.group], Counter())[island.nodes] += 1
+    return counts
 
 
-def _moved(old: Stored, new: Stored) -> Iterator[Moved]:
-    known = {model.name for model in old.problem.models}
+def _moved(old: Stored, new: Stored) -> Iterator[MovedShare]:
+    before = {model.name for model in old.problem.models}
     for model in sorted(new.problem.models, key=lambda m: m.name):
-        if model.name in known:
+        if model.name in before:
             yield _moved_of(model, old.plan, new.plan)
 
 
-def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> Moved:
-    """Cells that neither plan cuts, each weighed by the workload that the new plan was made for."""
+def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> MovedShare:
+    """Compare ranges that neither plan divides, weighted by the workload of the new plan."""
     routes = [
         [r for r in plan.routes if r.model == model.name and r.range.max > r.range.min]
         for plan in (old, new)
@@ -273,53 +271,53 @@ def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> Moved:
     edges = sorted({edge for side in routes for r in side for edge in (r.range.min, r.range.max)})
     cells = tuple(Range(low, high) for low, high in pairwise(edges))
     if not cells:
-        return Moved(model.name, 0.0, 0.0, 0.0)
+        return MovedShare(model.name, 0.0, 0.0, 0.0)
     share = model.lengths.moments(cells).probability
-    kinds = [{g.name: str(kind_of(g)) for g in plan.groups} for plan in (old, new)]
+    keys = [{g.name: str(template_key(g)) for g in plan.groups} for plan in (old, new)]
     sums = [0.0, 0.0, 0.0]
     for cell, part in zip(cells, share, strict=True):
-        before, after = (_weights(cell, routes[i], kinds[i]) for i in (0, 1))
+        before, after = (_weights(cell, routes[i], keys[i]) for i in (0, 1))
         for i, view in enumerate((0, 1, None)):
             sums[i] += float(part) * _distance(_side(before, view), _side(after, view))
-    return Moved(model.name, *sums)
+    return MovedShare(model.name, *sums)
 
 
-def _weights(cell: Range, routes: list[Route], kinds: dict[str, str]) -> dict[tuple[str, str], int]:
-    """Requests per million of a cell by (prefill kind, decode kind); empty without a route."""
-    found: Counter[tuple[str, str]] = Counter()
+def _weights(cell: Range, routes: list[Route], keys: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Return requests per million of a cell by (prefill, decode) template."""
+    weights: Counter[tuple[str, str]] = Counter()
     for route in routes:
         if route.range.min <= cell.min and cell.max <= route.range.max:
             for pair in route.pairs:
-                found[kinds[pair.prefill], kinds[pair.decode]] += pair.weight
-    return dict(found)
+                weights[keys[pair.prefill], keys[pair.decode]] += pair.weight
+    return dict(weights)
 
 
 def _side(weights: dict[tuple[str, str], int], view: int | None) -> Counter[Hashable]:
-    """The weights as one phase sees them, or as pairs."""
-    found: Counter[Hashable] = Counter()
+    """Return the weights of one phase, or of pairs if ``view`` is None."""
+    sums: Counter[Hashable] = Counter()
     for pair, weight in weights.items():
-        found[pair if view is None else pair[view]] += weight
-    return found
+        sums[pair if view is None else pair[view]] += weight
+    return sums
 
 
 def _distance(one: Counter[Hashable], other: Counter[Hashable]) -> float:
-    """Smallest share that has to move; a cell that only one of the two routes moves whole."""
-    stay = (one & other).total()
-    return (max(one.total(), other.total()) - stay) / MILLION
+    """Return the smallest share that must move; all of a cell that only one plan routes."""
+    unmoved = (one & other).total()
+    return (max(one.total(), other.total()) - unmoved) / MILLION
 
 
-def _total(moved: tuple[Moved, ...], new: Stored) -> Moved:
+def _total(moved: tuple[MovedShare, ...], new: Stored) -> MovedShare:
     weight = {model.name: new.problem.weight(model) for model in new.problem.models}
     whole = sum(weight[item.model] for item in moved) or 1.0
     sums = (
         sum(getattr(item, side) * weight[item.model] for item in moved) / whole
         for side in ("prefill", "decode", "either")
     )
-    return Moved("all", *sums)
+    return MovedShare("all", *sums)
 
 
-def _question(document: Document) -> Document:
-    """What was asked: the spec, and what times were calibrated with, by a name of each."""
+def _inputs(document: Document) -> Document:
+    """Return the inputs of a plan: the spec, and the calibrations by name."""
     calibrations = [
         {**row, "name": f"{row['engine']} on {row['accelerator']}: {', '.join(row['models'])}"}
         for row in document.get("calibrations", ())
@@ -328,24 +326,24 @@ def _question(document: Document) -> Document:
     return {**document["problem"], **named}
 
 
-def _asked(old: Any, new: Any, path: str) -> Iterator[Asked]:  # noqa: ANN401  # any JSON value
-    """Fields that differ; lists of named things are compared by name."""
+def _field_changes(old: Any, new: Any, path: str) -> Iterator[FieldChange]:  # noqa: ANN401  # any JSON value
+    """Yield the fields that differ; lists of named objects are compared by name."""
     one, two = _by_name(old), _by_name(new)
     if one is None or two is None:
         if old != new:
-            yield Asked(path, old, new)
+            yield FieldChange(path, old, new)
         return
-    named = isinstance(old, list)
+    is_list = isinstance(old, list)
     for key in sorted({*one, *two}):
-        place = f"{path}[{key}]" if named else f"{path}.{key}".lstrip(".")
+        place = f"{path}[{key}]" if is_list else f"{path}.{key}".lstrip(".")
         if key in one and key in two:
-            yield from _asked(one[key], two[key], place)
+            yield from _field_changes(one[key], two[key], place)
         else:
-            yield Asked(place, one.get(key), two.get(key))
+            yield FieldChange(place, one.get(key), two.get(key))
 
 
 def _by_name(value: Any) -> Document | None:  # noqa: ANN401
-    """A mapping as it is, a list of named things by their names, None for anything else."""
+    """Return a mapping as it is, a list of named objects by name, None for anything else."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list) and all(isinstance(v, dict) and "name" in v for v in value):

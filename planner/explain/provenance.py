@@ -1,24 +1,25 @@
-"""Where the numbers of a plan come from: the user, data sheets, publishers, measurements."""
+"""Sources of the numbers behind a plan: the user, data sheets, publishers, measurements."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from archipelago.perfmodel import provenance
-from archipelago.perfmodel.provenance import Fact
-from archipelago.planner.problem import Billing, ModelDemand, Objective, PlanningProblem, Pool
+from archipelago.perfmodel.calibration import provenance
+from archipelago.perfmodel.calibration.provenance import Fact
+
+from ..problem import Billing, ModelDemand, Objective, PlanningProblem, Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from archipelago.perfmodel.calibration.corrections import Calibration
+    from archipelago.perfmodel.catalogue.accelerators import Accelerator
 
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.calibration import Calibration
 
 GIGABIT = 1e9 / 8
 
 
 def facts(problem: PlanningProblem) -> Iterator[Fact]:
-    """Every number that the plan stands on, the user's first."""
+    """Yield every number that a plan depends on, the user's first."""
     yield from _stated(problem)
     for architecture in {m.architecture.name: m.architecture for m in problem.models}.values():
         yield provenance.architecture_fact(architecture)
@@ -27,53 +28,59 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
     for accelerator in accelerators.values():
         yield from provenance.accelerator_facts(accelerator)
         operands = dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes)
-        yield from _reached(problem, accelerator, tuple(operands))
+        yield from _efficiencies(problem, accelerator, tuple(operands))
     if any(_uncalibrated(problem, accelerator) for accelerator in accelerators.values()):
         yield from provenance.overhead_facts()
 
 
-def _reached(
+def _efficiencies(
     problem: PlanningProblem, accelerator: Accelerator, operands: tuple[str, ...]
 ) -> Iterator[Fact]:
-    """What engines reach there: by measurements where there are any, else by the catalogue."""
+    """Yield the efficiencies of an accelerator: measured ones, else the catalogue's."""
     if _uncalibrated(problem, accelerator):
         for operand in operands:
             yield from provenance.efficiency_facts(accelerator, operand)
-    for one in problem.calibrations:
-        if one.accelerator == accelerator.name:
-            yield from provenance.calibration_facts(one)
+    for calibration in problem.calibrations:
+        if calibration.accelerator == accelerator.name:
+            yield from provenance.calibration_facts(calibration)
             rest = [
-                *provenance.overhead_facts(accelerator, one.engine, one.version),
+                *provenance.overhead_facts(accelerator, calibration.engine, calibration.version),
                 *(
                     fact
                     for operand in operands
                     for fact in provenance.efficiency_facts(
-                        accelerator, operand, one.engine, one.version
+                        accelerator, operand, calibration.engine, calibration.version
                     )
                 ),
             ]
-            yield from (fact for fact in rest if not _replaced(one, fact))
+            yield from (fact for fact in rest if not _replaced(calibration, fact))
 
 
-def _replaced(one: Calibration, fact: Fact) -> bool:
-    """Whether the calibration has a value in the place of a catalogue's."""
+def _replaced(calibration: Calibration, fact: Fact) -> bool:
+    """Return whether a calibration replaces the catalogue's value."""
     operand = fact.subject.rpartition(" ")[2]
-    return fact.name in one.values or f"{operand}.{fact.name}" in one.values
+    return fact.name in calibration.values or f"{operand}.{fact.name}" in calibration.values
 
 
 def _uncalibrated(problem: PlanningProblem, accelerator: Accelerator) -> bool:
-    """Whether a model's times on an accelerator are by the catalogue alone."""
-    own = [one for one in problem.calibrations if one.accelerator == accelerator.name]
+    """Return whether a model's times on an accelerator are by the catalogue alone."""
+    calibrations = [
+        calibration
+        for calibration in problem.calibrations
+        if calibration.accelerator == accelerator.name
+    ]
     models = {model.architecture.name for model in problem.models}
-    return not (own and all(any(not c.models or m in c.models for c in own) for m in models))
+    return not calibrations or not all(
+        any(not c.models or m in c.models for c in calibrations) for m in models
+    )
 
 
 def _user(subject: str, name: str, value: object, unit: str) -> Fact:
-    return Fact(subject, name, str(value), unit, provenance.Kind.USER, "ServingPlan")
+    return Fact(subject, name, str(value), unit, provenance.SourceKind.USER, "ServingPlan")
 
 
 def _stated(problem: PlanningProblem) -> Iterator[Fact]:
-    """What the ServingPlan says."""
+    """Yield the values of the ServingPlan."""
     for model in problem.models:
         yield from _of_model(model)
     for pool in problem.pools:

@@ -1,39 +1,39 @@
-"""Changed problems solved again, and the difference to the unchanged one as a sure interval.
+"""Sensitivity: solve problems that are one step away (an island, a node, a budget, the rates).
 
-The unchanged problem and a changed one each have a best plan found and a proven bound, so the true
-difference lies in an interval; that interval, and not a dual price, is what is told. Re-solves are
-limited in nodes and not in seconds, so that they end at the same place however busy the machine is.
+The unchanged and the changed problem each have a best plan and a proven bound, so the true
+difference is in an interval; that interval is reported, not a dual price. Re-solves are limited in
+nodes, not in seconds, so that their results do not depend on the machine.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
-from archipelago.planner.errors import SolverError
-from archipelago.planner.packing import island_sizes
-from archipelago.planner.problem import Objective
-from archipelago.planner.program import build_program, served_ranges
-from archipelago.planner.projected import solve
-from archipelago.planner.solve import Effort, Solution
-from archipelago.planner.strategies.exact import objective
-from archipelago.planner.templates import Catalogue, Template, build_catalogue
-
-if TYPE_CHECKING:
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.program import Program
+from ..errors import SolverError
+from ..milp.benders import solve
+from ..milp.build import build_program, served_ranges
+from ..milp.highs import Solution, SolverOptions
+from ..milp.variables import Program
+from ..problem import DEFAULT_CLASS, Billing, Domain, Objective, PlanningProblem, Pool
+from ..strategies.exact import objective_of
+from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.packing import island_sizes
+from ..templates.template import Template
 
 GAP_SHARE = 0.5
 """Part of the published gap that a re-solve may leave, as in the plan's own first solve."""
 NODES = 200
 """Nodes of one re-solve; the frozen instances need no more in 9 of 10."""
 FIRST_NODES = 2_000
-"""Nodes of the unchanged problem, which all differences start from."""
+"""Nodes of the unchanged problem, the reference of all differences."""
 PATIENCE = 60.0
-"""Seconds of one re-solve at most; nodes end it long before, but for problems out of proportion."""
+"""Longest time of one re-solve [s]; nodes end it long before in ordinary problems."""
 PART = " (part)"
-"""Ends the name of a pool that stands for part of a node; no pool of a ServingPlan is named so."""
+"""Suffix of the name of a pool that is part of a node; not allowed in a ServingPlan."""
 ROUNDING = 1e-9
 """Share of the objective below which a difference is the solver's rounding."""
 
@@ -47,11 +47,11 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The best objective of a changed problem: found, proven bound, and the difference to the base.
+class Resolution:
+    """Objective and proven bound of a changed problem, and the difference to the unchanged one.
 
-    Objective: theta, or the cost under the cost objective [$/h]. The true difference lies in
-    [``low``, ``high``]. None where the outcome is not ``SOLVED``.
+    Objective: theta, or the cost under the cost objective [$/h]. The true difference is in
+    [``low``, ``high``]. All are None unless the outcome is ``SOLVED``.
     """
 
     outcome: Outcome
@@ -63,8 +63,8 @@ class Resolved:
 
 
 @dataclass(frozen=True, eq=False)
-class Base:
-    """The unchanged problem, solved; ``proven`` is the plan's own bound."""
+class BaseSolution:
+    """The unchanged problem and its solution; ``proven``: the plan's own bound."""
 
     problem: PlanningProblem
     catalogue: Catalogue
@@ -74,98 +74,100 @@ class Base:
 
     @property
     def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
+        """1 if theta is maximised, -1 if the cost is minimised."""
         return -1 if self.problem.objective is Objective.COST else 1
 
     @property
     def value(self) -> float:
-        """Best objective found."""
+        """Best objective."""
         return self.stated(self.program, self.solution.objective)
 
     @property
     def bound(self) -> float:
         """Proven bound: the better of both proofs."""
-        found = self.sign * self.stated(self.program, self.solution.bound)
-        return self.sign * max(min(found, self.sign * self.proven), self.sign * self.value)
+        bound = self.sign * self.stated(self.program, self.solution.bound)
+        return self.sign * max(min(bound, self.sign * self.proven), self.sign * self.value)
 
     def stated(self, program: Program, minimised: float) -> float:
-        """An objective of the solver as theta, or as cost [$/h]."""
+        """Return an objective of the solver as theta, or as cost [$/h]."""
         return minimised if self.sign < 0 else -minimised * program.scale
 
 
 def best(
     program: Program, problem: PlanningProblem, nodes: int = NODES, forced: int | None = None
 ) -> Solution | None:
-    """Largest theta or least cost, with at least one island of the template ``forced``.
+    """Solve for the largest theta or least cost, with at least one island of template ``forced``.
 
-    None where there is no plan.
+    None if there is no plan.
 
     Raises:
-        SolverError: nothing was found within the nodes.
+        SolverError: the node limit ended before there was a plan.
     """
-    asked = objective(program, problem)
+    objective = objective_of(program, problem)
     if forced is not None:
-        asked.lower[1 + forced] = 1.0
+        objective.lower[1 + forced] = 1.0
     gap = problem.solver.gap * GAP_SHARE
-    return solve(program, asked, Effort(gap, PATIENCE, problem.solver.seed, nodes))
+    return solve(program, objective, SolverOptions(gap, PATIENCE, problem.solver.seed, nodes))
 
 
-def resolved(base: Base, problem: PlanningProblem, *, better: bool) -> Resolved:
-    """A changed problem; ``better``: the change only adds room, else it only takes some away."""
+def resolve(base: BaseSolution, problem: PlanningProblem, *, better: bool) -> Resolution:
+    """Solve a changed problem; ``better``: it only relaxes limits, else it only tightens them."""
     templates = _templates(base, problem)
     if any(_lost(problem, templates, m.name) > problem.max_unservable for m in problem.models):
-        return Resolved(Outcome.NO_PLAN)
+        return Resolution(Outcome.NO_PLAN)
     program = build_program(problem, templates)
     try:
-        found = best(program, problem)
+        solution = best(program, problem)
     except SolverError:
-        return Resolved(Outcome.UNKNOWN)
-    return _compared(base, program, found, better=better)
+        return Resolution(Outcome.UNKNOWN)
+    return _compared(base, program, solution, better=better)
 
 
-def forced(base: Base, template: int) -> Resolved:
-    """The unchanged problem with at least one island of a template."""
+def resolve_with(base: BaseSolution, template: int) -> Resolution:
+    """Solve the unchanged problem with at least one island of a template."""
     try:
-        found = best(base.program, base.problem, forced=template)
+        solution = best(base.program, base.problem, forced=template)
     except SolverError:
-        return Resolved(Outcome.UNKNOWN)
-    return _compared(base, base.program, found, better=False)
+        return Resolution(Outcome.UNKNOWN)
+    return _compared(base, base.program, solution, better=False)
 
 
 def _lost(problem: PlanningProblem, templates: tuple[Template, ...], name: str) -> float:
-    """Share of a model's requests that no template holds."""
+    """Return the share of a model's requests that no template can serve."""
     model = next(m for m in problem.models if m.name == name)
     served = served_ranges(templates, name, len(model.ranges), problem.links)
     return 1.0 - float(model.lengths.moments(model.ranges).probability[served].sum())
 
 
-def _templates(base: Base, problem: PlanningProblem) -> tuple[Template, ...]:
-    """Templates of the changed problem; benchmarked again only where a size is new."""
-    known = {pool.name: set(island_sizes(pool)) for pool in base.problem.pools}
+def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, ...]:
+    """Return the templates of the changed problem; they are built again only if a size is new."""
+    before = {pool.name: set(island_sizes(pool)) for pool in base.problem.pools}
     sizes = {pool.name: set(island_sizes(pool)) for pool in problem.pools}
-    if any(sizes[name] - known[name.removesuffix(PART)] for name in sizes):
+    if any(sizes[name] - before[name.removesuffix(PART)] for name in sizes):
         return build_catalogue(problem).templates
-    found = [found for t in base.catalogue.templates for found in _fitting(t, sizes)]
-    return tuple(sorted(found, key=lambda t: (t.model, t.pool)))
+    templates = [new for t in base.catalogue.templates for new in _fitting(t, sizes)]
+    return tuple(sorted(templates, key=lambda t: (t.model, t.pool)))
 
 
 def _fitting(template: Template, sizes: dict[str, set[int]]) -> list[Template]:
-    """The template in the pools that are left, and in a part of a node of its pool."""
-    stays = all(part.gpus in sizes.get(part.pool, ()) for part in template.sections)
-    here = [template] if stays else []
+    """Return the template in the remaining pools, and in a part of a node of its pool."""
+    fits = all(part.gpus in sizes.get(part.pool, ()) for part in template.sections)
+    here = [template] if fits else []
     part = template.pool + PART
     if template.gpus in sizes.get(part, ()):
         here.append(replace(template, pool=part))
     return here
 
 
-def _compared(base: Base, program: Program, found: Solution | None, *, better: bool) -> Resolved:
-    """The difference to the base; one that only adds room cannot be worse, and the other way."""
-    if found is None:
-        return Resolved(Outcome.NO_PLAN)
+def _compared(
+    base: BaseSolution, program: Program, solution: Solution | None, *, better: bool
+) -> Resolution:
+    """Return the difference to the base; relaxed limits never make it worse."""
+    if solution is None:
+        return Resolution(Outcome.NO_PLAN)
     sign, start, most = base.sign, base.sign * base.value, base.sign * base.bound
-    value = sign * base.stated(program, found.objective)
-    bound = sign * base.stated(program, found.bound)
+    value = sign * base.stated(program, solution.objective)
+    bound = sign * base.stated(program, solution.bound)
     if better:
         value, bound = max(value, start), max(bound, start)
         low, high = max(value - most, 0.0), bound - start
@@ -174,4 +176,159 @@ def _compared(base: Base, program: Program, found: Solution | None, *, better: b
         low, high = value - most, min(bound - start, 0.0)
     change = min(max(value - start, low), high)
     exact = [0.0 if abs(x) < ROUNDING * abs(start) else sign * x for x in (change, low, high)]
-    return Resolved(Outcome.SOLVED, sign * value, sign * bound, exact[0], *sorted(exact[1:]))
+    return Resolution(Outcome.SOLVED, sign * value, sign * bound, exact[0], *sorted(exact[1:]))
+
+
+RATE_STEP = 5
+"""Step of the rates under the cost objective [%]."""
+
+
+@dataclass(frozen=True, eq=False)
+class Perturbation:
+    """A problem one step away; ``problem`` None if nothing of the pool or budget remains.
+
+    ``better``: the step relaxes a limit.
+    """
+
+    kind: str
+    subject: str
+    amount: float
+    unit: str
+    problem: PlanningProblem | None
+    better: bool
+
+
+def perturbations(
+    problem: PlanningProblem, templates: tuple[Template, ...]
+) -> Iterator[Perturbation]:
+    """Yield every step that can matter, in both directions."""
+    for pool in problem.pools:
+        for domain_class in pool.classes:
+            yield from _gpu_steps(problem, pool, domain_class, templates)
+    least = cheapest(problem, templates)
+    if problem.budget_per_hour is not None and least is not None:
+        for money in (least, -least):
+            budget = problem.budget_per_hour + money
+            spent = replace(problem, budget_per_hour=budget) if budget > 0 else None
+            yield Perturbation("budget", "all islands", float(money), "$/h", spent, money > 0)
+    if problem.objective is Objective.COST:
+        for share in (RATE_STEP, -RATE_STEP):
+            headroom = (problem.min_headroom or 1.0) * (1 + share / 100)
+            changed = replace(problem, min_headroom=headroom)
+            yield Perturbation("rate", "all models", share, "%", changed, share < 0)
+
+
+def _gpu_steps(
+    problem: PlanningProblem, pool: Pool, domain_class: str, templates: tuple[Template, ...]
+) -> Iterator[Perturbation]:
+    sizes = {t.gpus_of(pool.name) for t in templates if t.domain_class == domain_class} - {0}
+    node = pool.gpus_per_node
+    # Part of a node is a pool of its own, which islands of several pools could not use.
+    whole = node is not None and any(pool.name in names for names in problem.pipelines)
+    steps = [] if whole or not sizes else [min(sizes)]
+    if node is not None and sizes:
+        steps.append(node)
+    for gpus in dict.fromkeys(steps):
+        kind = "node" if gpus == node else "island"
+        for amount in (gpus, -gpus):
+            changed = with_gpus(problem, pool, amount, domain_class)
+            yield Perturbation(kind, place(pool, domain_class), amount, "GPUs", changed, amount > 0)
+
+
+def place(pool: Pool, domain_class: str) -> str:
+    """Return the name of the pool, with the class if it has several."""
+    return pool.name if len(pool.classes) == 1 else f"{pool.name} in {domain_class}"
+
+
+def cheapest(problem: PlanningProblem, templates: tuple[Template, ...]) -> Decimal | None:
+    """Return the price of the cheapest island, the smallest useful budget step [$/h]."""
+    pools = {pool.name: pool for pool in problem.pools}
+    costs = [sum((_price(pools[p.pool], p.gpus) for p in t.sections), Decimal()) for t in templates]
+    return min((cost for cost in costs if cost), default=None)
+
+
+def _price(pool: Pool, gpus: int) -> Decimal:
+    """Return the price of some GPUs on empty nodes; whole nodes if these are paid for [$/h]."""
+    node = pool.gpus_per_node if pool.billing is Billing.PER_NODE else None
+    return pool.price_per_gpu_hour * (gpus if node is None else math.ceil(gpus / node) * node)
+
+
+def with_gpus(
+    problem: PlanningProblem, pool: Pool, delta: int, domain_class: str | None = None
+) -> PlanningProblem | None:
+    """Return the problem with more or fewer GPUs of a pool; None if no pool remains.
+
+    Whole nodes are added or removed in the domain in which this changes most or least. A part of a
+    node is a pool of its own with one small node. In a pool that can rent, the GPUs that can be
+    rented change. ``domain_class`` None: any.
+    """
+    node = pool.gpus_per_node
+    if node is None or delta % node == 0:
+        new = [_resized(pool, delta, domain_class)]
+    elif delta > 0:
+        whole, part = divmod(delta, node)
+        new = [_resized(pool, whole * node, domain_class), _part(pool, part, domain_class)]
+    else:
+        nodes = math.ceil(-delta / node)  # whole, then part of the last one is given back
+        rest = nodes * node + delta
+        new = [_resized(pool, -nodes * node, domain_class), _part(pool, rest, domain_class)]
+    others = [p for p in problem.pools if p.name != pool.name]
+    pools = (*others, *(p for p in new if p.available > 0))
+    names = {pool.name for pool in pools}
+    pipelines = tuple(p for p in problem.pipelines if names.issuperset(p))
+    return replace(problem, pools=pools, pipelines=pipelines) if pools else None
+
+
+def _part(pool: Pool, gpus: int, domain_class: str | None) -> Pool:
+    sizes = tuple(size for size in island_sizes(pool) if size <= gpus)
+    place = domain_class or DEFAULT_CLASS
+    return replace(
+        pool,
+        name=pool.name + PART,
+        count=gpus,
+        max_count=None,
+        gpus_per_node=gpus,
+        domains=() if place == DEFAULT_CLASS else (Domain("part", 1, place),),
+        island_sizes=sizes,
+    )
+
+
+def _resized(pool: Pool, delta: int, domain_class: str | None) -> Pool:
+    """Return the pool with more or fewer GPUs: rentable ones first, then existing ones."""
+    if pool.max_count is not None:
+        rents = pool.domains[0].domain_class if pool.domains else DEFAULT_CLASS
+        if domain_class not in (None, rents):
+            existing = _resized(replace(pool, max_count=None), delta, domain_class)
+            return replace(existing, max_count=pool.max_count + delta)
+        if pool.max_count + delta > pool.count:
+            return replace(pool, max_count=pool.max_count + delta)
+        delta += pool.max_count - pool.count
+        pool = replace(pool, max_count=None)
+    domains = pool.domains
+    nodes = 0 if pool.gpus_per_node is None else delta // pool.gpus_per_node
+    if domains and pool.gpus_per_node is not None:
+        chain = [s // pool.gpus_per_node for s in island_sizes(pool) if s >= pool.gpus_per_node]
+        for _ in range(abs(nodes)):
+            domains = _one_node(domains, chain, 1 if nodes > 0 else -1, domain_class)
+    return replace(pool, count=max(pool.count + delta, 0), domains=domains)
+
+
+def _one_node(
+    domains: tuple[Domain, ...], chain: list[int], sign: int, domain_class: str | None
+) -> tuple[Domain, ...]:
+    """Add a node where it completes the largest island, or remove one where it breaks the smallest.
+
+    Sizes divide each other, so the number of sizes that divide a domain measures that island.
+    """
+
+    def completes(domain: Domain) -> int:
+        nodes = domain.nodes + (1 if sign > 0 else 0)
+        return sum(1 for size in chain if nodes % size == 0)
+
+    candidates = [d for d in domains if domain_class in (None, d.domain_class)]
+    if not candidates:
+        return domains
+    at = sorted(candidates, key=completes)[-1 if sign > 0 else 0]
+    new = replace(at, nodes=at.nodes + sign)
+    changed = (new if domain is at else domain for domain in domains)
+    return tuple(domain for domain in changed if domain.nodes > 0)

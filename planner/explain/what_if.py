@@ -1,4 +1,4 @@
-"""``--what-if``: a ServingPlan with one thing changed, as if its file had said so.
+"""``--what-if``: change a ServingPlan as if its file were different.
 
     pool=h20:+64   pool=h20:x2   pool=h20:128     GPUs of a pool that exist
     rent=h20:+64   rent=h20:none                  GPUs of a pool that can be rented
@@ -6,38 +6,36 @@
     budget=+100    budget=600    budget=none      $ per hour for everything
     rate=llama:x2                                 requests per second of a model
     slo=llama:tpot=40   slo=llama:ttft=none       latency targets [ms]
-    serving=llama:either                          what islands of a model may do
+    serving=llama:either                          phases of a model's islands
     link=wan:x2                                   Gbit/s between two classes of domains
 
-A number sets, ``+`` and ``-`` add and take away, ``x`` multiplies. The changed spec passes the same
-rules as a file does.
+A number sets, ``+`` and ``-`` add and subtract, ``x`` multiplies. The changed spec is
+checked by the same rules as a file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.planner.errors import InputError
-from archipelago.planner.problem import DEFAULT_CLASS
-from archipelago.planner.spec import ServingPlanResource, load_resource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ..errors import InputError
+from ..problem import DEFAULT_CLASS, domain_classes
+from ..servingplan import ServingPlanResource, load_resource
 
 NEW_DOMAIN = "what-if"
-"""Network domain of nodes that are added to a pool with domains: nobody said where they stand."""
+"""Network domain of nodes that are added to a pool with domains."""
 NONE = "none"
 SERVING = {word.casefold(): word for word in ("Disaggregated", "Collocated", "Either")}
 LARGEST = 30
-"""Decimal places of a number on either side of the point; the rules allow far fewer."""
+"""Most digits of a number on either side of the point; the rules allow far fewer."""
 
 
 def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingPlanResource:
-    """The resource with every change applied, in the order given.
+    """Return the resource with all changes applied, in their order.
 
     Raises:
-        InputError: a change cannot be understood; the message says what could.
+        InputError: a change is malformed; the message names the right form.
         SpecError: the changed spec breaks a rule.
     """
     body: dict[str, Any] = resource.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -68,7 +66,7 @@ def _refuse(text: str, remedy: str) -> InputError:
 
 
 def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
-    pool, value = _counted(spec, rest, text)
+    pool, value = _pool_with_count(spec, rest, text)
     count = _number(Decimal(pool["count"]), value, text)
     if count != int(count) or count < 0:
         raise _refuse(text, f"{count} GPUs are no whole number of GPUs")
@@ -79,8 +77,8 @@ def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
     _room(spec, pool, rentable)
 
 
-def _counted(spec: dict[str, Any], rest: str, text: str) -> tuple[dict[str, Any], str]:
-    """A pool whose GPUs are stated, not found."""
+def _pool_with_count(spec: dict[str, Any], rest: str, text: str) -> tuple[dict[str, Any], str]:
+    """Return a pool with a stated count, and the value of the change."""
     pool, value = _named(spec["pools"], "pool", rest, text)
     if "count" not in pool:
         raise _refuse(text, f"pool {pool['name']} finds its nodes: state count in the file")
@@ -88,7 +86,7 @@ def _counted(spec: dict[str, Any], rest: str, text: str) -> tuple[dict[str, Any]
 
 
 def _rent(spec: dict[str, Any], rest: str, text: str) -> None:
-    pool, value = _counted(spec, rest, text)
+    pool, value = _pool_with_count(spec, rest, text)
     old = Decimal(pool.get("maxCount", pool["count"]) - pool["count"])
     new = Decimal(0) if value == NONE else _number(old, value, text)
     if new != int(new):
@@ -97,7 +95,7 @@ def _rent(spec: dict[str, Any], rest: str, text: str) -> None:
 
 
 def _room(spec: dict[str, Any], pool: dict[str, Any], rentable: int) -> None:
-    """A pool with its count and so many GPUs to rent; without any it is gone."""
+    """Set the rentable GPUs of a pool; remove the pool if it has no GPUs at all."""
     room = pool["count"] + rentable
     pool.pop("maxCount", None)
     if rentable:
@@ -110,21 +108,19 @@ def _room(spec: dict[str, Any], pool: dict[str, Any], rentable: int) -> None:
 
 
 def _forget(spec: dict[str, Any], pool: str) -> None:
-    """What speaks of a pool that is gone, or of classes that no domain has any more."""
+    """Remove pipelines and links that refer to a removed pool or its classes."""
     spec["pipelines"] = [p for p in spec.get("pipelines", ()) if pool not in p["pools"]]
     classes = {c for p in spec["pools"] for c in _classes(p)}
     if links := spec.get("network", {}).get("links"):
         spec["network"]["links"] = [link for link in links if classes.issuperset(link["classes"])]
 
 
-def _classes(pool: dict[str, Any]) -> list[str]:
-    """Classes of a pool, in alphabetical order."""
-    domains = pool.get("domains", ())
-    return sorted({d.get("class", DEFAULT_CLASS) for d in domains} or {DEFAULT_CLASS})
+def _classes(pool: dict[str, Any]) -> tuple[str, ...]:
+    return domain_classes(d.get("class", DEFAULT_CLASS) for d in pool.get("domains", ()))
 
 
 def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]]:
-    """New nodes form a domain of their own; missing ones leave the last domains first."""
+    """Add nodes as a domain of their own, or remove nodes from the last domains first."""
     nodes, rest = divmod(count - pool["count"], pool["gpusPerNode"])
     if rest:
         raise _refuse(text, f"pool {pool['name']} has nodes of {pool['gpusPerNode']} GPUs")
@@ -142,7 +138,7 @@ def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]
 
 
 def _one_class(pool: dict[str, Any], text: str) -> str:
-    """Class of new nodes; where there are several, nobody said which."""
+    """Return the class of new nodes; refuse a pool with several classes."""
     classes = _classes(pool)
     if len(classes) > 1:
         named = " and ".join(classes)
@@ -221,18 +217,18 @@ def _link(spec: dict[str, Any], rest: str, text: str) -> None:
 def _named(
     things: list[dict[str, Any]], kind: str, rest: str, text: str
 ) -> tuple[dict[str, Any], str]:
-    """The pool, model or link, by its name or by an accelerator that only one pool has."""
+    """Return a pool, model or link by name, or by an accelerator that only one pool has."""
     name, _, value = rest.partition(":")
     if not value:
         raise _refuse(text, f"write NAME:VALUE with the name of a {kind}")
-    found = [thing for thing in things if thing["name"] == name]
-    if not found:
-        wanted = name.casefold()
-        found = [t for t in things if str(t.get("accelerator", "")).casefold() == wanted]
-    if len(found) != 1:
-        known = ", ".join(sorted(str(thing["name"]) for thing in things)) or "none"
-        raise _refuse(text, f"{name!r} is not the name of one {kind}; there are: {known}")
-    return found[0], value
+    matches = [thing for thing in things if thing["name"] == name]
+    if not matches:
+        accelerator = name.casefold()
+        matches = [t for t in things if str(t.get("accelerator", "")).casefold() == accelerator]
+    if len(matches) != 1:
+        names = ", ".join(sorted(str(thing["name"]) for thing in things)) or "none"
+        raise _refuse(text, f"{name!r} is not the name of one {kind}; there are: {names}")
+    return matches[0], value
 
 
 def _number(old: Decimal, value: str, text: str) -> Decimal:
@@ -250,6 +246,6 @@ def _number(old: Decimal, value: str, text: str) -> Decimal:
 
 
 def _text(number: Decimal) -> str:
-    """A decimal without exponent or trailing zeros, as the spec writes money."""
+    """Return a decimal without exponent or trailing zeros, as the spec writes money."""
     written = f"{number:f}"
     return written.rstrip("0").rstrip(".") if "." in written else written

@@ -1,35 +1,59 @@
-"""What binds a plan: its use of every limit, and which stage of which model runs out first."""
+"""Explain a plan: used limits, the bottleneck stage, sensitivities, rejected templates, sources.
+
+Dual prices of an integer program do not give the value of one more GPU. So every difference comes
+from solving the changed problem (``sensitivity.py``) and is an interval that contains the true
+difference in the rate model.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import linprog
 
-from archipelago.planner.packing import capacity, classes_of
-from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import STAGES, Objective, Phase
-from archipelago.planner.program import served_ranges
-from archipelago.planner.steps import cheapest, place
+from archipelago.perfmodel.calibration.provenance import Fact
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.plan import Group, Plan
-    from archipelago.planner.problem import Link, PlanningProblem, Pool
-    from archipelago.planner.template import Template
+from ..errors import InputError
+from ..milp.build import build_program, served_ranges
+from ..milp.highs import SolverOptions, reduced_costs
+from ..plan import MILLION, Exclusion, Group, Plan, ThetaInterval
+from ..problem import STAGES, Link, Objective, Phase, PlanningProblem, Pool
+from ..strategies.exact import objective_of
+from ..strategy import Progress, quiet
+from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.packing import capacity
+from ..templates.template import Template, island_throughput
+from .diff import template_key
+from .provenance import facts
+from .sensitivity import (
+    FIRST_NODES,
+    PATIENCE,
+    BaseSolution,
+    Outcome,
+    Perturbation,
+    Resolution,
+    best,
+    cheapest,
+    perturbations,
+    place,
+    resolve,
+    resolve_with,
+)
 
 GIGA = 1e9
 NETWORK = "network"
-"""Name of the capacity row of an island's network adapters."""
+"""Capacity row of an island's network adapters."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit of the problem and how much of it the plan uses."""
+    """One limit of the problem and the plan's use of it."""
 
     kind: str  # "gpus", "packing", "budget", "headroom", "link", or the capacity row of a group
     subject: str
@@ -40,10 +64,10 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Carry:
-    """What the islands of one model and stage could carry if the other stage were free.
+class StageCapacity:
+    """Theta of the islands of one model and stage if the other stage were unlimited.
 
-    Islands that serve requests whole count in both; ``phase`` is mixed where there are no others.
+    Mixed islands count in both stages; ``phase`` is mixed if there are no others.
     """
 
     model: str
@@ -58,7 +82,7 @@ def limits(
     templates: tuple[Template, ...],
     of_group: dict[str, Template],
 ) -> Iterator[Limit]:
-    """Pools and nodes, money, what was asked for, links, and the rows of every group.
+    """Yield the limits of pools, budget, headroom, links, and the rows of every group.
 
     ``of_group``: the template of each group of the plan.
     """
@@ -83,12 +107,12 @@ def limits(
 
 
 def _pool_limits(pool: Pool, plan: Plan, templates: tuple[Template, ...]) -> Iterator[Limit]:
-    """GPUs, and for every island size the packing row: sum of (s_c / s) n_c <= C(s)."""
+    """Yield the limit of GPUs, and one per packing row: sum of (s_c / s) n_c <= C(s)."""
     smallest, rows = [], []
-    for domain_class in classes_of(pool):
+    for domain_class in pool.classes:
         groups = [(g.gpus_of(pool.name), g) for g in plan.groups if g.domain_class == domain_class]
-        mine = (t.gpus_of(pool.name) for t in templates if t.domain_class == domain_class)
-        for i, size in enumerate(sorted({*mine} - {0})):
+        sizes = {t.gpus_of(pool.name) for t in templates if t.domain_class == domain_class}
+        for i, size in enumerate(sorted(sizes - {0})):
             used = sum(gpus // size * g.islands for gpus, g in groups if gpus >= size)
             room = capacity(pool, size, domain_class)
             unit = f"islands of {size} GPU" + ("" if size == 1 else "s")
@@ -101,7 +125,7 @@ def _pool_limits(pool: Pool, plan: Plan, templates: tuple[Template, ...]) -> Ite
 
 
 def _network_limit(group: Group, template: Template, gap: float) -> Iterator[Limit]:
-    """The adapters of a group's islands where they are as full as what the group is bound by."""
+    """Yield the limit of a group's adapters if it binds beside the group's binding row."""
     used = template.rows @ (np.array(group.rates) / group.islands)
     for name, share in zip(template.row_names, used.tolist(), strict=True):
         if name == NETWORK != group.binding and share >= 1 - gap:
@@ -111,7 +135,7 @@ def _network_limit(group: Group, template: Template, gap: float) -> Iterator[Lim
 def _link_limits(
     link: Link, problem: PlanningProblem, plan: Plan, of_group: dict[str, Template]
 ) -> Iterator[Limit]:
-    """Bytes of KV caches between two domain classes, in each direction."""
+    """Yield the limit of KV bytes between two domain classes, in each direction."""
     for one, other in (link.classes, link.classes[::-1]):
         used = _flow(problem, plan, of_group, (one, other))
         full = used >= link.bytes_per_second * (1 - problem.solver.gap)
@@ -122,7 +146,7 @@ def _link_limits(
 def _flow(
     problem: PlanningProblem, plan: Plan, of_group: dict[str, Template], classes: tuple[str, str]
 ) -> float:
-    """Bytes per second that the plan's routes send from one class to another [B/s]."""
+    """Return the bytes per second that the routes send from one class to another [B/s]."""
     groups = {group.name: group for group in plan.groups}
     models = {model.name: model for model in problem.models}
     total = 0.0
@@ -141,50 +165,249 @@ def _flow(
 # --- which stage runs out first ---
 
 
-def carries(
+def stage_capacities(
     problem: PlanningProblem, templates: tuple[Template, ...], counts: FloatArray
-) -> tuple[Carry, ...]:
-    """Which model and stage the plan's islands run out in; ``counts`` of every template."""
-    chosen = [(t, float(n)) for t, n in zip(templates, counts, strict=True) if n > 0]
-    most: dict[tuple[str, Phase], float] = {}
+) -> tuple[StageCapacity, ...]:
+    """Return theta by model and stage; the smallest binds. ``counts`` of every template."""
+    islands = [(t, float(n)) for t, n in zip(templates, counts, strict=True) if n > 0]
+    thetas: dict[tuple[str, Phase], float] = {}
     for model in sorted(problem.models, key=lambda m: m.name):
-        mine = [(t, n) for t, n in chosen if t.model == model.name]
-        whole = all(t.phase is Phase.MIXED for t, _ in mine)
+        own = [(t, n) for t, n in islands if t.model == model.name]
+        all_mixed = all(t.phase is Phase.MIXED for t, _ in own)
         served = served_ranges(templates, model.name, len(model.ranges), problem.links)
         rate = model.lengths.moments(model.ranges).probability * problem.weight(model)
-        wanted = np.where(served, rate, 0.0)
-        for phase in (Phase.MIXED,) if whole else STAGES:
-            able = [(t, n) for t, n in mine if phase in (t.phase, *t.phase.stages)]
-            most[model.name, phase] = _alone(able, wanted)
-    least = min(most.values())
+        rate = np.where(served, rate, 0.0)
+        for phase in (Phase.MIXED,) if all_mixed else STAGES:
+            serving = [(t, n) for t, n in own if phase in (t.phase, *t.phase.stages)]
+            thetas[model.name, phase] = _largest_theta(serving, rate)
+    least = min(thetas.values())
     gap = problem.solver.gap
     return tuple(
-        Carry(model, phase, theta, binds=theta <= least * (1 + gap))
-        for (model, phase), theta in most.items()
+        StageCapacity(model, phase, theta, binds=theta <= least * (1 + gap))
+        for (model, phase), theta in thetas.items()
     )
 
 
-def _alone(mine: list[tuple[Template, float]], rate: FloatArray) -> float:
-    """Largest theta of some islands at theta times ``rate``, a linear program over the ranges."""
+def _largest_theta(islands: list[tuple[Template, float]], rate: FloatArray) -> float:
+    """Return the largest theta of some islands at ``rate``, by a linear program over ranges."""
     ranges = np.flatnonzero(rate > 0)
     width = len(ranges)
-    columns = 1 + len(mine) * width
-    meet = np.zeros((width, columns))
-    meet[:, 0] = -1.0
-    upper, rows, most = np.full(columns, np.inf), [], []
-    for i, (template, count) in enumerate(mine):
+    columns = 1 + len(islands) * width
+    demand = np.zeros((width, columns))
+    demand[:, 0] = -1.0
+    upper, rows, limits = np.full(columns, np.inf), [], []
+    for i, (template, count) in enumerate(islands):
         at = slice(1 + i * width, 1 + (i + 1) * width)
-        meet[:, at] = np.eye(width)
+        demand[:, at] = np.eye(width)
         upper[at] = np.where(template.servable[ranges], np.inf, 0.0)
         for row in template.rows:
-            line = np.zeros(columns)
-            line[at] = np.where(template.servable[ranges], row[ranges] * rate[ranges], 0.0)
-            rows.append(line)
-            most.append(count)
+            load = np.zeros(columns)
+            load[at] = np.where(template.servable[ranges], row[ranges] * rate[ranges], 0.0)
+            rows.append(load)
+            limits.append(count)
     if not rows:
         return 0.0
     cost = np.zeros(columns)
     cost[0] = -1.0
     bounds = np.column_stack([np.zeros(columns), upper])
-    found = linprog(cost, np.array(rows), np.array(most), meet, np.zeros(width), bounds)
-    return float(-found.fun) if found.success else 0.0
+    limit = np.array(limits)
+    result = linprog(cost, np.array(rows), limit, demand, np.zeros(width), bounds)
+    return float(-result.fun) if result.success else 0.0
+
+
+REJECTED = 3
+"""Rejected templates per phase that are forced into a re-solve."""
+THREADS = 4
+"""Re-solves in parallel; each needs the memory of a plan."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """A step of one limit, and the best objective after it."""
+
+    kind: str  # "island", "node", "budget" or "rate"
+    subject: str
+    amount: float
+    unit: str
+    result: Resolution
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A template without islands, and the best objective with one island of it."""
+
+    template: str
+    phase: Phase
+    reason: str
+    result: Resolution
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The explanation of a plan.
+
+    ``planned``, ``value`` and ``bound``: theta, or the cost under the cost objective [$/h].
+    ``value`` and ``bound``: of the problem solved again, the reference of all differences.
+    ``planned``: after evaluation, a little worse than ``value``. ``interval``: 90 % interval of
+    theta from the uncertainty of times.
+    """
+
+    name: str
+    objective: Objective
+    planned: float
+    value: float
+    bound: float
+    limits: tuple[Limit, ...]
+    stage_capacities: tuple[StageCapacity, ...]
+    steps: tuple[Sensitivity, ...]
+    rejected: tuple[Rejected, ...]
+    excluded: tuple[tuple[str, Phase, Exclusion], ...]
+    facts: tuple[Fact, ...]
+    interval: ThetaInterval | None = None
+
+
+def explain(
+    problem: PlanningProblem,
+    plan: Plan,
+    progress: Progress = quiet,
+    catalogue: Catalogue | None = None,
+) -> Explanation:
+    """Explain a plan of a problem; its templates are built if ``catalogue`` is None.
+
+    Raises:
+        InputError: the plan has islands that are no templates of the problem.
+        SolverError: the problem is not solved within ``FIRST_NODES``.
+    """
+    catalogue = catalogue or build_catalogue(problem, progress)
+    of_group = _templates(plan, catalogue.templates)
+    counts = _counts(plan, catalogue.templates, of_group)
+    progress("solving the problem again", 0.0)
+    program = build_program(problem, catalogue.templates)
+    solution = best(program, problem, FIRST_NODES)
+    if solution is None:
+        raise InputError("the problem of this plan has no plan; it was changed after planning")
+    base = BaseSolution(problem, catalogue, program, solution, plan.certificate.bound)
+    changes, rejects = list(perturbations(problem, catalogue.templates)), _screened(base, counts)
+    jobs = _ParallelSolves(len(changes) + len(rejects), progress)
+    sensitivities = jobs.each(lambda change: _sensitivity(base, change), changes)
+    rejected = jobs.each(lambda c: _rejected(base, c, counts), rejects)
+    cost = problem.objective is Objective.COST
+    return Explanation(
+        problem.name,
+        problem.objective,
+        float(plan.cost_per_hour) if cost else plan.theta,
+        base.value,
+        base.bound,
+        tuple(limits(problem, plan, catalogue.templates, of_group)),
+        stage_capacities(problem, catalogue.templates, counts),
+        sensitivities,
+        rejected,
+        tuple((*key, item) for key, item in sorted(catalogue.nearest.items())),
+        tuple(facts(problem)),
+        plan.interval,
+    )
+
+
+class _ParallelSolves:
+    """Runs independent re-solves in threads, since HiGHS releases Python's lock.
+
+    Results keep their order, so that they do not depend on which one ends first.
+    """
+
+    def __init__(self, jobs: int, progress: Progress) -> None:
+        self._jobs, self._done, self._progress = max(jobs, 1), 0, progress
+
+    def each(self, solve: Callable[[T], R], items: list[T]) -> tuple[R, ...]:
+        """Return the result of every item, in their order."""
+        results = []
+        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+            for result in pool.map(solve, items):
+                results.append(result)
+                self._done += 1
+                self._progress("solving what might have been", self._done / self._jobs)
+        return tuple(results)
+
+
+def _templates(plan: Plan, templates: tuple[Template, ...]) -> dict[str, Template]:
+    """Return the template of every group.
+
+    Raises:
+        InputError: a group has none of the problem's templates.
+    """
+    by_key = {template.key: template for template in templates}
+    of_group = {}
+    for group in plan.groups:
+        key = str(template_key(group))
+        if key not in by_key:
+            raise InputError(f"group {group.name}: {key} is no template of its problem: plan again")
+        of_group[group.name] = by_key[key]
+    return of_group
+
+
+def _counts(
+    plan: Plan, templates: tuple[Template, ...], of_group: dict[str, Template]
+) -> FloatArray:
+    """Return the islands of every template in the plan, shape (templates,)."""
+    position = {template.key: c for c, template in enumerate(templates)}
+    counts = np.zeros(len(templates))
+    for group in plan.groups:
+        counts[position[of_group[group.name].key]] += group.islands
+    return counts
+
+
+def _sensitivity(base: BaseSolution, change: Perturbation) -> Sensitivity:
+    result = Resolution(Outcome.NO_PLAN)
+    if change.problem is not None:
+        result = resolve(base, change.problem, better=change.better)
+    return Sensitivity(change.kind, change.subject, change.amount, change.unit, result)
+
+
+# --- rejected templates ---
+
+
+def _screened(base: BaseSolution, counts: FloatArray) -> list[int]:
+    """Return the templates without islands of least reduced cost, a few per phase."""
+    effort = SolverOptions(base.problem.solver.gap, PATIENCE, base.problem.solver.seed)
+    price = reduced_costs(base.program, objective_of(base.program, base.problem), effort)
+    templates = base.catalogue.templates
+    used = {_shape(t) for t, n in zip(templates, counts, strict=True) if n > 0}
+    order = sorted(range(len(templates)), key=lambda c: (price[1 + c], c))
+    screened: list[int] = []
+    for phase in Phase:
+        cheapest: dict[tuple[object, ...], int] = {}
+        for c in order:
+            if templates[c].phase is phase and base.program.max_counts[c] > 0:
+                cheapest.setdefault(_shape(templates[c]), c)
+        screened += [c for shape, c in cheapest.items() if shape not in used][:REJECTED]
+    return screened
+
+
+def _shape(template: Template) -> tuple[object, ...]:
+    """Return a template's properties without its batch."""
+    place = template.pool, template.domain_class, template.sections
+    return template.model, *place, template.phase, template.parallelism
+
+
+def _rejected(base: BaseSolution, c: int, counts: FloatArray) -> Rejected:
+    template = base.catalogue.templates[c]
+    reason = _reason(base, template, counts)
+    return Rejected(template.key, template.phase, reason, resolve_with(base, c))
+
+
+def _reason(base: BaseSolution, template: Template, counts: FloatArray) -> str:
+    """Compare its throughput with the best used template, per dollar or per GPU."""
+    used = [t for t, n in zip(base.catalogue.templates, counts, strict=True) if n > 0]
+    chosen = [t for t in used if (t.model, t.phase) == (template.model, template.phase)]
+    own = island_throughput(base.problem, template)
+    if not chosen:
+        per = f"{own.rate / template.gpus:.3g} req/s per GPU"
+        return f"{per}; the plan has no {template.phase} islands of {template.model}"
+    others = [(island_throughput(base.problem, t), t) for t in chosen]
+    if own.per_dollar is not None and all(o.per_dollar is not None for o, _ in others):
+        most, of = max(((o.per_dollar or 0.0, t.key) for o, t in others))
+        return f"{own.per_dollar:,.0f} requests per $; chosen {of}: {most:,.0f}"
+    most, of = max((o.rate / t.gpus, t.key) for o, t in others)
+    return f"{own.rate / template.gpus:.3g} req/s per GPU; chosen {of}: {most:.3g}"

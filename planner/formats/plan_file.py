@@ -1,130 +1,461 @@
-"""A plan as a document (JSON or YAML) and back; docs/plan-format.md describes every field.
+"""The plan file: write a plan, read it back, and the problem that it answers.
 
-A document is self-contained: it carries the ServingPlan's spec under ``problem``, so that
-``archipelago verify`` needs nothing else. Its *content* is everything but ``planSeconds`` and
-``hash``; equal inputs give byte-identical content, which the hash names.
+``PlanFile`` is the file field by field; docs/reference/plan-file.md describes them, and
+``python -m archipelago.planner.formats.plan_file`` prints the JSON Schema beside that page.
+A file is self-contained: it carries the ServingPlan's spec under ``problem``. Its *content* is
+everything but ``planSeconds`` and ``hash``; equal inputs give byte-identical content.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from typing import Annotated, Any, Literal, TypeVar
 
-from archipelago.perfmodel.uncertainty import LEVEL
-from archipelago.planner.calibrations import FIELD, calibration_documents
-from archipelago.planner.canonical import (
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from archipelago.perfmodel.calibration.corrections import Calibration
+from archipelago.perfmodel.calibration.uncertainty import LEVEL
+from archipelago.perfmodel.errors import PerfModelError
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.workload.lengths import Range
+
+from ..documents import (
     API_VERSION,
     INFEASIBLE,
     PLAN,
     THETA_UNIT,
     Document,
+    Node,
     canonical,
-    canonical_bytes,
     content_hash,
 )
-from archipelago.planner.planfile import parse_plan
-from archipelago.planner.problem import DEFAULT_CLASS, Objective
+from ..errors import PlanFileError, SpecError
+from ..plan import (
+    Certificate,
+    Changes,
+    Exclusion,
+    Group,
+    Infeasible,
+    Island,
+    Pair,
+    Part,
+    Plan,
+    Planned,
+    Route,
+    ThetaInterval,
+    Unservable,
+)
+from ..problem import DEFAULT_CLASS, Objective, Phase, PlanningProblem
+from ..servingplan import ServingPlanResource, load_resource, to_problem
+from .calibrations import calibration_documents, read_calibrations
+from .entry import Amount, Count, Entry, Items, Money, Whole, read
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+Version = Literal["archipelago.dev/v1alpha1"]
+PhaseName = Annotated[Phase, Field(strict=False)]
 
-    from archipelago.perfmodel.calibration import Calibration
-    from archipelago.planner.plan import (
-        Changes,
-        Group,
-        Infeasible,
-        Island,
+
+class IntervalEntry(Entry):
+    """Range of theta with 90 % probability, in the unit of theta."""
+
+    low: Amount
+    high: Amount
+    level: Amount
+    dominated_by: str
+
+
+class ChangesEntry(Entry):
+    """Changes to the islands of the running plan, by island name."""
+
+    kept: Items[str]
+    started: Items[str]
+    stopped: Items[str]
+    moved: Items[str]
+    moved_gpus: Whole
+
+
+class PoolEntry(Entry):
+    """What a plan takes of a pool [GPUs]."""
+
+    name: str
+    accelerator: str
+    count: int
+    rented: Count | None = None
+    used: int
+    price_per_gpu_hour: Annotated[str, Field(alias="pricePerGPUHour")]
+
+
+class PartEntry(Entry):
+    """GPUs of one pool in an island of several pools."""
+
+    pool: str
+    gpus: Count
+    layers: Count
+
+
+class ParallelismEntry(Entry):
+    """Degrees of tensor, pipeline, data and expert parallelism."""
+
+    tp: Count
+    pp: Count
+    dp: Count
+    ep: Count
+
+
+def _possible(entry: ParallelismEntry) -> ParallelismEntry:
+    try:
+        _as(Parallelism, entry)
+    except PerfModelError as error:
+        raise ValueError(str(error)) from None
+    return entry
+
+
+class GroupEntry(Entry):
+    """Islands of one template."""
+
+    name: str
+    model: str
+    pool: str
+    domain_class: str = DEFAULT_CLASS
+    phase: PhaseName
+    gpus: Count
+    parts: Items[PartEntry] = ()
+    parallelism: Annotated[ParallelismEntry, AfterValidator(_possible)]
+    max_batch: Count
+    islands: Count
+    members: Items[str]
+    rates: Items[Amount]
+    utilisation: Amount
+    binding: str
+    tpot_milliseconds: Amount
+    sequences: Amount
+    kv_tokens: Amount
+    kv_capacity: Whole
+    times_within: Annotated[float, Field(ge=1)] = 1.0
+
+
+class IslandEntry(Entry):
+    """One island, with the facts that it shares with its group."""
+
+    name: str
+    group: str
+    model: str
+    pool: str
+    phase: str
+    gpus: int
+    nodes: Items[str]
+
+
+class RangeEntry(Entry):
+    """Input lengths from min up to, but without, max [tokens]."""
+
+    min: Whole
+    max: Count
+
+
+class PairEntry(Entry):
+    """Groups that prefill and decode; ``weight`` is requests per million of the route."""
+
+    prefill: str
+    decode: str
+    weight: Whole
+
+
+class RouteEntry(Entry):
+    """Where the requests of one model and range go."""
+
+    model: str
+    range: RangeEntry
+    share: Amount
+    pairs: Items[PairEntry]
+
+
+class UnservableEntry(Entry):
+    """Share of a model's requests that no template can hold."""
+
+    model: str
+    share: Amount
+    above: Whole
+
+
+class ExclusionEntry(Entry):
+    """A template that was left out, and why."""
+
+    template: str
+    reason: str
+
+
+class RelaxationEntry(Entry):
+    """A change that would make the problem feasible."""
+
+    kind: str
+    value: float
+    unit: str
+    models: Items[str]
+    text: str
+
+
+class PlanFile(Entry):
+    """A plan, as `archipelago plan -o json` writes it."""
+
+    api_version: Version
+    kind: Literal["Plan"] = Field(description="Give the output of `archipelago plan -o json`.")
+    name: str
+    strategy: str
+    performance_model: str
+    objective: Annotated[Objective, Field(strict=False)]
+    theta: Amount
+    theta_unit: str
+    theta_interval: IntervalEntry | None = None
+    theta_bound: Amount | None = None
+    throughput: Amount
+    bound: Amount | None = None
+    cost_bound: Amount | None = None
+    gap: Annotated[float, Field(ge=-1)]
+    complete: bool
+    reason: str
+    cost_per_hour: Money
+    changes: ChangesEntry | None = None
+    pools: Items[PoolEntry]
+    groups: Items[GroupEntry]
+    islands: Items[IslandEntry]
+    routes: Items[RouteEntry]
+    unservable: Items[UnservableEntry]
+    exclusions: Items[ExclusionEntry]
+    problem: dict[str, Any] = Field(description="The spec of the ServingPlan, with defaults.")
+    calibrations: Items[dict[str, Any]] = ()
+    plan_seconds: float
+    hash: str
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> PlanFile:
+        """Return the bound is on what was optimised: the cost, or theta."""
+        name = "cost_bound" if self.objective is Objective.COST else "theta_bound"
+        if getattr(self, name) is None:
+            place = "costBound" if self.objective is Objective.COST else "thetaBound"
+            raise ValidationError.from_exception_data(
+                "plan", [{"type": "missing", "loc": (place,), "input": None}]
+            )
+        return self
+
+
+class InfeasibleFile(Entry):
+    """Why there is no plan, and what would help."""
+
+    api_version: Version
+    kind: Literal["Infeasible"]
+    name: str
+    reason: str
+    message: str
+    relaxations: Items[RelaxationEntry]
+    exclusions: Items[ExclusionEntry]
+    problem: dict[str, Any]
+    calibrations: Items[dict[str, Any]] = ()
+    plan_seconds: float
+    hash: str
+
+
+Value = TypeVar("Value")
+
+
+def _as(kind: type[Value], entry: Entry, **changed: object) -> Value:
+    """Return the dataclass that has the entry's fields."""
+    names = [field.name for field in fields(kind) if field.name not in changed]  # type: ignore[arg-type]
+    return kind(**{name: getattr(entry, name) for name in names}, **changed)
+
+
+def parse_plan(document: object) -> Plan:
+    """Return the plan of a document.
+
+    Raises:
+        PlanFileError: a field is missing or wrong; the message names its place.
+    """
+    file = read(PlanFile, document)
+    cost = file.objective is Objective.COST
+    bound = file.cost_bound if cost else file.theta_bound
+    return _as(
         Plan,
-        Planned,
-        Route,
-        ThetaInterval,
+        file,
+        certificate=_as(Certificate, file, bound=bound),
+        cost_per_hour=Decimal(file.cost_per_hour),
+        groups=tuple(
+            _as(
+                Group,
+                group,
+                parallelism=_as(Parallelism, group.parallelism),
+                parts=tuple(_as(Part, part) for part in group.parts),
+                step_time=group.tpot_milliseconds / 1e3,
+            )
+            for group in file.groups
+        ),
+        islands=tuple(_as(Island, island) for island in file.islands),
+        routes=tuple(
+            _as(
+                Route,
+                route,
+                range=_as(Range, route.range),
+                pairs=tuple(_as(Pair, pair) for pair in route.pairs),
+            )
+            for route in file.routes
+        ),
+        unservable=tuple(_as(Unservable, item) for item in file.unservable),
+        exclusions=tuple(_as(Exclusion, item) for item in file.exclusions),
+        rented=tuple((pool.name, pool.rented) for pool in file.pools if pool.rented),
+        changes=_as(Changes, file.changes) if file.changes else None,
+        interval=_as(ThetaInterval, file.theta_interval) if file.theta_interval else None,
     )
-    from archipelago.planner.spec import ServingPlanResource
 
-__all__ = [
-    "canonical_bytes",
-    "content_hash",
-    "infeasible_document",
-    "normalised_spec",
-    "parse_plan",
-    "plan_document",
-]
 
-UNSAID: dict[str, Document] = {
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """One plan file, read."""
+
+    document: Document
+    plan: Plan
+    problem: PlanningProblem
+
+
+def read_stored(document: Document) -> Stored:
+    """Read a plan document with the problem that it carries.
+
+    Raises:
+        PlanFileError: it is no plan, or its problem breaks a rule; the message names the place.
+    """
+    plan = parse_plan(document)
+    with _of_problem():
+        problem = to_problem(plan.name, resource_of(document).spec)
+    calibrations = read_calibrations(document)
+    return Stored(document, plan, replace(problem, calibrations=calibrations))
+
+
+def resource_of(document: Document) -> ServingPlanResource:
+    """Return the ServingPlan that a plan document answers.
+
+    Raises:
+        PlanFileError: it carries none, or one that breaks a rule; the message names the place.
+    """
+    node = Node(document)
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": "ServingPlan",
+        "metadata": {"name": node.field("name").text()},
+        "spec": node.field("problem").mapping(),
+    }
+    with _of_problem():
+        return load_resource(body)
+
+
+@contextmanager
+def _of_problem() -> Iterator[None]:
+    """Errors of the spec, under the name that it has in the document."""
+    try:
+        yield
+    except SpecError as error:
+        lines = (f"{path.replace('spec', 'problem', 1)}: {text}" for path, text in error.problems)
+        raise PlanFileError("\n".join(lines)) from None
+
+
+DEFAULTS: dict[str, Document] = {
     "spec": {"objective": "Maximise", "network": {"links": []}, "pipelines": []},
     "model": {"serving": "Disaggregated", "maxUtilisation": "1"},
     "pool": {"billing": "PerGPU"},
     "domain": {"class": DEFAULT_CLASS},
     "engine": {"roleSwitch": "Restart"},
 }
-"""Values that say nothing: left out, so that a document that needs none of these fields, and its
-hash, are those of the time before they existed."""
+"""Defaults that a document leaves out, so that documents without these fields, and their hashes,
+are the same as before the fields existed."""
 
-WATCHED = frozenset({"metrics", "servedName"})
-"""Fields of a model's engine that say how it is watched, not what it is."""
+METRICS = frozenset({"metrics", "servedName"})
+"""Fields of a model's engine that are about its metrics, not about planning."""
 
 
 def normalised_spec(resource: ServingPlanResource) -> Document:
-    """The spec as plain JSON; named lists are sorted because their order carries no meaning.
+    """Return the spec as plain JSON, with named lists sorted: their order has no meaning.
 
-    What only says how a running plan is watched and changed is no part of the problem.
+    Fields about metrics and re-planning are no part of the problem and are left out.
     """
     whole = resource.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    spec = _said("spec", whole)
+    spec = _without_defaults("spec", whole)
     spec.pop("replanning", None)
-    spec["models"] = sorted((_model(model) for model in spec["models"]), key=_name)
-    spec["pools"] = sorted((_said("pool", pool) for pool in spec["pools"]), key=_name)
+    models = []
+    for model in spec["models"]:
+        engine = {key: value for key, value in model.pop("engine").items() if key not in METRICS}
+        engine = _without_defaults("engine", engine)
+        models.append(_without_defaults("model", model) | ({"engine": engine} if engine else {}))
+    spec["models"] = _by_name(models)
+    spec["pools"] = _by_name(_without_defaults("pool", pool) for pool in spec["pools"])
     for pool in spec["pools"]:
         if pool.get("domains"):
-            pool["domains"] = sorted((_said("domain", d) for d in pool["domains"]), key=_name)
+            pool["domains"] = _by_name(_without_defaults("domain", d) for d in pool["domains"])
     if "network" in spec:
         links = [{**link, "classes": sorted(link["classes"])} for link in spec["network"]["links"]]
-        spec["network"] = {**spec["network"], "links": sorted(links, key=_name)}
+        spec["network"] = {**spec["network"], "links": _by_name(links)}
     if "pipelines" in spec:
-        spec["pipelines"] = sorted(spec["pipelines"], key=_name)
+        spec["pipelines"] = _by_name(spec["pipelines"])
     return spec
 
 
-def _model(model: Document) -> Document:
-    engine = {key: value for key, value in model.pop("engine").items() if key not in WATCHED}
-    said = _said("engine", engine)
-    return _said("model", model) | ({"engine": said} if said else {})
+def _by_name(items: Iterable[Document]) -> list[Document]:
+    return sorted(items, key=lambda item: str(item["name"]))
 
 
-def _said(kind: str, item: Document) -> Document:
-    unsaid = UNSAID[kind]
-    return {key: value for key, value in item.items() if key not in unsaid or value != unsaid[key]}
+def _without_defaults(kind: str, item: Document) -> Document:
+    defaults = DEFAULTS[kind]
+    return {key: value for key, value in item.items() if defaults.get(key, _ABSENT) != value}
+
+
+_ABSENT = object()
 
 
 def plan_document(
     resource: ServingPlanResource, planned: Planned, calibrations: Sequence[Calibration] = ()
 ) -> Document:
-    """The document of a plan, ready to be written as JSON or YAML.
+    """Return the document of a plan, to be written as JSON or YAML.
 
     ``calibrations``: those of the problem that was planned.
     """
     plan, spec = planned.plan, normalised_spec(resource)
-    groups = {group.name: group for group in plan.groups}
-    members = plan.members()
-    content = {
-        "apiVersion": API_VERSION,
-        "kind": PLAN,
-        "name": plan.name,
-        "strategy": plan.strategy,
-        "performanceModel": plan.performance_model,
-        **_certificate(plan),
-        "costPerHour": str(plan.cost_per_hour),
-        **({"changes": _changes(plan.changes)} if plan.changes else {}),
-        "pools": [_pool(pool, plan) for pool in spec["pools"]],
-        "groups": [_group(group, members[group.name]) for group in plan.groups],
-        "islands": [_island(island, groups[island.group]) for island in plan.islands],
-        "routes": [_route(route) for route in plan.routes],
-        "unservable": [asdict(item) for item in plan.unservable],
-        "exclusions": [asdict(item) for item in plan.exclusions],
-        "problem": spec,
-        **_calibrated(calibrations),
-    }
-    return _sealed(content, planned.seconds)
+    groups, members = {group.name: group for group in plan.groups}, plan.members()
+    rented, proof = dict(plan.rented), plan.certificate
+    bounds: Document = {"cost_bound": proof.bound, "bound": None}
+    if plan.objective is not Objective.COST:
+        per_theta = plan.throughput / plan.theta if plan.theta else 1.0
+        bounds = {"theta_bound": proof.bound, "bound": proof.bound * per_theta}
+    return _written(
+        PlanFile,
+        vars(plan)
+        | vars(proof)
+        | bounds
+        | {
+            "kind": PLAN,
+            "theta_unit": THETA_UNIT[plan.objective],
+            "theta_interval": interval_document(plan.interval) if plan.interval else None,
+            "cost_per_hour": str(plan.cost_per_hour),
+            "pools": [
+                {
+                    "name": pool["name"],
+                    "accelerator": pool["accelerator"],
+                    "count": pool["count"],
+                    "rented": rented.get(pool["name"]) or None,
+                    "used": plan.used(pool["name"]),
+                    "price_per_gpu_hour": str(pool.get("pricePerGPUHour", "0")),
+                }
+                for pool in spec["pools"]
+            ],
+            "groups": [
+                vars(group)
+                | {"members": members[group.name], "tpot_milliseconds": group.step_time * 1e3}
+                for group in plan.groups
+            ],
+            "islands": [vars(groups[item.group]) | vars(item) for item in plan.islands],
+            "problem": spec,
+            "calibrations": calibration_documents(calibrations),
+        },
+        planned.seconds,
+    )
 
 
 def infeasible_document(
@@ -133,131 +464,34 @@ def infeasible_document(
     seconds: float = 0.0,
     calibrations: Sequence[Calibration] = (),
 ) -> Document:
-    """The document that says why there is no plan and what would help."""
+    """Return the document that states why there is no plan and what would help."""
     content = {
-        "apiVersion": API_VERSION,
         "kind": INFEASIBLE,
         "name": resource.metadata.name,
-        "reason": str(answer.reason),
-        "message": answer.message,
-        "relaxations": [asdict(item) for item in answer.relaxations],
-        "exclusions": [asdict(item) for item in answer.exclusions],
         "problem": normalised_spec(resource),
-        **_calibrated(calibrations),
+        "calibrations": calibration_documents(calibrations),
     }
-    return _sealed(content, seconds)
+    return _written(InfeasibleFile, vars(answer) | content, seconds)
 
 
-def _calibrated(calibrations: Sequence[Calibration]) -> Document:
-    """What the plan was calibrated with; nothing where it was not, so that its hash stays."""
-    return {FIELD: calibration_documents(calibrations)} if calibrations else {}
-
-
-def _name(item: Document) -> str:
-    return str(item["name"])
-
-
-def _sealed(content: Document, seconds: float) -> Document:
-    exact: Document = canonical(content)
-    return {**exact, "planSeconds": round(seconds, 3), "hash": content_hash(exact)}
-
-
-def _certificate(plan: Plan) -> Document:
-    """Theta, what it was proved against, and how far the two are apart."""
-    proof = plan.certificate
-    theta: Document = {
-        "objective": str(plan.objective),
-        "theta": plan.theta,
-        "thetaUnit": THETA_UNIT[plan.objective],
-    }
-    if plan.objective is Objective.COST:
-        proved: Document = {"throughput": plan.throughput, "costBound": proof.bound}
-    else:
-        proved = _bounds(plan)
-    if plan.interval is not None:
-        theta["thetaInterval"] = interval_document(plan.interval)
-    ended = {"gap": proof.gap, "complete": proof.complete, "reason": proof.reason}
-    return {**theta, **proved, **ended}
+def _written(model: type[Entry], content: Mapping[str, Any], seconds: float) -> Document:
+    """Return content in the order of the model's fields, without defaults, with its hash."""
+    outside = {"api_version": API_VERSION, "plan_seconds": 0.0, "hash": ""}
+    file = model.model_validate({**content, **outside})
+    exact: Document = canonical(file.model_dump(by_alias=True, exclude_defaults=True))
+    return exact | {"planSeconds": round(seconds, 3), "hash": content_hash(exact)}
 
 
 def interval_document(spread: ThetaInterval) -> Document:
-    """The 90 % interval of theta."""
+    """Return the 90 % interval of theta."""
     ends: Document = {"low": spread.low, "high": spread.high}
     return {**ends, "level": LEVEL, "dominatedBy": spread.dominated_by}
 
 
-def _bounds(plan: Plan) -> Document:
-    """``bound`` speaks in the unit of ``throughput``, ``thetaBound`` in that of ``theta``."""
-    per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-    return {
-        "thetaBound": plan.certificate.bound,
-        "throughput": plan.throughput,
-        "bound": plan.certificate.bound * per_theta,
-    }
+def main() -> None:
+    """Print the JSON Schema of a plan file."""
+    print(json.dumps(PlanFile.model_json_schema(), indent=2))  # noqa: T201
 
 
-def _changes(changes: Changes) -> Document:
-    return {
-        "kept": list(changes.kept),
-        "started": list(changes.started),
-        "stopped": list(changes.stopped),
-        "moved": list(changes.moved),
-        "movedGpus": changes.moved_gpus,
-    }
-
-
-def _pool(pool: Document, plan: Plan) -> Document:
-    rented = dict(plan.rented).get(pool["name"], 0)
-    return {
-        "name": pool["name"],
-        "accelerator": pool["accelerator"],
-        "count": pool["count"],
-        **({"rented": rented} if rented else {}),
-        "used": plan.used(pool["name"]),
-        "pricePerGPUHour": str(pool.get("pricePerGPUHour", "0")),
-    }
-
-
-def _group(group: Group, members: list[str]) -> Document:
-    return {
-        "name": group.name,
-        "model": group.model,
-        "pool": group.pool,
-        **({"domainClass": group.domain_class} if group.domain_class != DEFAULT_CLASS else {}),
-        "phase": str(group.phase),
-        "gpus": group.gpus,
-        **({"parts": [asdict(part) for part in group.parts]} if group.parts else {}),
-        "parallelism": asdict(group.parallelism),
-        "maxBatch": group.max_batch,
-        "islands": group.islands,
-        "members": members,
-        "rates": list(group.rates),
-        "utilisation": group.utilisation,
-        "binding": group.binding,
-        "tpotMilliseconds": group.step_time * 1e3,
-        "sequences": group.sequences,
-        "kvTokens": group.kv_tokens,
-        "kvCapacity": group.kv_capacity,
-        **({"timesWithin": group.times_within} if group.times_within > 1 else {}),
-    }
-
-
-def _island(island: Island, group: Group) -> Document:
-    return {
-        "name": island.name,
-        "group": island.group,
-        "model": group.model,
-        "pool": group.pool,
-        "phase": str(group.phase),
-        "gpus": group.gpus,
-        "nodes": list(island.nodes),
-    }
-
-
-def _route(route: Route) -> Document:
-    return {
-        "model": route.model,
-        "range": asdict(route.range),
-        "share": route.share,
-        "pairs": [asdict(pair) for pair in route.pairs],
-    }
+if __name__ == "__main__":
+    main()

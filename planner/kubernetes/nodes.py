@@ -1,27 +1,103 @@
-"""One node as the API server has it: its GPUs, and why they cannot be used, if they cannot.
+"""Read a node object: its GPUs, their accelerator, and why they cannot be used.
 
-Shared by the offline list (``inventory``) and the operator's live one, so that both judge alike.
+Shared by the offline list (``pools``) and the operator's inventory, so that both agree.
+
+The labels of products are data (``products.yaml``) with their sources. An unknown product stays
+unknown: a guess between 40 and 80 GB, or between NVLink and PCIe, would give a plan that does not
+fit.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.planner.errors import InputError
-from archipelago.planner.products import accelerator_of, count, is_labelled
+import yaml
+
+from ..errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ..documents import Node
 
-    from archipelago.planner.reader import Node
+
+MACHINE: Final = "node.kubernetes.io/instance-type"
+"""Set on every cloud node, with or without GPUs: it alone does not show GPUs."""
+
+
+def is_labelled(labels: Mapping[str, Any]) -> bool:
+    """Return whether any label names a GPU product."""
+    return any(label in labels for label in _products()["labels"])
+
+
+def accelerator_of(labels: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the catalogue's name, empty if unknown, and the label that decided.
+
+    The instance type decides only if the node has no product label.
+    """
+    source = ""
+    for label in _products()["labels"]:
+        if label in labels:
+            source = source or f"{label}={labels[label]}"
+            product = folded(str(labels[label]))
+            if name := _by_product().get(product) or _by_memory(product, labels):
+                return name, source
+    if source or MACHINE not in labels:
+        return "", source
+    machine = str(labels[MACHINE])
+    name = _by_machine().get(machine.casefold(), "")
+    return name, f"{MACHINE}={machine}" if name else ""
+
+
+def count(quantity: object) -> int:
+    """Return the quantity of an extended resource; 0 if it is not a whole number."""
+    text = str(quantity)
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS else 0
+
+
+def folded(name: str) -> str:
+    """Return the name with letter case and separators normalised."""
+    return re.sub(r"[\s_-]+", "-", name.strip().casefold())
+
+
+_DIGITS: Final = 9
+"""Most digits of a number of GPUs."""
+
+
+def _by_memory(product: str, labels: Mapping[str, Any]) -> str:
+    row = _products()["sized"].get(product, {"labels": (), "sizes": ()})
+    mebibytes = {count(labels[label]) for label in row["labels"] if label in labels}
+    return next((s["accelerator"] for s in row["sizes"] if mebibytes == {s["mebibytes"]}), "")
+
+
+@cache
+def _products() -> dict[str, Any]:
+    text = files("archipelago.planner").joinpath("kubernetes", "products.yaml").read_text("utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    return document
+
+
+@cache
+def _by_product() -> dict[str, str]:
+    products: dict[str, list[str]] = _products()["products"]
+    return {folded(product): name for name, names in products.items() for product in names}
+
+
+@cache
+def _by_machine() -> dict[str, str]:
+    machines: dict[str, list[str]] = _products()["machines"]
+    return {m.casefold(): name for name, names in machines.items() for m in names}
+
 
 RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
 SHARED: Final = ("nvidia.com/gpu.shared",)
 SLICED: Final = ("nvidia.com/mig-", "amd.com/spx", "amd.com/dpx", "amd.com/qpx", "amd.com/cpx")
 PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
-"""GKE offers MIG slices under the name of whole GPUs; only this label tells."""
+"""GKE offers MIG slices as whole GPUs; only this label shows it."""
 SHARING: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
 LEAVING: Final = (
     "ToBeDeletedByClusterAutoscaler",
@@ -30,8 +106,8 @@ LEAVING: Final = (
     "node.cloudprovider.kubernetes.io/shutdown",
     "node.kubernetes.io/out-of-service",
 )
-"""Taints that say that the node is being taken away. Others keep strangers off GPU nodes, and the
-pods of a plan tolerate them: they do not count."""
+"""Taints of a node that is being removed. Others keep unrelated pods off GPU nodes; the pods
+of a plan tolerate them."""
 HARD: Final = ("NoSchedule", "NoExecute")
 
 
@@ -48,13 +124,9 @@ class Why(StrEnum):
     NO_GPUS = "GPUs are not allocatable"
 
 
-PASSING: Final = frozenset({Why.CORDONED, Why.NOT_READY, Why.LEAVING, Why.NO_GPUS})
-"""What ends by itself or by an operator's hand, and says nothing about what the node is."""
-
-
 @dataclass(frozen=True)
 class SeenNode:
-    """One node, read. ``leaving``: the taint that says so, empty for none."""
+    """A parsed node. ``leaving``: the taint of its removal, empty if none."""
 
     name: str
     labels: Mapping[str, Any]
@@ -66,31 +138,31 @@ class SeenNode:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether anything says that there are GPUs, usable or not."""
+        """Whether labels or resources show GPUs, usable or not."""
         stock = gpus(self.capacity) or self._holds((*SHARED, *SLICED))
         return is_labelled(self.labels) or bool(stock)
 
     @property
     def free(self) -> int:
-        """Whole GPUs that pods may be given [GPUs]."""
+        """Whole allocatable GPUs [GPUs]."""
         return gpus(self.allocatable)
 
     @property
     def there(self) -> int:
-        """Whole GPUs that are built in, as the device plugin says [GPUs]."""
+        """Whole GPUs in the capacity that the device plugin reports [GPUs]."""
         return gpus(self.capacity)
 
     @property
     def accelerator(self) -> str:
-        """The catalogue's name, empty where unknown."""
+        """The catalogue's name, empty if unknown."""
         return accelerator_of(self.labels)[0]
 
     def unusable(self) -> tuple[Why, str] | None:
-        """Why its GPUs cannot be used, and the value that decided; None where they can."""
+        """Return why the GPUs cannot be used, and the value that decided; None if they can."""
         return self.passing() or self.lasting() or (None if self.free else (Why.NO_GPUS, ""))
 
     def passing(self) -> tuple[Why, str] | None:
-        """What is the matter for now."""
+        """Return a temporary reason against the node: its state."""
         if self.cordoned:
             return Why.CORDONED, ""
         if not self.ready:
@@ -98,44 +170,39 @@ class SeenNode:
         return (Why.LEAVING, self.leaving) if self.leaving else None
 
     def lasting(self) -> tuple[Why, str] | None:
-        """What the node is, whatever its state."""
-        if sliced := self._holds(SLICED) or self._says("-MIG-") or self._partition():
+        """Return a permanent reason against the node: what it offers, whatever its state."""
+        size = self.labels.get(PARTITION)
+        partition = f"{PARTITION}={size}" if size else ""
+        if sliced := self._holds(SLICED) or self._product_with("-MIG-") or partition:
             return Why.SLICED, sliced
-        if shared := self._holds(SHARED) or self._says("-SHARED") or self._strategy():
+        values = (str(self.labels.get(label, "none")) for label in SHARING)
+        strategy = next((value for value in values if value not in ("", "none")), "")
+        if shared := self._holds(SHARED) or self._product_with("-SHARED") or strategy:
             return Why.SHARED, shared
-        found, said = accelerator_of(self.labels)
-        return None if found else (Why.UNKNOWN if said else Why.NO_PRODUCT, said)
+        name, source = accelerator_of(self.labels)
+        return None if name else (Why.UNKNOWN if source else Why.NO_PRODUCT, source)
 
     def _holds(self, prefixes: tuple[str, ...]) -> str:
-        """A resource of that kind that the node has any of, empty for none."""
-        held = {**self.capacity, **self.allocatable}
-        found = (n for n in sorted(held) if n.startswith(prefixes) and count(held[n]))
-        return next(found, "")
+        """Return a resource with such a name that the node has, empty if none."""
+        stock = {**self.capacity, **self.allocatable}
+        return next((n for n in sorted(stock) if n.startswith(prefixes) and count(stock[n])), "")
 
-    def _says(self, mark: str) -> str:
+    def _product_with(self, mark: str) -> str:
         product = str(self.labels.get("nvidia.com/gpu.product", ""))
         return product if mark in product else ""
 
-    def _partition(self) -> str:
-        size = self.labels.get(PARTITION)
-        return f"{PARTITION}={size}" if size else ""
-
-    def _strategy(self) -> str:
-        said = (str(self.labels.get(label, "none")) for label in SHARING)
-        return next((strategy for strategy in said if strategy not in ("", "none")), "")
-
 
 def gpus(stock: Mapping[str, Any]) -> int:
-    """Whole GPUs of a stock or of a request [GPUs]."""
+    """Return the whole GPUs of a node's resources or of a request [GPUs]."""
     return sum(count(stock.get(name, 0)) for name in RESOURCES)
 
 
 def read_node(item: Node) -> SeenNode:
-    """A node of a list.
+    """Parse a node object.
 
     Raises:
-        PlanFileError: it is no such object; the message names the place.
-        InputError: it is an object of another kind.
+        PlanFileError: a field is missing or of another type; the message names the place.
+        InputError: the object is of another kind.
     """
     kind = item.optional("kind")
     if kind is not None and kind.value != "Node":
@@ -155,18 +222,18 @@ def read_node(item: Node) -> SeenNode:
 
 
 def _mapping(parent: Node, name: str) -> dict[str, Any]:
-    found = parent.optional(name)
-    return found.mapping() if found else {}
+    node = parent.optional(name)
+    return node.mapping() if node else {}
 
 
 def _ready(status: Node) -> bool:
     conditions = status.optional("conditions")
-    said = [
+    values = [
         c.field("status").text()
         for c in (conditions.items() if conditions else ())
         if c.field("type").text() == "Ready"
     ]
-    return said == ["True"]
+    return values == ["True"]
 
 
 def _leaving(spec: Node) -> str:

@@ -1,26 +1,22 @@
-"""A user's pod template: what it must have, and how an island's own is put into it.
+"""Check a user's pod template, and fill it in for the pods of an island.
 
-What the template says stays as it is. Where it says what only the plan can say (GPUs, a flag of
-parallelism, our labels), it is refused with the place: two answers would be worse than none.
+The template's own fields stay. A field that only the plan can set (GPUs, a flag of parallelism,
+Archipelago's labels) is refused with its place: two values would contradict each other.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.labels import GROUP
-from archipelago.planner.reader import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from archipelago.planner.canonical import Document
+from ..documents import Document, Node
+from ..errors import PlanFileError
+from .labels import GROUP
 
 ENGINE = "engine"
-"""Name of the container that runs the engine; without one of that name it is the first."""
+"""Name of the engine's container; without such a container it is the first."""
 KINDS = ("Pod", "PodTemplate")
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -28,11 +24,10 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True)
 class Fitting:
-    """What one pod of an island gets.
+    """What is filled in for one pod of an island.
 
-    ``nodes``: names of the nodes that it may stand on; none: wherever ``selector`` and the
-    template allow. ``follows``: it only works for the island's first pod, which answers requests
-    and probes for all.
+    ``nodes``: names of the nodes that it may run on; empty: any that ``selector`` and the template
+    allow. ``follows``: it is a worker; the island's first pod serves requests and probes for all.
     """
 
     labels: Mapping[str, str]
@@ -46,10 +41,10 @@ class Fitting:
 
 
 def read_template(document: Document) -> Document:
-    """The ``metadata`` and ``spec`` of a pod: of a PodTemplate, of a Pod, or as they stand.
+    """Return ``metadata`` and ``spec`` of a PodTemplate, a Pod, or an object without a kind.
 
     Raises:
-        PlanFileError: it has no containers, or says what the plan says; the message names where.
+        PlanFileError: it has no containers, or sets what the plan sets; the message names where.
     """
     node = Node(document)
     kind = node.optional("kind")
@@ -63,25 +58,25 @@ def read_template(document: Document) -> Document:
     for container in containers:
         _read_container(container)
     _read_placement(spec)
-    _refuse_ours(holder)
+    _refuse_reserved_labels(holder)
     return {"metadata": _metadata(holder), "spec": copy.deepcopy(spec.mapping())}
 
 
-def fitted(template: Document, own: Fitting) -> Document:
-    """The template with what the plan says of one pod.
+def fitted(template: Document, fitting: Fitting) -> Document:
+    """Return the template filled in for one pod.
 
     Raises:
-        PlanFileError: both say the same thing; the message names where.
+        PlanFileError: both set the same field; the message names where.
     """
     pod = copy.deepcopy(template)
-    pod["metadata"].setdefault("labels", {}).update(own.labels)
-    _run(_engine(pod["spec"]), own)
-    _place(pod["spec"], own)
+    pod["metadata"].setdefault("labels", {}).update(fitting.labels)
+    _fill_container(_engine(pod["spec"]), fitting)
+    _fill_placement(pod["spec"], fitting)
     return pod
 
 
 def _read_container(container: Node) -> None:
-    """What is added to must be of the kind that Kubernetes knows."""
+    """Check the types of the fields that are added to."""
     container.field("name").text()
     container.field("image").text()
     for word in _listed(container, "args"):
@@ -102,23 +97,23 @@ def _read_placement(spec: Node) -> None:
         below = None if below is None else below.optional(field_name)
     for term in () if below is None else _listed(below, "nodeSelectorTerms"):
         term.mapping()
-        for wanted in _listed(term, "matchFields"):
-            wanted.mapping()
+        for requirement in _listed(term, "matchFields"):
+            requirement.mapping()
 
 
 def _listed(holder: Node, name: str) -> list[Node]:
-    found = holder.optional(name)
-    return [] if found is None else list(found.items())
+    values = holder.optional(name)
+    return [] if values is None else list(values.items())
 
 
 def _metadata(holder: Node) -> dict[str, Any]:
-    """Labels and annotations; a name or namespace would be that of one pod."""
-    given = holder.optional("metadata")
-    kept = {} if given is None else given.mapping()
-    return {key: copy.deepcopy(kept[key]) for key in ("labels", "annotations") if kept.get(key)}
+    """Return labels and annotations; a name or namespace would be that of one pod."""
+    metadata = holder.optional("metadata")
+    fields = {} if metadata is None else metadata.mapping()
+    return {key: copy.deepcopy(fields[key]) for key in ("labels", "annotations") if fields.get(key)}
 
 
-def _refuse_ours(holder: Node) -> None:
+def _refuse_reserved_labels(holder: Node) -> None:
     metadata = holder.optional("metadata")
     labels = None if metadata is None else metadata.optional("labels")
     for label in {} if labels is None else labels.mapping():
@@ -131,56 +126,56 @@ def _engine(spec: Document) -> Document:
     return next((c for c in containers if c["name"] == ENGINE), containers[0])
 
 
-def _run(container: Document, own: Fitting) -> None:
-    if own.follows:
+def _fill_container(container: Document, fitting: Fitting) -> None:
+    if fitting.follows:
         for probe in PROBES:
             container.pop(probe, None)
     where = f"spec.containers[name={container['name']}]"
-    given = [str(word).partition("=")[0] for word in container.get("args") or ()]
-    for argument in own.arguments:
+    flags = [str(word).partition("=")[0] for word in container.get("args") or ()]
+    for argument in fitting.arguments:
         flag = argument.partition("=")[0]
-        if flag in given:
+        if flag in flags:
             raise PlanFileError(f"{where}.args: {flag} is the plan's to say; remove it")
-    if own.arguments:
-        container["args"] = [*(container.get("args") or ()), *own.arguments]
+    if fitting.arguments:
+        container["args"] = [*(container.get("args") or ()), *fitting.arguments]
     taken = {str(item.get("name")) for item in container.get("env") or ()}
-    for name in own.variables:
+    for name in fitting.variables:
         if name in taken:
             raise PlanFileError(f"{where}.env: {name} is the plan's to say; remove it")
-    ours = [{"name": name, "value": value} for name, value in own.variables.items()]
-    container["env"] = [*ours, *(container.get("env") or ())]  # first, so that others can use them
+    added = [{"name": name, "value": value} for name, value in fitting.variables.items()]
+    container["env"] = [*added, *(container.get("env") or ())]  # first, so that others can use them
     resources = container["resources"] = container.get("resources") or {}
     for kind in ("limits", "requests"):
         amounts = resources[kind] = resources.get(kind) or {}
-        if own.resource in amounts:
+        if fitting.resource in amounts:
             raise PlanFileError(
-                f"{where}.resources.{kind}: {own.resource} is the plan's to say; remove it"
+                f"{where}.resources.{kind}: {fitting.resource} is the plan's to say; remove it"
             )
-        amounts[own.resource] = str(own.gpus)  # as it is stored: a number would always differ
+        amounts[fitting.resource] = str(
+            fitting.gpus
+        )  # as it is stored: a number would always differ
 
 
-def _place(spec: Document, own: Fitting) -> None:
+def _fill_placement(spec: Document, fitting: Fitting) -> None:
     selector = spec.get("nodeSelector") or {}
-    for label, value in own.selector.items():
+    for label, value in fitting.selector.items():
         if selector.get(label, value) != value:
             raise PlanFileError(
                 f"spec.nodeSelector: {label} is {selector[label]}, the pool's is {value}; remove it"
             )
-    if own.selector:
-        spec["nodeSelector"] = {**selector, **own.selector}
-    if own.nodes:
+    if fitting.selector:
+        spec["nodeSelector"] = {**selector, **fitting.selector}
+    if fitting.nodes:
         affinity = spec["affinity"] = spec.get("affinity") or {}
         of_nodes = affinity["nodeAffinity"] = affinity.get("nodeAffinity") or {}
         terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-        placed = [_on(term, node) for term in terms for node in own.nodes]
+        # By the node's name, not its label ``kubernetes.io/hostname``, which clouds fill
+        # differently. A field takes one value, hence a term for each node; terms are alternatives.
+        placed = [_on_node(term, node) for term in terms for node in fitting.nodes]
         of_nodes[REQUIRED] = {"nodeSelectorTerms": placed}
 
 
-def _on(term: Mapping[str, Any], node: str) -> Document:
-    """A term of node affinity that holds on this node only; terms are alternatives.
-
-    By the name of the node, not its label ``kubernetes.io/hostname``, which clouds fill as they
-    like. A field takes one value, hence a term for each node.
-    """
+def _on_node(term: Mapping[str, Any], node: str) -> Document:
+    """Return the term of node affinity limited to this node."""
     named = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {**copy.deepcopy(dict(term)), "matchFields": [*(term.get("matchFields") or ()), named]}

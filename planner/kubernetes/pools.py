@@ -1,7 +1,7 @@
-"""From a list of nodes, as ``kubectl get nodes -o json`` gives it, to the pools of a ServingPlan.
+"""Turn a node list (``kubectl get nodes -o json``) into the pools of a ServingPlan.
 
-Nothing is dropped silently: every node with GPUs is in a pool or in ``left_out`` with the reason.
-A pool holds nodes of one accelerator and one number of GPUs, because a ServingPlan says it so.
+Every node with GPUs is in a pool or in ``left_out`` with the reason. A pool holds nodes of one
+accelerator and one number of GPUs, as a ServingPlan requires.
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from archipelago.planner.nodes import SeenNode, Why, read_node
-from archipelago.planner.products import folded
-from archipelago.planner.reader import Node
-
-if TYPE_CHECKING:
-    from archipelago.planner.canonical import Document
+from ..documents import Document, Node
+from .nodes import SeenNode, Why, folded, read_node
 
 DOMAINS = ("nvidia.com/gpu.clique", "topology.kubernetes.io/zone")
-"""Labels that say which nodes reach each other at full speed, the closer one first."""
+"""Labels of nodes that reach each other at full speed, the closest first."""
 LABEL = 63
-"""Characters of a DNS label."""
+"""Longest DNS label [characters]."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +31,9 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Pools as a spec writes them, and everything that is to be said beside them.
+    """Pools as a spec writes them, and the nodes that are not wholly in them.
 
-    ``partly``: nodes in pools with fewer GPUs allocatable than there are.
+    ``partly``: nodes in pools with fewer allocatable GPUs than they have.
     """
 
     pools: tuple[Document, ...]
@@ -48,16 +43,16 @@ class Inventory:
 
     @property
     def unknown(self) -> tuple[LeftOut, ...]:
-        """Nodes whose GPUs the catalogue does not have, or that do not say what they are."""
+        """Nodes whose GPUs are not in the catalogue, or that have no product label."""
         return tuple(i for i in self.left_out if i.why in (Why.UNKNOWN, Why.NO_PRODUCT))
 
 
 def read_nodes(document: Document) -> Inventory:
-    """The inventory of a node list.
+    """Return the inventory of a node list.
 
     Raises:
-        PlanFileError: it is no list of nodes; the message names the place.
-        InputError: it is a list of something else.
+        PlanFileError: the document is not a list of nodes; the message names the place.
+        InputError: an item is of another kind.
     """
     pools: defaultdict[tuple[str, int], list[SeenNode]] = defaultdict(list)
     left_out, partly, without = [], [], 0
@@ -73,8 +68,8 @@ def read_nodes(document: Document) -> Inventory:
         if node.free < node.there:
             partly.append(f"{node.name}: {node.free} of {node.there} GPUs are allocatable")
         pools[node.accelerator, node.free].append(node)
-    found = tuple(_pool(key, members, pools) for key, members in sorted(pools.items()))
-    return Inventory(found, tuple(left_out), tuple(partly), without)
+    documents = tuple(_pool(key, members, pools) for key, members in sorted(pools.items()))
+    return Inventory(documents, tuple(left_out), tuple(partly), without)
 
 
 def _pool(
@@ -96,7 +91,7 @@ def _pool(
 
 
 def _domains(nodes: list[SeenNode]) -> Counter[str]:
-    """Nodes of each domain by the closest label that all of them have; empty for none."""
+    """Count the nodes of each domain by the closest label that all have; empty if none."""
     for label in DOMAINS:
         values = [str(node.labels[label]) for node in nodes if node.labels.get(label)]
         if len(values) == len(nodes):
@@ -106,7 +101,7 @@ def _domains(nodes: list[SeenNode]) -> Counter[str]:
 
 
 def domain_names(values: list[str]) -> dict[str, str]:
-    """A DNS label for every value; where two would be one, or one is too long, a hash ends it."""
+    """Return a DNS label for every value, with a hash if two would be equal or one is too long."""
     plain = {v: re.sub(r"[^a-z0-9]+", "-", v.casefold()).strip("-") for v in values}
     taken = Counter(plain.values())
     return {

@@ -1,32 +1,46 @@
-"""The objects that hold an island's pods: a Deployment of one, or a LeaderWorkerSet of several."""
+"""Write one workload per island: a Deployment, or a LeaderWorkerSet if it has several pods.
+
+An island's pods carry the labels of ``labels.py``. Equal tables and templates give equal documents
+in equal order, so that applying them twice changes nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from archipelago.planner.labels import HASH_LENGTH, ISLAND_LABEL, PLAN_LABEL, cut, digest
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+
+from ..documents import Document
+from ..errors import InputError
+from ..problem import Phase
+from .engine_flags import Engine, Start, arguments, obstacle
+from .labels import HASH_LENGTH, ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL, cut, digest, label_value
+from .pod_template import Fitting, fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ..servingplan import ServingPlanSpec
+    from ..servingplan.pools import Pool
 
-    from archipelago.planner.canonical import Document
 
 NAME_LENGTH = 50
-"""A LeaderWorkerSet adds 11 characters in a label of 63 (the hash of a StatefulSet's revision)."""
+"""Longest name: a LeaderWorkerSet adds 11 characters (a revision hash) in a label of 63."""
 
 
 def metadata(plan: str, island: str, namespace: str | None, labels: Mapping[str, str]) -> Document:
-    """Named after the island; the hash keeps plans of one namespace apart."""
+    """Return metadata named after the island; a hash keeps plans of one namespace apart."""
     name = cut(island, NAME_LENGTH - HASH_LENGTH - 3)
     name = name if name[0].isalpha() else f"i-{name}"  # a Service begins with a letter
-    where = {"namespace": namespace} if namespace else {}
-    return {"name": f"{name}-{digest(f'{plan}/{island}')}", **where, "labels": dict(labels)}
+    scope = {"namespace": namespace} if namespace else {}
+    return {"name": f"{name}-{digest(f'{plan}/{island}')}", **scope, "labels": dict(labels)}
 
 
 def deployment(metadata: Document, pod: Document) -> Document:
-    """Never two of its pods at once: the GPUs are there once."""
+    """Return a Deployment of one pod; ``Recreate``, because the GPUs hold only one at a time."""
     labels = metadata["labels"]
-    mine = {key: labels[key] for key in (PLAN_LABEL, ISLAND_LABEL)}  # a phase may change
+    selector = {key: labels[key] for key in (PLAN_LABEL, ISLAND_LABEL)}  # a phase may change
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -34,7 +48,7 @@ def deployment(metadata: Document, pod: Document) -> Document:
         "spec": {
             "replicas": 1,
             "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": mine},
+            "selector": {"matchLabels": selector},
             "template": pod,
         },
     }
@@ -43,7 +57,7 @@ def deployment(metadata: Document, pod: Document) -> Document:
 def leader_and_workers(
     metadata: Document, leader: Document, worker: Document, size: int
 ) -> Document:
-    """One group of ``size`` pods, which live and die together."""
+    """Return a LeaderWorkerSet of one group of ``size`` pods, which restart together."""
     template: dict[str, Any] = {
         "size": size,
         "restartPolicy": "RecreateGroupOnPodRestart",
@@ -56,3 +70,173 @@ def leader_and_workers(
         "metadata": metadata,
         "spec": {"replicas": 1, "leaderWorkerTemplate": template},
     }
+
+
+ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "dynamo": Engine.ENV}
+"""Engine whose metrics a model has -> engine whose arguments start its islands."""
+GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
+"""Accelerator family -> resource of its device plugin; all others are NVIDIA's."""
+TWO = 2
+TOGETHER = "give the table and the plan of one ServingPlan"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Options of the manifests beside the table and the spec.
+
+    ``templates``: pod template by model name, ``""`` for all others. ``engine``: instead of each
+    model's engine in the spec. ``selectors``: node labels by pool, for pools with a ``count``.
+    """
+
+    plan: str
+    templates: Mapping[str, Document]
+    namespace: str | None = None
+    engine: Engine | None = None
+    selectors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The pods of an island in one pool: GPUs of each, and their nodes."""
+
+    pool: str
+    gpus: int
+    pods: int
+    nodes: tuple[str, ...]
+
+
+def workloads(content: Document, spec: ServingPlanSpec, wish: Wish) -> list[Document]:
+    """Return the manifests of every island of routing content, in the order of their names.
+
+    Raises:
+        InputError: a model has no template, or an island cannot be written as pods.
+        PlanFileError: a template sets what the plan sets.
+    """
+    models = {name: group["model"] for group in content["groups"] for name in group["members"]}
+    islands = sorted(content["islands"], key=lambda island: str(island["name"]))
+    return [_workload(island, models[island["name"]], spec, wish) for island in islands]
+
+
+def unplaced(content: Document, spec: ServingPlanSpec, wish: Wish) -> list[str]:
+    """Return pools in use without a node selector: only the templates place their pods."""
+    used = {part.pool for island in content["islands"] for part in _parts(island)}
+    selected = {pool.name for pool in spec.pools if pool.node_selector} | set(wish.selectors)
+    return sorted(used - selected) if len({pool.name for pool in spec.pools}) > 1 else []
+
+
+def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -> Document:
+    parts = _parts(island)
+    start = Start(
+        Phase(island["phase"]),
+        Parallelism(**island["parallelism"]),
+        island["maxBatch"],
+        sum(part.pods for part in parts),
+    )
+    engine = wish.engine or _engine_of(spec, model)
+    if why := _obstacle(parts, engine, start):
+        raise InputError(f"island {island['name']}: {why}")
+    labels = {
+        PLAN_LABEL: label_value(wish.plan),
+        ISLAND_LABEL: island["name"],
+        PHASE_LABEL: str(start.phase),
+    }
+    variables = _variables(wish.plan, island, model, start)
+    pods = [
+        fitted(
+            _template(wish, model),
+            Fitting(
+                labels=labels,
+                gpus=part.gpus,
+                resource=_resource(_pool(spec, part.pool)),
+                variables=variables,
+                arguments=arguments(engine, start, follows=follows),
+                nodes=part.nodes if _pool(spec, part.pool).node_selector is not None else (),
+                selector=wish.selectors.get(part.pool, {}),
+                follows=follows,
+            ),
+        )
+        for part, follows in _leader_first(parts)
+    ]
+    meta = metadata(wish.plan, island["name"], wish.namespace, labels)
+    if start.pods == 1:
+        return deployment(meta, pods[0])
+    leader, worker = pods
+    return leader_and_workers(meta, leader, worker, start.pods)
+
+
+def _parts(island: Document) -> list[_Part]:
+    """Return one part per pool; a pool without nodes is one pod."""
+    return [
+        _Part(
+            part["pool"],
+            part["gpus"] // max(len(part["nodes"]), 1),
+            max(len(part["nodes"]), 1),
+            tuple(part["nodes"]),
+        )
+        for part in island.get("parts") or [island]
+    ]
+
+
+def _leader_first(parts: list[_Part]) -> list[tuple[_Part, bool]]:
+    """Return each kind of pod, the leader's first, with whether it is a worker."""
+    first, *rest = parts
+    if not rest:
+        return [(first, False)] + ([(first, True)] if first.pods > 1 else [])
+    return [(first, False), *((part, True) for part in rest)]
+
+
+def _obstacle(parts: list[_Part], engine: Engine, start: Start) -> str | None:
+    if len(parts) > TWO or (len(parts) == TWO and parts[0].pods > 1):
+        pods = " and ".join(f"{part.pods} nodes of {part.pool}" for part in parts)
+        return f"one leader and equal workers cannot be {pods}; make its pods by hand"
+    why = obstacle(engine, start)
+    if engine is not Engine.ENV and len({part.gpus for part in parts}) > 1:
+        why = f"{engine} wants equally many GPUs on each node"
+    return f"{why}; say --engine env, and start it yourself" if why else None
+
+
+def _variables(plan: str, island: Document, model: str, start: Start) -> dict[str, str]:
+    split = start.parallelism
+    values = {
+        "PLAN": plan,
+        "ISLAND": island["name"],
+        "MODEL": model,
+        "PHASE": str(start.phase),
+        "GPUS": island["gpus"],
+        "NODES": start.pods,
+        "TP": split.tp,
+        "PP": split.pp,
+        "DP": split.dp,
+        "EP": split.ep,
+        "MAX_BATCH": start.max_batch,
+    }
+    if island.get("parts"):
+        values["LAYERS"] = ",".join(str(part["layers"]) for part in island["parts"])
+    return {f"ARCHIPELAGO_{name}": str(value) for name, value in values.items()}
+
+
+def _engine_of(spec: ServingPlanSpec, model: str) -> Engine:
+    served = next((m for m in spec.models if m.name == model), None)
+    if served is None:
+        raise InputError(
+            f"the table serves model {model}, which the plan does not have: {TOGETHER}"
+        )
+    return ENGINES[served.engine.metrics]
+
+
+def _template(wish: Wish, model: str) -> Document:
+    template = wish.templates.get(model) or wish.templates.get("")
+    if template is None:
+        raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
+    return template
+
+
+def _pool(spec: ServingPlanSpec, name: str) -> Pool:
+    pool = next((pool for pool in spec.pools if pool.name == name), None)
+    if pool is None:
+        raise InputError(f"the table has islands in pool {name}, the plan does not: {TOGETHER}")
+    return pool
+
+
+def _resource(pool: Pool) -> str:
+    return GPUS.get(accelerator(pool.accelerator).family, "nvidia.com/gpu")

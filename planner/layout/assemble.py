@@ -1,4 +1,4 @@
-"""From counted templates to a plan: settled rates, names, nodes, cost and routes."""
+"""From counts to a plan: rates, names, nodes, cost, routes and the certificate."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.perfmodel.calibration import CALIBRATED
-from archipelago.planner.deadline import ENDLESS, Deadline
-from archipelago.planner.interval import theta_interval, times_within
-from archipelago.planner.overflow import overflow_route
-from archipelago.planner.placement import place
-from archipelago.planner.plan import Certificate, Group, Pair, Plan, Route, Unservable
-from archipelago.planner.problem import DEFAULT_CLASS, Billing, Objective
-from archipelago.planner.settle import Settled, Used, settle
+from archipelago.perfmodel.calibration.corrections import CALIBRATED
+from archipelago.perfmodel.model import FloatArray
+
+from ..deadline import ENDLESS, Deadline
+from ..milp.variables import Program
+from ..plan import Certificate, Group, Pair, Plan, Route, Unservable
+from ..problem import DEFAULT_CLASS, Billing, Objective, PlanningProblem
+from ..templates.template import Template
+from .evaluate import Evaluation
+from .overflow import overflow_route
+from .placement import Placement, place
+from .rates import RoundedRates, UsedTemplate, round_rates
+from .uncertainty import theta_interval, times_within
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from ..templates.catalogue import Catalogue
 
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.columns import Program
-    from archipelago.planner.evaluate import Evaluation
-    from archipelago.planner.placement import Placement
-    from archipelago.planner.problem import PlanningProblem, Pool
-    from archipelago.planner.template import Template
-    from archipelago.planner.templates import Catalogue
 
 NAME_LIMIT = 63
-"""Characters of a Kubernetes label value, which island names become."""
+"""Longest Kubernetes label value: names of islands become label values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What a strategy decided: how many islands of each template, and what it proved.
+    """The result of a strategy: islands of each template, and what it proved.
 
-    ``bound``: on theta, or on the cost [$/h] under the cost objective.
+    ``bound``: on theta, or on the cost under the cost objective [$/h].
     """
 
     counts: NDArray[np.int64]  # (templates,)
@@ -46,7 +45,7 @@ class Layout:
     bound: float
     complete: bool
     reason: str = ""
-    values: FloatArray | None = None  # (columns,) the solution with these counts, if there is one
+    values: FloatArray | None = None  # (columns,) of the solution with these counts
 
 
 def assemble(
@@ -58,21 +57,21 @@ def assemble(
     *,
     deadline: Deadline = ENDLESS,
 ) -> Plan:
-    """The plan that a layout gives, with the theta that its evaluation supports."""
-    settled = settle(problem, program, layout.counts, layout.values, deadline)
+    """Assemble the plan of a layout, with the theta that its evaluation supports."""
+    rounded = round_rates(problem, program, layout.counts, layout.values, deadline)
     cheapest = problem.objective is Objective.COST
-    theta = settled.theta if cheapest else min(settled.theta, layout.bound)
-    names = _group_names(settled.used)
+    theta = rounded.theta if cheapest else min(rounded.theta, layout.bound)
+    names = _group_names(rounded.used)
     groups = tuple(
         _group(name, used, evaluation, theta)
-        for name, used, evaluation in zip(names, settled.used, settled.evaluations, strict=True)
+        for name, used, evaluation in zip(names, rounded.used, rounded.evaluations, strict=True)
     )
     placement = place(problem, groups, deadline)
     cost = _cost(problem, groups, placement)
     return Plan(
         name=problem.name,
         strategy=layout.strategy,
-        performance_model=times_from(problem, settled.used[0].template.performance.name),
+        performance_model=times_from(problem, rounded.used[0].template.performance.name),
         objective=problem.objective,
         theta=theta,
         throughput=theta
@@ -83,26 +82,25 @@ def assemble(
         cost_per_hour=cost,
         groups=groups,
         islands=placement.islands,
-        routes=routes_of(problem, program, names, settled),
+        routes=routes_of(problem, program, names, rounded),
         unservable=missing,
         exclusions=catalogue.exclusions,
         rented=placement.rented,
         changes=placement.changes,
-        interval=theta_interval(theta, settled.used),
+        interval=theta_interval(theta, rounded.used),
     )
 
 
 def times_from(problem: PlanningProblem, name: str) -> str:
-    """The family of the models of times, and whether measurements changed any of them."""
+    """Return the name of the performance model; it says whether measurements corrected it."""
     family = name.removeprefix(CALIBRATED)
     return CALIBRATED + family if problem.calibrations else family
 
 
-def _certificate(layout: Layout, value: float, cheapest: bool, most: float) -> Certificate:
-    """The distance of what is published from what was proven to be possible.
+def _certificate(layout: Layout, value: float, cheapest: bool, gap_limit: float) -> Certificate:
+    """Return the gap between the published objective and the proven bound.
 
-    A gap of a few millionths may be asked for; shares are whole millionths, so that it cannot
-    always be reached.
+    A gap limit of a few millionths cannot always be reached, since weights are whole millionths.
     """
     if cheapest:
         bound = min(layout.bound, value)  # the solver's sum of floats against exact decimals
@@ -110,24 +108,23 @@ def _certificate(layout: Layout, value: float, cheapest: bool, most: float) -> C
     else:
         bound = layout.bound
         gap = (bound - value) / bound
-    if layout.complete and gap > most:
+    if layout.complete and gap > gap_limit:
         return Certificate(bound, gap, complete=False, reason="rounding of shares")
     return Certificate(bound, gap, layout.complete, layout.reason)
 
 
 def _cost(problem: PlanningProblem, groups: tuple[Group, ...], placement: Placement) -> Decimal:
-    """Dollars per hour of the GPUs, or of the whole nodes, that islands stand on."""
-    return sum((_pool_cost(pool, groups, placement) for pool in problem.pools), start=Decimal(0))
+    """Return the price of the GPUs of islands, or of their whole nodes [$/h]."""
+    total = Decimal(0)
+    for pool in problem.pools:
+        paid = sum(group.gpus_of(pool.name) * group.islands for group in groups)
+        if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
+            paid = len(placement.nodes[pool.name]) * pool.gpus_per_node
+        total += pool.price_per_gpu_hour * paid
+    return total
 
 
-def _pool_cost(pool: Pool, groups: tuple[Group, ...], placement: Placement) -> Decimal:
-    used = sum(group.gpus_of(pool.name) * group.islands for group in groups)
-    if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
-        used = len(placement.nodes[pool.name]) * pool.gpus_per_node
-    return pool.price_per_gpu_hour * used
-
-
-def _group(name: str, used: Used, evaluation: Evaluation, theta: float) -> Group:
+def _group(name: str, used: UsedTemplate, evaluation: Evaluation, theta: float) -> Group:
     template, point = used.template, evaluation.point
     return Group(
         name=name,
@@ -151,19 +148,19 @@ def _group(name: str, used: Used, evaluation: Evaluation, theta: float) -> Group
     )
 
 
-def _group_names(used: tuple[Used, ...]) -> list[str]:
-    """Readable names, longer only where several groups would share one."""
+def _group_names(used: tuple[UsedTemplate, ...]) -> list[str]:
+    """Return readable names, which are longer only if several groups would share one."""
     templates = [u.template for u in used]
     short = [short_name(template) for template in templates]
-    seen = Counter(short)
+    uses = Counter(short)
     return [
-        name if seen[name] == 1 else label(name, str(t.parallelism), f"b{t.max_batch}")
+        name if uses[name] == 1 else label(name, str(t.parallelism), f"b{t.max_batch}")
         for name, t in zip(short, templates, strict=True)
     ]
 
 
 def short_name(template: Template) -> str:
-    """Model, pools, class, size and phase: what a group is called where nothing shares it."""
+    """Return the name of a group by model, pools, class, size and phase."""
     pools = [part.pool for part in template.sections]
     place = [] if template.domain_class == DEFAULT_CLASS else [template.domain_class]
     size = "-".join(f"{part.gpus}g" for part in template.sections)
@@ -171,7 +168,7 @@ def short_name(template: Template) -> str:
 
 
 def label(*parts: str) -> str:
-    """Parts joined by dashes, within a label's length with room for an island's number."""
+    """Join parts by dashes, within the length of a label with room for an island's number."""
     name = "-".join(parts)
     room = NAME_LIMIT - len("-99999")
     if len(name) <= room:
@@ -181,24 +178,24 @@ def label(*parts: str) -> str:
 
 
 def routes_of(
-    problem: PlanningProblem, program: Program, names: list[str], settled: Settled
+    problem: PlanningProblem, program: Program, names: list[str], rounded: RoundedRates
 ) -> tuple[Route, ...]:
-    """The routes of settled shares; ``names``: of the groups, in the order of ``settled.used``."""
-    name_of = {u.index: name for name, u in zip(names, settled.used, strict=True)}
+    """Return the routes of rounded rates; ``names``: of the groups, as in ``rounded.used``."""
+    name_of = {u.index: name for name, u in zip(names, rounded.used, strict=True)}
     routes = []
     for d, demand in enumerate(program.demands):
-        asked = next(m for m in problem.models if m.name == demand.model)
+        model = next(m for m in problem.models if m.name == demand.model)
         for j in np.flatnonzero(demand.served):
             pairs = tuple(
-                Pair(name_of[p], name_of[q], weight) for p, q, weight in settled.pairs[d, int(j)]
+                Pair(name_of[p], name_of[q], weight) for p, q, weight in rounded.pairs[d, int(j)]
             )
             share = float(demand.probability[j])
-            routes.append(Route(demand.model, asked.ranges[j], share, pairs))
+            routes.append(Route(demand.model, model.ranges[j], share, pairs))
         if demand.served[-1]:
-            mine = [
+            groups = [
                 (name, u.template)
-                for name, u in zip(names, settled.used, strict=True)
+                for name, u in zip(names, rounded.used, strict=True)
                 if u.template.model == demand.model
             ]
-            routes.extend(overflow_route(asked, mine, problem.links))
+            routes.extend(overflow_route(model, groups, problem.links))
     return tuple(routes)

@@ -1,8 +1,8 @@
-"""What a set of islands really sustains: every decode island's fixed point, not its affine bound.
+"""Evaluate islands at the true step time instead of the affine upper bound.
 
-The program counts with rows that are conservative by construction. Here each group is run at its
-rates through the performance model's own step time; the theta that this supports is the largest
-that may be published.
+The capacity rows of the program are conservative by construction. Here each group is evaluated at
+its rates with the performance model's own step time; no larger theta than this supports may be
+published.
 """
 
 from __future__ import annotations
@@ -10,23 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.capacity import DecodePoint, fixed_point
-from archipelago.planner.problem import ModelDemand, Phase
+from archipelago.perfmodel.capacity.operating import DecodePoint, fixed_point
+
+from ..problem import ModelDemand, Phase
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.templates import Template
+
+    from ..templates.template import Template
+
 
 TOLERANCE = 1e-9
-"""Relative slack of every comparison; weights are integers per million, far coarser."""
+"""Relative slack of every comparison; integer weights per million are far coarser."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One island of a group at the given rates.
 
-    ``supported``: largest multiple (at most 1) of the rates that keeps every limit.
-    ``binding`` names the capacity row that is used most, ``utilisation`` its used share.
+    ``supported``: largest multiple (at most 1) of the rates within all limits. ``binding``: name of
+    the capacity row that is used most; ``utilisation``: its used share. ``point``: steady state of
+    an island that decodes, None for prefill.
     """
 
     supported: float
@@ -36,19 +40,19 @@ class Evaluation:
 
 
 def evaluate(template: Template, demand: ModelDemand, rates: FloatArray) -> Evaluation:
-    """Run one island of the template at ``rates`` [req/s], shape (ranges,)."""
+    """Evaluate one island of the template at ``rates`` [req/s], shape (ranges,)."""
     loads = template.rows @ rates
-    most = int(loads.argmax())
-    utilisation = float(loads[most])
+    binding = int(loads.argmax())
+    utilisation = float(loads[binding])
     if template.phase is Phase.PREFILL:
         supported = min(1.0, 1.0 / utilisation) if utilisation > 0 else 1.0
-        return Evaluation(supported, template.row_names[most], utilisation, None)
+        return Evaluation(supported, template.row_names[binding], utilisation, None)
     point = _point(template, demand, rates)
     supported = 1.0
-    if not _holds(template, demand, point):
+    if not _within_limits(template, demand, point):
         supported = _supported(template, demand, rates)
         point = _point(template, demand, rates * supported)
-    return Evaluation(supported, template.row_names[most], utilisation, point)
+    return Evaluation(supported, template.row_names[binding], utilisation, point)
 
 
 def _point(template: Template, demand: ModelDemand, rates: FloatArray) -> DecodePoint:
@@ -57,7 +61,7 @@ def _point(template: Template, demand: ModelDemand, rates: FloatArray) -> Decode
     return fixed_point(template.performance, rates, moments, busy)
 
 
-def _holds(template: Template, demand: ModelDemand, point: DecodePoint) -> bool:
+def _within_limits(template: Template, demand: ModelDemand, point: DecodePoint) -> bool:
     slack = 1.0 + TOLERANCE
     limit = demand.targets.tpot
     return (
@@ -68,9 +72,11 @@ def _holds(template: Template, demand: ModelDemand, point: DecodePoint) -> bool:
 
 
 def _supported(template: Template, demand: ModelDemand, rates: FloatArray) -> float:
+    """Return the largest multiple (below 1) of the rates within all limits, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        holds = _holds(template, demand, _point(template, demand, rates * middle))
-        low, high = (middle, high) if holds else (low, middle)
+        point = _point(template, demand, rates * middle)
+        within = _within_limits(template, demand, point)
+        low, high = (middle, high) if within else (low, middle)
     return low

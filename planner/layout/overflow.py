@@ -1,33 +1,35 @@
-"""Requests longer than the stated workload: one more route per model, as far as islands reach.
+"""Routes for requests that are longer than the stated workload.
 
-A trace ends at its longest request; the model goes on. Such requests have no share in the plan and
-no capacity is set aside for them, but they get a route, as far as any island holds one within the
-latency targets and to the fastest that do, so that a router need not refuse what could be served.
+A trace ends at its longest request, but models accept longer ones. Such requests have no share in
+the plan and no reserved capacity. They get one route per model, up to the longest input that any
+island holds within the latency targets and to the fastest such islands, so that a router need not
+refuse what could be served.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.planner.plan import MILLION, Pair, Route
-from archipelago.planner.problem import STAGES, Phase
+from archipelago.perfmodel.workload.lengths import Range
+
+from ..plan import MILLION, Pair, Route
+from ..problem import STAGES, Link, ModelDemand, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import Link, ModelDemand
-    from archipelago.planner.template import Template
+
+    from ..templates.template import Template
+
 
 GRID = 256
-"""Lengths tried at once while the longest is searched."""
+"""Lengths evaluated at once in the search for the longest one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +38,13 @@ class _Host:
 
     name: str
     template: Template
-    reach: int  # longest input that it serves in this stage [tokens]
+    reach: int  # longest input in this stage [tokens]
 
 
 def overflow_route(
     demand: ModelDemand, groups: Sequence[tuple[str, Template]], links: Sequence[Link] = ()
 ) -> tuple[Route, ...]:
-    """The route from the last planned range to the longest input that the groups can serve.
+    """Return the route from the last planned range to the longest input that the groups can serve.
 
     Args:
         demand: the model; its last range must be served.
@@ -50,7 +52,7 @@ def overflow_route(
         links: between the domain classes that the groups stand in.
 
     Returns:
-        One route of share 0, none where nothing longer can be held.
+        One route of share 0, or none if no island holds a longer request.
     """
     start = demand.ranges[-1].max
     ways = _ways(demand, groups, links)
@@ -66,8 +68,8 @@ def overflow_route(
     def seconds(way: tuple[_Host, ...]) -> tuple[float, ...]:
         return tuple(alone(host, stage) for host, stage in zip(way, STAGES, strict=True))
 
-    able = [way for way in ways if min(host.reach for host in way) + 1 >= end]
-    prefill, decode = min(able, key=seconds)
+    candidates = [way for way in ways if min(host.reach for host in way) + 1 >= end]
+    prefill, decode = min(candidates, key=seconds)
     pair = Pair(prefill.name, decode.name, MILLION)
     return (Route(demand.name, Range(start, end), 0.0, (pair,)),)
 
@@ -75,7 +77,7 @@ def overflow_route(
 def _ways(
     demand: ModelDemand, groups: Sequence[tuple[str, Template]], links: Sequence[Link]
 ) -> list[tuple[_Host, ...]]:
-    """(prefill, decode) hosts between which a request may move, in the order of the groups."""
+    """Return the (prefill, decode) hosts between which a request may move."""
     linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
     prefill, decode = (
         [
@@ -85,11 +87,11 @@ def _ways(
         ]
         for stage in STAGES
     )
-    return [(p, d) for p in prefill for d in decode if _meet(p, d, linked)]
+    return [(p, d) for p in prefill for d in decode if _connected(p, d, linked)]
 
 
-def _meet(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
-    """Whether a request prefilled in one group may be decoded in the other."""
+def _connected(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
+    """Return whether a request prefilled in one group may be decoded in the other."""
     if Phase.MIXED in (prefill.template.phase, decode.template.phase):
         return prefill.name == decode.name
     way = prefill.template.domain_class, decode.template.domain_class
@@ -97,12 +99,12 @@ def _meet(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
 
 
 def longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int:
-    """Longest input that one idle island holds in a stage within the model's targets [tokens]."""
+    """Return the longest input of a stage on one idle island within the targets [tokens]."""
     low, high = 0, template.performance.max_length
     while high - low > 1:
         lengths = np.unique(np.linspace(low, high, GRID).astype(np.int64))
         fits = _fits(template, demand, lengths, stage)
-        count = int(fits.sum())  # what fits comes first: memory and times grow with the length
+        count = int(fits.sum())  # short ones fit first: memory and times grow with the length
         low = int(lengths[count - 1]) if count else 0
         if count in {0, len(lengths)}:
             break
@@ -115,8 +117,8 @@ def _fits(
 ) -> NDArray[np.bool_]:
     performance = template.performance
     inputs = lengths.astype(np.float64)
-    held = _held(demand, inputs, stage)
-    fits = np.asarray(held <= performance.kv_capacity() / template.parallelism.dp)
+    tokens = _kv_tokens(demand, inputs, stage)
+    fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp)
     fits &= inputs + _output(demand) <= performance.max_length
     targets = demand.targets
     limit = targets.ttft if stage is Phase.PREFILL else targets.tpot
@@ -124,21 +126,21 @@ def _fits(
 
 
 def _output(demand: ModelDemand) -> float:
-    """Tokens that a long request generates: as those of the last range do."""
+    """Return the tokens that a long request generates: those of the last range."""
     return float(demand.lengths.moments(demand.ranges).output[-1])
 
 
-def _held(demand: ModelDemand, inputs: FloatArray, stage: Phase) -> FloatArray:
-    """KV tokens that one copy keeps of a request."""
+def _kv_tokens(demand: ModelDemand, inputs: FloatArray, stage: Phase) -> FloatArray:
+    """Return the KV tokens of one request in a stage."""
     return inputs + (_output(demand) if stage is Phase.DECODE else 1.0)
 
 
 def _seconds(
     template: Template, demand: ModelDemand, inputs: FloatArray, stage: Phase
 ) -> FloatArray:
-    """TTFT, or TPOT with one such request on every copy, of an otherwise idle island [s]."""
+    """Return TTFT, or TPOT with one such request on every copy, of an idle island [s]."""
     performance, copies = template.performance, float(template.parallelism.dp)
     if stage is Phase.PREFILL:
         return performance.prefill_time(inputs)
-    held = _held(demand, inputs, stage)
-    return performance.decode_step_time(np.full_like(held, copies), copies * held)
+    tokens = _kv_tokens(demand, inputs, stage)
+    return performance.decode_step_time(np.full_like(tokens, copies), copies * tokens)

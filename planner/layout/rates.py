@@ -1,49 +1,47 @@
-"""Rates that every island supports: the last program, integer shares, and the evaluation.
+"""From counts to rates: a linear program, integer weights, and the evaluation of every island.
 
 The published theta is the largest one that the integer weights and the evaluation of every island
-support: where an island falls short, its capacity is tightened and the rates are solved again.
+support: if an island falls short, its capacity is tightened and the rates are solved again.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.columns import THETA
-from archipelago.planner.deadline import ENDLESS, Deadline
-from archipelago.planner.errors import OutOfTimeError, SolverError
-from archipelago.planner.evaluate import Evaluation, evaluate
-from archipelago.planner.plan import MILLION
-from archipelago.planner.problem import STAGES, Phase
-from archipelago.planner.shares import Pairs, Shares, integer_shares
-from archipelago.planner.solve import Effort, Question, solve
+from ..deadline import ENDLESS, Deadline
+from ..errors import OutOfTimeError, SolverError
+from ..milp.highs import LinearObjective, SolverOptions, solve
+from ..milp.variables import THETA, Program
+from ..plan import MILLION
+from ..problem import STAGES, Link, ModelDemand, Phase, PlanningProblem
+from ..templates.template import Template
+from .evaluate import Evaluation, evaluate
+from .weights import IntegerWeights, Pairs, integer_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.columns import Program
-    from archipelago.planner.problem import Link, ModelDemand, PlanningProblem
-    from archipelago.planner.template import Template
+
 
 ROUNDS = 5
-"""Times that rates are tightened and solved again before the shortfall is simply published."""
+"""Solves with tightened capacities, before theta is scaled down to what is supported."""
 ORDER_SHARE = 0.05
 """Part of the published gap that readable routes may cost."""
 ENOUGH = 1 - 1e-9
 DIGITS = 9
-"""Significant digits of theta, cut off below so that the promise never grows by rounding."""
+"""Significant digits of theta; it is rounded down, so that the promise never grows by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
-class Used:
-    """One template with islands: its integer weights per range, and what one island serves."""
+class UsedTemplate:
+    """A template with islands: its integer weights per range, and the rates of one island."""
 
     index: int  # of the template in the program
     template: Template
@@ -54,63 +52,63 @@ class Used:
 
 
 @dataclass(frozen=True, eq=False)
-class Settled:
-    """Rates that every island supports, and the evaluation of each at theta."""
+class RoundedRates:
+    """Rates that every island supports, and the evaluation of one island per template at theta."""
 
     theta: float
-    used: tuple[Used, ...]
+    used: tuple[UsedTemplate, ...]
     evaluations: tuple[Evaluation, ...]
     pairs: dict[tuple[int, int], Pairs]
 
 
-def settle(
+def round_rates(
     problem: PlanningProblem,
     program: Program,
     counts: NDArray[np.int64],
-    found: FloatArray | None = None,
+    solution: FloatArray | None = None,
     deadline: Deadline = ENDLESS,
-) -> Settled:
-    """The largest theta that given islands support, with the shares that reach it.
+) -> RoundedRates:
+    """Find the largest theta that given islands support, with integer weights.
 
-    ``found``, shape (columns,): a solution of the program with these counts. Its rates are taken
-    where the deadline leaves no time for better ones.
+    ``solution``, shape (columns,): of the program with these counts. Its rates are used if the
+    deadline leaves no time for better ones.
 
     Raises:
-        OutOfTimeError: the deadline passed, and nothing was found before.
+        OutOfTimeError: the deadline passed, and there is no ``solution``.
     """
     demands = {model.name: model for model in problem.models}
     factors = np.ones(len(counts))
     for _ in range(ROUNDS):
-        values = _rates(program, counts * factors, problem, found, deadline)
-        shares = integer_shares(program, values)
-        used = tuple(_in_use(program, counts, shares, demands))
-        links = _theta_by_links(program, shares, problem.links)
+        values = _rates(program, counts * factors, problem, solution, deadline)
+        weights = integer_weights(program, values)
+        used = tuple(_in_use(program, counts, weights, demands))
+        links = _theta_by_links(program, weights, problem.links)
         theta = min(values[THETA] * program.scale, links, *(_theta_by_rows(u) for u in used))
-        evaluations = [evaluate(u.template, u.demand, u.unit * theta) for u in used]
-        short = min(e.supported for e in evaluations)
-        if short >= ENOUGH or deadline.passed:
+        evaluations = tuple(evaluate(u.template, u.demand, u.unit * theta) for u in used)
+        supported = min(e.supported for e in evaluations)
+        if supported >= ENOUGH or deadline.passed:
             break
         for u, e in zip(used, evaluations, strict=True):
             factors[u.index] *= e.supported
-    theta = _round_down(theta * short)
-    final = tuple(evaluate(u.template, u.demand, u.unit * theta) for u in used)
-    return Settled(theta, used, final, shares.pairs)
+    theta = _round_down(theta * supported)
+    evaluations = tuple(evaluate(u.template, u.demand, u.unit * theta) for u in used)
+    return RoundedRates(theta, used, evaluations, weights.pairs)
 
 
 def _rates(
     program: Program,
     capacity: FloatArray,
     problem: PlanningProblem,
-    found: FloatArray | None,
+    solution: FloatArray | None,
     deadline: Deadline,
 ) -> FloatArray:
-    """Rates for given (possibly tightened) island counts: largest theta, then in order.
+    """Solve for the rates of given (possibly tightened) counts: largest theta, then in order.
 
-    Among the many rates of equal theta the second program takes those that people can read: long
-    inputs go to the groups that are relatively best at them, so that each group serves few
-    stretches of lengths. It may give up ``ORDER_SHARE`` of the published gap for it.
+    Many rates have the same theta. The second program chooses readable ones: long inputs go to the
+    groups that are relatively best at them, so that each group serves few intervals of lengths. It
+    may give up ``ORDER_SHARE`` of the published gap.
     """
-    lower, upper = np.zeros(program.columns), program.largest.copy()
+    lower, upper = np.zeros(program.columns), program.upper_bounds.copy()
     lower[1 : program.first_pair] = upper[1 : program.first_pair] = capacity
     idle = capacity[program.pair_template] == 0
     upper[program.first_pair : program.first_flow][idle] = 0.0
@@ -118,111 +116,114 @@ def _rates(
     cost[THETA] = -1.0
     fixed = program.without_cover()
     try:
-        values = _linear(fixed, Question(cost, lower, upper, integer=False), problem, deadline)
+        values = _linear(
+            fixed, LinearObjective(cost, lower, upper, integer=False), problem, deadline
+        )
     except OutOfTimeError:
-        if found is None:
+        if solution is None:
             raise
-        return _on_islands(program, found, idle)
+        return _on_islands(program, solution, idle)
     lower[THETA] = values[THETA] * (1 - problem.solver.gap * ORDER_SHARE)
     cost = np.zeros(program.columns)
     cost[program.first_pair : program.first_flow] = _disorder(program, capacity)
     try:
-        return _linear(fixed, Question(cost, lower, upper, integer=False), problem, deadline)
+        return _linear(fixed, LinearObjective(cost, lower, upper, integer=False), problem, deadline)
     except OutOfTimeError:
         return values
 
 
-def _on_islands(program: Program, found: FloatArray, idle: NDArray[np.bool_]) -> FloatArray:
-    """Rates of a solution as they are, but only on templates with islands.
+def _on_islands(program: Program, solution: FloatArray, idle: NDArray[np.bool_]) -> FloatArray:
+    """Return the rates of a solution, limited to templates with islands.
 
-    The program leaves open who serves ranges of probability 0: whoever has islands and is able,
-    where the solution has nobody.
+    The program does not decide who serves ranges of probability 0. If the solution has nobody,
+    every template with islands that can serve such a range does.
     """
-    values = found.copy()
+    values = solution.copy()
     pairs = values[program.first_pair : program.first_flow]
     pairs[idle] = 0.0
     demand = program.demand_of[program.pair_template]
     phases = np.array([t.phase for t in program.templates])[program.pair_template]
     for d, phase in product(range(len(program.demands)), STAGES):
-        able = (demand == d) & ((phases == phase) | (phases == Phase.MIXED)) & ~idle
+        serving = (demand == d) & ((phases == phase) | (phases == Phase.MIXED)) & ~idle
         for j in np.flatnonzero(program.demands[d].served & (program.demands[d].probability <= 0)):
-            here = able & (program.pair_range == j)
+            here = serving & (program.pair_range == j)
             if pairs[here].sum() <= 0:
                 pairs[here & (phases == phase)] = values[THETA]
     return values
 
 
 def _linear(
-    program: Program, asked: Question, problem: PlanningProblem, deadline: Deadline
+    program: Program, objective: LinearObjective, problem: PlanningProblem, deadline: Deadline
 ) -> FloatArray:
     deadline.check("finding the rates")
-    solution = solve(program, asked, Effort(0.0, deadline.left, problem.solver.seed))
+    solution = solve(program, objective, SolverOptions(0.0, deadline.left, problem.solver.seed))
     if solution is None:
         raise SolverError("the islands chosen cannot serve every range: report this problem")
     return solution.values
 
 
 def _disorder(program: Program, capacity: FloatArray) -> FloatArray:
-    """Cost of each pair: falls with the range, faster for groups that are better at long inputs.
+    """Return a cost of each pair that falls with the range, faster for groups good at long inputs.
 
-    Such a cost (submodular in rank and range) is least when ranges and groups are in the same
+    Such a cost (submodular in rank and range) is smallest if ranges and groups are in the same
     order, as in a transport problem with the Monge property.
     """
     cost = np.zeros(len(program.pair_template))
     for d, phase in product(range(len(program.demands)), Phase):
-        mine = [
+        groups = [
             c
             for c, t in enumerate(program.templates)
             if capacity[c] > 0 and t.phase is phase and program.demand_of[c] == d
         ]
-        for rank, c in enumerate(sorted(mine, key=lambda c: -_growth(program.templates[c]))):
+        for rank, c in enumerate(sorted(groups, key=lambda c: -_growth(program.templates[c]))):
             pairs = program.pair_template == c
             cost[pairs] = -rank * program.pair_range[pairs] / len(program.demands[d].served)
     return cost
 
 
 def _growth(template: Template) -> float:
-    """How much more the longest range costs a template than the shortest."""
-    able = np.flatnonzero(template.servable)
-    return float(template.rows[:, able[-1]].max() / template.rows[:, able[0]].max())
+    """Return the ratio of the loads of the longest and the shortest servable range."""
+    ranges = np.flatnonzero(template.servable)
+    return float(template.rows[:, ranges[-1]].max() / template.rows[:, ranges[0]].max())
 
 
 def _in_use(
     program: Program,
     counts: NDArray[np.int64],
-    shares: Shares,
+    integer: IntegerWeights,
     demands: dict[str, ModelDemand],
-) -> Iterator[Used]:
-    """Templates with islands that serve something."""
+) -> Iterator[UsedTemplate]:
+    """Yield the templates with islands that serve something."""
     for c, template in enumerate(program.templates):
-        weights, count = shares.weights[c], int(counts[c])
+        weights, count = integer.weights[c], int(counts[c])
         if count and weights.any():
             demand = program.demands[program.demand_of[c]]
             unit = demand.probability * demand.weight * weights / MILLION / count
-            yield Used(c, template, demands[template.model], count, weights, unit)
+            yield UsedTemplate(c, template, demands[template.model], count, weights, unit)
 
 
-def _theta_by_rows(used: Used) -> float:
-    most = float((used.template.rows @ used.unit).max())
-    return 1.0 / most if most > 0 else math.inf
+def _theta_by_rows(used: UsedTemplate) -> float:
+    load = float((used.template.rows @ used.unit).max())
+    return 1.0 / load if load > 0 else math.inf
 
 
-def _theta_by_links(program: Program, shares: Shares, links: tuple[Link, ...]) -> float:
-    """The theta at which a link between two classes carries all it can."""
+def _theta_by_links(program: Program, integer: IntegerWeights, links: tuple[Link, ...]) -> float:
+    """Return the theta at which the first link between two classes is full."""
     load: dict[tuple[str, str], float] = {}
-    for (d, j), pairs in shares.pairs.items():
+    for (d, j), pairs in integer.pairs.items():
         demand = program.demands[d]
-        if not demand.apart:
+        if not demand.spans_classes:
             continue
-        whole = demand.weight * float(demand.probability[j]) * float(demand.kv_bytes[j]) / MILLION
+        flow = demand.weight * float(demand.probability[j]) * float(demand.kv_bytes[j]) / MILLION
         for prefill, decode, weight in pairs:
             way = program.templates[prefill].domain_class, program.templates[decode].domain_class
-            load[way] = load.get(way, 0.0) + whole * weight
-    carries = {
+            load[way] = load.get(way, 0.0) + flow * weight
+    bandwidth = {
         way: link.bytes_per_second for link in links for way in (link.classes, link.classes[::-1])
     }
     return min(
-        (carries[way] / b for way, b in load.items() if way in carries and b > 0), default=math.inf
+        (bandwidth[way] / b for way, b in load.items() if way in bandwidth and b > 0),
+        default=math.inf,
     )
 
 

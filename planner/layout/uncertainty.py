@@ -1,17 +1,18 @@
-"""What a plan's theta may be, if times are as uncertain as the performance model says.
+"""The 90 % interval of a plan's theta, from the uncertainty of the performance model's times.
 
-The plan stands as it is: its islands, its routes. A group whose times turn out x times longer
-supports less of its share, and theta is what the weakest group supports. All times of one
-accelerator are off together, those of different accelerators independently and log-normally, so
+Islands and routes stay as they are. A group whose times are x times longer than predicted supports
+less of its share, and theta is what the weakest group supports. Errors are log-normal, the same for
+all times of one accelerator and independent between accelerators, so
 
     P(theta >= t) = product over accelerators of Phi(min over their groups and rows of z(t)),
 
-where z(t) is how many standard deviations slower the group may be and still support t.
+where z(t) is the number of standard deviations by which the group may be slower and support t.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -19,34 +20,35 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
-from archipelago.perfmodel.uncertainty import log_half_widths
-from archipelago.planner.plan import ThetaInterval
-from archipelago.planner.problem import Phase
+from archipelago.perfmodel.calibration.uncertainty import log_half_widths
+
+from ..plan import ThetaInterval
+from ..problem import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from archipelago.perfmodel.model import PerformanceModel
-    from archipelago.planner.settle import Used
-    from archipelago.planner.template import Template
+
+    from ..templates.template import Template
+    from .rates import UsedTemplate
+
 
 DEVIATIONS = 1.6448536269514722
 """Standard deviations on either side of a 90 % interval."""
 
 TAIL = 0.05
 _HALVINGS = 60
-_WIDEST = 8.0
-"""Theta is sought within a factor exp(8) either way."""
+_LARGEST_FACTOR = 8.0
+"""Logarithm of the largest factor between theta and the ends of its interval."""
 
-_KNOWN = 4096
-"""Templates whose intervals are kept: strategies assemble several plans of the same ones."""
+_CACHE = 4096
+"""Templates whose intervals are cached: strategies assemble several plans of the same ones."""
 
 
 @dataclass(frozen=True)
-class Weakness:
-    """One row of one group: what it supports, and how uncertain the times behind it are.
+class UncertainRow:
+    """One capacity row of one group, and the uncertainty of its times.
 
-    ``theta``: that the row supports. ``width``: half the 90 % interval of log(time), of times on
+    ``theta``: largest that the row supports. ``width``: half the 90 % interval of log(time) on
     ``accelerator``. ``idle``: share of the row's limit that a step takes at zero load (a / T).
     """
 
@@ -56,52 +58,52 @@ class Weakness:
     idle: float = 0.0
 
     def deviations(self, theta: float) -> float:
-        """How many standard deviations longer times may be with ``theta`` still supported.
+        """Return by how many standard deviations times may be longer if ``theta`` is supported.
 
-        Rows are proportional to the times, but for the TPOT row, where only 1 - x a / T is left:
+        Rows are proportional to the times, except the TPOT row, of which 1 - x a / T remains:
         x / (1 - x a / T) = (theta_row / theta) / (1 - a / T), solved for x.
         """
-        room = self.theta / theta / (1 - self.idle)
-        longer = room / (1 + room * self.idle)
-        return DEVIATIONS * math.log(longer) / self.width
+        ratio = self.theta / theta / (1 - self.idle)
+        factor = ratio / (1 + ratio * self.idle)
+        return DEVIATIONS * math.log(factor) / self.width
 
 
-def theta_interval(theta: float, used: Sequence[Used]) -> ThetaInterval | None:
-    """The 90 % interval of a plan's theta; None where a group's model knows no uncertainty."""
-    found: list[Weakness] = []
+def theta_interval(theta: float, used: Sequence[UsedTemplate]) -> ThetaInterval | None:
+    """Return the 90 % interval of a plan's theta; None if a model has no uncertainty."""
+    rows: list[UncertainRow] = []
     fixed = math.inf
     for item in used:
-        widths = half_widths(item.template, *typical(item))
+        widths = half_widths(item.template, *typical_lengths(item))
         if not widths:
             return None
-        weak, constant = _weaknesses(item, widths)
-        found += weak
-        fixed = min(fixed, constant)
-    return interval(theta, found, fixed)
+        uncertain, certain = _rows(item, widths)
+        rows += uncertain
+        fixed = min(fixed, certain)
+    return interval(theta, rows, fixed)
 
 
-def interval(theta: float, rows: Sequence[Weakness], fixed: float = math.inf) -> ThetaInterval:
-    """The interval that the rows give around ``theta``; ``fixed``: what no time changes."""
+def interval(theta: float, rows: Sequence[UncertainRow], fixed: float = math.inf) -> ThetaInterval:
+    """Return the interval around ``theta``; ``fixed``: largest theta of rows without times."""
     low, high = _quantile(theta, rows, TAIL), _quantile(theta, rows, 1 - TAIL)
     accelerators = sorted({row.accelerator for row in rows})
-    known = {
+    without = {
         name: _quantile(theta, [r for r in rows if r.accelerator != name], TAIL)
         for name in accelerators
     }
     return ThetaInterval(
         low=min(low, fixed),
         high=min(high, fixed),
-        dominated_by=max(accelerators, key=lambda name: (known[name], name)),
+        dominated_by=max(accelerators, key=lambda name: (without[name], name)),
     )
 
 
-def times_within(item: Used) -> float:
-    """Factor either way within which the times of a group lie; 1 where nothing is known."""
-    return math.exp(_total(half_widths(item.template, *typical(item))))
+def times_within(item: UsedTemplate) -> float:
+    """Return the factor either way within which a group's times lie; 1 if unknown."""
+    return math.exp(_total(half_widths(item.template, *typical_lengths(item))))
 
 
-def typical(item: Used) -> tuple[float, float]:
-    """Mean prompt and mean context of what a group serves [tokens]."""
+def typical_lengths(item: UsedTemplate) -> tuple[float, float]:
+    """Return the mean prompt and the mean context of a group's requests [tokens]."""
     moments = item.demand.lengths.moments(item.demand.ranges)
     middle = np.array([(r.min + r.max) / 2 for r in item.demand.ranges])
     tokens = item.unit * moments.output
@@ -110,12 +112,12 @@ def typical(item: Used) -> tuple[float, float]:
     return length, context
 
 
-@lru_cache(maxsize=_KNOWN)
+@lru_cache(maxsize=_CACHE)
 def half_widths(template: Template, length: float, context: float) -> dict[str, float]:
-    """By accelerator, half the 90 % interval of log(time) of one island.
+    """Return half the 90 % interval of log(time) of one island, by accelerator.
 
-    Of a prompt of ``length`` tokens for prefill, of the largest batch at ``context`` for the other
-    phases (whose prompts are as uncertain as their steps, or so it is taken).
+    For prefill, of a prompt of ``length`` tokens; for the other phases, of a step of the largest
+    batch at ``context`` (prompts of mixed islands are taken to be as uncertain as their steps).
     """
     model = template.performance
     if template.phase is Phase.PREFILL:
@@ -130,11 +132,11 @@ def half_widths(template: Template, length: float, context: float) -> dict[str, 
     return log_half_widths(model, step, "decode")
 
 
-def _weaknesses(item: Used, widths: dict[str, float]) -> tuple[list[Weakness], float]:
-    """The rows of a group that times are behind, and the theta of those that none are."""
+def _rows(item: UsedTemplate, widths: dict[str, float]) -> tuple[list[UncertainRow], float]:
+    """Return the rows of a group that depend on times, and the largest theta of the others."""
     loads = item.template.rows @ item.unit
     worst = max(widths, key=lambda name: (widths[name], name))
-    found, fixed = [], math.inf
+    rows, fixed = [], math.inf
     for name, load in zip(item.template.row_names, loads, strict=True):
         if load <= 0:
             continue
@@ -142,12 +144,12 @@ def _weaknesses(item: Used, widths: dict[str, float]) -> tuple[list[Weakness], f
             fixed = min(fixed, 1 / float(load))
         else:
             idle = _idle(item) if name == "tpot" else 0.0
-            found.append(Weakness(worst, 1 / float(load), _total(widths), idle))
-    return found, fixed
+            rows.append(UncertainRow(worst, 1 / float(load), _total(widths), idle))
+    return rows, fixed
 
 
-def _idle(item: Used) -> float:
-    """A / T: what the TPOT row and the batch row of a decode template differ by.
+def _idle(item: UsedTemplate) -> float:
+    """Return a / T, the difference between the TPOT row and the batch row of a decode template.
 
     tpot = busy / (1 - a / T) and batch = busy + o a / B, so a follows from any range served.
     """
@@ -156,24 +158,25 @@ def _idle(item: Used) -> float:
         return 0.0
     row = dict(zip(template.row_names, template.rows, strict=True))
     output = item.demand.lengths.moments(item.demand.ranges).output
-    most = item.demand.max_utilisation
-    over = output / template.max_batch / most - row["tpot"] / tpot
+    limit = item.demand.max_utilisation
+    over = output / template.max_batch / limit - row["tpot"] / tpot
     under = row["batch"] - row["tpot"]
     at = int(np.abs(over).argmax())
     return min(0.99, max(0.0, float(under[at] / over[at]) / tpot)) if over[at] else 0.0
 
 
-def _quantile(theta: float, rows: Iterable[Weakness], below: float) -> float:
-    """The theta that is supported with probability 1 - ``below``."""
-    of: dict[str, list[Weakness]] = {}
+def _quantile(theta: float, rows: Iterable[UncertainRow], below: float) -> float:
+    """Return the theta that is supported with probability 1 - ``below``."""
+    by_accelerator: dict[str, list[UncertainRow]] = {}
     for row in rows:
-        of.setdefault(row.accelerator, []).append(row)
-    low, high = -_WIDEST, _WIDEST
+        by_accelerator.setdefault(row.accelerator, []).append(row)
+    low, high = -_LARGEST_FACTOR, _LARGEST_FACTOR
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         at = theta * math.exp(middle)
         likely = math.prod(
-            float(ndtr(min(row.deviations(at) for row in mine))) for mine in of.values()
+            float(ndtr(min(row.deviations(at) for row in group)))
+            for group in by_accelerator.values()
         )
         low, high = (middle, high) if likely >= 1 - below else (low, middle)
     return theta * math.exp(low)

@@ -1,4 +1,4 @@
-"""The exact program: islands of equal template are counted, not named.
+"""The exact program: a mixed-integer linear program over counts of islands by template.
 
     maximise theta
       sum over c serving stage p of (m, j)  y_cj = theta                every m, stage p, j
@@ -9,69 +9,53 @@
       n_c integer >= 0, y_cj >= 0, theta >= 0
 
 ``y_cj = lambda_cj / (p_mj w_m)`` is the part of theta that template c serves of range j: all
-columns then have the size of theta whatever the probabilities. y and theta are in units of
-``scale`` req/s, so that the solver sees numbers near 1. A mixed template serves both stages of the
-same requests, so its y stands in both rows. The cover rows are implied for ranges with a
-probability and give ranges of probability 0 their route.
+columns are as large as theta, whatever the probabilities. y and theta are in units of ``scale``,
+so that the solver works with numbers near 1. A mixed template serves both stages of the same
+requests, so its y is in the rows of both stages. The cover rows follow from the others for ranges
+of positive probability; they give ranges of probability 0 their route.
 
-Three more kinds of columns stand behind y where a problem needs them: KV flows between domain
-classes, nodes that are paid for as a whole, and GPUs of islands that would have to start anew.
-``rows.py`` writes the rows; docs/planning.md explains each with its unit.
+A problem can need three more blocks of columns, which follow y: KV flows between domain classes,
+nodes that are paid for as a whole, and restarted islands. ``constraints.py`` builds the rows;
+docs/explanation/planning.md explains each with its unit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
-from archipelago.perfmodel.capacity import network_row
-from archipelago.planner.columns import (
-    THETA,
-    Demand,
-    Flow,
-    KindColumn,
-    NodeColumn,
-    Program,
-)
-from archipelago.planner.deadline import ENDLESS, Deadline
-from archipelago.planner.errors import SolverError
-from archipelago.planner.kinds import kind_of, running_kind
-from archipelago.planner.packing import capacity, classes_of, domains_of
-from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem
-from archipelago.planner.rows import all_rows
+from archipelago.perfmodel.capacity.rows import network_row
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import Link
-    from archipelago.planner.template import Template
-
-__all__ = ["THETA", "Demand", "Program", "build_program", "served_ranges"]
-
+from ..deadline import ENDLESS, Deadline
+from ..errors import SolverError
+from ..problem import STAGES, Billing, Link, Phase, PlanningProblem
+from ..templates.packing import capacity, domains_of
+from ..templates.template import Template, running_island_class
+from .constraints import with_constraints
+from .variables import Demand, Flow, NodeColumn, Program, RestartColumn
 
 FAR = 1000.0
-"""Theta of one model or stage over another's from which on ``scale`` goes by the smaller: the
-solver does not see what is a billionth of ``scale``."""
+"""Ratio of the largest theta of two models or stages above which ``scale`` follows the smaller:
+a billionth of ``scale`` is below the solver's tolerance."""
 MOST_ENTRIES = 10_000_000
-"""Of the matrix; with its copies in the solver about 100 bytes each. The largest benchmark, 100,000
-GPUs of 10 types, has half a million."""
+"""Limit on the entries of the matrix: each takes about 100 bytes with its copies in the solver. The
+largest benchmark, 100,000 GPUs of 10 types, has half a million."""
 
 
 def class_routes(
     templates: Sequence[Template], model: str, links: Sequence[Link] = ()
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of classes (prefill, decode) of a model's templates between which KV may move."""
+    """Return the class pairs (prefill, decode) of a model between which KV caches may move."""
     linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
-    stand: dict[Phase, set[str]] = {stage: set() for stage in STAGES}
+    classes: dict[Phase, set[str]] = {stage: set() for stage in STAGES}
     for template in templates:
         if template.model == model and template.phase is not Phase.MIXED:
-            stand[template.phase].add(template.domain_class)
-    prefill, decode = (stand[stage] for stage in STAGES)
+            classes[template.phase].add(template.domain_class)
+    prefill, decode = (classes[stage] for stage in STAGES)
     linked.update((place, place) for place in prefill)
     return tuple(sorted((p, d) for p, d in linked if p in prefill and d in decode))
 
@@ -79,29 +63,29 @@ def class_routes(
 def served_ranges(
     templates: Sequence[Template], model: str, ranges: int, links: Sequence[Link] = ()
 ) -> NDArray[np.bool_]:
-    """Ranges that templates of every stage can serve, KV transfer included, shape (ranges,)."""
-    mine = [t for t in templates if t.model == model]
+    """Return the mask of ranges that can be served, KV transfer included, shape (ranges,)."""
+    own = [t for t in templates if t.model == model]
     served = np.zeros(ranges, dtype=bool)
-    able: dict[tuple[Phase, str], NDArray[np.bool_]] = {}
-    for template in mine:
+    servable: dict[tuple[Phase, str], NDArray[np.bool_]] = {}
+    for template in own:
         if template.phase is Phase.MIXED:
             served |= template.servable
         else:
             place = template.phase, template.domain_class
-            able[place] = able.get(place, False) | template.servable
-    for prefill, decode in class_routes(mine, model, links):
-        served |= able[Phase.PREFILL, prefill] & able[Phase.DECODE, decode]
+            servable[place] = servable.get(place, False) | template.servable
+    for prefill, decode in class_routes(own, model, links):
+        served |= servable[Phase.PREFILL, prefill] & servable[Phase.DECODE, decode]
     return served
 
 
 def build_program(
     problem: PlanningProblem, templates: tuple[Template, ...], deadline: Deadline = ENDLESS
 ) -> Program:
-    """The exact program over the given templates; ranges nobody serves are left out.
+    """Build the exact program over the given templates, without ranges that none can serve.
 
     Raises:
-        OutOfTimeError: the deadline passed before all rows were written.
-        SolverError: it would have more entries than fit into memory.
+        OutOfTimeError: the deadline passed before all rows were built.
+        SolverError: the matrix would have more entries than fit into memory.
     """
     demands = _demands(problem, templates)
     index = {demand.model: i for i, demand in enumerate(demands)}
@@ -111,7 +95,7 @@ def build_program(
     pair_template = np.repeat(np.arange(len(templates)), [len(p) for p in per_template])
     pair_range = np.concatenate(per_template) if per_template else np.zeros(0, dtype=np.int64)
     deadline.check("building the program", f"{len(pair_range)} rates")
-    upper = np.array(list(_largest_counts(problem, templates)), dtype=np.float64)
+    upper = np.array(list(_max_counts(problem, templates)), dtype=np.float64)
     program = Program(
         templates,
         demands,
@@ -124,18 +108,18 @@ def build_program(
         _scale(templates, demands, index, upper),
         flows=tuple(deadline.watch("building the program", _flows(demands), "flows")),
         nodes=tuple(_nodes(problem, templates)),
-        kinds=_kinds(problem, templates),
+        restarts=_restarts(problem, templates),
     )
-    return all_rows(program, problem, deadline)
+    return with_constraints(program, problem, deadline)
 
 
 def _check_size(
     templates: tuple[Template, ...], demands: tuple[Demand, ...], usable: list[NDArray[np.bool_]]
 ) -> None:
-    """Refuse what no memory holds before it is allocated.
+    """Refuse a program that does not fit into memory before it is allocated.
 
     Raises:
-        SolverError: names the number of entries and what makes fewer.
+        SolverError: it has too many entries; the message names what makes fewer.
     """
     capacity_rows = sum(
         int(mask.sum()) * (len(t.rows) + 2) for t, mask in zip(templates, usable, strict=True)
@@ -153,24 +137,25 @@ def _check_size(
 def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[Demand, ...]:
     models = sorted(problem.models, key=lambda m: m.name)
     weights = np.array([problem.weight(m) for m in models])
-    found = []
+    demands = []
     for model, weight in zip(models, weights, strict=True):
-        mine = [t for t in templates if t.model == model.name]
-        routes = class_routes(mine, model.name, problem.links)
-        apart = len({t.domain_class for t in mine if t.phase is not Phase.MIXED}) > 1
-        moved = [network_row(t.performance, model.lengths, model.ranges, 1.0) for t in mine[:1]]
-        found.append(
+        own = [t for t in templates if t.model == model.name]
+        spans_classes = len({t.domain_class for t in own if t.phase is not Phase.MIXED}) > 1
+        routes, kv_bytes = class_routes(own, model.name, problem.links), np.zeros(0)
+        if spans_classes:
+            kv_bytes = network_row(own[0].performance, model.lengths, model.ranges, 1.0)
+        demands.append(
             Demand(
                 model.name,
                 float(weight),
                 model.lengths.moments(model.ranges).probability,
-                served_ranges(mine, model.name, len(model.ranges), problem.links),
-                apart,
-                routes if apart else (),
-                moved[0] if apart else np.zeros(0),
+                served_ranges(own, model.name, len(model.ranges), problem.links),
+                spans_classes,
+                routes if spans_classes else (),
+                kv_bytes,
             )
         )
-    return tuple(found)
+    return tuple(demands)
 
 
 def _flows(demands: tuple[Demand, ...]) -> Iterator[Flow]:
@@ -181,28 +166,29 @@ def _flows(demands: tuple[Demand, ...]) -> Iterator[Flow]:
 
 
 def _nodes(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[NodeColumn]:
-    """Nodes that cost something as a whole, of pools and classes that some template uses."""
+    """Yield the nodes that are paid for as a whole, of pools and classes that a template uses."""
     used = {(part.pool, t.domain_class) for t in templates for part in t.sections}
     for pool in sorted(problem.pools, key=lambda p: p.name):
         if pool.billing is not Billing.PER_NODE or pool.gpus_per_node is None:
             continue
-        for domain_class in classes_of(pool):
+        for domain_class in pool.classes:
             if (pool.name, domain_class) in used:
                 count = sum(d.nodes for d in domains_of(pool) if d.domain_class == domain_class)
                 price = float(pool.price_per_gpu_hour) * pool.gpus_per_node
                 yield NodeColumn(pool.name, domain_class, count, pool.gpus_per_node, price)
 
 
-def _kinds(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[KindColumn, ...]:
-    """The kinds that run now and that the new plan may have."""
-    running = [running_kind(problem, island) for island in problem.running]
-    wanted = {kind_of(t): t.gpus for t in templates}
-    counts = {kind: running.count(kind) for kind in wanted if kind in set(running)}
-    return tuple(KindColumn(kind, counts[kind], wanted[kind]) for kind in counts)
+def _restarts(
+    problem: PlanningProblem, templates: tuple[Template, ...]
+) -> tuple[RestartColumn, ...]:
+    """Return a column for every class of islands that runs now and that the new plan may have."""
+    running = [running_island_class(problem, island) for island in problem.running]
+    gpus = {t.island_class: t.gpus for t in templates}
+    return tuple(RestartColumn(c, running.count(c), gpus[c]) for c in gpus if c in set(running))
 
 
-def _largest_counts(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[int]:
-    """Islands of each template that an empty pool holds."""
+def _max_counts(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[int]:
+    """Yield, for each template, the islands that an empty pool holds."""
     pools = {pool.name: pool for pool in problem.pools}
     fits: dict[tuple[str, int, str], int] = {}
     for template in templates:
@@ -217,21 +203,21 @@ def _scale(
     templates: tuple[Template, ...],
     demands: tuple[Demand, ...],
     index: dict[str, int],
-    count_upper: FloatArray,
+    max_counts: FloatArray,
 ) -> float:
-    """A power of two near theta: all islands of the best template, at the workload's mix.
+    """Return a power of two near theta: that of all islands of the best template at the mix.
 
-    Where models or stages lie far apart, of the one that reaches least: it holds the others back.
+    If models or stages differ by more than ``FAR``, the smallest theta counts: it limits all.
     """
     best = {(d, stage): 0.0 for d in range(len(demands)) for stage in STAGES}
-    for template, count in zip(templates, count_upper, strict=True):
+    for template, count in zip(templates, max_counts, strict=True):
         d = index[template.model]
         mix = np.where(template.servable, demands[d].probability * demands[d].weight, 0.0)
         load = float((template.rows @ mix).max())
         for stage in template.phase.stages:
             best[d, stage] = max(best[d, stage], count / load if load > 0 else 0.0)
-    reached = [value for value in best.values() if value > 0]
-    if not reached:
+    thetas = [value for value in best.values() if value > 0]
+    if not thetas:
         return 1.0
-    near = max(reached) <= FAR * min(reached)
-    return float(2.0 ** np.round(np.log2(max(reached) if near else min(reached))))
+    near = max(thetas) <= FAR * min(thetas)
+    return float(2.0 ** np.round(np.log2(max(thetas) if near else min(thetas))))

@@ -1,38 +1,44 @@
-"""The solver's part: HiGHS on a Program, and the one map from its words to ours.
+"""The only adapter to HiGHS: models, options, statuses and solutions.
 
-One thread, one seed and a node limit make every solve deterministic; only a time limit that is hit
+One thread, one seed and a node limit make every solve deterministic. Only a time limit that is hit
 is not, and it is reported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
-from archipelago.planner.deadline import REMEDY
-from archipelago.planner.errors import OutOfTimeError, SolverError
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.program import Program
+from ..deadline import REMEDY
+from ..errors import OutOfTimeError, SolverError
+from .variables import Program
 
+Options: TypeAlias = Mapping[str, str | float | int | bool]
+"""Options by HiGHS' own names."""
 SMALL_COST, LARGE_COST = 1e-2, 1e6
-"""Largest coefficients of an objective that the solver takes as they are."""
+"""Range of an objective's largest coefficient in which HiGHS needs no scaling."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
-
-_OPTIONS: dict[str, str | float | int | bool] = {
+_DETERMINISTIC: Options = {
     "threads": 1,
     "parallel": "off",
     "mip_abs_gap": 0.0,
-    # Measured on the frozen instances (median 3 times sooner, no plan worse): presolve finds
-    # nothing to remove, there is no symmetry to detect since islands are counted, and solving
-    # sub-programs for better incumbents costs more than the nodes it saves.
+}
+_BRANCH_AND_BOUND: Options = {
+    **_DETERMINISTIC,
+    # Measured on the frozen instances (median 3 times sooner, no plan worse): presolve removes
+    # nothing, there is no symmetry to detect since islands are counted, and solving sub-programs
+    # for better incumbents costs more than the nodes it saves.
     "presolve": "off",
     "mip_detect_symmetry": False,
     "mip_allow_restart": False,
@@ -44,15 +50,15 @@ _OPTIONS: dict[str, str | float | int | bool] = {
 class SolveStatus(StrEnum):
     """How a solve ended."""
 
-    OPTIMAL = "optimal"  # within the gap asked for
+    OPTIMAL = "optimal"  # within the gap of the options
     NODE_LIMIT = "node limit"
     TIME_LIMIT = "time limit"
-    TARGET = "target"  # a solution as good as asked for, proven or not
+    TARGET = "target"  # a solution as good as the target, proven or not
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
 
 
-STATUS = {
+_STATUS = {
     highspy.HighsModelStatus.kOptimal: SolveStatus.OPTIMAL,
     highspy.HighsModelStatus.kSolutionLimit: SolveStatus.NODE_LIMIT,
     highspy.HighsModelStatus.kTimeLimit: SolveStatus.TIME_LIMIT,
@@ -63,8 +69,8 @@ STATUS = {
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How hard to try: relative gap, seconds, nodes, seed; at ``target`` (an objective) it ends."""
+class SolverOptions:
+    """Limits of one solve: relative gap, seconds, nodes; it ends at the objective ``target``."""
 
     gap: float
     time_limit: float
@@ -75,7 +81,7 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """``values`` over the program's columns; ``bound`` is proven on the objective."""
+    """``values`` of the program's columns, shape (columns,); ``bound`` is proven."""
 
     status: SolveStatus
     objective: float
@@ -85,8 +91,11 @@ class Solution:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What to optimise over a program: costs are minimised; column bounds; which are integer."""
+class LinearObjective:
+    """Costs to minimise and bounds of the columns, each of shape (columns,).
+
+    ``integer`` False: the linear relaxation.
+    """
 
     cost: FloatArray
     lower: FloatArray
@@ -94,108 +103,164 @@ class Question:
     integer: bool = True
 
 
-def question(program: Program, cost: FloatArray) -> Question:
-    """The program's own column bounds under the given costs."""
-    return Question(cost, np.zeros(program.columns), program.largest.copy())
+def minimise(program: Program, cost: FloatArray) -> LinearObjective:
+    """Return the objective of these costs within the program's own bounds."""
+    return LinearObjective(cost, np.zeros(program.columns), program.upper_bounds.copy())
 
 
 def solve(
-    program: Program, asked: Question, effort: Effort, start: FloatArray | None = None
+    program: Program,
+    objective: LinearObjective,
+    options: SolverOptions,
+    start: FloatArray | None = None,
 ) -> Solution | None:
-    """Solve; None means that the program is infeasible.
+    """Solve by branch and bound over all columns; None if the program is infeasible.
 
     Raises:
-        OutOfTimeError: no solution was found within the time limit.
-        SolverError: none within the limit of nodes, or HiGHS gave up.
+        OutOfTimeError: the time limit ended before there was a solution.
+        SolverError: the node limit did, or HiGHS failed.
     """
-    unit = _unit(asked.cost)
-    highs = _load(program, replace(asked, cost=asked.cost / unit), effort, effort.target / unit)
+    unit = _unit(objective.cost)
+    scaled = replace(objective, cost=objective.cost / unit)
+    highs = _load_program(program, scaled, replace(options, target=options.target / unit))
     if start is not None:
-        warm = highspy.HighsSolution()
-        warm.col_value = start.tolist()
-        highs.setSolution(warm)
+        warm_start(highs, start)
     highs.run()
-    status = STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+    status = status_of(highs)
     if status is SolveStatus.INFEASIBLE:
         return None
     info = highs.getInfo()
-    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        raise _nothing_found(program, status, effort, info.mip_node_count)
-    bound = info.mip_dual_bound if asked.integer else info.objective_function_value
-    values = np.array(highs.getSolution().col_value)
-    reached = info.objective_function_value * unit
-    return Solution(status, reached, bound * unit, values, info.mip_node_count)
-
-
-def _unit(cost: FloatArray) -> float:
-    """What costs are counted in, so that the solver's tolerances (1e-7) see the largest of them.
-
-    1 where they are ordinary numbers anyway.
-    """
-    most = float(np.abs(cost).max(initial=0.0))
-    ordinary = most == 0 or SMALL_COST <= most <= LARGE_COST
-    return 1.0 if ordinary else float(2.0 ** np.round(np.log2(most)))
-
-
-def _nothing_found(
-    program: Program, status: SolveStatus, effort: Effort, nodes: int
-) -> SolverError:
-    size = f"{program.columns} columns and {program.matrix.shape[0]} rows"
-    if status is SolveStatus.TIME_LIMIT:
-        return OutOfTimeError(
-            f"the time limit ended while solving the program ({size}, {max(nodes, 0)} nodes in the "
-            f"{effort.time_limit:.3g} s left for it), before there was a plan; {REMEDY}"
+    if not has_solution(highs):
+        size = f"{program.columns} columns and {program.matrix.shape[0]} rows"
+        nodes = max(info.mip_node_count, 0)
+        if status is SolveStatus.TIME_LIMIT:
+            raise OutOfTimeError(
+                f"the time limit ended while solving the program ({size}, {nodes} nodes in the "
+                f"{options.time_limit:.3g} s left for it), before there was a plan; {REMEDY}"
+            )
+        raise SolverError(
+            f"no plan found before the {status} ({size}, {nodes} of {options.nodes} nodes); "
+            f"{REMEDY}"
         )
-    return SolverError(
-        f"no plan found before the {status} ({size}, {max(nodes, 0)} of {effort.nodes} nodes); "
-        f"{REMEDY}"
-    )
+    bound = info.mip_dual_bound if objective.integer else info.objective_function_value
+    value = info.objective_function_value * unit
+    return Solution(status, value, bound * unit, column_values(highs), info.mip_node_count)
 
 
-def reduced_costs(program: Program, asked: Question, effort: Effort) -> FloatArray:
-    """What one unit of each column costs in the linear relaxation, shape (columns,).
+def reduced_costs(
+    program: Program, objective: LinearObjective, options: SolverOptions
+) -> FloatArray:
+    """Return what one unit of each column costs in the linear relaxation, shape (columns,).
 
     They rank what is worth a solve of its own; they are no prices of the integer program.
 
     Raises:
         SolverError: the relaxation has no solution.
     """
-    highs = _load(program, replace(asked, integer=False), effort)
+    highs = _load_program(program, replace(objective, integer=False), options)
     highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    if status_of(highs) is not SolveStatus.OPTIMAL:
         raise SolverError("the linear relaxation of the program has no solution")
     return np.array(highs.getSolution().col_dual)
 
 
-def _load(
-    program: Program, asked: Question, effort: Effort, target: float = -np.inf
+def load(
+    matrix: sparse.csr_array,
+    cost: FloatArray,
+    column_bounds: tuple[FloatArray, FloatArray],
+    row_bounds: tuple[FloatArray, FloatArray],
+    integer: NDArray[np.bool_] | None = None,
+    *,
+    options: Options = _DETERMINISTIC,
 ) -> highspy.Highs:
+    """Load a program into HiGHS; ``integer``, shape (columns,): None if all are continuous."""
+    lp = highspy.HighsLp()
+    lp.num_row_, lp.num_col_ = matrix.shape
+    lp.col_cost_, (lp.col_lower_, lp.col_upper_) = cost, column_bounds
+    lp.row_lower_, lp.row_upper_ = row_bounds
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_ = matrix.indptr, matrix.indices
+    lp.a_matrix_.value_ = matrix.data
+    if integer is not None:
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[int(each)] for each in integer]
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.silent()
-    options = _OPTIONS | {
-        "random_seed": effort.seed,
-        "time_limit": effort.time_limit,
-        "mip_rel_gap": effort.gap,
-        "mip_max_nodes": effort.nodes,
-        "objective_target": target,
-    }
-    for option, value in options.items():
-        highs.setOptionValue(option, value)
-    if highs.passModel(_lp(program, asked)) == highspy.HighsStatus.kError:
+    set_options(highs, options)
+    if highs.passModel(lp) == highspy.HighsStatus.kError:
         raise SolverError("HiGHS refused the program")
     return highs
 
 
-def _lp(program: Program, asked: Question) -> highspy.HighsLp:
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = program.columns, program.matrix.shape[0]
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = asked.cost, asked.lower, asked.upper
-    lp.row_lower_, lp.row_upper_ = program.lower, program.upper
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = program.matrix.indptr
-    lp.a_matrix_.index_ = program.matrix.indices
-    lp.a_matrix_.value_ = program.matrix.data
-    if asked.integer:
-        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-        lp.integrality_ = [kinds[int(whole)] for whole in program.integer]
-    return lp
+def set_options(highs: highspy.Highs, options: Options) -> None:
+    """Set options of a loaded program."""
+    for option, value in options.items():
+        highs.setOptionValue(option, value)
+
+
+def set_row_bounds(highs: highspy.Highs, lower: FloatArray, upper: FloatArray) -> None:
+    """Replace the bounds of all rows; the basis of the last solve stays."""
+    rows = np.arange(len(lower), dtype=np.int32)
+    highs.changeRowsBounds(len(rows), rows, lower, upper)  # type: ignore[attr-defined]
+
+
+def warm_start(highs: highspy.Highs, values: FloatArray) -> None:
+    """Give HiGHS a solution to start from, shape (columns,)."""
+    solution = highspy.HighsSolution()
+    solution.col_value = values.tolist()
+    highs.setSolution(solution)
+
+
+def run_linear(highs: highspy.Highs) -> None:
+    """Solve a linear program that must have a solution.
+
+    Raises:
+        SolverError: it has none, or HiGHS failed.
+    """
+    highs.run()
+    if status_of(highs) is not SolveStatus.OPTIMAL:
+        status = highs.modelStatusToString(highs.getModelStatus())
+        raise SolverError(f"HiGHS gave up on a linear program ({status}): report this problem")
+
+
+def status_of(highs: highspy.Highs) -> SolveStatus:
+    """Return how the last run ended."""
+    return _STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+
+
+def has_solution(highs: highspy.Highs) -> bool:
+    """Return whether the last run left a feasible solution."""
+    feasible = highspy.SolutionStatus.kSolutionStatusFeasible
+    return bool(highs.getInfo().primal_solution_status == feasible)
+
+
+def column_values(highs: highspy.Highs) -> FloatArray:
+    """Return the solution of the last run, shape (columns,)."""
+    return np.array(highs.getSolution().col_value)
+
+
+def _unit(cost: FloatArray) -> float:
+    """Return the unit of costs in which HiGHS' tolerances (1e-7) see the largest of them."""
+    largest = float(np.abs(cost).max(initial=0.0))
+    ordinary = largest == 0 or SMALL_COST <= largest <= LARGE_COST
+    return 1.0 if ordinary else float(2.0 ** np.round(np.log2(largest)))
+
+
+def _load_program(
+    program: Program, objective: LinearObjective, options: SolverOptions
+) -> highspy.Highs:
+    return load(
+        program.matrix,
+        objective.cost,
+        (objective.lower, objective.upper),
+        (program.lower, program.upper),
+        program.integer if objective.integer else None,
+        options={
+            **_BRANCH_AND_BOUND,
+            "random_seed": options.seed,
+            "time_limit": options.time_limit,
+            "mip_rel_gap": options.gap,
+            "mip_max_nodes": options.nodes,
+            "objective_target": options.target,
+        },
+    )

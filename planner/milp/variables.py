@@ -1,4 +1,4 @@
-"""The columns of the exact program: what each stands for, and what one unit of it costs."""
+"""The variables of the exact program: what each column stands for, its bounds and its price."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from archipelago.planner.kinds import kind_of
+from ..plan import IslandClass
+from ..templates.template import Template
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.kinds import Kind
-    from archipelago.planner.template import Template
+
 
 THETA = 0
-"""Column of theta; the template counts follow, then the rates."""
+"""Column of theta; the counts of the templates follow, then their rates."""
 
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What one model asks: weight w_m and probabilities p_mj of its servable ranges.
+    """The demand of one model: weight w_m and probabilities p_mj of its ranges.
 
-    ``apart``: its templates stand in several domain classes, so that KV flows say who reaches whom.
+    ``spans_classes``: its templates are in several domain classes, so that KV flows connect them.
     ``routes``: pairs of classes (prefill, decode) between which its KV caches may move.
-    ``kv_bytes``, shape (ranges,): mean size of the cache of a prompt [B]; empty where the templates
-    are not apart.
+    ``kv_bytes``, shape (ranges,): mean size of the cache of a prompt [B]; empty unless it spans
+    classes.
     """
 
     model: str
     weight: float
     probability: FloatArray  # (ranges,)
-    served: NDArray[np.bool_]  # (ranges,) some template of each stage can serve it
-    apart: bool
+    served: NDArray[np.bool_]  # (ranges,) templates of both stages can serve it
+    spans_classes: bool
     routes: tuple[tuple[str, str], ...]
     kv_bytes: FloatArray
 
@@ -52,31 +52,31 @@ class Flow:
 
 @dataclass(frozen=True)
 class NodeColumn:
-    """Nodes of a pool's domain class that are paid for as a whole."""
+    """Number of nodes in use of a pool's domain class, if nodes are paid for as a whole."""
 
     pool: str
     domain_class: str
-    nodes: int  # there are this many
+    nodes: int  # that exist or can be rented
     node_gpus: int
     price: float  # of a node [$/h]
 
 
 @dataclass(frozen=True)
-class KindColumn:
-    """Islands of a kind beyond those of it that run now: they would have to start anew."""
+class RestartColumn:
+    """Islands of a class beyond those that run now: they would have to start anew."""
 
-    kind: Kind
+    island_class: IslandClass
     running: int
     gpus: int
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Rows ``lower <= matrix x <= upper`` over x = (theta, n_c ..., y_cj ..., others).
+    """Constraints ``lower <= matrix x <= upper`` over x = (theta, n_c ..., y_cj ..., others).
 
-    ``pair_template`` and ``pair_range``, shape (pairs,): what each y column stands for.
-    ``count_upper``, shape (templates,): islands of one template that fit an empty pool.
-    ``price``, shape (columns,): dollars per hour of a unit of each column [$/h].
+    ``pair_template`` and ``pair_range``, shape (pairs,): template c and range j of each y_cj.
+    ``max_counts``, shape (templates,): islands of one template that fit into an empty pool.
+    ``scale``: unit of theta and y [req/s, or multiples of the rates].
     """
 
     templates: tuple[Template, ...]
@@ -84,38 +84,38 @@ class Program:
     matrix: sparse.csr_array
     lower: FloatArray
     upper: FloatArray
-    count_upper: FloatArray
+    max_counts: FloatArray
     pair_template: NDArray[np.int64]
     pair_range: NDArray[np.int64]
     scale: float
-    cover: int = 0  # cover rows, which come last
+    cover: int = 0  # number of cover rows, which come last
     flows: tuple[Flow, ...] = ()
     nodes: tuple[NodeColumn, ...] = ()
-    kinds: tuple[KindColumn, ...] = ()
+    restarts: tuple[RestartColumn, ...] = ()
 
     @property
     def columns(self) -> int:
-        """Number of variables."""
-        return self.first_kind + len(self.kinds)
+        """Number of columns."""
+        return self.first_restart + len(self.restarts)
 
     @property
     def first_pair(self) -> int:
-        """Column of the first y."""
+        """First column of y."""
         return 1 + len(self.templates)
 
     @property
     def first_flow(self) -> int:
-        """Column of the first KV flow."""
+        """First column of the KV flows."""
         return self.first_pair + len(self.pair_template)
 
     @property
     def first_node(self) -> int:
-        """Column of the first pool's nodes."""
+        """First column of the nodes."""
         return self.first_flow + len(self.flows)
 
     @property
-    def first_kind(self) -> int:
-        """Column of the first kind's islands that start anew."""
+    def first_restart(self) -> int:
+        """First column of the restarted islands."""
         return self.first_node + len(self.nodes)
 
     @cached_property
@@ -126,56 +126,56 @@ class Program:
 
     @cached_property
     def flows_of(self) -> dict[tuple[int, int], list[tuple[int, Flow]]]:
-        """(Column, flow) of every (demand, range)."""
-        found: dict[tuple[int, int], list[tuple[int, Flow]]] = {}
+        """(Column, flow) by (demand, range)."""
+        flows: dict[tuple[int, int], list[tuple[int, Flow]]] = {}
         for column, flow in enumerate(self.flows, start=self.first_flow):
-            found.setdefault((flow.demand, flow.range), []).append((column, flow))
-        return found
+            flows.setdefault((flow.demand, flow.range), []).append((column, flow))
+        return flows
 
     @cached_property
     def integer(self) -> NDArray[np.bool_]:
-        """Columns that count whole things, shape (columns,)."""
+        """Mask of the integer columns, shape (columns,)."""
         mask = np.zeros(self.columns, dtype=bool)
         mask[1 : self.first_pair] = True
-        mask[self.first_node : self.first_kind] = True
+        mask[self.first_node : self.first_restart] = True
         return mask
 
     @cached_property
-    def largest(self) -> FloatArray:
+    def upper_bounds(self) -> FloatArray:
         """Upper bound of every column, shape (columns,)."""
         upper = np.full(self.columns, np.inf)
-        upper[1 : self.first_pair] = self.count_upper
-        upper[self.first_node : self.first_kind] = [column.nodes for column in self.nodes]
+        upper[1 : self.first_pair] = self.max_counts
+        upper[self.first_node : self.first_restart] = [column.nodes for column in self.nodes]
         return upper
 
     @cached_property
     def price(self) -> FloatArray:
-        """Dollars per hour of one unit of every column, shape (columns,)."""
+        """Price of one unit of every column [$/h], shape (columns,)."""
         price = np.zeros(self.columns)
         price[1 : self.first_pair] = [template.price for template in self.templates]
-        price[self.first_node : self.first_kind] = [column.price for column in self.nodes]
+        price[self.first_node : self.first_restart] = [column.price for column in self.nodes]
         return price
 
     @cached_property
     def disruption(self) -> FloatArray:
-        """GPUs that would start anew for one unit of every column, shape (columns,)."""
-        running = {column.kind for column in self.kinds}
+        """GPUs that start anew per unit of every column, shape (columns,)."""
+        running = {column.island_class for column in self.restarts}
         gpus = np.zeros(self.columns)
         gpus[1 : self.first_pair] = [
-            0.0 if kind_of(t) in running else float(t.gpus) for t in self.templates
+            0.0 if t.island_class in running else float(t.gpus) for t in self.templates
         ]
-        gpus[self.first_kind :] = [float(column.gpus) for column in self.kinds]
+        gpus[self.first_restart :] = [float(column.gpus) for column in self.restarts]
         return gpus
 
     def without_cover(self) -> Program:
-        """The same program for fixed, possibly fractional, counts: cover is decided then."""
-        keep = len(self.lower) - self.cover
+        """Return the program for given, possibly fractional, counts: the cover rows are moot."""
+        rows = len(self.lower) - self.cover
         return replace(
-            self, matrix=self.matrix[:keep], lower=self.lower[:keep], upper=self.upper[:keep]
+            self, matrix=self.matrix[:rows], lower=self.lower[:rows], upper=self.upper[:rows]
         )
 
-    def at_most(self, cost: FloatArray, limit: float) -> Program:
-        """The same program with one more row: ``cost x <= limit``."""
+    def with_limit(self, cost: FloatArray, limit: float) -> Program:
+        """Return the program with one more row: ``cost x <= limit``."""
         row = sparse.csr_array(cost[np.newaxis, :])
         return replace(
             self,
@@ -185,7 +185,7 @@ class Program:
         )
 
     def pair_rate(self) -> FloatArray:
-        """Requests per second that one unit of each y column stands for, shape (pairs,)."""
+        """Return the request rate of one unit of each y [req/s], shape (pairs,)."""
         unit = np.concatenate([d.probability * d.weight for d in self.demands])
         start = np.cumsum([0, *[len(d.probability) for d in self.demands]])
         return self.scale * unit[start[self.demand_of[self.pair_template]] + self.pair_range]

@@ -1,5 +1,5 @@
-"""Re-planning, pure: what a published table is still worth, and the least change that helps.
+"""Replanning: the least change that makes a published table fit the observed demand.
 
-``weigh`` says what each rung reaches on the observed demand, ``decide`` whether one is taken.
-docs/designs/0007-replanning-decision.md has the reasons.
+Import: ``candidates`` (what each level reaches), ``policy.decide``, ``rollout``, ``repair``.
+Never: read a clock or the cluster; docs/designs/0007-replanning-decision.md has the reasons.
 """

@@ -1,77 +1,71 @@
-"""Rung ``RESHAPE``: the exact planner with the running plan and a limit on GPUs that move.
+"""Evaluate each level on the observed demand: keep, reroute, flip, reshape.
 
-Takes seconds, so that nobody waits for it in a window: the caller solves it elsewhere when a
-decision wants it. ``bound`` is what says that it need not be wanted.
+A candidate is made for the mean of the demand's posterior and evaluated on all its draws, paired
+with the published table on the same draw: the interval of a gain is far narrower than the
+difference of two intervals.
+
+``RESHAPE`` is the exact planner with the running plan and a limit on GPUs that move. It takes
+seconds, so it runs only if a decision asks for it; ``relaxation_bound`` can prove that it need not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from archipelago.planner.assemble import Layout, assemble
-from archipelago.planner.columns import THETA
-from archipelago.planner.deadline import Deadline
-from archipelago.planner.errors import SolverError
-from archipelago.planner.feasibility import unservable
-from archipelago.planner.kinds import kind_of
-from archipelago.planner.problem import Objective
-from archipelago.planner.program import build_program
-from archipelago.planner.replan.change import change_of, in_place, with_standby
-from archipelago.planner.replan.facts import RoleSwitch
-from archipelago.planner.replan.restate import restated, unproven
-from archipelago.planner.replan.serve import rerouted
-from archipelago.planner.replan.standing import body_of, group_kind, stand
-from archipelago.planner.running import running_of
-from archipelago.planner.solve import Effort, SolveStatus, question, solve
-from archipelago.planner.strategies.exact import best, tidiest
-from archipelago.planner.templates import build_catalogue
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.columns import Program
-    from archipelago.planner.kinds import Kind
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.replan.facts import Limits
-    from archipelago.planner.templates import Catalogue
+from ..deadline import Deadline
+from ..errors import SolverError
+from ..layout.assemble import Layout, assemble
+from ..milp.build import build_program
+from ..milp.highs import SolverOptions, SolveStatus, minimise, solve
+from ..milp.variables import THETA, Program
+from ..plan import Plan, running_islands
+from ..problem import Objective, PlanningProblem
+from ..strategies.exact import first_solve, least_change
+from ..strategies.infeasible import unservable
+from ..templates.catalogue import Catalogue, build_catalogue
+from .deployed import DeployedIslands, deployed_islands
+from .evaluate import TAIL, loads_of, mean_rates, restate, unproven
+from .reroute_flip import best_flips, best_reroute
+from .rollout import in_place, island_changes, with_standby
+from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
 
 SECONDS = 60.0
-"""Of a linear program; it takes milliseconds."""
+"""Time limit of a linear program [s]; it takes milliseconds."""
 
 
-def bound(program: Program) -> float:
-    """No plan over the program's templates has more theta: its linear relaxation.
+def relaxation_bound(program: Program) -> float:
+    """Return the most theta of any plan over the program's templates: its linear relaxation.
 
     Raises:
         SolverError: the relaxation has no solution.
     """
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(question(program, cost), integer=False)
-    found = solve(program, asked, Effort(0.0, SECONDS))
-    if found is None:
+    relaxation = replace(minimise(program, cost), integer=False)
+    solution = solve(program, relaxation, SolverOptions(0.0, SECONDS))
+    if solution is None:
         raise SolverError("the linear relaxation of the program has no solution")
-    return -found.objective * program.scale
+    return -solution.objective * program.scale
 
 
-def bound_of(problem: PlanningProblem, catalogue: Catalogue | None = None) -> float:
-    """Proven bound on the headroom of any plan for the observed demand.
+def theta_bound(problem: PlanningProblem, catalogue: Catalogue | None = None) -> float:
+    """Return a proven bound on the headroom of any plan for the observed demand.
 
-    ``catalogue``: of the problem, where it is at hand.
+    ``catalogue``: of the problem, if already built.
 
     Raises:
-        SolverError: as ``bound``.
+        SolverError: as ``relaxation_bound``.
     """
     catalogue = catalogue or build_catalogue(problem)
-    return bound(build_program(problem, catalogue.templates))
+    return relaxation_bound(build_program(problem, catalogue.templates))
 
 
-def reshaped(
+def reshape(
     problem: PlanningProblem,
     plan: Plan,
     limits: Limits,
@@ -79,95 +73,259 @@ def reshaped(
     *,
     enough: float | None = None,
 ) -> Plan | None:
-    """The best plan within the limits on GPUs that start anew or move, and on flips.
+    """Return the best plan within the limits on moved GPUs and on flips; None if there is none.
 
-    ``enough``: headroom above which the best is what costs least; None: what has the most of it.
-    None where there is none. ``problem``: of the observed demand, with the nodes that are left.
-    ``plan``: the table without lost islands. A phase that changes counts as GPUs that start anew,
-    since the program counts islands by kind; the answer says which of them are flips. Where they
-    are too many, it is solved again with every new island of a standing body counted as one.
+    ``problem``: of the observed demand, with the remaining nodes. ``plan``: the table without lost
+    islands. ``enough``: minimise cost subject to this headroom; None: maximise headroom.
+
+    The program counts islands by class, so it counts the GPUs of a flip as moved. The resulting
+    plan tells flips apart; if there are too many, it is solved again with every new island of a
+    deployed body counted as a flip.
     """
     cheap = enough is not None
-    problem = replace(problem, running=running_of(plan), minimise_cost=cheap, min_headroom=enough)
+    problem = replace(
+        problem, running=running_islands(plan), minimise_cost=cheap, min_headroom=enough
+    )
     fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
     deadline = Deadline(problem.solver.time_limit)
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
         program = build_program(problem, catalogue.templates, deadline)
-        program = program.at_most(program.disruption, float(limits.moved_gpus))
-        new = _planned(problem, catalogue, program, deadline)
-        new = new and _beside(problem, plan, new, fixed)
-        if new is not None and len(change_of(plan, new).flipped) > limits.flips:
-            program = program.at_most(_seats(program, plan), float(limits.flips))
-            new = _planned(problem, catalogue, program, deadline)
-            new = new and _beside(problem, plan, new, fixed)
+        program = program.with_limit(program.disruption, float(limits.moved_gpus))
+        new = _planned(problem, plan, catalogue, program, deadline, fixed=fixed)
+        if new is not None and len(island_changes(plan, new).flipped) > limits.flips:
+            program = program.with_limit(_possible_flips(program, plan), float(limits.flips))
+            new = _planned(problem, plan, catalogue, program, deadline, fixed=fixed)
     except SolverError:
         return None
     return new if new and new.changes and new.changes.moved_gpus <= limits.moved_gpus else None
 
 
 def _planned(
-    problem: PlanningProblem, catalogue: Catalogue, program: Program, deadline: Deadline
+    problem: PlanningProblem,
+    old: Plan,
+    catalogue: Catalogue,
+    program: Program,
+    deadline: Deadline,
+    *,
+    fixed: frozenset[str],
 ) -> Plan | None:
-    """The best plan of the program, with the least change among those that are as good.
+    """Return the program's best plan with the least change, applied to the deployed islands.
 
     Raises:
-        SolverError: nothing is found in time.
+        SolverError: no solution within the time limit.
     """
-    found = best(program, problem, deadline.left / 2)
-    if found is None:
+    solution = first_solve(program, problem, deadline.left / 2)
+    if solution is None:
         return None
-    tidy = tidiest(program, problem, found, deadline)
+    tidy = least_change(program, problem, solution, deadline)
     counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
-    proof = -found.bound * program.scale, found.status is SolveStatus.OPTIMAL
-    layout = Layout(counts, "exact", *proof, str(found.status), tidy.values)
+    proof = -solution.bound * program.scale, solution.status is SolveStatus.OPTIMAL
+    layout = Layout(counts, "exact", *proof, str(solution.status), tidy.values)
     missing = unservable(problem, catalogue)
     plan = assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
-    if problem.objective is not Objective.COST:
-        return plan
-    return replace(plan, objective=Objective.HEADROOM, certificate=unproven(plan.theta))
+    if problem.objective is Objective.COST:
+        certificate = unproven(plan.theta)
+        plan = replace(plan, objective=Objective.HEADROOM, certificate=certificate)
+    plan = in_place(old, _with_running_batch(problem, old, plan), problem, fixed)
+    return with_standby(old, plan, problem)
 
 
-def _beside(problem: PlanningProblem, old: Plan, new: Plan, fixed: frozenset[str]) -> Plan:
-    """A plan of the planner as what it makes of the islands that stand."""
-    here = in_place(old, _as_admitted(problem, old, new), problem, fixed)
-    return with_standby(old, here, problem)
-
-
-def _as_admitted(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
-    """The plan in which an engine that runs on admits the batch that it was started with.
-
-    Where that is less than the planner chose, with the weights that are best then.
-    """
-    batch = {group.name: group.max_batch for group in old.groups}
-    kinds = {group.name: group_kind(group) for group in old.groups}
-    runs = {island.name: island.group for island in old.islands}
-    admits: dict[str, int] = {}
-    groups = {group.name: group for group in new.groups}
+def _with_running_batch(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
+    """Return the plan with the ``max_batch`` that running engines have; reroute if it is lower."""
+    started = {group.name: group for group in old.groups}
+    running = {island.name: started[island.group] for island in old.islands}
+    classes = {group.name: group.island_class for group in new.groups}
+    batch: dict[str, int] = {}
     for island in new.islands:
-        was = runs.get(island.name)
-        if was is not None and kinds[was] == group_kind(groups[island.group]):
-            admits[island.group] = min(batch[was], admits.get(island.group, batch[was]))
-    held = tuple(replace(g, max_batch=admits.get(g.name, g.max_batch)) for g in new.groups)
-    plan = replace(new, groups=held)
-    if all(now.max_batch >= was.max_batch for now, was in zip(held, new.groups, strict=True)):
+        was = running.get(island.name)
+        if was is not None and was.island_class == classes[island.group]:
+            batch[island.group] = min(was.max_batch, batch.get(island.group, was.max_batch))
+    groups = tuple(replace(g, max_batch=batch.get(g.name, g.max_batch)) for g in new.groups)
+    plan = replace(new, groups=groups)
+    if all(g.max_batch >= planned.max_batch for g, planned in zip(groups, new.groups, strict=True)):
         return plan
-    here = stand(replace(problem, running=()), plan)
-    again = rerouted(here)
-    weighed = here if again is None else replace(here, plan=again)
-    return restated(weighed, np.finfo(np.float64).max)
+    deployed = deployed_islands(replace(problem, running=()), plan)
+    rerouted = best_reroute(deployed)
+    if rerouted is not None:
+        deployed = replace(deployed, plan=rerouted)
+    return restate(deployed, np.finfo(np.float64).max)
 
 
-def _seats(program: Program, plan: Plan) -> FloatArray:
-    """One for every island of a standing body in a phase of which it has none to spare."""
-    bodies = {body_of(group_kind(group)) for group in plan.groups}
-    kinds = [kind_of(t) for t in program.templates]
-    kinds_of = {**dict(enumerate(kinds, start=1)), **_kind_columns(program)}
-    standing = np.zeros(program.columns)
-    for column, kind in kinds_of.items():
-        standing[column] = body_of(kind) in bodies
-    return np.asarray(standing * (program.disruption > 0), dtype=np.float64)
+def _possible_flips(program: Program, plan: Plan) -> FloatArray:
+    """Return 1 for every column of a new island whose class is deployed in another phase."""
+    bodies = {group.island_class.without_phase for group in plan.groups}
+    classes = {
+        **dict(enumerate((t.island_class for t in program.templates), start=1)),
+        **{c: k.island_class for c, k in enumerate(program.restarts, start=program.first_restart)},
+    }
+    flips = np.zeros(program.columns)
+    for column, island_class in classes.items():
+        flips[column] = island_class.without_phase in bodies
+    return np.asarray(flips * (program.disruption > 0), dtype=np.float64)
 
 
-def _kind_columns(program: Program) -> dict[int, Kind]:
-    return {c: k.kind for c, k in enumerate(program.kinds, start=program.first_kind)}
+CERTAIN = 1e-9
+"""Relative gain below which the difference of two tables is rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """Deployed islands, the demand's mean and draws, and the published headroom on all of them."""
+
+    deployed: DeployedIslands
+    mean: FloatArray  # (1, ranges) req/s
+    draws: FloatArray  # (draws, ranges) req/s
+    theta: float
+    over: FloatArray  # (draws,) headroom of the published table
+
+    def keep(self) -> Candidate:
+        """Return the published table as a candidate."""
+        unserved = loads_of(self.deployed).unserved(self.mean[0])
+        return Candidate(
+            Level.KEEP, self.theta, _low(self.over), unserved=unserved, plan=self.deployed.plan
+        )
+
+    def evaluate(
+        self,
+        level: Level,
+        plan: Plan | None,
+        changed: frozenset[str] = frozenset(),
+        disruption: float = 0.0,
+        deployed: DeployedIslands | None = None,
+    ) -> Candidate:
+        """Return a candidate on the same draws; without a plan as good as keeping."""
+        if plan is None:
+            nothing = Candidate(level, self.theta, _low(self.over), note="no table")
+            return replace(nothing, unserved=loads_of(self.deployed).unserved(self.mean[0]))
+        load = loads_of(deployed or self.deployed, plan)
+        theta = float(load.headroom(self.mean)[0])
+        each = load.headroom(self.draws)
+        return Candidate(
+            level,
+            theta,
+            _low(each),
+            _gain(theta, self.theta),
+            _low(np.array([_gain(new, old) for new, old in zip(each, self.over, strict=True)])),
+            disruption,
+            changed,
+            load.unserved(self.mean[0]),
+            plan=plan,
+        )
+
+
+def evaluator_of(deployed: DeployedIslands, draws: FloatArray | None = None) -> Evaluator:
+    """Evaluate the published table; without draws the mean is taken as certain."""
+    mean = mean_rates(deployed.problem)[np.newaxis, :]
+    sampled = mean if draws is None else draws
+    load = loads_of(deployed)
+    return Evaluator(deployed, mean, sampled, float(load.headroom(mean)[0]), load.headroom(sampled))
+
+
+def evaluate_candidates(
+    deployed: DeployedIslands,
+    limits: Limits,
+    draws: FloatArray | None = None,
+    switch: Mapping[str, RoleSwitch] | None = None,
+) -> tuple[Candidate, ...]:
+    """Return keep, reroute and flip; a level no better than the one below has no gain.
+
+    ``switch``: by model, how its engine changes phase (default: restart).
+    """
+    evaluator = evaluator_of(deployed, draws)
+    keep = evaluator.keep()
+    if np.isinf(evaluator.theta):
+        return keep, replace(keep, level=Level.REROUTE), replace(keep, level=Level.FLIP)
+    reroute = evaluator.evaluate(Level.REROUTE, best_reroute(deployed))
+    if reroute.theta <= keep.theta * (1 + CERTAIN) and reroute.unserved >= keep.unserved:
+        reroute = replace(keep, level=Level.REROUTE, note="no better weights")
+    # Any flip may help an unsafe table; a safe one needs a gain above the tolerance.
+    worth = keep.theta * (1 + limits.tolerance) if keep.low >= limits.safe else 0.0
+    flips = best_flips(deployed, limits.flips, worth)
+    if flips is None or not flips[1]:
+        return keep, reroute, replace(reroute, level=Level.FLIP, note="no flip is worth it")
+    plan, changed = flips
+    cost = flip_gpu_seconds(deployed, changed, limits, switch or {})
+    flip = evaluator.evaluate(Level.FLIP, plan, changed, cost)
+    return keep, reroute, flip
+
+
+def evaluate_planned(
+    deployed: DeployedIslands,
+    plan: Plan | None,
+    limits: Limits,
+    draws: FloatArray | None = None,
+    *,
+    switch: Mapping[str, RoleSwitch] | None = None,
+    published: Plan | None = None,
+) -> Candidate:
+    """Evaluate a plan of ``reshape`` like the other levels; its level follows from its changes.
+
+    ``published``: the table with its idle islands, if that of ``deployed`` is without them.
+    """
+    evaluator = evaluator_of(deployed, draws)
+    if plan is None:
+        return evaluator.evaluate(Level.RESHAPE, None)
+    change = island_changes(published or deployed.plan, plan)
+    cost = flip_gpu_seconds(deployed, change.flipped, limits, switch or {})
+    cost += change.gpus * limits.restart
+    new = deployed_islands(deployed.problem, plan)
+    return evaluator.evaluate(change.level, plan, change.flipped | change.moved, cost, new)
+
+
+def with_planned(levels: tuple[Candidate, ...], planned: Candidate) -> tuple[Candidate, ...]:
+    """Return the levels with the planner's plan in place of a worse one of the same level.
+
+    If its level is below ``RESHAPE``, no GPU needs to move.
+    """
+    if planned.level is Level.RESHAPE:
+        return (*levels, planned)
+    better = tuple(
+        planned if planned.level is r.level and planned.low > r.low * (1 + CERTAIN) else r
+        for r in levels
+    )
+    return (*better, replace(planned, level=Level.RESHAPE, plan=None, note=NO_MOVE))
+
+
+def bound_candidate(deployed: DeployedIslands, relaxation_bound: float) -> Candidate:
+    """Return the most that reshaping could reach, by a proven bound; nothing is planned yet."""
+    theta = evaluator_of(deployed).theta
+    gain = max(_gain(relaxation_bound, theta), 0.0)
+    return Candidate(
+        Level.RESHAPE,
+        relaxation_bound,
+        relaxation_bound,
+        gain,
+        gain,
+        bound_only=True,
+        note="bound only",
+    )
+
+
+def flip_gpu_seconds(
+    deployed: DeployedIslands,
+    changed: frozenset[str],
+    limits: Limits,
+    switch: Mapping[str, RoleSwitch],
+) -> float:
+    """Return how long the changed islands are out of service [GPU-s]."""
+    groups = {group.name: group for group in deployed.plan.groups}
+    total = 0.0
+    for island in deployed.plan.islands:
+        if island.name in changed:
+            group = groups[island.group]
+            online = switch.get(group.model) is RoleSwitch.ONLINE
+            total += group.gpus * (limits.online if online else limits.restart)
+    return total
+
+
+def _gain(new: float, old: float) -> float:
+    """Return the relative gain in headroom; 0 if the old one is infinite."""
+    if not np.isfinite(old):
+        return 0.0
+    return new / old - 1.0 if old > 0 else float(np.inf)
+
+
+def _low(values: FloatArray) -> float:
+    """Return the lower end of the 90 % interval."""
+    return float(np.quantile(values, TAIL, method="lower"))

@@ -1,30 +1,83 @@
-"""Which rung is taken, and why: safety first, then gain."""
+"""Decide what to do about one observed window: repair first, then safety, then gain.
+
+Pure; the clock is an argument. Rate limits and dwell times hold back what may wait. A proposal is
+named by the hash of what it would change and is void once its base changes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from archipelago.planner.replan.facts import Rung, Trigger
-from archipelago.planner.replan.limits import forbidden
+from ..documents import Document, content_hash
+from ..plan import Plan
+from .repair import Unrepairable, repair
+from .types import (
+    HOUR,
+    NO_MOVE,
+    Candidate,
+    Change,
+    Decision,
+    Level,
+    Limits,
+    Mode,
+    Observation,
+    PolicyState,
+    Proposal,
+    Trigger,
+)
 
-if TYPE_CHECKING:
-    from archipelago.planner.replan.facts import Limits, Reached, State
+
+def is_rate_limited(level: Level, trigger: Trigger) -> bool:
+    """Return whether cool-down, dwell time and changes per hour limit such a change.
+
+    They limit flips, reshapes and reroutes for a gain, never a repair or a reroute for safety.
+    """
+    return level > Level.REROUTE or (level is Level.REROUTE and trigger is Trigger.GAIN)
+
+
+def reason_to_wait(
+    candidate: Candidate, trigger: Trigger, state: PolicyState, limits: Limits, now: float
+) -> str | None:
+    """Return why a candidate must wait; None if it need not."""
+    if not is_rate_limited(candidate.level, trigger):
+        return None
+    limited = [c for c in state.changes if is_rate_limited(c.level, c.trigger)]
+    if len([c for c in limited if now - c.at < HOUR]) >= limits.per_hour:
+        return f"{limits.per_hour} changes in the last hour"
+    if limited and (wait := limits.cool_down - (now - limited[-1].at)) > 0:
+        return f"cool-down for another {wait:.0f} s"
+    recent = (c for c in state.changes if now - c.at < limits.dwell)
+    young = {name for change in recent for name in change.changed} & candidate.changed
+    if young:
+        return f"dwell time of {len(young)} islands, {min(young)} among them"
+    return None
+
+
+def after_change(
+    state: PolicyState, candidate: Candidate, trigger: Trigger, limits: Limits, now: float
+) -> PolicyState:
+    """Return the state after a change; windows are counted anew, they measured another table."""
+    since = now - max(HOUR, limits.dwell)
+    recent = (change for change in state.changes if change.at > since)
+    change = Change(now, candidate.level, trigger, candidate.changed)
+    unsafe = state.unsafe if candidate.level is Level.REROUTE else 0
+    return replace(state, gainful=(), unsafe=unsafe, changes=(*recent, change), proposal=None)
+
 
 MOST_GAIN = 1e6
-"""What stands for the gain over a table that serves nothing."""
+"""Stands for the infinite gain over a table that serves nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The rung to take (None: keep), why, and what to say.
+    """The candidate to take (None: keep), why, and the decision's message.
 
-    ``degraded``: share of the mean demand that fits, where not all of it does and nothing restores
-    safety. ``wanted``: the planner may find better.
+    ``degraded``: share of the mean demand that fits, if not all of it does and nothing restores
+    safety. ``wanted``: run the planner, which may find better.
     """
 
-    reached: Reached | None
+    reached: Candidate | None
     trigger: Trigger
     message: str
     degraded: float | None = None
@@ -32,134 +85,274 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """One window: rungs in order, ``KEEP`` first, and the state with this window counted."""
+class PolicyInput:
+    """One window: candidates by level, ``KEEP`` first, and the state with this window counted."""
 
-    rungs: tuple[Reached, ...]
-    state: State
+    levels: tuple[Candidate, ...]
+    state: PolicyState
     limits: Limits
     now: float
     gpus: int
 
     @property
-    def keep(self) -> Reached:
-        """The published table."""
-        return self.rungs[0]
+    def keep(self) -> Candidate:
+        """Candidate of the published table."""
+        return self.levels[0]
 
     @cached_property
-    def ready(self) -> list[Reached]:
-        """Rungs above ``KEEP`` that have a table."""
-        return [r for r in self.rungs[1:] if r.plan is not None and not r.bound_only]
+    def ready(self) -> list[Candidate]:
+        """Candidates above ``KEEP`` that have a table."""
+        return [r for r in self.levels[1:] if r.plan is not None and not r.bound_only]
 
-    def may_ask(self, least: float) -> bool:
-        """Whether a bound leaves hope for so much headroom, and nobody asked a moment ago.
+    def may_solve(self, least: float) -> bool:
+        """Return whether to run the planner: a bound allows the headroom ``least``.
 
-        Never where no GPU may move: what is left then, the lower rungs find.
+        Not within the cool-down since the last run, and not if no GPU may move: then the lower
+        levels find the best there is.
         """
         if not self.limits.moved_gpus:
             return False
-        hope = any(r.bound_only and r.theta >= least for r in self.rungs)
+        hope = any(r.bound_only and r.theta >= least for r in self.levels)
         sure = self.state.unsafe >= self.limits.confirm or not self.state.unsafe
         return hope and sure and self.now - self.state.asked >= self.limits.cool_down
 
-    def stop(self, reached: Reached, trigger: Trigger) -> str | None:
-        """Why a rung is not taken now; None where it may be."""
+    def stop(self, candidate: Candidate, trigger: Trigger) -> str | None:
+        """Return why a candidate is not taken now; None if it may be."""
         unsure = self.state.unsafe < self.limits.confirm
-        if trigger is Trigger.SAFETY and reached.rung > Rung.REROUTE and unsure:
+        if trigger is Trigger.SAFETY and candidate.level > Level.REROUTE and unsure:
             return f"unsafe in {self.state.unsafe} of {self.limits.confirm} windows"
-        return forbidden(reached, trigger, self.state, self.limits, self.now)
+        return reason_to_wait(candidate, trigger, self.state, self.limits, self.now)
 
 
-def safety(case: Case) -> Choice:
-    """The lowest rung that restores the headroom asked for, or the best there is."""
+def safety(case: PolicyInput) -> Choice:
+    """Return the lowest level that restores the target headroom, else the best there is."""
     stops = []
-    for reached in case.ready:
-        if reached.low >= case.limits.safe:
-            why = case.stop(reached, Trigger.SAFETY)
-            if why is None:
-                message = f"headroom {case.keep.low:.3f} to {reached.low:.3f}"
-                return Choice(reached, Trigger.SAFETY, message)
-            stops.append(f"{reached.rung.name} would restore safety: {why}")
-    ask = not stops and case.may_ask(case.keep.theta * (1 + case.limits.hysteresis))
-    return _best_there_is(case, stops, ask=ask)
+    for candidate in case.ready:
+        if candidate.low >= case.limits.safe:
+            reason = case.stop(candidate, Trigger.SAFETY)
+            if reason is None:
+                message = f"headroom {case.keep.low:.3f} to {candidate.low:.3f}"
+                return Choice(candidate, Trigger.SAFETY, message)
+            stops.append(f"{candidate.level.name} would restore safety: {reason}")
+    solve = not stops and case.may_solve(case.keep.theta * (1 + case.limits.hysteresis))
+    return _best_there_is(case, stops, solve=solve)
 
 
-def _best_there_is(case: Case, stops: list[str], *, ask: bool) -> Choice:
-    """Nothing restores safety now: what helps meanwhile, without restarts that may be in vain.
+def _best_there_is(case: PolicyInput, stops: list[str], *, solve: bool) -> Choice:
+    """Return what helps while nothing restores safety, without restarts that may be in vain.
 
-    While the mean demand fits, other weights alone, judged by the lower end of what they may reach.
-    Where it does not, requests are lost already: then by the mean, since an interval that is wide
-    for every rung must not keep it so.
+    If the mean demand fits: other weights only, compared by the lower end of their headroom. If it
+    does not, requests are already lost: compare by the mean, because an interval that is wide for
+    every level must not prevent a change.
     """
     over = case.keep.theta < 1
-    patient = ask or bool(stops) or not over
+    patient = solve or bool(stops) or not over
+
+    def headroom(candidate: Candidate) -> float:
+        return candidate.theta if over else candidate.low
+
+    def helps(candidate: Candidate) -> bool:
+        limits, reroute = case.limits, candidate.level is Level.REROUTE
+        least = limits.hysteresis if reroute else max(limits.hysteresis, limits.tolerance)
+        return headroom(candidate) > headroom(case.keep) * (1 + least)
+
     able = [
-        r
-        for r in case.ready
-        if _reach(r, over=over) > _reach(case.keep, over=over) * (1 + _least(case.limits, r))
-        and not (patient and r.rung > Rung.REROUTE)
-        and case.stop(r, Trigger.SAFETY) is None
+        c
+        for c in case.ready
+        if helps(c)
+        and not (patient and c.level > Level.REROUTE)
+        and case.stop(c, Trigger.SAFETY) is None
     ]
-    best = max(able, key=lambda r: (_reach(r, over=over), -r.rung), default=None)
+    best = max(able, key=lambda c: (headroom(c), -c.level), default=None)
     best = (_lowest_that_fits(able) if over else None) or best
-    left = best or case.keep
-    degraded = None if stops or left.theta >= 1 else left.theta
+    theta = (best or case.keep).theta
+    degraded = None if stops or theta >= 1 else theta
     fits = f"{degraded:.1%} of the demand fits" if degraded else "the mean demand fits"
-    said = "; ".join(stops) or f"no rung restores safety, {fits}"
-    return Choice(best, Trigger.SAFETY if best else Trigger.NONE, said, degraded, ask)
+    message = "; ".join(stops) or f"no level restores safety, {fits}"
+    return Choice(best, Trigger.SAFETY if best else Trigger.NONE, message, degraded, solve)
 
 
-def _lowest_that_fits(able: list[Reached]) -> Reached | None:
-    """The lowest rung that carries the demand for sure, else the lowest that carries its mean."""
-    sure = [r for r in able if r.low >= 1]
-    return min(sure or [r for r in able if r.theta >= 1], key=lambda r: r.rung, default=None)
+def _lowest_that_fits(able: list[Candidate]) -> Candidate | None:
+    """Return the lowest level that surely carries the demand, else one that carries its mean."""
+    sure = [c for c in able if c.low >= 1]
+    return min(sure or [c for c in able if c.theta >= 1], key=lambda c: c.level, default=None)
 
 
-def _reach(reached: Reached, *, over: bool) -> float:
-    return reached.theta if over else reached.low
-
-
-def _least(limits: Limits, reached: Reached) -> float:
-    """Improvement that is worth a change that does not restore safety; a restart takes more."""
-    if reached.rung is Rung.REROUTE:
-        return limits.hysteresis
-    return max(limits.hysteresis, limits.tolerance)
-
-
-def gain(case: Case) -> Choice:
-    """The lowest rung worth its disruption; a higher one where it adds enough to pay for more."""
-    taken, wanted, stops = case.keep, False, []
-    for reached in case.rungs[1:]:
-        if not _worth(case, reached, taken):
+def gain(case: PolicyInput) -> Choice:
+    """Return the lowest level worth its disruption, or a higher one whose extra gain pays."""
+    best, solve, stops = case.keep, False, []
+    for candidate in case.levels[1:]:
+        if not _is_worth(case, candidate, best):
             continue
-        if reached.bound_only:
-            wanted = case.may_ask(0.0)
-        elif reached.plan is not None:
-            why = case.stop(reached, Trigger.GAIN)
-            taken = reached if why is None else taken
-            stops += [] if why is None else [f"{reached.rung.name} is worth it: {why}"]
-    if wanted and taken.rung > Rung.REROUTE:
-        taken = case.keep  # one disruption, after the planner's answer, rather than two
-    if taken is case.keep:
-        return Choice(None, Trigger.NONE, "; ".join(stops) or "nothing to change", wanted=wanted)
-    message = f"gains at least {taken.gain_low:.1%} for {taken.disruption:.0f} GPU-seconds"
-    return Choice(taken, Trigger.GAIN, message, wanted=wanted)
+        if candidate.bound_only:
+            solve = case.may_solve(0.0)
+        elif candidate.plan is not None:
+            reason = case.stop(candidate, Trigger.GAIN)
+            if reason is None:
+                best = candidate
+            else:
+                stops.append(f"{candidate.level.name} is worth it: {reason}")
+    if solve and best.level > Level.REROUTE:
+        best = case.keep  # one disruption after the planner's result rather than two
+    if best is case.keep:
+        return Choice(None, Trigger.NONE, "; ".join(stops) or "nothing to change", wanted=solve)
+    message = f"gains at least {best.gain_low:.1%} for {best.disruption:.0f} GPU-seconds"
+    return Choice(best, Trigger.GAIN, message, wanted=solve)
 
 
-def gainful(reached: Reached, limits: Limits) -> bool:
-    """Whether a rung's gain is beyond doubt in this window."""
-    return reached.rung > Rung.KEEP and reached.gain_low > limits.tolerance
+def gainful(candidate: Candidate, limits: Limits) -> bool:
+    """Return whether a candidate's gain is beyond doubt in this window."""
+    return candidate.level > Level.KEEP and candidate.gain_low > limits.tolerance
 
 
-def _worth(case: Case, reached: Reached, taken: Reached) -> bool:
-    """Whether a rung's gain over the one below pays for what it disrupts more, often enough."""
-    extra = min(reached.gain_low, MOST_GAIN) - min(taken.gain_low, MOST_GAIN)
-    disrupted = reached.disruption - taken.disruption
-    seen = sum(reached.rung in rungs for rungs in case.state.gainful)
+def _is_worth(case: PolicyInput, candidate: Candidate, base: Candidate) -> bool:
+    """Return whether the gain over a lower level pays for the additional disruption."""
+    extra = min(candidate.gain_low, MOST_GAIN) - min(base.gain_low, MOST_GAIN)
+    disruption = candidate.disruption - base.disruption
+    windows = sum(candidate.level in levels for levels in case.state.gainful)
     return (
-        gainful(reached, case.limits)
-        and seen >= case.limits.windows[0]
+        gainful(candidate, case.limits)
+        and windows >= case.limits.windows[0]
         and extra > case.limits.tolerance
-        and extra * case.gpus * case.limits.horizon > disrupted
-        and (reached.rung is Rung.REROUTE or case.keep.low < case.limits.ample)
+        and extra * case.gpus * case.limits.horizon > disruption
+        and (candidate.level is Level.REROUTE or case.keep.low < case.limits.ample)
     )
+
+
+def base_hash(observation: Observation) -> str:
+    """Return the hash of a proposal's base: the published table, the spec and the inventory.
+
+    The demand is not part of it: it differs in every window.
+    """
+    return content_hash({"table": _table(observation.plan), "inputs": observation.inputs})
+
+
+def propose(
+    observation: Observation, candidate: Candidate, trigger: Trigger, now: float
+) -> Proposal:
+    """Return the proposal of a candidate; its hash covers every island and weight."""
+    if candidate.plan is None:
+        raise ValueError(f"{candidate.level.name}: there is no table to propose")
+    base = base_hash(observation)
+    content = {"base": base, "level": int(candidate.level), "table": _table(candidate.plan)}
+    return Proposal(content_hash(content), base, now, candidate, trigger)
+
+
+def is_valid(
+    proposal: Proposal | None, observation: Observation, limits: Limits, now: float
+) -> bool:
+    """Return whether a proposal may still be approved."""
+    if proposal is None or now - proposal.at > limits.expires:
+        return False
+    return proposal.base == base_hash(observation) and not _lost(observation)
+
+
+def _lost(observation: Observation) -> frozenset[str]:
+    """Return the lost islands that are in the published table."""
+    return observation.lost & {island.name for island in observation.plan.islands}
+
+
+def _table(plan: Plan) -> Document:
+    return {
+        "islands": sorted([i.name, i.group, *i.nodes] for i in plan.islands),
+        "phases": sorted([g.name, str(g.phase)] for g in plan.groups),
+        "routes": [
+            [r.model, r.range.min, r.range.max, [[p.prefill, p.decode, p.weight] for p in r.pairs]]
+            for r in plan.routes
+        ],
+    }
+
+
+def decide(observation: Observation, state: PolicyState, now: float, limits: Limits) -> Decision:
+    """Decide what to do about one observed window at ``now`` [s].
+
+    A repair is decided alone, in every mode and without a solver; ``wanted`` then asks for another
+    decision at once, on the repaired table. Data that is not trusted changes nothing.
+    """
+    if not observation.nodes_trusted:
+        return _keep(observation, state, "node list not trusted: the last good table stays")
+    if _lost(observation):
+        return _repair(observation, state, now, limits)
+    pending = state.proposal if is_valid(state.proposal, observation, limits, now) else None
+    state = replace(state, proposal=pending)
+    if pending is not None and limits.mode is Mode.ADVISE and observation.approved == pending.hash:
+        candidate = pending.reached  # as it was when it was proposed
+        after = after_change(state, candidate, pending.trigger, limits, now)
+        message = f"approved as {pending.hash[:12]}"
+        level, plan = candidate.level, candidate.plan
+        return Decision(level, pending.trigger, plan, after, observation.levels, message)
+    if not observation.demand_trusted or not observation.levels:
+        message = "demand not trusted: nothing is concluded from this window"
+        return _keep(observation, state, message)
+    state = _with_window(observation, state, limits)
+    gpus = sum(group.gpus * group.islands for group in observation.plan.groups)
+    case = PolicyInput(observation.levels, state, limits, now, gpus)
+    choice = safety(case) if state.unsafe else gain(case)
+    return _carry_out(observation, choice, state, now, limits)
+
+
+def _keep(observation: Observation, state: PolicyState, message: str) -> Decision:
+    return Decision(Level.KEEP, Trigger.NONE, None, state, observation.levels, message)
+
+
+def _repair(observation: Observation, state: PolicyState, now: float, limits: Limits) -> Decision:
+    plan = repair(observation.plan, observation.lost)
+    if isinstance(plan, Unrepairable):
+        return _keep(observation, state, plan.message)
+    before = len(observation.plan.islands)
+    candidate = Candidate(Level.KEEP, 0.0, 0.0, plan=plan)
+    after = after_change(state, candidate, Trigger.REPAIR, limits, now)
+    lost = before - len(plan.islands)
+    message = f"{lost} of {before} islands are lost and left the table"
+    return Decision(Level.KEEP, Trigger.REPAIR, plan, after, message=message, wanted=Level.REROUTE)
+
+
+def _with_window(observation: Observation, state: PolicyState, limits: Limits) -> PolicyState:
+    """Return the state with this window counted; hysteresis ends a row of unsafe windows."""
+    margin = 1 + limits.hysteresis if state.unsafe else 1.0
+    unsafe = observation.levels[0].low < margin / limits.target
+    levels = frozenset(c.level for c in observation.levels if gainful(c, limits))
+    last = (*state.gainful, levels)[-limits.windows[1] :]
+    return replace(state, gainful=last, unsafe=state.unsafe + 1 if unsafe else 0)
+
+
+def _carry_out(
+    observation: Observation, choice: Choice, state: PolicyState, now: float, limits: Limits
+) -> Decision:
+    """Return the decision that the mode allows: apply the choice, propose it, or keep."""
+    if choice.wanted:
+        state = replace(state, asked=now)
+    decision = Decision(
+        Level.KEEP,
+        Trigger.NONE,
+        None,
+        state,
+        observation.levels,
+        choice.message,
+        choice.degraded,
+        wanted=Level.RESHAPE if choice.wanted else None,
+        regret=_regret(observation.levels),
+        proposal=state.proposal,
+    )
+    candidate, trigger = choice.reached, choice.trigger
+    if candidate is None or limits.mode is Mode.OFF:
+        return decision
+    if limits.mode is Mode.ADVISE:
+        # A pending proposal of the same level and trigger stays: a hash that changed in every
+        # window could not be approved.
+        proposal = state.proposal
+        if not proposal or (proposal.reached.level, proposal.trigger) != (candidate.level, trigger):
+            proposal = propose(observation, candidate, trigger, now)
+        return replace(decision, proposal=proposal, state=replace(state, proposal=proposal))
+    after = after_change(state, candidate, trigger, limits, now)
+    level, plan = candidate.level, candidate.plan
+    return replace(decision, level=level, trigger=trigger, plan=plan, state=after)
+
+
+def _regret(levels: tuple[Candidate, ...]) -> float | None:
+    """Return 1 - theta / the planner's theta or bound; None if there is neither."""
+    planned = [c for c in levels if c.level is Level.RESHAPE]
+    best = [c.theta for c in planned if c.plan or c.bound_only or c.note == NO_MOVE]
+    if not best or max(best) <= 0:
+        return None
+    return max(0.0, 1 - levels[0].theta / max(best))

@@ -1,31 +1,29 @@
-"""Islands on lost nodes leave the table at once; what is left is renormalised.
+"""Remove islands on lost nodes from the table at once and renormalise the rest.
 
-Needs the table alone: no benchmark, no solver, nothing that could fail or take time. A better
-split of the rest is the next decision's business.
+Needs the table only: no templates, no solver, nothing that could fail or take time. A better split
+of the rest is left to the next decision.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.plan import Pair, Plan, Route
-from archipelago.planner.problem import Phase
-from archipelago.planner.routes import per_million
+from ..layout.weights import per_million
+from ..plan import Group, Pair, Plan, Route
+from ..problem import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
-
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.plan import Group
 
 
 @dataclass(frozen=True)
 class Unrepairable:
-    """A phase of a model has no island left, so that the last good table stays."""
+    """Why the last good table stays: a phase of ``model`` has no island left."""
 
     model: str
     message: str
@@ -33,17 +31,14 @@ class Unrepairable:
 
 @dataclass(frozen=True)
 class _Survivors:
-    """Groups with islands left; ``stays``: the share of each group's islands that is left."""
+    """Groups that still have islands; ``stays``: the share of islands that each still has."""
 
     plan: Plan
     groups: dict[str, Group]
     stays: dict[str, float]
 
     def weight(self, pair: Pair) -> float:
-        """What a pair is worth: its share, and how much of both groups is left.
-
-        A mixed group is on both sides of its pair and counts once.
-        """
+        """Return the pair's weight times what remains of both groups (a mixed group once)."""
         if pair.prefill not in self.groups or pair.decode not in self.groups:
             return 0.0
         sides = {pair.prefill, pair.decode}
@@ -51,38 +46,38 @@ class _Survivors:
 
 
 def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
-    """The plan without the lost islands; the plan itself where it has none of them.
+    """Return the plan without the lost islands; the plan itself if it has none of them.
 
-    A pair's weight falls with the islands that its groups lost. A range whose pairs are all gone
-    goes to groups that serve ranges at least as long, if need be to any of the model: the engine
-    may refuse a request there, but a lost island certainly does. Theta and rates are the old ones
-    until ``weigh`` states them anew.
+    A pair's weight falls with the islands that its groups lost. A range that lost all pairs goes to
+    groups that serve ranges at least as long, else to any of the model: an engine may refuse a
+    request there, but a lost island certainly does. Theta and rates stay until ``restate``.
 
-    ``sure``: rather no table than one in which an engine may refuse requests that there are: for
-    islands that leave because somebody wants it, and that could as well stay.
+    ``sure``: return no table in which an engine may refuse requests. For islands that leave on
+    purpose and could as well stay.
     """
     if not any(island.name in lost for island in plan.islands):
         return plan
-    left = _left(plan, lost)
+    survivors = _survivors(plan, lost)
     for model in sorted({group.model for group in plan.groups}):
-        if not any(_ways(left, model)):
+        if not any(_possible_pairs(survivors, model)):
             return Unrepairable(
                 model, f"{model}: no way from prefill to decode has an island left; table kept"
             )
-    if sure and (bare := next((r for r in plan.routes if r.share and not _held(left, r)), None)):
-        where = f"[{bare.range.min}, {bare.range.max})"
-        return Unrepairable(bare.model, f"{bare.model} {where}: nobody left who surely holds it")
+    for route in plan.routes if sure else ():
+        if route.share and not _surely_served(survivors, route):
+            where = f"{route.model} [{route.range.min}, {route.range.max})"
+            return Unrepairable(route.model, f"{where}: nobody left who surely holds it")
     return replace(
         plan,
-        groups=tuple(left.groups.values()),
+        groups=tuple(survivors.groups.values()),
         islands=tuple(island for island in plan.islands if island.name not in lost),
-        routes=tuple(_rerouted(left, route) for route in plan.routes),
+        routes=tuple(_rerouted(survivors, route) for route in plan.routes),
         changes=None,
         interval=None,
     )
 
 
-def _left(plan: Plan, lost: AbstractSet[str]) -> _Survivors:
+def _survivors(plan: Plan, lost: AbstractSet[str]) -> _Survivors:
     groups, stays = {}, {}
     for name, members in plan.members().items():
         group = next(g for g in plan.groups if g.name == name)
@@ -92,61 +87,60 @@ def _left(plan: Plan, lost: AbstractSet[str]) -> _Survivors:
     return _Survivors(plan, groups, stays)
 
 
-def _rerouted(left: _Survivors, route: Route) -> Route:
-    weights = np.array([left.weight(pair) for pair in route.pairs])
+def _rerouted(survivors: _Survivors, route: Route) -> Route:
+    weights = np.array([survivors.weight(pair) for pair in route.pairs])
     if weights.any():
-        return replace(route, pairs=_pairs(route.pairs, weights))
-    able = _able(left, route)
-    ways = list(_ways(left, route.model))
-    pairs = [p for p in ways if {p.prefill, p.decode} <= able] or ways
-    return replace(route, pairs=_pairs(pairs, np.array([float(p.weight) for p in pairs])))
+        return replace(route, pairs=_weighted(route.pairs, weights))
+    able = _able(survivors, route)
+    possible = list(_possible_pairs(survivors, route.model))
+    pairs = [p for p in possible if {p.prefill, p.decode} <= able] or possible
+    return replace(route, pairs=_weighted(pairs, np.array([float(p.weight) for p in pairs])))
 
 
-def _held(left: _Survivors, route: Route) -> bool:
-    """Whether somebody is left who served the range, or longer ones."""
-    able = _able(left, route)
-    served = any(left.weight(pair) for pair in route.pairs)
-    return served or any({p.prefill, p.decode} <= able for p in _ways(left, route.model))
+def _surely_served(survivors: _Survivors, route: Route) -> bool:
+    """Return whether a remaining group served the range or longer ones."""
+    able = _able(survivors, route)
+    return any(survivors.weight(pair) for pair in route.pairs) or any(
+        {p.prefill, p.decode} <= able for p in _possible_pairs(survivors, route.model)
+    )
 
 
-def _pairs(pairs: list[Pair] | tuple[Pair, ...], weights: FloatArray) -> tuple[Pair, ...]:
+def _weighted(pairs: Sequence[Pair], weights: FloatArray) -> tuple[Pair, ...]:
     shares = per_million(weights).tolist()
     return tuple(
         replace(pair, weight=share) for pair, share in zip(pairs, shares, strict=True) if share
     )
 
 
-def _able(left: _Survivors, route: Route) -> set[str]:
-    """Groups that the table sends requests at least as long to, and that still stand."""
-    longer = [
-        r for r in left.plan.routes if r.model == route.model and r.range.max >= route.range.max
-    ]
+def _able(survivors: _Survivors, route: Route) -> set[str]:
+    """Return the remaining groups that have a route at least as long."""
     return {
         name
-        for r in longer
+        for r in survivors.plan.routes
+        if r.model == route.model and r.range.max >= route.range.max
         for pair in r.pairs
         for name in (pair.prefill, pair.decode)
-        if name in left.groups
+        if name in survivors.groups
     }
 
 
-def _ways(left: _Survivors, model: str) -> Iterator[Pair]:
-    """Pairs of groups that can reach each other, weighted by the islands on both sides.
+def _possible_pairs(survivors: _Survivors, model: str) -> Iterator[Pair]:
+    """Yield pairs of groups that can reach each other, weighted by the islands on both sides.
 
-    Groups of one domain class, or of classes that the table already sends caches between.
+    Groups of one domain class, or of classes between which the table already sends KV caches.
     """
-    mine = [group for group in left.groups.values() if group.model == model]
-    place = {group.name: group.domain_class for group in left.plan.groups}
+    groups = [group for group in survivors.groups.values() if group.model == model]
+    classes = {group.name: group.domain_class for group in survivors.plan.groups}
     crossed = {
-        (place[pair.prefill], place[pair.decode])
-        for route in left.plan.routes
+        (classes[pair.prefill], classes[pair.decode])
+        for route in survivors.plan.routes
         if route.model == model
         for pair in route.pairs
     }
-    for one in mine:
-        if one.phase is Phase.MIXED:
-            yield Pair(one.name, one.name, one.islands**2)
-        for other in mine if one.phase is Phase.PREFILL else ():
-            way = one.domain_class, other.domain_class
-            if other.phase is Phase.DECODE and (way[0] == way[1] or way in crossed):
-                yield Pair(one.name, other.name, one.islands * other.islands)
+    for group in groups:
+        if group.phase is Phase.MIXED:
+            yield Pair(group.name, group.name, group.islands**2)
+        for other in groups if group.phase is Phase.PREFILL else ():
+            ends = group.domain_class, other.domain_class
+            if other.phase is Phase.DECODE and (ends[0] == ends[1] or ends in crossed):
+                yield Pair(group.name, other.name, group.islands * other.islands)

@@ -1,43 +1,48 @@
-"""From the published table to the chosen one, in tables that a router may follow one by one.
+"""Compare two tables and lead from one to the other in steps that a router may follow.
 
-Weights change at once. An island that changes phase, moves, starts or stops goes through three:
+Weights change at once. An island that changes phase, moves, starts or stops takes three tables:
 
-    away    nobody is sent to it any more; it is still listed as what it was
+    away    it gets no new requests; it is still listed as what it was
     change  it is listed as what it becomes, still without requests
-    onto    requests go to it
+    onto    it gets requests
 
-and the next table waits until the requests under way have drained, or until the island is ready.
-Where the islands that leave would take a range's last way with them, they change in two waves.
+The next table waits until requests under way have drained, or until the island is ready. If the
+islands that leave serve some range alone, they change in two waves.
+
+The level of a change follows from the two tables, whoever proposed it:
+
+    weights only                                     REROUTE  no restart
+    islands that keep their GPUs and change phase    FLIP     as ``roleSwitch`` says
+    islands that start, stop, or go to other GPUs    RESHAPE  restarts
+
+The planner starts from counts and names new islands anew. ``in_place`` turns a new island that
+replaces one of equal class into that island in another phase.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import combinations, count
+from typing import Final, TypeAlias
 
-from archipelago.planner.assemble import label
-from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.standing import group_kind
+from ..layout.assemble import label
+from ..plan import Changes, Group, Island, IslandClass, Plan
+from ..problem import PlanningProblem
+from .repair import Unrepairable, repair
+from .types import Level
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
-
-    from archipelago.planner.kinds import Kind
-    from archipelago.planner.plan import Group, Island, Plan
-    from archipelago.planner.problem import PlanningProblem
-
-Roles: TypeAlias = "dict[str, tuple[Kind, tuple[str, ...]]]"
-"""Of every island what it is and on which nodes: a change of either is a change of the island."""
+Roles: TypeAlias = "dict[str, tuple[IslandClass, tuple[str, ...]]]"
+"""Class and nodes by island; an island changes if either does."""
 MOST_SPLIT: Final = 8
-"""Kinds of changes that are tried in every division into two waves: at most 2^8 of them."""
+"""Kinds of changes that are split into two waves in every way: at most 2^8 ways."""
 
 
 class Wait(StrEnum):
-    """What must be over before a table is published."""
+    """What a table waits for before it is published."""
 
     NONE = "None"
     DRAIN = "Drain"  # requests under way on ``Step.islands``, which get no new ones
@@ -57,12 +62,12 @@ class Step:
 def rollout(
     old: Plan, new: Plan, problem: PlanningProblem, idle: AbstractSet[str] = frozenset()
 ) -> tuple[Step, ...] | Unrepairable:
-    """The tables from ``old``, which is published, to ``new``; none where they are the same.
+    """Return the tables from ``old``, which is published, to ``new``; none if they are equal.
 
-    ``idle``: islands that are listed and get no requests in any table. Every table has a way for
-    every range that has requests; where no order of changes gives that, nothing is to be done.
+    ``idle``: islands that are listed and get no requests in any table. Every table has a route for
+    every range that has requests; ``Unrepairable`` if no order of changes gives that.
     """
-    start, goal = withheld(old, idle), withheld(new, idle)
+    start, goal = drained(old, idle), drained(new, idle)
     if isinstance(start, Unrepairable):
         return start
     if isinstance(goal, Unrepairable):
@@ -70,45 +75,46 @@ def rollout(
     before, after = _roles(start), _roles(goal)
     changed = frozenset(n for n in {*before, *after} if before.get(n) != after.get(n))
     if not changed:
-        return (Step(goal, Wait.NONE, (), "weights"),) if _differ(old, goal) else ()
+        same = _router_view(old) == _router_view(goal)
+        return () if same else (Step(goal, Wait.NONE, (), "weights"),)
     for wave in _waves(changed, before, after):
         steps = _two_waves(start, goal, wave, changed - wave, problem)
         if steps is not None:
-            return _numbered(old, steps)
+            return _without_repeats(old, steps)
     model = min(group.model for group in old.groups)
     return Unrepairable(model, "its islands cannot change without leaving a range without a way")
 
 
-def withheld(plan: Plan, names: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
-    """The plan in which these islands are listed and get no requests; others share their part."""
-    used = routed(plan)
+def drained(plan: Plan, names: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
+    """Return the plan with these islands idle: still listed, their share goes to the others."""
+    used = routed_groups(plan)
     out = {i.name for i in plan.islands if i.name in names and i.group in used}
     fixed = repair(plan, out, sure=sure)
     if isinstance(fixed, Unrepairable) or fixed is plan:
         return fixed
-    return with_idle(fixed, plan, out)
+    return with_idle_islands(fixed, plan, out)
 
 
-def routed(plan: Plan) -> set[str]:
-    """Groups that requests are sent to."""
+def routed_groups(plan: Plan) -> set[str]:
+    """Return the groups that have a route."""
     return {n for r in plan.routes for pair in r.pairs for n in (pair.prefill, pair.decode)}
 
 
-def with_idle(plan: Plan, source: Plan, names: AbstractSet[str]) -> Plan:
-    """The plan with islands of ``source`` in addition, without requests, in groups of their own.
+def with_idle_islands(plan: Plan, source: Plan, names: AbstractSet[str]) -> Plan:
+    """Return the plan with these islands of ``source`` added, without requests.
 
-    They keep their group's name where no island of it is left under that name.
+    They get groups without requests, under their old group's name if no routed group has it.
     """
     groups = {group.name: group for group in plan.groups}
     islands = {island.name: island for island in plan.islands}
-    used = routed(plan)
-    kind = {group.name: group for group in source.groups}
+    used = routed_groups(plan)
+    sources = {group.name: group for group in source.groups}
     for island in source.islands:
         if island.name in names:
-            name = _seat(groups, kind[island.group], used)
-            here = groups.get(name)
-            count = 1 + (here.islands if here else 0)
-            groups[name] = replace(_bare(kind[island.group]), name=name, islands=count)
+            group = sources[island.group]
+            name = _idle_group_name(groups, group, used)
+            count = 1 + (groups[name].islands if name in groups else 0)
+            groups[name] = replace(idle_group(group), name=name, islands=count)
             islands[island.name] = replace(island, group=name)
     order = dict.fromkeys(i.name for i in (*source.islands, *plan.islands) if i.name in islands)
     return replace(
@@ -116,48 +122,45 @@ def with_idle(plan: Plan, source: Plan, names: AbstractSet[str]) -> Plan:
     )
 
 
-def _seat(groups: dict[str, Group], wanted: Group, used: set[str]) -> str:
-    """A group without requests of this kind, or the first free name for one."""
-    name, number = wanted.name, 1
-    while (here := groups.get(name)) is not None:
-        same = (group_kind(here), here.max_batch) == (group_kind(wanted), wanted.max_batch)
+def _idle_group_name(groups: dict[str, Group], group: Group, used: set[str]) -> str:
+    """Return the name of a group of this kind without requests, or the first free name for one."""
+    name, number = group.name, 1
+    while (other := groups.get(name)) is not None:
+        same = (other.island_class, other.max_batch) == (group.island_class, group.max_batch)
         if same and name not in used:
             return name
-        name = label(wanted.name, "waiting", *([str(number)] if number > 1 else []))
+        name = label(group.name, "waiting", *([str(number)] if number > 1 else []))
         number += 1
     return name
 
 
-def _bare(group: Group) -> Group:
+def idle_group(group: Group) -> Group:
+    """Return the group without rates: its islands stand and have no route."""
     return replace(group, rates=(0.0,) * len(group.rates), utilisation=0.0)
 
 
-def without(plan: Plan, names: AbstractSet[str]) -> Plan:
-    """The plan without islands that get no requests anyway."""
+def without_islands(plan: Plan, names: AbstractSet[str]) -> Plan:
+    """Return the plan without these islands, which must be idle."""
     islands = tuple(island for island in plan.islands if island.name not in names)
-    left = Counter(island.group for island in islands)
-    groups = (replace(g, islands=left[g.name]) for g in plan.groups if left[g.name])
+    count = Counter(island.group for island in islands)
+    groups = (replace(g, islands=count[g.name]) for g in plan.groups if count[g.name])
     return replace(plan, groups=tuple(groups), islands=islands)
 
 
 def _roles(plan: Plan) -> Roles:
-    kinds = {group.name: group_kind(group) for group in plan.groups}
-    return {island.name: (kinds[island.group], island.nodes) for island in plan.islands}
+    classes = {group.name: group.island_class for group in plan.groups}
+    return {island.name: (classes[island.group], island.nodes) for island in plan.islands}
 
 
-def _differ(one: Plan, other: Plan) -> bool:
-    """Whether a router would see another table."""
-    return _seen(one) != _seen(other)
-
-
-def _seen(plan: Plan) -> object:
-    groups = {g.name: (group_kind(g), g.max_batch) for g in plan.groups}
+def _router_view(plan: Plan) -> object:
+    """Return what a router reads of a table."""
+    groups = {g.name: (g.island_class, g.max_batch) for g in plan.groups}
     routes = {(r.model, r.range): frozenset(r.pairs) for r in plan.routes}
     return groups, {(i.name, i.group, i.nodes) for i in plan.islands}, routes
 
 
 def _waves(changed: frozenset[str], before: Roles, after: Roles) -> Iterator[frozenset[str]]:
-    """What may change first: all; else half of every kind of change; else some kinds."""
+    """Yield first waves to try: all; half of every kind of change; some kinds of change."""
     yield changed
     kinds: dict[object, list[str]] = {}
     for name in sorted(changed):
@@ -166,50 +169,49 @@ def _waves(changed: frozenset[str], before: Roles, after: Roles) -> Iterator[fro
     yield frozenset(n for names in kinds.values() for n in names[: -(-len(names) // 2)])
     yield frozenset(n for names in kinds.values() for n in names[: len(names) // 2])
     parts = [*kinds.values()][:MOST_SPLIT]
-    for count in range(len(parts) - 1, 0, -1):
-        for some in combinations(parts, count):
-            yield frozenset(name for names in some for name in names)
+    for size in range(len(parts) - 1, 0, -1):
+        for chosen in combinations(parts, size):
+            yield frozenset(name for names in chosen for name in names)
 
 
 def _two_waves(
     old: Plan, new: Plan, first: frozenset[str], rest: frozenset[str], problem: PlanningProblem
 ) -> list[Step] | None:
-    """Both waves' tables; one wave where nothing is left for the second. None where it fails."""
+    """Return the tables of both waves, the second may be empty; None if one has no tables.
+
+    Between them the first wave is as in ``new``, the rest as in ``old`` and without requests.
+    """
     if not first:
         return None
-    middle = _middle(old, new, rest) if rest else new
-    if middle is None:
-        return None
-    steps = _wave(old, middle, first, problem)
-    more = _wave(middle, new, rest, problem) if rest else []
-    return None if steps is None or more is None else [*steps, *more]
-
-
-def _middle(old: Plan, new: Plan, rest: frozenset[str]) -> Plan | None:
-    """The new table on what has changed; the others are as they were and get no requests."""
+    if not rest:
+        return _wave(old, new, first, problem)
     table = repair(new, rest, sure=True)
-    waiting = rest & {island.name for island in old.islands}
-    return None if isinstance(table, Unrepairable) else with_idle(table, old, waiting)
+    if isinstance(table, Unrepairable):
+        return None
+    middle = with_idle_islands(table, old, rest & {island.name for island in old.islands})
+    steps, more = _wave(old, middle, first, problem), _wave(middle, new, rest, problem)
+    return None if steps is None or more is None else [*steps, *more]
 
 
 def _wave(
     old: Plan, new: Plan, changed: frozenset[str], problem: PlanningProblem
 ) -> list[Step] | None:
+    """Return the tables of one wave; None if a range loses its route or the GPUs do not suffice."""
     leaving = changed & {island.name for island in old.islands}
     joining = changed & {island.name for island in new.islands}
     if not joining:  # what stays can serve the new routes at once
-        away: Plan | Unrepairable = with_idle(new, old, leaving)
+        away: Plan | Unrepairable = with_idle_islands(new, old, leaving)
     else:
-        away = withheld(old, leaving, sure=True)
+        away = drained(old, leaving, sure=True)
     if isinstance(away, Unrepairable):
         return None
-    change = with_idle(without(away, leaving), new, joining)
+    change = with_idle_islands(without_islands(away, leaving), new, joining)
     if not fits(change, problem):
         return None
     steps = [Step(away, Wait.NONE, (), f"requests go round {_count(leaving)}")]
     if joining:
-        said = f"{_count(joining)} change or start"
-        steps.append(Step(change, Wait.DRAIN, tuple(sorted(leaving)), said))
+        message = f"{_count(joining)} change or start"
+        steps.append(Step(change, Wait.DRAIN, tuple(sorted(leaving)), message))
         ready = tuple(sorted(joining))
         return [*steps, Step(new, Wait.READY, ready, f"requests go to {_count(joining)}")]
     return [*steps, Step(new, Wait.DRAIN, tuple(sorted(leaving)), f"{_count(leaving)} stop")]
@@ -221,47 +223,181 @@ def _count(names: Iterable[str]) -> str:
 
 
 def fits(plan: Plan, problem: PlanningProblem) -> bool:
-    """Whether no pool and no node has more GPUs taken than it has."""
+    """Return whether no pool and no node has more GPUs in use than it has."""
     groups = {group.name: group for group in plan.groups}
-    for pool in problem.pools:
-        size, load = pool.gpus_per_node, Counter[str]()
-        for island in plan.islands if size else ():
-            for node, gpus in _taken(island, groups[island.group], pool.name, problem):
-                load[node] += gpus
-        crowded = any(gpus > (size or 0) for gpus in load.values())
-        if crowded or plan.used(pool.name) > pool.available:
-            return False
-    return True
+    sizes = {pool.name: pool.gpus_per_node or 0 for pool in problem.pools}
+    load: Counter[tuple[str, str]] = Counter()
+    for island in plan.islands:
+        nodes = island.nodes
+        for part in groups[island.group].sections:
+            size = sizes.get(part.pool, 0)
+            count = -(-part.gpus // size) if size else 0
+            for node in nodes[:count]:
+                load[part.pool, node] += min(part.gpus, size)
+            nodes = nodes[count:]
+    crowded = any(gpus > sizes[pool] for (pool, _), gpus in load.items())
+    return not crowded and all(plan.used(pool.name) <= pool.available for pool in problem.pools)
 
 
-def _taken(
-    island: Island, group: Group, pool: str, problem: PlanningProblem
-) -> Iterator[tuple[str, int]]:
-    """The nodes of a pool that an island stands on, and its GPUs on each."""
-    sizes = {p.name: p.gpus_per_node for p in problem.pools}
-    left = island.nodes
-    for part in group.sections:
-        size = sizes.get(part.pool)
-        count = -(-part.gpus // size) if size else 0
-        if size and part.pool == pool:
-            yield from ((node, min(part.gpus, size)) for node in left[:count])
-        left = left[count:]
-
-
-def _numbered(old: Plan, steps: list[Step]) -> tuple[Step, ...]:
-    """Without tables that say what the one before says; a wait goes over to the next."""
-    kept: list[Step] = []
-    now, owed = old, None
+def _without_repeats(old: Plan, steps: list[Step]) -> tuple[Step, ...]:
+    """Leave out tables equal to the one before; their wait passes to the next table."""
+    distinct: list[Step] = []
+    current, owed = old, None
     for step in steps:
-        if not _differ(now, step.plan):
+        if _router_view(current) == _router_view(step.plan):
             owed = step if step.wait is not Wait.NONE else owed
             continue
-        nothing_to_drain = step.wait is Wait.DRAIN and not kept
-        wait = Wait.NONE if nothing_to_drain else step.wait
+        wait, islands = step.wait, step.islands
+        if wait is Wait.DRAIN and not distinct:  # nothing to drain before the first change
+            wait, islands = Wait.NONE, ()
         if owed is not None and wait is Wait.NONE:
-            step = replace(step, wait=owed.wait, islands=owed.islands)  # noqa: PLW2901
+            wait, islands = owed.wait, owed.islands
+        distinct.append(replace(step, wait=wait, islands=islands))
+        current, owed = step.plan, None
+    return tuple(distinct)
+
+
+Places: TypeAlias = "dict[str, Island]"
+"""Island that a new island takes the place of, by the new island's name."""
+
+
+@dataclass(frozen=True)
+class IslandChanges:
+    """Islands that change between two tables.
+
+    ``flipped``: keep their GPUs and change phase. ``moved``: start, stop, or go to other GPUs.
+    ``gpus``: GPUs of the ``moved`` islands that start or move [GPUs].
+    """
+
+    flipped: frozenset[str]
+    moved: frozenset[str]
+    gpus: int
+
+    @property
+    def level(self) -> Level:
+        """Lowest level that allows these changes."""
+        if self.moved:
+            return Level.RESHAPE
+        return Level.FLIP if self.flipped else Level.REROUTE
+
+
+def island_changes(old: Plan, new: Plan) -> IslandChanges:
+    """Return which islands change from one table to the other."""
+    before, after = _roles(old), _roles(new)
+    differ = {n for n in {*before, *after} if before.get(n) != after.get(n)}
+    flipped = frozenset(
+        n
+        for n in differ
+        if n in before
+        and n in after
+        and before[n][1] == after[n][1]
+        and before[n][0].without_phase == after[n][0].without_phase
+    )
+    moved = frozenset(differ - flipped)
+    gpus = {group.name: group.gpus for group in new.groups}
+    started = sum(gpus[island.group] for island in new.islands if island.name in moved)
+    return IslandChanges(flipped, moved, started)
+
+
+def in_place(
+    old: Plan, new: Plan, problem: PlanningProblem, fixed: AbstractSet[str] = frozenset()
+) -> Plan:
+    """Return the new table with names and nodes kept by islands that only change phase.
+
+    ``fixed``: models whose islands cannot change phase.
+    """
+    places = _places(old, new, fixed)
+    plan = _with_places(old, new, places)
+    if not fits(plan, problem):
+        nodes = {island.name: island.nodes for island in new.islands}
+        plan = _with_places(old, new, {n: p for n, p in places.items() if nodes[n] == p.nodes})
+    return replace(plan, changes=plan_changes(old, plan))
+
+
+def with_standby(old: Plan, new: Plan, problem: PlanningProblem) -> Plan:
+    """Return the new table with the islands that it would stop kept idle as far as they fit.
+
+    Their GPUs are paid for, and a restart takes minutes.
+    """
+    stops = sorted({i.name for i in old.islands} - {i.name for i in new.islands})
+    for name in stops:
+        more = with_idle_islands(new, old, {name})
+        new = more if fits(more, problem) else new
+    return replace(new, changes=plan_changes(old, new))
+
+
+def plan_changes(old: Plan, new: Plan) -> Changes:
+    """Return what the new table changes; an island that changes phase stops and starts."""
+    before, after = _islands_by_name(old), _islands_by_name(new)
+    same = _unchanged(before, after)
+    moved = [n for n in same if before[n][0].nodes != after[n][0].nodes]
+    started = [n for n in after if n not in same]
+    return Changes(
+        kept=tuple(n for n in same if n not in moved),
+        started=tuple(started),
+        stopped=tuple(sorted(n for n in before if n not in same)),
+        moved=tuple(sorted(moved)),
+        moved_gpus=sum(after[n][1].gpus for n in (*started, *moved)),
+    )
+
+
+Members: TypeAlias = "dict[str, tuple[Island, Group]]"
+"""Every island with its group, by the island's name."""
+
+
+def _islands_by_name(plan: Plan) -> Members:
+    groups = {group.name: group for group in plan.groups}
+    return {island.name: (island, groups[island.group]) for island in plan.islands}
+
+
+def _unchanged(before: Members, after: Members) -> dict[str, None]:
+    """Return the names of islands that are in both tables and of the same class, in order."""
+    same = (
+        n for n in after if n in before and before[n][1].island_class == after[n][1].island_class
+    )
+    return dict.fromkeys(same)
+
+
+def _places(old: Plan, new: Plan, fixed: AbstractSet[str]) -> Places:
+    """Assign islands that stop to new ones of their class but for the phase, same nodes first."""
+    before, after = _islands_by_name(old), _islands_by_name(new)
+    same = _unchanged(before, after)
+    free = [before[n] for n in before if n not in same and before[n][1].model not in fixed]
+    starting = [after[n] for n in after if n not in same]
+    places: Places = {}
+    for same_nodes in (True, False):
+        for island, group in starting:
+            body = group.island_class.without_phase
+            matches = (
+                (stopping, was)
+                for stopping, was in free
+                if was.island_class.without_phase == body
+                and (stopping.nodes == island.nodes or not same_nodes)
+            )
+            match = next(matches, None)
+            if match is not None and island.name not in places:
+                free.remove(match)
+                places[island.name] = match[0]
+    return places
+
+
+def _with_places(old: Plan, new: Plan, places: Places) -> Plan:
+    """Return the new table with the names and nodes of the places that its islands take."""
+    taken = {place.name for place in places.values()}
+    used = {*taken, *(island.name for plan in (old, new) for island in plan.islands)}
+    islands = []
+    for island in new.islands:
+        if place := places.get(island.name):
+            islands.append(replace(island, name=place.name, nodes=place.nodes))
+        elif island.name in taken:
+            islands.append(replace(island, name=_fresh(island.group, used)))
         else:
-            step = replace(step, wait=wait, islands=() if nothing_to_drain else step.islands)  # noqa: PLW2901
-        kept.append(step)
-        now, owed = step.plan, None
-    return tuple(kept)
+            islands.append(island)
+    return replace(new, islands=tuple(islands))
+
+
+def _fresh(stem: str, used: set[str]) -> str:
+    """Return a name that is not in ``used``, and add it."""
+    name = next(name for i in count() if (name := f"{stem}-{i}") not in used)
+    used.add(name)
+    return name

@@ -1,4 +1,4 @@
-"""What a re-planning decision is made from, and what it says: frozen facts."""
+"""Types of a replanning decision: its input, its result, and the state between windows."""
 
 from __future__ import annotations
 
@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
+
+    from ..plan import Plan
+    from ..problem import PlanningProblem
+
 
 HOUR = 3600.0
-"""What ``Limits.per_hour`` counts over [s]."""
+"""Interval of ``Limits.per_hour`` [s]."""
 NO_MOVE = "no GPU needs to move for it"
-"""Note of a reshape, where the planner's answer was a lower rung."""
+"""Note of a reshape for which the planner found a plan of a lower level."""
 
 
-class Rung(IntEnum):
-    """How much is changed, least first."""
+class Level(IntEnum):
+    """How much a change disrupts, least first."""
 
     KEEP = 0
-    REROUTE = 1  # other weights, nobody restarts
+    REROUTE = 1  # other weights, no restart
     FLIP = 2  # islands change phase
     RESHAPE = 3  # GPUs move to new islands
 
 
 class Trigger(StrEnum):
-    """Why something is changed."""
+    """Reason of a change."""
 
     NONE = "None"
     REPAIR = "Repair"
@@ -37,7 +39,7 @@ class Trigger(StrEnum):
 
 
 class Mode(StrEnum):
-    """Who decides. A repair is made in every mode."""
+    """Who approves changes. A repair is made in every mode."""
 
     AUTO = "Auto"
     ADVISE = "Advise"
@@ -45,24 +47,24 @@ class Mode(StrEnum):
 
 
 class RoleSwitch(StrEnum):
-    """What a change of phase asks of a model's engine."""
+    """How a model's engine changes phase."""
 
     ONLINE = "online"
     RESTART = "restart"
-    NONE = "none"  # it cannot
+    NONE = "none"  # not at all
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan allows. Times in seconds, gains and headrooms dimensionless.
+    """Limits of a plan. Times in seconds, gains and headrooms dimensionless.
 
-    ``target``: share of the capacity that the demand may take (rho); headroom below 1 / target is
-    unsafe. ``ample``: headroom from which on nobody restarts for a gain. ``tolerance``: least gain
-    worth acting on. ``windows`` k of the last n must show it. ``confirm``: unsafe windows in a row
-    before somebody restarts, unless the mean demand itself does not fit. ``hysteresis``: share by
-    which headroom must exceed 1 / target before the table counts as safe again, and least
-    improvement that is worth a change where nothing restores safety.
-    ``online``, ``restart``: how long an island that changes phase, or starts anew, serves nobody.
+    ``target``: utilisation that the demand may reach (rho); headroom below 1 / target is unsafe.
+    ``ample``: headroom from which on no island restarts for a gain. ``tolerance``: least gain that
+    is worth a change; ``windows`` k of the last n must show it. ``confirm``: consecutive unsafe
+    windows before an island restarts. ``hysteresis``: share by which headroom must exceed
+    1 / target before the table is safe again, and least improvement that is worth a change if
+    nothing restores safety. ``online``, ``restart``: how long an island is out of service when it
+    changes phase online, or starts.
     """
 
     mode: Mode = Mode.AUTO
@@ -84,7 +86,7 @@ class Limits:
 
     @property
     def safe(self) -> float:
-        """Headroom from which on a table counts as safe again."""
+        """Headroom from which on a table is safe again."""
         return (1 + self.hysteresis) / self.target
 
 
@@ -93,12 +95,11 @@ class Observation:
     """One window of one plan.
 
     ``problem``: the plan's problem with the observed lengths and rates, every model with a rate.
-    ``plan``: what is published. ``draws``, shape (draws, ranges of all models by name): arrival
-    rates [req/s] from the posterior of the demand; none means that the rates are certain.
-    ``lost``: islands on nodes that are gone. ``demand_trusted``, ``nodes_trusted``: False where the
-    source is not to be believed. ``inputs``: hash of the spec and inventory behind the plan.
-    ``approved``: the proposal that somebody approved by its hash. ``rungs``: what ``weigh`` and,
-    where it was wanted, the planner found, in order; none where nothing was weighed.
+    ``plan``: the published one. ``draws``, shape (draws, ranges of all models by name): arrival
+    rates [req/s] from the posterior of the demand; None: the rates are certain. ``lost``: islands
+    on lost nodes. ``demand_trusted``, ``nodes_trusted``: whether the source can be trusted.
+    ``inputs``: hash of the spec and inventory behind the plan. ``approved``: hash of the approved
+    proposal. ``levels``: candidates in order of their levels; empty if none were evaluated.
     """
 
     problem: PlanningProblem
@@ -109,23 +110,22 @@ class Observation:
     nodes_trusted: bool = True
     inputs: str = ""
     approved: str | None = None
-    rungs: tuple[Reached, ...] = ()
+    levels: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Reached:
-    """What a rung would reach on the observed demand.
+class Candidate:
+    """A table for one level, evaluated on the observed demand.
 
     ``theta``: headroom on the mean demand, ``low`` at the lower end of its 90 % interval.
     ``gain`` and ``gain_low``: the same for theta over that of ``KEEP``, less 1. ``disruption``: out
     of service meanwhile [GPU-s]. ``changed``: islands that change phase, move, start or stop.
-    ``bound_only``: theta is a proven bound of what could be reached; nothing was planned.
-    ``unserved``: share of the observed requests without a route. ``plan``: the table; None where
-    there is none, and ``note`` says why. That of ``KEEP`` is as it was published, for the demand of
-    that time (``restate.restated``).
+    ``bound_only``: theta is a proven upper bound; nothing was planned. ``unserved``: share of the
+    observed requests without a route. ``plan``: the table; None if there is none, for the reason in
+    ``note``. That of ``KEEP`` is as published, for the demand of that time (see ``restate``).
     """
 
-    rung: Rung
+    level: Level
     theta: float
     low: float
     gain: float = 0.0
@@ -139,59 +139,59 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Act:
-    """Something that was changed, at ``at`` [s]."""
+class Change:
+    """A change that was made at ``at`` [s]."""
 
     at: float
-    rung: Rung
+    level: Level
     trigger: Trigger
     changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """What is proposed and waits for approval by its hash; it is void once ``base`` changes."""
+    """A change that waits for approval by its hash; it is void once ``base`` changes."""
 
     hash: str
     base: str
     at: float
-    reached: Reached
+    reached: Candidate
     trigger: Trigger
 
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """What a decision remembers. Lost (a restart), it is rebuilt within n windows.
+class PolicyState:
+    """State between decisions. If it is lost, n windows rebuild it.
 
-    ``gainful``: of the last windows, the rungs whose gain was beyond doubt. ``unsafe``: windows in
-    a row with too little headroom. ``acts``: of the last hour, or of the dwell time if longer.
-    ``asked``: when the planner was last wanted [s].
+    ``gainful``: levels whose gain was beyond doubt, for each of the last windows. ``unsafe``:
+    consecutive windows with too little headroom. ``changes``: of the last hour, or of the dwell
+    time if longer. ``asked``: when the planner was last requested [s].
     """
 
-    gainful: tuple[frozenset[Rung], ...] = ()
+    gainful: tuple[frozenset[Level], ...] = ()
     unsafe: int = 0
-    acts: tuple[Act, ...] = ()
+    changes: tuple[Change, ...] = ()
     proposal: Proposal | None = None
     asked: float = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What is done now, and what each rung would have reached.
+    """What to do now, and what each level would have reached (``reached``).
 
     ``plan``: the table to publish; None keeps the published one. ``state``: for the next window.
-    ``degraded``: share of the demand that fits, where no rung restores safety. ``proposal``: what
-    waits for approval. ``wanted``: solve this rung and ask again. ``regret``: 1 - theta / bound,
-    where a bound is known.
+    ``degraded``: share of the demand that fits, if no level restores safety. ``proposal``: waits
+    for approval. ``wanted``: evaluate this level and decide again. ``regret``: 1 - theta / bound,
+    if a bound is known.
     """
 
-    rung: Rung
+    level: Level
     trigger: Trigger
     plan: Plan | None
-    state: State
-    reached: tuple[Reached, ...] = ()
+    state: PolicyState
+    reached: tuple[Candidate, ...] = ()
     message: str = ""
     degraded: float | None = None
     proposal: Proposal | None = None
-    wanted: Rung | None = None
+    wanted: Level | None = None
     regret: float | None = None

@@ -1,157 +1,236 @@
-"""The live question, read: what is published, what was observed, what is remembered.
+"""Requests to a planner process and its replies: one model each, as one line of JSON.
 
-In planner processes only. A process is asked about the same plans again and again, so that problems
-and plans read from equal texts are kept.
+The operator and the planner process both import this module, so it needs neither numpy nor the
+solver. ``kind`` names the model. Infinities are strings; unknown fields are ignored.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from archipelago.operator.nodenames import to_generic
-from archipelago.operator.unknown import without_unknown
-from archipelago.operator.windowdoc import window_islands, window_models
-from archipelago.planner.published import plan_of
-from archipelago.planner.replan.facts import Limits, Mode, RoleSwitch
-from archipelago.planner.replan.observed import bare
-from archipelago.planner.spec import load_resource, to_problem
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from archipelago.perfmodel.errors import ArchipelagoError
 
-    from archipelago.operator.islandtimes import IslandTimes
-    from archipelago.operator.scraped import Scraped
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.spec import ServingPlanSpec
+from ..demand.window import ObservedWindow
 
-KEPT: Final = 8
-"""Problems and plans of so many texts: a table of 1,000 islands is about 10 MB as objects."""
-PERCENT: Final = 100
+T = TypeVar("T")
+
+CONFIG: Final = ConfigDict(
+    alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="strings"
+)
 
 
-@dataclass(frozen=True, eq=False)
-class Question:
-    """One live question. ``plan`` has the planner's names of nodes. ``age``: of the memory [s].
+class MessageError(ArchipelagoError):
+    """A line on the pipe between operator and planner process is no message."""
 
-    ``islands``: by model and value of the island's label, what each took in the window.
+
+class Message:
+    """Base of all messages: camel case in JSON."""
+
+    __pydantic_config__ = CONFIG
+
+
+class FailureReason(StrEnum):
+    """Why there is no plan. The operator uses the value as the reason of a condition."""
+
+    INFEASIBLE = "Infeasible"
+    INVALID_SPEC = "InvalidSpec"
+    UNKNOWN_ACCELERATOR = "UnknownAccelerator"
+    UNKNOWN_MODEL = "UnknownModel"
+    PLANNER_OOM = "PlannerOOM"
+    SOLVER_FAILED = "SolverFailed"
+    CHECK_FAILED = "CheckFailed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest(Message):
+    """Plan a ServingPlan, beside its published table if it has one.
+
+    ``content``: the published table. ``nodes``: the cluster's name of a node by the planner's.
+    ``lost``: islands on nodes that are gone. ``unready``: islands whose pods are not ready.
+    ``memory``: state of the last re-planning reply, ``age`` seconds old.
     """
 
-    spec: ServingPlanSpec
-    problem: PlanningProblem
-    plan: Plan
-    nodes: Mapping[str, str]
-    lost: frozenset[str]
-    unready: frozenset[str]
-    window: Mapping[str, Scraped] | None
-    memory: Mapping[str, Any]
-    age: float
-    solve: bool
-    approved: str | None
+    kind: Literal["plan"] = "plan"
+    resource: dict[str, Any]
+    content: str | None = None
+    nodes: dict[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
+    memory: dict[str, Any] = field(default_factory=dict)
+    age: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplanRequest(Message):
+    """Decide about one window, or about lost islands, of one plan.
+
+    The first fields are those of ``PlanRequest``. ``inputs``: hash of spec and inventory. ``seed``:
+    of the demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
+    for the level ``RESHAPE``. ``approved``: hash of the proposal that the user approved.
+    """
+
+    kind: Literal["replan"] = "replan"
+    resource: dict[str, Any]
+    content: str
     inputs: str
     seed: int
-    limits: Limits
-    switch: Mapping[str, RoleSwitch]
-    islands: Mapping[str, Mapping[str, IslandTimes]] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
+    unready: tuple[str, ...] = ()
+    memory: dict[str, Any] = field(default_factory=dict)
+    age: float = 0.0
+    window: ObservedWindow | None = None
+    solve: bool = False
+    approved: str | None = None
 
 
-def question_of(request: Mapping[str, Any]) -> Question:
+Request: TypeAlias = PlanRequest | ReplanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStep(Message):
+    """One table of a rollout, as canonical JSON, and what it waits for.
+
+    ``wait``: None, Drain or Ready, of ``islands``. ``nodes``: that its islands stand on.
+    """
+
+    content: str
+    wait: str = "None"
+    islands: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReply(Message):
+    """There is no plan and no decision, and why."""
+
+    kind: Literal["failed"] = "failed"
+    reason: FailureReason
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReply(Message):
+    """A checked plan: the tables that lead to it, the last one being the plan's.
+
+    ``summary``: fields of ``status.summary``.
+    """
+
+    kind: Literal["planned"] = "planned"
+    steps: tuple[TableStep, ...]
+    summary: dict[str, Any]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelReply(Message):
+    """What one level would reach; decimal strings, None if there is no figure."""
+
+    level: str
+    theta: str | None = None
+    low: str | None = None
+    gain: str | None = None
+    gain_low: str | None = None
+    disruption_gpu_seconds: str | None = None
+    changed: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProposalReply(Message):
+    """A change that waits for approval by its hash."""
+
+    hash: str
+    level: str
+    trigger: str
+    gain: str | None
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandReply(Message):
+    """The observed demand of one model: requests per second and mean tokens, decimal strings."""
+
+    requests_per_second: str
+    mean_input: str
+    mean_output: str
+    censored: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplanReply(Message):
+    """A decision; no ``steps``: the published table stays.
+
+    ``headroom``, ``headroom_low``: of the table in force. ``regret``: 1 - theta / bound.
+    ``degraded``: share of the demand that fits, if not all of it does. ``wanted``: the level to
+    request next. ``reasons``: names of faults of the window. ``memory``: for the next request.
+    """
+
+    kind: Literal["replanned"] = "replanned"
+    level: str
+    trigger: str
+    message: str
+    summary: dict[str, Any]
+    memory: dict[str, Any]
+    steps: tuple[TableStep, ...] = ()
+    headroom: str | None = None
+    headroom_low: str | None = None
+    regret: str | None = None
+    degraded: str | None = None
+    levels: tuple[LevelReply, ...] = ()
+    proposal: ProposalReply | None = None
+    wanted: str | None = None
+    reasons: tuple[str, ...] = ()
+    demand: dict[str, DemandReply] = field(default_factory=dict)
+    calibration: tuple[dict[str, str], ...] = ()
+
+
+Reply: TypeAlias = PlanReply | ReplanReply | FailureReply
+
+REQUEST: Final = TypeAdapter[Request](
+    Annotated[Request, Field(discriminator="kind")], config=CONFIG
+)
+REPLY: Final = TypeAdapter[Reply](Annotated[Reply, Field(discriminator="kind")], config=CONFIG)
+
+
+def encode_request(request: Request) -> bytes:
+    """Return the request as one line of JSON."""
+    return REQUEST.dump_json(request, by_alias=True)
+
+
+def decode_request(line: bytes | str) -> Request:
     """Read a request.
 
     Raises:
-        SpecError: the resource breaks a rule.
-        PlanFileError: the content is none, or one of another spec.
+        MessageError: it is none.
     """
-    text, nodes = _text(request["resource"]), request["nodes"]
-    spec, problem = resource_of(request["resource"])
-    problem = bare(problem)
-    window = request["window"]
-    return Question(
-        spec=spec,
-        problem=problem,
-        plan=_plan(
-            _generic(_content(request["content"]), json.dumps(nodes)),
-            text,
-            of_it=not request["lost"],
-        ),
-        nodes=nodes,
-        lost=frozenset(request["lost"]),
-        unready=frozenset(request["unready"]),
-        window=None if window is None else window_models(window),
-        memory=request["memory"],
-        age=float(request["age"]),
-        solve=request["solve"],
-        approved=request["approved"],
-        inputs=request["inputs"],
-        seed=request["seed"],
-        limits=limits_of(spec),
-        switch=switch_of(spec),
-        islands={} if window is None else window_islands(window),
-    )
+    return _decoded(REQUEST, line)
 
 
-def limits_of(spec: ServingPlanSpec) -> Limits:
-    """``spec.replanning`` as the decision takes it.
-
-    Under ``MinimiseCost`` headroom beyond what was asked for is worth nothing and may cost dollars,
-    so that nobody restarts for more of it.
-    """
-    given, usual = spec.replanning, Limits()
-    return Limits(
-        mode=Mode(given.mode),
-        target=float(given.target_utilisation),
-        ample=0.0 if spec.objective == "MinimiseCost" else usual.ample,
-        tolerance=given.tolerance_percent / PERCENT,
-        windows=(given.windows.needed, given.windows.of),
-        horizon=float(given.horizon_seconds),
-        cool_down=float(given.cool_down_seconds),
-        dwell=float(given.dwell_seconds),
-        per_hour=given.max_per_hour,
-        flips=given.max_flips,
-        moved_gpus=given.max_moved_gpus,
-    )
+def encode_reply(reply: Reply) -> bytes:
+    """Return the reply as one line of JSON."""
+    return REPLY.dump_json(reply, by_alias=True)
 
 
-def switch_of(spec: ServingPlanSpec) -> dict[str, RoleSwitch]:
-    """By model, how its engine changes phase."""
-    return {model.name: RoleSwitch(model.engine.role_switch.lower()) for model in spec.models}
-
-
-def resource_of(resource: Mapping[str, Any]) -> tuple[ServingPlanSpec, PlanningProblem]:
-    """The spec of a resource, and the problem that it states.
+def decode_reply(line: bytes | str) -> Reply:
+    """Read a reply.
 
     Raises:
-        SpecError: it breaks a rule.
+        MessageError: it is none.
     """
-    return _problem(_text(resource))
+    return _decoded(REPLY, line)
 
 
-def _text(resource: Mapping[str, Any]) -> str:
-    return json.dumps(resource, sort_keys=True)
-
-
-@lru_cache(maxsize=KEPT)
-def _problem(resource: str) -> tuple[ServingPlanSpec, PlanningProblem]:
-    known, _ = without_unknown(json.loads(resource))
-    loaded = load_resource(known)
-    return loaded.spec, to_problem(loaded.metadata.name, loaded.spec)
-
-
-@lru_cache(maxsize=KEPT)
-def _plan(content: str, resource: str, *, of_it: bool) -> Plan:
-    """A repair is made of the table of an older spec as well: it does not wait for a plan."""
-    return plan_of(json.loads(content), bare(_problem(resource)[1]), of_it=of_it)
-
-
-def _content(content: str | Mapping[str, Any]) -> str:
-    return content if isinstance(content, str) else json.dumps(content)
-
-
-@lru_cache(maxsize=KEPT)
-def _generic(content: str, nodes: str) -> str:
-    """The content with the planner's names of nodes; those that are not the plan's keep theirs."""
-    names = json.loads(nodes)
-    return json.dumps(to_generic(json.loads(content), names).content) if names else content
+def _decoded(adapter: TypeAdapter[T], line: bytes | str) -> T:
+    """Return the message; the error names at most three fields that are wrong."""
+    try:
+        return adapter.validate_json(line)
+    except ValidationError as error:
+        places = [".".join(map(str, e["loc"])) or "message" for e in error.errors()[:3]]
+        raise MessageError(f"no message of a planner process: {', '.join(places)}") from None

@@ -1,46 +1,112 @@
-"""A spec planned anew beside the table that runs: what can stay stays, and in which order.
+"""Plan a ServingPlan beside its published table: what can stay stays, in which order, at what cost.
 
-In planner processes only.
+Under a cost objective a cheaper plan must pay for its changes within the horizon, in dollars:
+
+saved = (cost of the deployed islands now - cost of the new plan) x horizon
+lost  = sum over islands that change  GPUs x price x seconds out of service
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
 
-from archipelago.operator.conditions import Reason
-from archipelago.operator.failures import failed
-from archipelago.operator.latency import largest_ttft
-from archipelago.operator.livememory import remembered_times
-from archipelago.operator.livequestion import limits_of, resource_of, switch_of
-from archipelago.operator.livereply import step_document
-from archipelago.operator.nodenames import to_generic
-from archipelago.operator.summary import described, summary
-from archipelago.planner.checker import run_checks
-from archipelago.planner.errors import CheckError
-from archipelago.planner.plan import Infeasible, Plan
-from archipelago.planner.problem import Objective
-from archipelago.planner.published import plan_of
-from archipelago.planner.replan.dollars import bill, standing_answer
-from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.rollout import Step, Wait, rollout, without
-from archipelago.planner.running import running_of
-from archipelago.planner.strategies import strategy
+import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Set as AbstractSet
+from ..check.checker import run_checks
+from ..plan import Certificate, Group, Infeasible, Plan, running_islands
+from ..problem import Objective, PlanningProblem, RunningIsland
+from ..replan.deployed import deployed_islands
+from ..replan.evaluate import restate
+from ..replan.repair import Unrepairable, repair
+from ..replan.rollout import Step, Wait, island_changes, rollout, without_islands
+from ..replan.types import HOUR, Limits, RoleSwitch
+from ..servingplan import ServingPlanSpec, load_resource, to_problem
+from ..table.plan_of_table import accounted, plan_of
+from ..table.rename import to_generic
+from .inputs import limits_of, role_switches
+from .messages import FailureReason, FailureReply, PlanReply, PlanRequest, Reply
+from .plan import describe, largest_ttft, plan, summary
+from .reply import table_step
+from .state import decode_calibration
 
-    from archipelago.planner.problem import PlanningProblem, Running
-    from archipelago.planner.spec import ServingPlanSpec
+KEPT = "the islands as they stand: a cheaper plan would not pay for its changes"
+"""Why a plan of least cost is not the cheapest one."""
 
-Reply: TypeAlias = dict[str, Any]
+
+@dataclass(frozen=True)
+class ChangeCost:
+    """What a change saves [$/h], and the value of GPUs out of service meanwhile [$]."""
+
+    saves: float
+    lost: float
+
+    def pays(self, horizon: float) -> bool:
+        """Return whether the change pays within so many seconds."""
+        return self.saves * horizon / HOUR > self.lost
+
+    def text(self, horizon: float) -> str:
+        """Return the comparison in words."""
+        within = self.saves * horizon / HOUR
+        verb = "pays" if self.pays(horizon) else "does not pay"
+        return (
+            f"${self.saves:.2f}/h less, ${within:.2f} within {horizon:.0f} s, {verb} for "
+            f"${self.lost:.2f} of GPUs out of service"
+        )
+
+
+def change_cost(
+    old: Plan,
+    new: Plan,
+    problem: PlanningProblem,
+    limits: Limits,
+    switch: Mapping[str, RoleSwitch],
+) -> ChangeCost:
+    """Compare two plans at the prices of the problem."""
+    change = island_changes(old, new)
+    price = {pool.name: float(pool.price_per_gpu_hour) / HOUR for pool in problem.pools}
+    groups = {group.name: group for group in new.groups}
+    lost = 0.0
+    for island in new.islands:
+        group = groups[island.group]
+        online = island.name in change.flipped and switch.get(group.model) is RoleSwitch.ONLINE
+        if island.name in change.flipped | change.moved:
+            lost += _price(group, price) * (limits.online if online else limits.restart)
+    now, then = accounted(old, problem).cost_per_hour, accounted(new, problem).cost_per_hour
+    return ChangeCost(float(now - then), lost)
+
+
+def _price(group: Group, price: Mapping[str, float]) -> float:
+    """Return the price of one island [$/s]."""
+    return sum(part.gpus * price[part.pool] for part in group.sections)
+
+
+def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan | None:
+    """Return the deployed islands as an answer to the problem; None if they are none.
+
+    ``best``: the plan of least cost; its bound certifies how far the deployed islands are from it.
+    """
+    pools = {pool.name for pool in problem.pools}
+    if any(part.pool not in pools for group in old.groups for part in group.sections):
+        return None
+    bare = replace(problem, running=())
+    plan = accounted(restate(deployed_islands(bare, old), np.finfo(np.float64).max), bare)
+    cost = float(plan.cost_per_hour)
+    gap = (cost - best.certificate.bound) / cost if cost else 0.0
+    proof = Certificate(best.certificate.bound, gap, complete=False, reason=KEPT)
+    plan = replace(plan, objective=Objective.COST, certificate=proof, strategy=best.strategy)
+    findings = [line for item in run_checks(bare, plan) for line in item.findings]
+    return plan if not findings and plan.theta >= (problem.min_headroom or 0.0) else None
+
+
 AT_ONCE: Final = "no order of changes serves every range meanwhile: all at once"
 
 
-def planned_anew(request: Mapping[str, Any]) -> Reply:
-    """The plan of a spec, and the tables that lead to it from the published one.
+def plan_request(request: PlanRequest) -> Reply:
+    """Plan the resource, and return the tables that lead to the plan from the published one.
 
     Raises:
         SpecError: the resource breaks a rule.
@@ -48,77 +114,63 @@ def planned_anew(request: Mapping[str, Any]) -> Reply:
         SolverError: there is no answer.
         CheckError: the answer is wrong: a defect of ours.
     """
-    spec, problem = resource_of(request["resource"])
-    (old, running), nodes = _old(request, problem), request["nodes"]
-    taught = remembered_times(request.get("memory") or {}, float(request.get("age", 0.0)))
-    problem = taught.corrected(replace(problem, running=running))
-    outcome = strategy(problem.solver.strategy).plan(problem)
-    if isinstance(outcome, Infeasible):
-        return failed(Reason.INFEASIBLE, outcome.message)
-    new = outcome.plan
-    if findings := [line for item in run_checks(problem, new) for line in item.findings]:
-        raise CheckError(findings)
-    new, weighed = _weighed(old, new, spec, problem)
-    steps = _steps(old, new, problem, frozenset(request["unready"]))
-    texts = [step_document(spec, step, nodes) for step in steps]
-    return {
-        "planned": {
-            "summary": summary(spec, new, largest_ttft(problem, new)),
-            "message": "; ".join(filter(None, (described(new), weighed, taught.said))),
-            "seconds": outcome.seconds,
-            "content": texts[-1]["content"],
-            "steps": texts,
-        }
-    }
+    resource = load_resource(request.resource)
+    problem = to_problem(resource.metadata.name, resource.spec)
+    old, running = _deployed(request, problem)
+    calibration = decode_calibration(request.memory, request.age)
+    answer = plan(resource, running, calibration.corrected(problem).calibrations)
+    if isinstance(answer.outcome, Infeasible):
+        return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)
+    new, cost = _cheaper(old, answer.outcome.plan, resource.spec, answer.problem)
+    steps = _steps(old, new, answer.problem, frozenset(request.unready))
+    parts = (describe(new), cost, calibration.text)
+    return PlanReply(
+        summary=summary(resource.spec, new, largest_ttft(answer.problem, new)),
+        message="; ".join(filter(None, parts)),
+        steps=tuple(table_step(resource.spec, step, request.nodes) for step in steps),
+    )
 
 
-def _weighed(
+def _cheaper(
     old: Plan | None, new: Plan, spec: ServingPlanSpec, problem: PlanningProblem
 ) -> tuple[Plan, str]:
-    """Under a cost objective, the islands as they stand where less cost does not pay for changes.
+    """Return the new plan, or the deployed islands if lower cost does not pay; and the reason.
 
-    And what was weighed, in words. Islands that do not do what is asked now are replaced whatever
-    that costs.
+    Deployed islands that do not meet the new spec are replaced at any cost.
     """
     stands = None
     if old is not None and problem.objective is Objective.COST:
-        stands = standing_answer(old, new, problem)
+        stands = deployed_as_answer(old, new, problem)
     if old is None or stands is None:
         return new, ""
-    limits = limits_of(spec)
-    found = bill(old, new, problem, limits, switch_of(spec))
     if not new.changes or not (new.changes.started or new.changes.stopped or new.changes.moved):
         return new, ""
-    return (new if found.pays(limits.horizon) else stands), found.said(limits.horizon)
+    limits = limits_of(spec)
+    cost = change_cost(old, new, problem, limits, role_switches(spec))
+    return (new if cost.pays(limits.horizon) else stands), cost.text(limits.horizon)
 
 
-def _old(
-    request: Mapping[str, Any], problem: PlanningProblem
-) -> tuple[Plan | None, tuple[Running, ...]]:
-    """What stands of the published table; nothing where there is none yet."""
-    content, nodes = request["content"], request["nodes"]
-    if content is None:
+def _deployed(
+    request: PlanRequest, problem: PlanningProblem
+) -> tuple[Plan | None, tuple[RunningIsland, ...]]:
+    """Return the published plan as far as it still serves, and the islands that are left."""
+    if request.content is None:
         return None, ()
-    loaded = json.loads(content) if isinstance(content, str) else content
-    table = plan_of(to_generic(loaded, nodes).content, problem, of_it=False)
-    return _standing(table, frozenset(request["lost"]))
-
-
-def _standing(plan: Plan, lost: AbstractSet[str]) -> tuple[Plan | None, tuple[Running, ...]]:
-    """What of the table serves still, None where nothing does; and the islands that are left."""
-    left = repair(plan, lost)
-    if isinstance(left, Unrepairable):
-        return None, running_of(without(plan, lost))
-    return (left if left.islands else None), running_of(left)
+    content = to_generic(json.loads(request.content), request.nodes).content
+    table, lost = plan_of(content, problem, of_it=False), frozenset(request.lost)
+    rest = repair(table, lost)
+    if isinstance(rest, Unrepairable):
+        return None, running_islands(without_islands(table, lost))
+    return (rest if rest.islands else None), running_islands(rest)
 
 
 def _steps(
     old: Plan | None, new: Plan, problem: PlanningProblem, unready: AbstractSet[str]
 ) -> tuple[Step, ...]:
-    """The tables up to the new one; at once where nothing stands or no order is safe.
+    """Return the tables up to the new one; a single one if no order of changes is safe.
 
-    Islands that are not ready are withheld on the way. At the end they are in the table all the
-    same: a plan that was asked for is published whole, and its pods follow it.
+    Islands that are not ready get no requests on the way. The last table has them all the same: a
+    requested plan is published completely, and its pods follow it.
     """
     at_once = (Step(new, Wait.NONE, (), AT_ONCE),)
     if old is None:
@@ -129,5 +181,5 @@ def _steps(
     for idle in (staying, frozenset[str]()):
         steps = rollout(served, new, problem, idle)
         if not isinstance(steps, Unrepairable):
-            return (*steps[:-1], replace(steps[-1], plan=new)) if steps else at_once[:1]
+            return (*steps[:-1], replace(steps[-1], plan=new)) if steps else at_once
     return at_once

@@ -1,170 +1,485 @@
-"""The live question answered: what the published table is worth now, and what takes its place.
+"""Re-planning, from a request to its reply: a window or a loss becomes a decision and its tables.
 
-The same request gives the same reply, byte for byte. In planner processes only. What is decided,
-``planner.replan`` says; here a request becomes its arguments, and the decision becomes tables, each
-checked before it leaves.
+    handle(request) -> reply      what a planner process does with every request
+    replan(input) -> outcome      repair, or demand -> candidates -> decision -> rollout, checked
+
+Equal requests give equal replies, byte for byte. The policy is in ``planner.replan``; here its
+arguments are made from a request, and every resulting table is checked before it leaves.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from archipelago.operator.failures import attempted
-from archipelago.operator.livecalibration import taught_by
-from archipelago.operator.livedecision import Seen, chosen, mended, repaired_just_now
-from archipelago.operator.livememory import Memory, recalled
-from archipelago.operator.liveplan import planned_anew
-from archipelago.operator.livequestion import Question, question_of
-from archipelago.operator.livereply import Answer, reply_of
-from archipelago.planner.livedemand.demand import Observed, observed
-from archipelago.planner.livedemand.faults import Effect, Fault, Reason
-from archipelago.planner.published import accounted
-from archipelago.planner.replan.decide import decide
-from archipelago.planner.replan.facts import Decision, Observation, Reached, Rung, Trigger
-from archipelago.planner.replan.limits import remembered as acted
-from archipelago.planner.replan.observed import (
-    believed,
-    known_problem,
+from archipelago.perfmodel.model import FloatArray
+
+from ..demand.estimate import ObservedDemand, estimate_demand
+from ..demand.faults import Effect, Fault, FaultReason
+from ..demand.problem import (
+    last_rates_problem,
     observed_problem,
-    planned_problem,
+    planned_rates_problem,
+    prior_of,
     rate_draws,
 )
-from archipelago.planner.replan.repair import Unrepairable
-from archipelago.planner.replan.rollout import Step, Wait, routed, withheld
+from ..demand.window import ObservedWindow
+from ..errors import CheckError, SolverError
+from ..plan import Plan, running_islands
+from ..problem import PlanningProblem
+from ..replan.candidates import (
+    bound_candidate,
+    evaluate_candidates,
+    evaluate_planned,
+    reshape,
+    theta_bound,
+    with_planned,
+)
+from ..replan.deployed import DeployedIslands, deployed_islands
+from ..replan.evaluate import loads_of, mean_rates, restate
+from ..replan.policy import after_change, decide
+from ..replan.repair import Unrepairable
+from ..replan.rollout import (
+    Step,
+    Wait,
+    drained,
+    rollout,
+    routed_groups,
+    with_idle_islands,
+    without_islands,
+)
+from ..replan.types import Candidate, Decision, Level, Observation, PolicyState, Trigger
+from ..servingplan.load import prune_unknown_fields, remark
+from ..table.plan_of_table import accounted
+from .inputs import ReplanInput, read_request
+from .learning import calibrated_by_window
+from .messages import PlanRequest, Reply, Request
+from .new_spec import plan_request
+from .plan import checked_table, planning_failure, refuse_faulty
+from .reply import ReplanOutcome, reply_of
+from .state import ProvenBound, ReplanState, decode_state
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+LEAST_AGE: Final = 60.0
+"""A bound is not proven again within a minute [s], whatever the cool-down."""
+MOVED: Final = 1.2
+"""Factor by which the rate may change until a bound is proven again: scaled by the rate it holds
+for the same mix only."""
+TRIES: Final = 3
+"""Attempts to find a safe table of least cost. The planner does not know that a running engine
+admits no more than its start flag, so each attempt requires more headroom in proportion."""
+LEAST_GAIN: Final = 1e-3
+"""Relative gain of headroom for which idle islands get requests again."""
 
-    from archipelago.operator.scraped import Scraped
-    from archipelago.planner.problem import PlanningProblem
 
-Reply: TypeAlias = dict[str, Any]
+def handle(request: Request) -> Reply:
+    """Plan or re-plan; a failure is a reply with its reason."""
+    if not isinstance(request, PlanRequest):
+        return planning_failure(lambda: reply_of(replan(read_request(request))))
+    fields, unknown = prune_unknown_fields(request.resource)
+    plan = replace(request, resource=dict(fields))
+    reply = planning_failure(lambda: plan_request(plan))
+    return replace(reply, message=reply.message + remark(unknown))
 
 
-def live_answer(request: Mapping[str, Any]) -> Reply:
-    """Decide about one window, or one loss, of one plan, or plan it anew beside what runs.
+def replan(request: ReplanInput) -> ReplanOutcome:
+    """Decide about a loss or a window: repair at once, else by the observed demand."""
+    message = request.request
+    state = decode_state(message.memory, message.age, message.inputs, request.problem)
+    used = routed_groups(request.plan)
+    silent = frozenset(
+        island.name
+        for island in request.plan.islands
+        if island.group in used and island.name in request.unready - request.lost
+    )
+    if request.lost & {island.name for island in request.plan.islands} or silent:
+        return _repair(request, state, silent)
+    if message.window is not None:
+        return _observe_window(request, state, message.window)
+    changes = state.policy.changes[-1:]
+    repaired = any(
+        -change.at < LEAST_AGE and (change.level, change.trigger) == (Level.KEEP, Trigger.REPAIR)
+        for change in changes
+    )
+    if repaired:
+        problem = planned_rates_problem(state.calibration.corrected(request.problem))
+        return reroute_after_repair(Situation(request, problem, None, state))
+    return _keep(request, state, "nothing was observed and no node is lost")
 
-    What goes wrong has a reason.
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """Input of a decision: the request, the demand as a problem with draws of its rates, state."""
+
+    request: ReplanInput
+    problem: PlanningProblem
+    draws: FloatArray | None
+    state: ReplanState
+
+    @property
+    def rate(self) -> float:
+        """Requests of all models [req/s]."""
+        return float(sum(model.rate or 0.0 for model in self.problem.models))
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Deployed islands that must not get requests."""
+        return self.request.unready & {island.name for island in self.request.plan.islands}
+
+    @property
+    def plan(self) -> Plan:
+        """The published plan on the islands that may get requests."""
+        return without_islands(self.request.plan, self.idle)
+
+
+def _keep(request: ReplanInput, state: ReplanState, message: str) -> ReplanOutcome:
+    decision = Decision(
+        Level.KEEP,
+        Trigger.NONE,
+        None,
+        state.policy,
+        message=message,
+        proposal=state.policy.proposal,
+    )
+    return ReplanOutcome(request, decision, state)
+
+
+def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) -> ReplanOutcome:
+    """Remove lost islands and drain unready ones: arithmetic, no template, no solver.
+
+    The new table states nothing but its cost, so only its form is checked.
     """
-    asked = request["live"]
-    if asked.get("plan"):
-        return attempted(lambda: planned_anew(asked))
-    return attempted(lambda: {"live": reply_of(_answer(question_of(asked)))})
-
-
-def _answer(asked: Question) -> Answer:
-    memory = recalled(asked.memory, asked.age, asked.inputs, asked.problem)
-    silent = _silent(asked)
-    if asked.lost & {island.name for island in asked.plan.islands} or silent:
-        return _repaired(asked, memory, silent)
-    if asked.window is not None:
-        return _window(asked, memory, asked.window)
-    if repaired_just_now(memory):
-        return mended(Seen(asked, _planned(asked, memory), None, memory))
-    return _nothing(asked, memory, "nothing was observed and no node is lost")
-
-
-def _planned(asked: Question, memory: Memory) -> PlanningProblem:
-    return planned_problem(memory.taught.corrected(asked.problem))
-
-
-def _silent(asked: Question) -> frozenset[str]:
-    """Islands that are not ready and that the published table sends requests to."""
-    used = routed(asked.plan)
-    mine = (island for island in asked.plan.islands if island.group in used)
-    return frozenset(i.name for i in mine if i.name in asked.unready and i.name not in asked.lost)
-
-
-def _nothing(asked: Question, memory: Memory, message: str) -> Answer:
-    state = memory.state
-    pending = state.proposal
-    decision = Decision(Rung.KEEP, Trigger.NONE, None, state, message=message, proposal=pending)
-    return Answer(asked, decision, memory)
-
-
-def _repaired(asked: Question, memory: Memory, silent: frozenset[str]) -> Answer:
-    """Lost islands leave, those that are not ready stay listed: arithmetic, no benchmark.
-
-    Nothing is stated of the new table but what it costs, so that only its form is checked.
-    """
-    seen = Observation(asked.problem, asked.plan, lost=asked.lost, inputs=asked.inputs)
-    decision = decide(seen, memory.state, 0.0, asked.limits)
-    table = withheld(decision.plan or asked.plan, asked.unready)
+    inputs = request.request.inputs
+    observation = Observation(request.problem, request.plan, lost=request.lost, inputs=inputs)
+    decision = decide(observation, state.policy, 0.0, request.limits)
+    table = drained(decision.plan or request.plan, request.unready)
     if decision.plan is None and not silent:
-        return _nothing(asked, memory, decision.message)
+        return _keep(request, state, decision.message)
     if isinstance(table, Unrepairable):
-        return _nothing(asked, memory, table.message)
-    said = [] if decision.plan is None else [decision.message]
+        return _keep(request, state, table.message)
+    parts = [] if decision.plan is None else [decision.message]
     if silent:
-        said.append(f"{len(silent)} islands are not ready and get no requests")
+        parts.append(f"{len(silent)} islands are not ready and get no requests")
     if decision.plan is None:
-        quiet = Reached(Rung.KEEP, 0.0, 0.0)
-        state = acted(memory.state, quiet, Trigger.REPAIR, asked.limits, 0.0)
-        decision = replace(decision, trigger=Trigger.REPAIR, state=state)
-    table, message = accounted(table, asked.problem), "; ".join(said)
-    decision = replace(decision, plan=table, message=message, wanted=Rung.REROUTE)
-    memory = replace(memory, state=decision.state, proposed=None, counted=False)
-    return Answer(
-        asked, decision, memory, steps=(Step(table, Wait.NONE, (), message),), table=table
+        nothing = Candidate(Level.KEEP, 0.0, 0.0)
+        policy = after_change(state.policy, nothing, Trigger.REPAIR, request.limits, 0.0)
+        decision = replace(decision, trigger=Trigger.REPAIR, state=policy)
+    table, message = accounted(table, request.problem), "; ".join(parts)
+    decision = replace(decision, plan=table, message=message, wanted=Level.REROUTE)
+    state = replace(state, policy=decision.state, proposed=None, counted=False)
+    steps = (Step(table, Wait.NONE, (), message),)
+    return ReplanOutcome(request, decision, state, steps, table)
+
+
+def reroute_after_repair(situation: Situation) -> ReplanOutcome:
+    """Find the best weights for the planned traffic after a repair without metrics.
+
+    The reply states no headroom: it is defined for observed demand only.
+    """
+    request, policy = situation.request, situation.state.policy
+    deployed = deployed_islands(situation.problem, situation.plan, request.switch)
+    keep, reroute, *_ = evaluate_candidates(deployed, replace(request.limits, flips=0))
+    message = "no better weights for the planned traffic"
+    decision = Decision(Level.KEEP, Trigger.NONE, None, policy, message=message)
+    if reroute.plan is not None and reroute.theta > keep.theta * (1 + LEAST_GAIN):
+        after = after_change(policy, reroute, Trigger.REPAIR, request.limits, 0.0)
+        more = f"{reroute.theta / keep.theta - 1:.1%}" if keep.theta else "all"
+        message = f"weights anew for the planned traffic, {more} more of it fits"
+        decision = Decision(Level.REROUTE, Trigger.REPAIR, reroute.plan, after, message=message)
+    return replace(_outcome(situation, deployed, situation.state, decision), problem=None)
+
+
+def _observe_window(
+    request: ReplanInput, state: ReplanState, window: ObservedWindow
+) -> ReplanOutcome:
+    """Estimate the demand of every model and decide; a window that is not trusted changes nothing.
+
+    An approved proposal may still be carried out, for the last trusted demand.
+    """
+    demand, faults = _estimate(request, state, window)
+    reasons = tuple(sorted({fault.reason.value for fault in faults}))
+    if len(demand) < len(request.problem.models):
+        problem = last_rates_problem(state.calibration.corrected(request.problem), state.rates)
+        doubt = "no demand comes of this window: " + ", ".join(reasons)
+        if problem is None:
+            return replace(_keep(request, state, doubt), reasons=reasons)
+        outcome = decide_window(Situation(request, problem, None, state), trusted=False)
+        message = outcome.decision.message if outcome.steps else doubt
+        decision = replace(outcome.decision, message=message)
+        return replace(outcome, decision=decision, reasons=reasons)
+    seconds = min(entry.metrics.window.flow.seconds for entry in window.models.values())
+    rates = {name: model.rates.value for name, model in demand.items() if model.known > 0}
+    problem = observed_problem(request.problem, demand, seconds)
+    calibration = calibrated_by_window(request, problem, demand, state.calibration)
+    # A bound holds for the times that it was proven with.
+    bound = state.bound if calibration.used == state.calibration.used else None
+    rates = {**state.rates, **rates}
+    state = replace(state, rates=rates, calibration=calibration, bound=bound)
+    problem = calibration.corrected(problem)
+    situation = Situation(request, problem, rate_draws(problem, demand), state)
+    return replace(decide_window(situation), reasons=reasons, demand=demand)
+
+
+def _estimate(
+    request: ReplanInput, state: ReplanState, window: ObservedWindow
+) -> tuple[dict[str, ObservedDemand], list[Fault]]:
+    """Return the demand of every model that has a trusted one, and the faults with an effect."""
+    demand: dict[str, ObservedDemand] = {}
+    faults: list[Fault] = []
+    for index, model in enumerate(request.problem.models):
+        entry = window.models.get(model.name)
+        if entry is None:
+            faults.append(Fault(FaultReason.NO_SAMPLES, model.name))
+            continue
+        random = np.random.default_rng([request.request.seed, index])
+        prior = prior_of(model, state.rates.get(model.name))
+        estimate = estimate_demand(entry.metrics.window, prior, random)
+        faults += [fault for fault in estimate.faults if fault.effect is not Effect.NOTED]
+        if isinstance(estimate, ObservedDemand):
+            demand[model.name] = estimate
+    return demand, faults
+
+
+def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcome:
+    """Evaluate all candidates on the demand, and decide among them."""
+    request, message = situation.request, situation.request.request
+    state = _without_this_window(message.solve, situation.state)
+    deployed = deployed_islands(situation.problem, situation.plan, request.switch)
+    observation = Observation(
+        situation.problem,
+        deployed.plan,
+        situation.draws,
+        demand_trusted=trusted,
+        inputs=message.inputs,
+        approved=message.approved,
+    )
+    if not trusted:
+        decision = decide(observation, state.policy, 0.0, request.limits)
+        return _outcome(situation, deployed, state, decision)
+    levels = evaluate_candidates(deployed, request.limits, situation.draws, request.switch)
+    bound = _bound(situation, state, levels)
+    state = replace(state, bound=bound)
+    reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
+    observation = replace(observation, levels=(*levels, *reshaping))
+    policy = replace(state.policy, asked=-math.inf) if message.solve else state.policy
+    decision = _feasible_decision(situation, observation, policy)
+    if message.solve and decision.wanted is Level.RESHAPE:
+        planned = _planned_candidate(situation, deployed, levels[0])
+        observation = replace(observation, levels=with_planned(levels, planned))
+        policy = replace(state.policy, asked=0.0)
+        decision = _feasible_decision(situation, observation, policy)
+    decision = _with_ready_islands(situation, observation, decision)
+    return _outcome(situation, deployed, state, decision)
+
+
+def _without_this_window(solve: bool, state: ReplanState) -> ReplanState:
+    """Return the state before this window, if a solve is requested for a counted window."""
+    if not (solve and state.counted):
+        return state
+    policy = state.policy
+    unsafe = max(0, policy.unsafe - 1)
+    return replace(state, policy=replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe))
+
+
+def _bound(
+    situation: Situation, state: ReplanState, levels: tuple[Candidate, ...]
+) -> ProvenBound | None:
+    """Return a bound for any plan: the last proof scaled to this rate, or a new one."""
+    last, best = state.bound, max(candidate.theta for candidate in levels)
+    if math.isinf(best):
+        return None
+    if last is not None and not situation.request.request.solve:
+        scaled = replace(last, theta=last.theta * last.rate / situation.rate, rate=situation.rate)
+        young = last.age < max(LEAST_AGE, situation.request.limits.cool_down)
+        near = 1 / MOVED < situation.rate / last.rate < MOVED
+        if young and near and scaled.theta >= best:
+            return scaled
+    try:
+        return ProvenBound(theta_bound(situation.problem), situation.rate, 0.0)
+    except SolverError:
+        return None
+
+
+def _planned_candidate(
+    situation: Situation, deployed: DeployedIslands, keep: Candidate
+) -> Candidate:
+    """Solve for a reshaped plan, with idle islands too.
+
+    Under a cost objective the cheapest safe table, if there is one within the limits.
+    """
+    request = situation.request
+    limits, published = request.limits, request.plan
+
+    def planned(least_headroom: float | None) -> Candidate:
+        plan = reshape(situation.problem, published, limits, request.switch, enough=least_headroom)
+        return evaluate_planned(
+            deployed,
+            plan,
+            limits,
+            situation.draws,
+            switch=request.switch,
+            published=published,
+        )
+
+    if request.spec.objective == "MinimiseCost":
+        cheapest = _cheapest_safe(request, keep, planned)
+        if cheapest is not None:
+            return cheapest
+    return planned(None)
+
+
+def _cheapest_safe(
+    request: ReplanInput, keep: Candidate, planned: Callable[[float], Candidate]
+) -> Candidate | None:
+    """Return the table of least cost that is safe for all but the tail of the demand.
+
+    The tail is assumed to be as far below the mean as it is for the published table.
+    """
+    safe, margin = request.limits.safe, 1 + request.limits.hysteresis
+    spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
+    headroom = max(float(request.spec.min_headroom or 0), safe * spread * margin)
+    for _ in range(TRIES):
+        candidate = planned(headroom)
+        if candidate.plan is None or not candidate.low:
+            return None
+        if candidate.low >= safe:
+            return candidate
+        headroom *= safe * margin / candidate.low
+    return None
+
+
+def _feasible_decision(
+    situation: Situation, observation: Observation, policy: PolicyState
+) -> Decision:
+    """Decide among the candidates that a rollout can reach."""
+    decision = decide(observation, policy, 0.0, situation.request.limits)
+    proposal = None if decision.proposal is policy.proposal else decision.proposal
+    plan = decision.plan if proposal is None else proposal.reached.plan
+    if plan is None or not isinstance(steps := _steps(situation, plan), Unrepairable):
+        return decision
+    levels = tuple(
+        replace(c, plan=None, note=steps.message) if c.plan is plan else c
+        for c in observation.levels
+    )
+    return _feasible_decision(situation, replace(observation, levels=levels), policy)
+
+
+def _with_ready_islands(
+    situation: Situation, observation: Observation, decision: Decision
+) -> Decision:
+    """Send requests again to islands that a repair took out and that are ready.
+
+    No gain has to justify that. It also completes what a process left half done when it died. If
+    weights were chosen since, idle islands may have a reason. At most once per cool-down, so that
+    islands of almost no worth do not come and go.
+    """
+    changes = decision.state.changes
+    if changes and all(change.trigger is not Trigger.REPAIR for change in changes):
+        return decision
+    reroute = next((c for c in observation.levels if c.level is Level.REROUTE and c.plan), None)
+    if decision.plan is not None or reroute is None or reroute.plan is None:
+        return decision
+    idle, used = _idle_islands(observation.plan), routed_groups(reroute.plan)
+    back = [i.name for i in reroute.plan.islands if i.name in idle and i.group in used]
+    recent = [c for c in changes if (c.level, c.trigger) == (Level.REROUTE, Trigger.REPAIR)]
+    soon = recent and -recent[-1].at < situation.request.limits.cool_down
+    if not back or soon or reroute.theta <= observation.levels[0].theta * (1 + LEAST_GAIN):
+        return decision
+    count = f"{len(back)} island{'s' if len(back) > 1 else ''}"
+    limits = situation.request.limits
+    return replace(
+        decision,
+        level=Level.REROUTE,
+        trigger=Trigger.REPAIR,
+        plan=reroute.plan,
+        state=after_change(decision.state, reroute, Trigger.REPAIR, limits, 0.0),
+        message=f"{count} without requests get some again",
+        proposal=None,
     )
 
 
-def _window(asked: Question, memory: Memory, window: Mapping[str, Scraped]) -> Answer:
-    """Observe the demand of every model and decide; a window that is not believed decides nothing.
+def _idle_islands(plan: Plan) -> frozenset[str]:
+    used = routed_groups(plan)
+    return frozenset(island.name for island in plan.islands if island.group not in used)
 
-    What waits for approval may be carried out all the same, for the demand that was seen last.
+
+def _steps(situation: Situation, plan: Plan) -> tuple[Step, ...] | Unrepairable:
+    published = situation.request.plan
+    idle = situation.idle - {island.name for island in plan.islands}
+    goal = with_idle_islands(plan, published, idle) if _same_islands(situation, plan) else plan
+    return rollout(published, goal, situation.problem, situation.request.unready)
+
+
+def _same_islands(situation: Situation, plan: Plan) -> bool:
+    """Return whether the table has exactly the deployed islands that may get requests."""
+    deployed = {island.name for island in situation.plan.islands}
+    return {island.name for island in plan.islands} == deployed
+
+
+def _outcome(
+    situation: Situation, deployed: DeployedIslands, state: ReplanState, decision: Decision
+) -> ReplanOutcome:
+    """Return the tables of a decision, checked, and the state for the next request."""
+    request, problem = situation.request, situation.problem
+    pending, before = decision.state.proposal, situation.state.policy.proposal
+    state = replace(state, policy=decision.state, counted=decision.plan is None, proposed=None)
+    if pending is not None and pending.reached.plan is not None:
+        table = _stated(situation, deployed, pending.reached.plan)
+        if pending is not before:
+            _check(situation, table)
+        state = replace(state, proposed=checked_table(request.spec, table))
+    if decision.plan is None:
+        table = with_idle_islands(deployed.plan, request.plan, situation.idle)
+        stated = restate(replace(deployed, plan=table), _theta(deployed, deployed.plan))
+        table = accounted(stated, problem)
+        return ReplanOutcome(request, decision, state, problem=problem, table=table)
+    steps = _steps(situation, decision.plan)
+    if isinstance(steps, Unrepairable):
+        raise CheckError([f"{steps.model}: {steps.message}"])
+    table = _stated(situation, deployed, decision.plan)
+    # A proposal was checked when it was made, for the demand of that time.
+    if before is None or before.reached.plan is not decision.plan:
+        _check(situation, table)
+    if steps:
+        steps = (*steps[:-1], replace(steps[-1], plan=table))
+    return ReplanOutcome(request, decision, state, steps, table, problem)
+
+
+def _stated(situation: Situation, deployed: DeployedIslands, plan: Plan) -> Plan:
+    """Return the whole table with what it sustains of the demand.
+
+    A plan of the solver without idle islands states that already, with its proof.
     """
-    seen, faults = _observed(asked, memory, window)
-    reasons = tuple(sorted({fault.reason.value for fault in faults}))
-    if seen is None:
-        problem = known_problem(memory.taught.corrected(asked.problem), memory.rates)
-        doubt = "no demand comes of this window: " + ", ".join(reasons)
-        if problem is None:
-            return replace(_nothing(asked, memory, doubt), reasons=reasons)
-        about = Seen(asked, problem, None, memory)
-        answer = chosen(about, believed=False)
-        message = answer.decision.message if answer.steps else doubt
-        decision = replace(answer.decision, message=message)
-        return replace(answer, decision=decision, reasons=reasons)
-    seconds = min(entry.window.flow.seconds for entry in window.values())
-    rates = {n: o.rates.value for n, o in seen.items() if o.known > 0}
-    memory = replace(memory, rates={**memory.rates, **rates})
-    problem = observed_problem(asked.problem, seen, seconds)
-    memory = _taught(asked, memory, problem, seen)
-    problem = memory.taught.corrected(problem)
-    about = Seen(asked, problem, rate_draws(problem, seen), memory)
-    return replace(chosen(about), reasons=reasons, demand=seen)
+    same, idle = _same_islands(situation, plan), situation.idle
+    if not same and plan.theta and not idle:
+        return plan
+    table = with_idle_islands(plan, situation.request.plan, idle) if same else drained(plan, idle)
+    if isinstance(table, Unrepairable):
+        raise CheckError([f"{table.model}: {table.message}"])
+    problem = situation.problem
+    here = replace(deployed, plan=table) if same else deployed_islands(problem, table)
+    return accounted(restate(here, plan.theta or _theta(here, table)), problem)
 
 
-def _taught(
-    asked: Question, memory: Memory, problem: PlanningProblem, seen: Mapping[str, Observed]
-) -> Memory:
-    """With what the islands of the window taught; a bound is proven for the times it was made with.
+def _theta(deployed: DeployedIslands, plan: Plan) -> float:
+    return float(loads_of(deployed, plan).headroom(mean_rates(deployed.problem)[None, :])[0])
 
-    ``problem``: of the observed demand, with the times of the performance model.
+
+def _check(situation: Situation, table: Plan) -> None:
+    """Run the independent checker for the observed demand.
+
+    It refuses idle islands. Those of a table in force may wait for their pods, or for a demand
+    that needs them, so it gets the plan on all others.
+
+    Raises:
+        CheckError: a defect of ours; the published table stays.
     """
-    taught = taught_by(asked, problem, seen, memory.taught)
-    bound = memory.bound if taught.used == memory.taught.used else None
-    return replace(memory, taught=taught, bound=bound)
-
-
-def _observed(
-    asked: Question, memory: Memory, window: Mapping[str, Scraped]
-) -> tuple[dict[str, Observed] | None, list[Fault]]:
-    """The demand of every model, None where one has none to believe; and what matters of faults."""
-    found: dict[str, Observed] = {}
-    faults: list[Fault] = []
-    for index, model in enumerate(asked.problem.models):
-        entry = window.get(model.name)
-        if entry is None:
-            faults.append(Fault(Reason.NO_SAMPLES, model.name))
-            continue
-        random = np.random.default_rng([asked.seed, index])
-        seen = observed(entry.window, believed(model, memory.rates.get(model.name)), random)
-        faults += [fault for fault in seen.faults if fault.effect is not Effect.NOTED]
-        if isinstance(seen, Observed):
-            found[model.name] = seen
-    return found if len(found) == len(asked.problem.models) else None, faults
+    problem, idle = situation.problem, _idle_islands(table)
+    if idle:
+        table = accounted(replace(without_islands(table, idle), changes=None), problem)
+    elif table.changes is not None:
+        problem = replace(problem, running=running_islands(situation.request.plan))
+    refuse_faulty(problem, table)

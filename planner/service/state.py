@@ -1,73 +1,80 @@
-"""What islands taught about the performance model, as it is remembered and used.
+"""State that a re-planning reply hands to the next request, as JSON.
 
-The corrections in use move in steps (``onlinecalibration.steady``), those that were learnt with
-every window. In planner processes only.
+The operator stores it without reading it, and may lose it: then it is complete again after as many
+windows as the spec looks at. State that cannot be read, or that belongs to other inputs, is
+dropped. Times are seconds relative to the reply, so they are negative.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, Literal
 
-from archipelago.perfmodel.calibration import Correction
-from archipelago.perfmodel.intervals import LEVEL, Interval
-from archipelago.planner.calibrations import speaking
-from archipelago.planner.onlinecalibration import (
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from archipelago.perfmodel.calibration.corrections import Correction
+from archipelago.perfmodel.calibration.online import (
+    Estimate,
+    IslandWindow,
     Key,
-    Learnt,
     applied,
     corrections,
     from_document,
-    learnt,
     steady,
     to_document,
+    update,
 )
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from ..documents import listed
+from ..errors import PlanFileError
+from ..formats.calibrations import applicable
+from ..problem import PlanningProblem
+from ..replan.types import Candidate, Change, Level, PolicyState, Proposal, Trigger
+from ..table.plan_of_table import plan_of
+from .messages import Message
 
-    from archipelago.planner.onlinecalibration import Seen
-    from archipelago.planner.problem import PlanningProblem
-
-Document: TypeAlias = dict[str, Any]
-MISREAD: Final = (KeyError, TypeError, ValueError, AttributeError)
 SHOWN: Final = 3
 """Corrections that a sentence names."""
 
 
 @dataclass(frozen=True, eq=False)
-class Taught:
-    """What is known at time 0, which is now.
+class OnlineCalibration:
+    """Corrections of the performance model, learnt from running islands; time 0 is now.
 
-    ``settled``: by island and phase, windows that it was there for without a break, up to those
-    that make it warm. ``last``: digest of the window that was learnt from last.
+    ``used``: the corrections in use; they move in steps. ``settled``: by island and phase, its
+    windows in a row, up to the number that makes it warm. ``last``: digest of the last window
+    that was learnt from.
     """
 
-    state: Mapping[Key, Learnt] = field(default_factory=dict)
+    state: Mapping[Key, Estimate] = field(default_factory=dict)
     used: tuple[Correction, ...] = ()
     settled: Mapping[str, int] = field(default_factory=dict)
     last: str = ""
 
-    def after(self, windows: Iterable[Seen]) -> Taught:
-        """With further windows, which end now."""
-        state = learnt(self.state, windows, 0.0)
+    def after(self, windows: Iterable[IslandWindow]) -> OnlineCalibration:
+        """Learn from further windows, which end now."""
+        state = update(self.state, windows, 0.0)
         fresh = corrections(state, 0.0)
-        # Where nothing is corrected so far, a factor must be a step away from 1.
+        # A factor that is not in use yet must be at least one step away from 1.
         before = {_key(c): Correction(*_key(c)) for c in fresh}
         before |= {_key(c): c for c in self.used}
-        used = tuple(one for one in steady(tuple(before.values()), fresh) if one.rows)
+        used = tuple(c for c in steady(tuple(before.values()), fresh) if c.rows)
         return replace(self, state=state, used=used)
 
     def corrected(self, problem: PlanningProblem) -> PlanningProblem:
-        """The problem with the times in use; the same one where there are none."""
+        """Return the problem with the corrections in use; itself if there are none."""
         if not self.used:
             return problem
-        found = speaking(problem, applied(problem.calibrations, self.used))
+        found = applicable(problem, applied(problem.calibrations, self.used))
         return replace(problem, calibrations=found)
 
     def rows(self) -> list[dict[str, str]]:
-        """For people: what was learnt, within which the truth is with 90 %, and what is in use."""
+        """Return the learnt factors, their 90 % intervals and the factors in use, for people."""
         used = {_key(one): one.factor for one in self.used}
         return [
             {
@@ -84,49 +91,210 @@ class Taught:
         ]
 
     @property
-    def said(self) -> str:
-        """Which times are corrected; empty where none are."""
+    def text(self) -> str:
+        """Return which times are corrected; empty if none are."""
         named = [f"{c.accelerator} {c.phase} x {c.factor:.2f}" for c in self.used]
-        more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-        return f"times as islands showed: {', '.join(named[:SHOWN])}{more}" if named else ""
+        return f"times as islands showed: {listed(named, SHOWN)}" if named else ""
 
 
-def taught_document(taught: Taught) -> Document:
-    """As JSON; its times are ages [s]."""
-    by_count: dict[str, list[str]] = {}
-    for name, count in sorted(taught.settled.items()):
-        by_count.setdefault(str(count), []).append(name)
-    return {
-        "learnt": to_document(taught.state, 0.0),
-        "used": [
-            [*_key(c), c.factor, c.interval.low, c.interval.high, c.rows, c.groups]
-            for c in taught.used
-        ],
-        "settled": by_count,
-        "last": taught.last,
-    }
+def _key(correction: Correction) -> tuple[str, str, str]:
+    return correction.accelerator, correction.model, correction.phase
 
 
-def taught_from(document: Mapping[str, Any], age: float) -> Taught:
-    """What a reply remembered so many seconds ago; what cannot be read is learnt anew."""
-    try:
-        return Taught(
-            from_document(document["learnt"], -age),
-            tuple(_used(*row) for row in document["used"]),
-            {name: int(count) for count, names in document["settled"].items() for name in names},
-            str(document["last"]),
+@dataclass(frozen=True)
+class ProvenBound:
+    """Proven bound of theta for the demand of ``rate`` requests per second; ``age`` [s]."""
+
+    theta: float
+    rate: float
+    age: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReplanState:
+    """State of the policy and of calibration; time 0 is now.
+
+    ``rates``: by model, of its ranges and beyond [req/s], of the last complete window.
+    ``proposed``: table of the pending proposal. ``counted``: the last window is in ``policy``.
+    """
+
+    policy: PolicyState = field(default_factory=PolicyState)
+    rates: Mapping[str, FloatArray] = field(default_factory=dict)
+    bound: ProvenBound | None = None
+    proposed: str | None = None
+    counted: bool = False
+    calibration: OnlineCalibration = field(default_factory=OnlineCalibration)
+
+
+@dataclass(frozen=True)
+class StoredChange:
+    """A change in JSON."""
+
+    at: float
+    level: Level
+    trigger: Trigger
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoredProposal:
+    """A proposal in JSON; its plan is the routing table ``content``."""
+
+    hash: str
+    base: str
+    at: float
+    trigger: Trigger
+    level: Level
+    theta: float
+    low: float
+    gain: float
+    gain_low: float
+    disruption: float
+    changed: tuple[str, ...]
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredState(Message):
+    """``ReplanState`` in JSON, made for ``inputs``; ``calibration`` is read on its own."""
+
+    version: Literal[2] = 2
+    inputs: str
+    gainful: tuple[tuple[Level, ...], ...]
+    unsafe: int
+    changes: tuple[StoredChange, ...]
+    asked: float
+    proposal: StoredProposal | None
+    rates: dict[str, tuple[float, ...]]
+    bound: ProvenBound | None
+    counted: bool
+    calibration: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCalibration(Message):
+    """``OnlineCalibration`` in JSON; ``settled``: islands by their number of windows."""
+
+    learnt: list[dict[str, Any]]
+    used: tuple[Correction, ...]
+    settled: dict[int, tuple[str, ...]]
+    last: str
+
+
+STATE: Final = TypeAdapter(StoredState)
+CALIBRATION: Final = TypeAdapter(StoredCalibration)
+
+
+def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
+    """Return the state as JSON for the next request."""
+    policy, pending = state.policy, state.policy.proposal
+    proposal = None
+    if pending is not None and state.proposed is not None:
+        candidate = pending.reached
+        proposal = StoredProposal(
+            hash=pending.hash,
+            base=pending.base,
+            at=pending.at,
+            trigger=pending.trigger,
+            level=candidate.level,
+            theta=candidate.theta,
+            low=candidate.low,
+            gain=candidate.gain,
+            gain_low=candidate.gain_low,
+            disruption=candidate.disruption,
+            changed=tuple(sorted(candidate.changed)),
+            content=state.proposed,
         )
-    except MISREAD:
-        return Taught()
+    stored = StoredState(
+        inputs=inputs,
+        gainful=tuple(tuple(sorted(levels)) for levels in policy.gainful),
+        unsafe=policy.unsafe,
+        changes=tuple(
+            StoredChange(c.at, c.level, c.trigger, tuple(sorted(c.changed))) for c in policy.changes
+        ),
+        asked=policy.asked,
+        proposal=proposal,
+        rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
+        bound=state.bound,
+        counted=state.counted,
+        calibration=_encode_calibration(state.calibration),
+    )
+    document: dict[str, Any] = json.loads(STATE.dump_json(stored, by_alias=True))
+    return document
 
 
-def _used(*row: Any) -> Correction:  # noqa: ANN401  # JSON
-    accelerator, model, phase, factor, low, high, rows, groups = row
-    if not all(map(math.isfinite, (factor, low, high))):
-        raise ValueError(row)
-    around = Interval(low, high, LEVEL, groups)
-    return Correction(accelerator, model, phase, factor, around, rows, groups)
+def decode_state(
+    document: Mapping[str, Any], age: float, inputs: str, problem: PlanningProblem
+) -> ReplanState:
+    """Return the state of ``age`` seconds ago; empty if it cannot be read.
+
+    Of other inputs only past changes and the calibration are kept.
+    """
+    try:
+        stored = STATE.validate_python(document)
+        changes = tuple(
+            Change(c.at - age, c.level, c.trigger, frozenset(c.changed)) for c in stored.changes
+        )
+        calibration = decode_calibration(document, age)
+        policy = PolicyState(changes=changes, asked=stored.asked - age)
+        if stored.inputs != inputs:
+            return ReplanState(policy, calibration=calibration)
+        sizes = {model.name: len(model.ranges) + 1 for model in problem.models}
+        bound, pending = stored.bound, stored.proposal
+        return ReplanState(
+            replace(
+                policy,
+                gainful=tuple(frozenset(levels) for levels in stored.gainful),
+                unsafe=stored.unsafe,
+                proposal=None if pending is None else _proposal(pending, age, problem),
+            ),
+            {n: np.array(row) for n, row in stored.rates.items() if len(row) == sizes.get(n)},
+            None if bound is None else replace(bound, age=bound.age + age),
+            None if pending is None else pending.content,
+            stored.counted,
+            calibration,
+        )
+    except (ValidationError, PlanFileError, ValueError):
+        return ReplanState()
 
 
-def _key(one: Correction) -> tuple[str, str, str]:
-    return one.accelerator, one.model, one.phase
+def _proposal(stored: StoredProposal, age: float, problem: PlanningProblem) -> Proposal:
+    candidate = Candidate(
+        stored.level,
+        theta=stored.theta,
+        low=stored.low,
+        gain=stored.gain,
+        gain_low=stored.gain_low,
+        disruption=stored.disruption,
+        changed=frozenset(stored.changed),
+        plan=plan_of(json.loads(stored.content), problem),
+    )
+    return Proposal(stored.hash, stored.base, stored.at - age, candidate, stored.trigger)
+
+
+def _encode_calibration(calibration: OnlineCalibration) -> dict[str, Any]:
+    settled: dict[int, tuple[str, ...]] = {}
+    for name, count in sorted(calibration.settled.items()):
+        settled[count] = (*settled.get(count, ()), name)
+    stored = StoredCalibration(
+        learnt=to_document(calibration.state, 0.0),
+        used=calibration.used,
+        settled=settled,
+        last=calibration.last,
+    )
+    document: dict[str, Any] = CALIBRATION.dump_python(stored, mode="json", by_alias=True)
+    return document
+
+
+def decode_calibration(document: Mapping[str, Any], age: float) -> OnlineCalibration:
+    """Return the calibration in the state of ``age`` seconds ago; empty if it cannot be read."""
+    try:
+        stored = CALIBRATION.validate_python(document.get("calibration"))
+        factors = ((c.factor, c.interval.low, c.interval.high) for c in stored.used)
+        if not all(math.isfinite(factor) for row in factors for factor in row):
+            return OnlineCalibration()
+        settled = {name: count for count, names in stored.settled.items() for name in names}
+        learnt = from_document(stored.learnt, -age)
+        return OnlineCalibration(learnt, stored.used, settled, stored.last)
+    except (ValidationError, KeyError, TypeError, ValueError, AttributeError):
+        return OnlineCalibration()

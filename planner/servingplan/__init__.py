@@ -1,23 +1,20 @@
-"""ServingPlan: from a file or the API server to a PlanningProblem.
+"""The ServingPlan: from a file or the API server to a PlanningProblem.
 
-``schema`` defines the resource with its parts in ``models``, ``workload``, ``pools``, ``network``
-and ``replanning``; ``rules`` says what a rule between fields is, ``poolrules`` has those of a pool,
-``between`` those between the parts, ``offline`` what only this side can check;
-``load`` reads it, ``explain`` says what is wrong, ``resolve`` turns it into a problem.
+Import: ``load_resource``, ``to_problem`` and the models of the resource.
+Never: plan, or read a cluster; a reader returns a value or raises errors with place and remedy.
+
+``schema`` defines the resource, with its parts in ``models``, ``workload``, ``pools``, ``network``
+and ``replanning``; ``rules`` defines rules between fields, which are checked here and by the API
+server; ``load`` reads it, ``errors`` explains errors, ``resolve`` makes the problem.
 """
 
-from archipelago.planner.spec.load import load_resource
-from archipelago.planner.spec.models import Model
-from archipelago.planner.spec.network import Link, Network, Pipeline
-from archipelago.planner.spec.pools import Domain, Pool
-from archipelago.planner.spec.resolve import to_problem
-from archipelago.planner.spec.schema import (
-    API_VERSION,
-    KIND,
-    ServingPlanResource,
-    ServingPlanSpec,
-)
-from archipelago.planner.spec.workload import Bin, Workload
+from .load import load_resource
+from .models import Model
+from .network import Link, Network, Pipeline
+from .pools import Domain, Pool
+from .resolve import to_problem
+from .schema import API_VERSION, KIND, ServingPlanResource, ServingPlanSpec
+from .workload import Bin, Workload
 
 __all__ = [
     "API_VERSION",

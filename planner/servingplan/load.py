@@ -1,47 +1,151 @@
-"""Fields of a newer definition than ours: left out of the planning, and named.
+"""Read a ServingPlan from text or a mapping, or refuse it with all errors and their remedies.
 
-Where the definition was upgraded before the operator, the API server lets fields pass, and adds
-defaults, that we do not know. As Kubernetes' API conventions ask of a client, they are ignored and
-stay in the object; that they had no effect is said.
+The API server refuses the same resources; the manifests under ``tests/manifests`` are run against
+both.
+
+If the CRD was upgraded before the operator, objects have fields that this version lacks. As the
+API conventions of Kubernetes require of a client, they are ignored, stay in the object, and are
+named in the status as fields without effect.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import yaml
+from pydantic import ValidationError
+
+from ..documents import MISFITS, listed
+from ..errors import SpecError
+from .errors import explain, line_of, path_of
+from .rules import Location, broken_rules
+from .schema import ServingPlanResource
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pydantic_core import ErrorDetails
+
 
 MOST_NAMED: Final = 10
 
 
-def without_unknown(resource: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The resource without fields that our models lack, and the paths of those fields, sorted."""
-    from pydantic import ValidationError  # noqa: PLC0415  # after the memory limit is set
-
-    from archipelago.planner.spec.explain import path_of  # noqa: PLC0415
-    from archipelago.planner.spec.schema import ServingPlanResource  # noqa: PLC0415
-
+def prune_unknown_fields(resource: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return the resource without unknown fields, and the sorted paths of these fields."""
     try:
         ServingPlanResource.model_validate(resource)
     except ValidationError as error:
         unknown = [d["loc"] for d in error.errors() if d["type"] == "extra_forbidden"]
     else:
         unknown = []
-    known = copy.deepcopy(resource) if unknown else resource
+    pruned = copy.deepcopy(resource) if unknown else resource
     for location in unknown:
-        holder: Any = known
+        holder: Any = pruned
         for step in location[:-1]:
             holder = holder[step]
         del holder[location[-1]]
-    return known, tuple(sorted(path_of(location) for location in unknown))
+    return pruned, tuple(sorted(path_of(location) for location in unknown))
 
 
 def remark(paths: tuple[str, ...]) -> str:
-    """What to add to a message; empty where nothing was ignored."""
+    """Return a clause for a message; empty if no field was ignored."""
     if not paths:
         return ""
-    more = len(paths) - MOST_NAMED
-    named = ", ".join(paths[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"; without effect, unknown to this version of the operator: {named}"
+    names = listed(paths, MOST_NAMED)
+    return f"; without effect, unknown to this version of the operator: {names}"
+
+
+MAX_TEXT = 1_048_576
+"""Longest text that is parsed [characters]; the largest valid ServingPlan is below 256 KiB."""
+
+
+def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
+    """Read a ServingPlan from YAML or JSON text, or from a mapping as the API server sends it.
+
+    Raises:
+        SpecError: it breaks at least one rule; lists every one with field path and remedy.
+    """
+    body = _parse(source) if isinstance(source, str) else source
+    if not isinstance(body, Mapping):
+        remedy = "write a ServingPlan: a mapping with apiVersion, kind, metadata and spec"
+        raise SpecError([("(file)", remedy)])
+    text = source if isinstance(source, str) else ""
+    try:
+        resource = ServingPlanResource.model_validate(_without_status(body))
+    except ValidationError as error:
+        details = [d for d in error.errors(include_url=False) if not _follows_from_items(d)]
+        raise _error([(d["loc"], explain(d, text)) for d in details], text) from None
+    if problems := [*_repeated_names(resource), *broken_rules(resource.spec, ("spec",))]:
+        raise _error(problems, text)
+    return resource
+
+
+def _error(problems: list[tuple[Location, str]], text: str) -> SpecError:
+    return SpecError(
+        [(path_of(place), remedy + line_of(place, text)) for place, remedy in problems]
+    )
+
+
+def _without_status(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key != "status"}
+
+
+def _follows_from_items(detail: ErrorDetails) -> bool:
+    """Return whether a list is too short only because its items are wrong."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML without duplicate keys, of which kubectl silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Return the mapping, or raise at a duplicate key."""
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in keys:
+                problem = f"the key {key.value!r} occurs twice in one mapping: remove one of them"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            keys.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str) -> object:
+    if len(text) > MAX_TEXT:
+        remedy = f"the text has {len(text)} characters, at most {MAX_TEXT} are read: shorten it"
+        raise SpecError([("(file)", remedy)])
+    try:
+        return yaml.load(text, _StrictLoader)  # noqa: S506  # nosec B506  # it derives from SafeLoader
+    except yaml.YAMLError as error:
+        raise SpecError([("(file)", _unreadable(error))]) from None
+    except RecursionError:
+        raise SpecError([("(file)", "nested too deeply to be a ServingPlan")]) from None
+    except MISFITS as error:
+        raise SpecError([("(file)", f"not readable as YAML: {error}")]) from None
+
+
+def _unreadable(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.composer.ComposerError) and "single document" in str(error.context):
+        return "holds several YAML documents: give one ServingPlan per file"
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}"
+        return f"not readable as YAML, {where}: {error.problem or error.context}"
+    return f"not readable as YAML: {' '.join(str(error).split())}"
+
+
+def _repeated_names(resource: ServingPlanResource) -> Iterator[tuple[Location, str]]:
+    """Yield duplicate names in lists that are keyed by name (list-type map)."""
+    spec = resource.spec
+    named: dict[Location, list[str]] = {("spec", "models"): [m.name for m in spec.models]}
+    named["spec", "pools"] = [pool.name for pool in spec.pools]
+    for index, pool in enumerate(spec.pools):
+        named["spec", "pools", index, "domains"] = [domain.name for domain in pool.domains]
+    if spec.network is not None:
+        named["spec", "network", "links"] = [link.name for link in spec.network.links]
+    named["spec", "pipelines"] = [pipeline.name for pipeline in spec.pipelines]
+    for place, names in named.items():
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield (*place, index, "name"), f"Duplicate value {name!r}: give it another name"

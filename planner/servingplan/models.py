@@ -1,18 +1,12 @@
-"""A language model in the spec: what is asked of it, and what its islands may do."""
+"""A language model in the spec: workload, latency targets, and what its islands may do."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archipelago.planner.spec.rules import Rule, SpecObject
-from archipelago.planner.spec.types import (
-    SERVED_NAME,
-    CatalogueName,
-    DecimalText,
-    Label,
-    number,
-)
-from archipelago.planner.spec.workload import Workload
+from .rules import Rule, SpecObject
+from .types import SERVED_NAME, CatalogueName, DecimalText, Label, number
+from .workload import Workload
 
 
 class Targets(SpecObject):
@@ -33,18 +27,18 @@ class Targets(SpecObject):
 
 
 class Engine(SpecObject):
-    """What runs the model on its islands, as far as planning and watching must know it."""
+    """The engine of a model, as far as planning and metrics depend on it."""
 
     role_switch: Literal["Online", "Restart", "None"] = Field(
         default="Restart",
-        description="What it takes to turn an island of prefill into one of decode, or back. "
-        "Online: the engine switches while it runs. Restart: its pods start anew. None: it is "
-        "never asked to.",
+        description="How an island switches between prefill and decode. "
+        "Online: the engine switches while it runs. Restart: its pods are restarted. None: "
+        "islands never switch.",
     )
     metrics: Literal["vllm", "sglang", "dynamo", "llm-d"] = Field(
         default="vllm",
-        description="Whose metrics tell about the model's traffic: those of the engine vllm or "
-        "sglang, or of the router dynamo or llm-d. No effect without replanning.source.",
+        description="Source of the metrics of the model's traffic: the engine vllm or sglang, or "
+        "the router dynamo or llm-d. No effect without replanning.source.",
     )
     served_name: Annotated[str, Field(pattern=SERVED_NAME, max_length=253)] | None = Field(
         default=None,
@@ -54,7 +48,7 @@ class Engine(SpecObject):
 
 
 class Model(SpecObject):
-    """One language model and what is asked of it."""
+    """One language model with its workload and targets."""
 
     name: Label = Field(
         description="Name of the model in this plan, its routes and its islands; a DNS label of "
@@ -78,8 +72,8 @@ class Model(SpecObject):
         default=1,
         ge=1,
         le=1_000_000,
-        description="Share of the throughput relative to the other models, where no rates are "
-        "given; without unit.",
+        description="Share of the throughput relative to the other models, if no rates are "
+        "stated; without unit.",
     )
     max_sequences: int = Field(
         default=1024,
@@ -104,13 +98,12 @@ class Model(SpecObject):
     )
     slo: Targets = Field(
         default=Targets(),
-        description="Latency targets of the model [ms]; islands that cannot keep them are not "
-        "built.",
+        description="Latency targets of the model [ms]. A plan has no islands that miss them.",
     )
     engine: Engine = Field(
         default=Engine(),
-        description="What runs the model: how islands change phase, and whose metrics tell about "
-        "its traffic.",
+        description="The engine of the model: how islands change phase, and which metrics describe "
+        "the traffic.",
     )
     rules = (
         Rule(

@@ -1,11 +1,11 @@
-"""What connects domains and pools in the spec: links between classes, pipelines across pools."""
+"""Network and pipelines in the spec: links between classes, pipelines across pools."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from archipelago.planner.spec.rules import Rule, SpecObject
-from archipelago.planner.spec.types import DecimalText, Label, Listed, Named, number
+from .rules import Rule, SpecObject
+from .types import DecimalText, Label, Listed, Named, number
 
 END = Annotated[Label, Field(description="Class of domains at one end of the link.")]
 MEMBER = Annotated[Label, Field(description="Name of a pool whose GPUs hold a part of the model.")]
@@ -21,7 +21,7 @@ class Link(SpecObject):
         description="The two classes of domains that the link connects, in any order.",
     )
     gigabits_per_second: DecimalText = Field(
-        description="What the link carries in each direction [Gbit/s], a decimal string. Requests "
+        description="Bandwidth of the link in each direction [Gbit/s], a decimal string. Requests "
         "that are prefilled at one end and decoded at the other send their KV cache over it.",
     )
     rules = (
@@ -41,7 +41,7 @@ class Link(SpecObject):
 
 
 class Network(SpecObject):
-    """What carries KV caches between classes of domains."""
+    """Links that carry KV caches between classes of domains."""
 
     links: Annotated[Named[Link], Field(max_length=32)] = Field(
         default=(),

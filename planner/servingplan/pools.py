@@ -1,17 +1,27 @@
-"""Rules between the fields of a pool: counted or found, sizes, nodes, what may be rented."""
+"""A pool of GPUs in the spec: GPUs, nodes, domains, prices, and the rules between these fields."""
 
 from __future__ import annotations
 
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, TypeAlias
 
-from archipelago.planner.problem import RENTED
-from archipelago.planner.spec.rules import Rule
-from archipelago.planner.spec.types import LABEL_KEY, LONGEST_KEY, number
+from pydantic import BeforeValidator, Field
 
-if TYPE_CHECKING:
-    from archipelago.planner.spec.pools import Pool
+from ..problem import DEFAULT_CLASS, RENTED, domain_classes
+from .rules import Rule, SpecObject
+from .types import (
+    LABEL_KEY,
+    LONGEST_KEY,
+    CatalogueName,
+    DecimalText,
+    Label,
+    LabelKey,
+    LabelValue,
+    Listed,
+    Named,
+    number,
+)
 
 
 def _is_chain(sizes: tuple[int, ...]) -> bool:
@@ -23,7 +33,7 @@ def _fit_node(sizes: tuple[int, ...], node: int | None) -> bool:
 
 
 def _available(pool: Pool) -> int | None:
-    """GPUs that islands can have [GPUs]; None: the cluster knows."""
+    """Return the GPUs that islands can have [GPUs]; None: only the cluster has the number."""
     return pool.count if pool.max_count is None else pool.max_count
 
 
@@ -197,3 +207,117 @@ NODES = (
         ".domains",
     ),
 )
+
+
+VALUE = Annotated[
+    LabelValue, Field(description="Value that the label of a node must have; a text.")
+]
+
+
+def _without_nulls(value: object) -> object:
+    """Drop labels without a value, as the API server does."""
+    if not isinstance(value, dict):
+        return value
+    return {label: wanted for label, wanted in value.items() if wanted is not None}
+
+
+Selector: TypeAlias = Annotated[
+    dict[str, VALUE], Field(min_length=1, max_length=16), BeforeValidator(_without_nulls)
+]
+
+
+class Domain(SpecObject):
+    """Nodes that reach each other at full speed."""
+
+    name: Label = Field(
+        description="Name of the network domain (rack, NVLink domain, zone); a DNS label of at "
+        "most 63 characters.",
+    )
+    nodes: int = Field(
+        ge=1, le=1_000_000, description="Number of the pool's nodes in the domain [nodes]."
+    )
+    domain_class: Label = Field(
+        default=DEFAULT_CLASS,
+        alias="class",
+        description="Class of the domain, for example a zone. KV caches move freely between "
+        "domains of one class, between two classes only over a link of spec.network.",
+    )
+
+
+class Pool(SpecObject):
+    """GPUs of one accelerator type with one price and one set of nodes."""
+
+    name: Label = Field(
+        description="Name of the pool in this plan and its islands; a DNS label of at most "
+        "63 characters.",
+    )
+    accelerator: CatalogueName = Field(
+        description="GPU type in the catalogue of accelerators, for example H200, H20 or L40S.",
+    )
+    count: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="GPUs that exist in the pool and may be used [GPUs]; 0 only with maxCount. "
+        "Absent: the GPUs of the nodes of nodeSelector.",
+    )
+    node_selector: Selector | None = Field(
+        default=None,
+        description="Labels and values of the pool's nodes, instead of count: the operator finds "
+        "the nodes, counts their GPUs of the accelerator, and follows changes.",
+    )
+    domain_label: LabelKey | None = Field(
+        default=None,
+        description="Key of the node label whose value is the network domain of a node (rack, "
+        "NVLink domain, zone); only with nodeSelector. A node without the label is left out. "
+        "Absent: all nodes form one domain.",
+    )
+    max_count: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="GPUs that the pool may have in all [GPUs]: those above count can be rented "
+        "at the pool's price. Absent: no GPUs can be rented.",
+    )
+    gpus_per_node: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="GPUs in one node [GPUs]. Absent with nodeSelector: as many as most of its "
+        "nodes have. Absent with count: nodes are unknown, and islands of any size fit.",
+    )
+    price_per_gpu_hour: DecimalText | None = Field(
+        default=None,
+        alias="pricePerGPUHour",
+        description="Price of one GPU for one hour [$/h], a decimal string. Absent: costs nothing.",
+    )
+    billing: Literal["PerGPU", "PerNode"] = Field(
+        default="PerGPU",
+        description="Unit of billing. PerGPU: the GPUs of islands. PerNode: all GPUs of every "
+        "node that has an island.",
+    )
+    nic_gigabits_per_second: DecimalText | None = Field(
+        default=None,
+        description="Bandwidth of the network adapters of one node in each direction [Gbit/s], or "
+        "of one GPU if gpusPerNode is absent with count; a decimal string. It limits how fast an "
+        "island sends or receives KV caches. Absent: no limit.",
+    )
+    domains: Annotated[Named[Domain], Field(max_length=64)] = Field(
+        default=(),
+        description="Network domains of the pool [nodes in each]; an island never spans two. "
+        "Absent: all nodes form one domain.",
+    )
+    island_sizes: Annotated[
+        Listed[Annotated[int, Field(ge=1, le=1_000_000, description="Size of an island [GPUs].")]],
+        Field(max_length=16),
+    ] = Field(
+        default=(),
+        description="Sizes that an island may have [GPUs], ascending, each dividing the next. "
+        "Absent: 1, 2, 4 ... up to a node, then 1, 2, 4 ... nodes, at most 128 GPUs.",
+    )
+    rules = (*FINDING, *SIZES, *RENTING, *NODES)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Domain classes of the pool in alphabetical order."""
+        return domain_classes(domain.domain_class for domain in self.domains)

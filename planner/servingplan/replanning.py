@@ -1,30 +1,30 @@
-"""Re-planning in the spec: what is watched, what may change by itself, and how much at once.
+"""Re-planning in the spec: the metric source, and which changes are allowed and when.
 
-Nothing here changes the plan of a spec; it decides when another one takes its place.
+No field changes the plan of a spec; the fields decide when another plan replaces it.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archipelago.planner.spec.rules import Rule, SpecObject
-from archipelago.planner.spec.types import HASH, DecimalText, Label, number
+from .rules import Rule, SpecObject
+from .types import HASH, DecimalText, Label, number
 
 DAY = 86_400
 LEAST_TARGET = 0.1
 
 
 class Windows(SpecObject):
-    """How many of the last windows must show a gain before it is acted on."""
+    """Number of the last windows that must show a gain before a change."""
 
     needed: int = Field(
         default=3,
         ge=1,
         le=100,
-        description="Number of windows that must show the gain, the last one among them.",
+        description="Number of windows that must show the gain, including the last window.",
     )
     of: int = Field(
-        default=5, ge=1, le=100, description="Number of last windows that are looked at."
+        default=5, ge=1, le=100, description="Number of last windows that are compared."
     )
     rules = (
         Rule(
@@ -37,18 +37,18 @@ class Windows(SpecObject):
 
 
 class Replanning(SpecObject):
-    """When the table changes by itself, and what that may cost."""
+    """When the operator changes the table, and how much at once."""
 
     mode: Literal["Auto", "Advise", "Off"] = Field(
         default="Auto",
-        description="Auto: changes that are worth it are made. Advise: they are proposed with a "
-        "hash, and made when approve names it. Off: they are only reported. Islands on lost nodes "
-        "leave the table in every mode.",
+        description="Auto: the operator makes changes that pay off. Advise: it proposes them with "
+        "a hash, and makes them if approve has this hash. Off: it only reports them. Islands on "
+        "lost nodes leave the table in every mode.",
     )
     source: Label | None = Field(
         default=None,
-        description="Name of a metric source in the operator's own configuration; a DNS label, "
-        "never an address. Absent: traffic is not observed, and only nodes cause re-planning.",
+        description="Name of a metric source in the operator's configuration; a DNS label, "
+        "not an address. Absent: traffic is not observed, and only nodes cause re-planning.",
     )
     window_seconds: int = Field(
         default=60, ge=5, le=3600, description="Length of a window of observed traffic [s]."
@@ -57,7 +57,7 @@ class Replanning(SpecObject):
         default=5,
         ge=1,
         le=100,
-        description="Least gain in headroom that is worth a change while the table is safe [%].",
+        description="Smallest gain in headroom that justifies a change of a safe table [%].",
     )
     target_utilisation: DecimalText = Field(
         default="0.8",
@@ -68,50 +68,50 @@ class Replanning(SpecObject):
         default=300,
         ge=0,
         le=DAY,
-        description="Shortest time between two changes of phases or islands, and between two made "
-        "for a gain [s].",
+        description="Shortest time between two changes of phases or islands, and between two "
+        "changes for a gain [s].",
     )
     dwell_seconds: int = Field(
         default=900,
         ge=0,
         le=DAY,
-        description="Time during which such a change is not taken back [s].",
+        description="Time during which such a change is not reverted [s].",
     )
     horizon_seconds: int = Field(
         default=1800,
         ge=1,
         le=7 * DAY,
-        description="Time within which a gain must outweigh what islands miss while they change "
-        "[s].",
+        description="Time within which a gain must outweigh the requests lost while islands "
+        "change [s].",
     )
     max_flips: int = Field(
         default=4,
         ge=0,
         le=1000,
-        description="Number of islands that may change phase at once; 0: none ever does.",
+        description="Number of islands that may change phase at once; 0: no island does.",
     )
     max_moved_gpus: int = Field(
         default=16,
         ge=0,
         le=1_000_000,
-        description="GPUs that may go to new islands at once [GPUs]; 0: islands stay as they are.",
+        description="GPUs that may go to new islands at once [GPUs]; 0: islands do not change.",
     )
     max_per_hour: int = Field(
         default=6,
         ge=1,
         le=60,
-        description="Number of such changes in an hour, repairs and new weights for safety apart.",
+        description="Number of such changes in an hour, without repairs and safer weights.",
     )
     windows: Windows = Field(
         default=Windows(),
-        description="How many of the last windows must show a gain before it is acted on.",
+        description="Number of the last windows that must show a gain before a change.",
     )
     drain_seconds: int = Field(
         default=10,
         ge=0,
         le=3600,
-        description="Time between the table that sends nothing new to an island and the one that "
-        "changes it, for requests under way [s].",
+        description="Time between the table that sends no new requests to an island and the table "
+        "that changes it, so that running requests can end [s].",
     )
     approve: Annotated[str, Field(pattern=HASH, max_length=64)] | None = Field(
         default=None,

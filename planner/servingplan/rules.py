@@ -1,41 +1,40 @@
 """Rules between fields, each written once and enforced twice.
 
-A ``Rule`` guards a ServingPlan in two places that must agree: offline by ``check`` (the command
-line, no cluster) and at admission by ``cel`` (the API server, no webhook). Both give ``message``,
-which says what to change. Rules within one field (range, length, pattern) are pydantic constraints.
+A ``Rule`` is enforced in two places that must agree: offline by ``check`` (the command line) and at
+admission by ``cel`` (the API server, no webhook). Both show ``message``, which states the remedy.
+Rules within one field (range, length, pattern) are pydantic constraints.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
+
 Reason: TypeAlias = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
 Location: TypeAlias = tuple[int | str, ...]
-"""Where a field stands: the keys and indices from the root of the resource to it."""
+"""Place of a field: the keys and indices from the root of the resource."""
 
 RULES_KEY = "x-rules"
 NAMED_KEY = "x-named-by"
-"""Keys in the JSON schema that the CRD generator turns into the API server's own words."""
+"""Keys in the JSON schema that the CRD generator translates for the API server."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """One condition on an object of the spec.
 
-    ``cel`` is true where the rule holds (``self`` is the object); ``field`` is the path below the
-    object that the message points at. ``check`` says the same in Python; None marks a rule on
-    a change (``oldSelf``), which one file alone cannot break.
+    ``cel`` is true if the rule holds (``self`` is the object). ``check`` is the same in Python, and
+    None for a rule on a change (``oldSelf``), which a single file cannot break. ``field`` is the
+    path of the message, below the object.
     """
 
     cel: str
@@ -64,18 +63,21 @@ class SpecObject(BaseModel):
         """Drop ``field: null``, so that defaults apply, and read 64.0 as 64."""
         if not isinstance(data, dict):
             return data
-        known = {field.alias for field in cls.model_fields.values()}
-        return {k: _whole(v) for k, v in data.items() if v is not None or k not in known}
+        names = {field.alias for field in cls.model_fields.values()}
+        return {k: _whole(v) for k, v in data.items() if v is not None or k not in names}
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Carry the rules in the JSON schema, for the CRD generator."""
-        found = handler.resolve_ref_schema(handler(schema))
+        """Add the rules to the JSON schema, for the CRD generator."""
+        json_schema = handler.resolve_ref_schema(handler(schema))
         if cls.rules:
-            found[RULES_KEY] = [_as_data(rule) for rule in cls.rules]
-        return found
+            json_schema[RULES_KEY] = [
+                {key: value for key, value in asdict(rule).items() if key != "check"}
+                for rule in cls.rules
+            ]
+        return json_schema
 
 
 def _whole(value: object) -> object:
@@ -84,12 +86,8 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _as_data(rule: Rule) -> dict[str, str]:
-    return {key: value for key, value in asdict(rule).items() if key != "check"}
-
-
 def broken_rules(thing: object, place: Location) -> Iterator[tuple[Location, str]]:
-    """Every rule that ``thing`` or an object below it breaks: where, and what to change."""
+    """Yield place and message of each rule that ``thing`` or an object below it breaks."""
     if isinstance(thing, SpecObject):
         for rule in type(thing).rules:
             if rule.check is not None and not rule.check(thing):

@@ -1,18 +1,24 @@
-"""Rules between the parts of a spec: prices with budget, links with classes."""
+"""The ServingPlan resource, and the rules between the parts of its spec.
+
+This is the only definition of ``spec``: the command line reads files with it, and the operator
+generates the custom resource definition from it. Every field states its unit; every text and list
+is bounded.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
-from archipelago.planner.problem import DEFAULT_CLASS
-from archipelago.planner.spec.rules import Rule
-from archipelago.planner.spec.types import number
+from pydantic import BaseModel, ConfigDict, Field
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from archipelago.planner.spec.network import Link
-    from archipelago.planner.spec.schema import ServingPlanSpec
+from ..problem import DEFAULT_CLASS
+from .models import Model
+from .network import Link, Network, Pipeline
+from .pools import Pool
+from .replanning import Replanning
+from .rules import Rule, SpecObject
+from .types import HEADER_NAME, DecimalText, Named, number
 
 MAX_BINS = 512
 MAX_DOMAINS = 512
@@ -42,9 +48,7 @@ def _links(spec: ServingPlanSpec) -> tuple[Link, ...]:
 
 
 def _classes(spec: ServingPlanSpec) -> set[str]:
-    """Classes of all domains; a pool without domains is one of the default class."""
-    stated = {domain.domain_class for pool in spec.pools for domain in pool.domains}
-    return stated | {DEFAULT_CLASS for pool in spec.pools if not pool.domains}
+    return {name for pool in spec.pools for name in pool.classes}
 
 
 def _distinct(sets: Iterable[tuple[str, ...]]) -> bool:
@@ -222,3 +226,146 @@ BETWEEN = (
     *_DIVIDER,
 )
 """Every rule on the spec as a whole."""
+
+
+API_VERSION = "archipelago.dev/v1alpha1"
+KIND = "ServingPlan"
+
+
+class Planner(SpecObject):
+    """Strategy and limits of planning."""
+
+    strategy: Literal["exact", "bayesian-divider"] = Field(
+        default="exact",
+        description="Planning strategy. exact: a mixed-integer program with a proof of how far "
+        "the plan is from the best possible. bayesian-divider: Bayesian optimisation over layouts, "
+        "for comparison; needs the extra bayes.",
+    )
+    time_limit_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=900,
+        description="Longest time that planning may take [s]; then the best plan so far is "
+        "returned with its proven gap. Absent: 10 for exact, 600 for bayesian-divider.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=2_147_483_647,
+        description="Seed of the solver, without unit; the same inputs and seed give the same "
+        "plan.",
+    )
+    gap_parts_per_million: int = Field(
+        default=1000,
+        ge=1,
+        le=1_000_000,
+        description="Largest proven distance to the best possible plan at which the search ends "
+        "[parts per million]; 1000 is 0.1 %.",
+    )
+
+
+class Routing(SpecObject):
+    """Settings of the routing table, besides the routes."""
+
+    length_unit: Literal["tokens"] = Field(
+        default="tokens", description="Unit in which the router counts input lengths."
+    )
+    unknown_length: Literal["Longest", "Shortest", "MostFrequent"] = Field(
+        default="Longest",
+        description="Range for a request of unknown input length: the longest (safe), the "
+        "shortest, or the range with most requests.",
+    )
+    affinity_key: Annotated[str, Field(pattern=HEADER_NAME, max_length=63)] | None = Field(
+        default=None,
+        description="Request header for affinity: requests of equal value should go to the same "
+        "island, for its prefix cache. Absent: no affinity.",
+    )
+
+
+class ServingPlanSpec(SpecObject):
+    """GPU pools, and the models to serve on them."""
+
+    models: Annotated[Named[Model], Field(min_length=1, max_length=16)] = Field(
+        description="Language models to serve, with traffic and targets; names are unique.",
+    )
+    pools: Annotated[Named[Pool], Field(min_length=1, max_length=64)] = Field(
+        description="GPU pools that the islands are taken from [GPUs]; names are unique.",
+    )
+    network: Network | None = Field(
+        default=None,
+        description="Links between classes of domains [Gbit/s]. Absent: classes exchange no KV "
+        "caches.",
+    )
+    pipelines: Annotated[Named[Pipeline], Field(max_length=16)] = Field(
+        default=(),
+        description="Pools whose GPUs may together form one island, for a model that no pool "
+        "holds alone; names are unique.",
+    )
+    objective: Literal["Maximise", "MinimiseCost"] = Field(
+        default="Maximise",
+        description="Maximise: the most headroom, or throughput if no rates are stated. "
+        "MinimiseCost: the least cost [$/h] that sustains minHeadroom.",
+    )
+    budget_per_hour: DecimalText | None = Field(
+        default=None,
+        description="Most that the islands in use may cost [$/h], a decimal string. Absent: no "
+        "limit.",
+    )
+    min_headroom: DecimalText | None = Field(
+        default=None,
+        description="Smallest multiple of the stated request rates that a plan must sustain, "
+        "a decimal string without unit. Absent: any, under MinimiseCost 1.",
+    )
+    max_unservable: DecimalText = Field(
+        default="0.001",
+        description="Largest share of a model's requests that may be too long for every island, "
+        "a decimal string between 0 and 1.",
+    )
+    planner: Planner = Field(
+        default=Planner(),
+        description="Strategy of planning, time limit [s], seed and gap.",
+    )
+    routing: Routing = Field(
+        default=Routing(),
+        description="Settings of the routing table: length unit, unknown lengths, affinity.",
+    )
+    replanning: Replanning = Field(
+        default=Replanning(),
+        description="Which metrics are read while the plan runs, and which changes the operator "
+        "may make.",
+    )
+    suspend: bool = Field(
+        default=False,
+        description="True: keep the routing table and stop planning until it is false again.",
+    )
+    rules = BETWEEN
+
+
+class Metadata(BaseModel):
+    """The part of the metadata that planning reads."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        max_length=253,
+        description="Name of the plan, unique in its namespace; a DNS subdomain name.",
+    )
+    namespace: str | None = Field(
+        default=None,
+        max_length=63,
+        description="Namespace of the resource; absent in a file without one.",
+    )
+
+
+class ServingPlanResource(BaseModel):
+    """A ServingPlan of a file or of the API server; ``status`` is not read."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", validate_by_alias=True, validate_by_name=True
+    )
+    api_version: Literal["archipelago.dev/v1alpha1"] = Field(
+        alias="apiVersion", description="Group and version of the resource."
+    )
+    kind: Literal["ServingPlan"] = Field(description="Kind of the resource.")
+    metadata: Metadata = Field(description="Name and namespace of the resource.")
+    spec: ServingPlanSpec = Field(description="Pools, models and limits of the plan.")

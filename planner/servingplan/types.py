@@ -1,7 +1,7 @@
-"""Building blocks of the spec: texts with a pattern, decimals, keyed lists.
+"""Types of the spec's fields: texts with a pattern, decimals, keyed lists.
 
-A number that is not whole travels as a decimal string: YAML and JSON floats lose digits, and the
-Kubernetes API conventions forbid them. ``REMEDIES`` says in words what each pattern asks for.
+Numbers that are not whole are decimal strings: YAML and JSON floats lose digits, and the API
+conventions of Kubernetes forbid them. ``REMEDIES`` has a sentence for each pattern.
 """
 
 from decimal import Decimal
@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from archipelago.planner.spec.rules import NAMED_KEY
+from .rules import NAMED_KEY
 
 DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 LARGE_DECIMAL = r"^[0-9]{1,15}(\.[0-9]{1,6})?$"
@@ -43,11 +43,11 @@ REMEDIES = {
     "'-', '.', '_', ':', '@', '+', in parts between single '/': meta-llama/Llama-3.1-8B",
     HASH: "write the hash of a proposal, 64 digits 0-9 and a-f, as the status shows it",
 }
-"""Pattern -> what a value that does not match should look like."""
+"""Pattern -> remedy for a value that does not match."""
 
 LONGEST_KEY = 127
-"""Characters of a label's key; Kubernetes allows 317, which no label in use comes near, and 256 KiB
-must hold all of them."""
+"""Characters of a label's key. Kubernetes allows 317, which no label in use needs; the limit keeps
+a resource below 256 KiB."""
 
 DecimalText: TypeAlias = Annotated[str, Field(pattern=DECIMAL, max_length=16)]
 LargeDecimalText: TypeAlias = Annotated[str, Field(pattern=LARGE_DECIMAL, max_length=22)]
@@ -62,17 +62,17 @@ Listed: TypeAlias = Annotated[tuple[Item, ...], Field(strict=False)]
 Named: TypeAlias = Annotated[
     tuple[Item, ...], Field(strict=False, json_schema_extra={NAMED_KEY: "name"})
 ]
-"""A list whose items are known by their ``name``: order has no meaning, names are unique."""
+"""A list that is keyed by ``name``: order has no meaning, names are unique."""
 
 MAX_TOKENS = 16_777_216
 """Longest input length that a spec may name [tokens]; no published model reads more."""
 
 
 def number(text: str) -> float:
-    """Read a decimal as CEL's ``double()`` does, so that both sides compare alike."""
+    """Return a decimal as CEL's ``double()`` does, so that both sides compare equally."""
     return float(text)
 
 
 def exact(text: str) -> Decimal:
-    """Read a decimal without loss, for money."""
+    """Return a decimal without loss, for money."""
     return Decimal(text)

@@ -1,25 +1,19 @@
-"""The traffic of one model: input lengths jointly with output lengths, and how to cut them."""
+"""The workload of one model: lengths of inputs and outputs, and the ranges of input lengths."""
 
 from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from archipelago.planner.spec.rules import Rule, SpecObject
-from archipelago.planner.spec.types import (
-    MAX_TOKENS,
-    DecimalText,
-    LargeDecimalText,
-    Listed,
-    number,
-)
+from .rules import Rule, SpecObject
+from .types import MAX_TOKENS, DecimalText, LargeDecimalText, Listed, number
 
 ROUNDING = 0.999
-"""A mean square may fall short of the squared mean by what rounding to a few digits costs."""
+"""A mean square may be below the squared mean by this factor, from rounding to a few digits."""
 
 
 def _square_is_possible(mean: str | None, square: str | None) -> bool:
-    """E[o^2] >= E[o]^2, for every distribution (Jensen)."""
+    """Return whether E[o^2] >= E[o]^2, which holds for every distribution (Jensen)."""
     if mean is None or square is None:
         return True
     return number(square) >= number(mean) * number(mean) * ROUNDING
@@ -32,12 +26,12 @@ class Bin(SpecObject):
     max: int = Field(
         ge=1,
         le=MAX_TOKENS,
-        description="Input length at which the bin ends [tokens]; itself not part of it.",
+        description="End of the bin [tokens]; this length is not part of it.",
     )
     weight: int = Field(
         ge=0,
         le=1_000_000_000,
-        description="Share of the bin, relative to the other bins; a count of requests will do.",
+        description="Share of the bin relative to the other bins; counts of requests will do.",
     )
     input_mean: DecimalText | None = Field(
         default=None,
@@ -52,8 +46,8 @@ class Bin(SpecObject):
     output_mean_square: LargeDecimalText | None = Field(
         default=None,
         description="Mean of the squared output length of the bin's requests [tokens^2], "
-        "a decimal string. It says how far outputs spread. Absent: twice outputMean squared, as "
-        "of exponential outputs.",
+        "a decimal string. It is the spread of the outputs. Absent: twice outputMean squared, as "
+        "for exponential outputs.",
     )
     rules = (
         Rule(
@@ -101,7 +95,7 @@ def _in_order(bins: tuple[Bin, ...]) -> bool:
 
 
 class Histogram(SpecObject):
-    """Input lengths as counted in a trace."""
+    """Input lengths as a histogram of a trace."""
 
     bins: Annotated[Listed[Bin], Field(min_length=1, max_length=256)] = Field(
         description="Bins in ascending order without overlap; gaps between them are lengths that "
@@ -176,7 +170,7 @@ class OutputTokens(SpecObject):
     mean_square: LargeDecimalText | None = Field(
         default=None,
         description="Mean of the squared output length [tokens^2], a decimal string. Absent: twice "
-        "the mean squared, as of exponential outputs.",
+        "the mean squared, as for exponential outputs.",
     )
     rules = (
         Rule(
@@ -197,23 +191,23 @@ class OutputTokens(SpecObject):
 
 
 class Ranges(SpecObject):
-    """How input lengths are cut into the ranges that routes are made for."""
+    """Cutting of input lengths into ranges; each range gets its own routes."""
 
     count: int = Field(
         default=32,
         ge=1,
         le=256,
-        description="Number of input-length ranges; more of them route more finely.",
+        description="Number of input-length ranges; with more ranges, routes are finer.",
     )
     spacing: Literal["Width", "Probability", "Loss"] = Field(
         default="Probability",
         description="Width: ranges of equal width [tokens]. Probability: ranges of equal share of "
-        "requests. Loss: boundaries where merging lengths would lose least.",
+        "requests. Loss: boundaries at which merging lengths loses least.",
     )
 
 
 class Workload(SpecObject):
-    """What the requests of one model look like."""
+    """Lengths of the requests of one model."""
 
     histogram: Histogram | None = Field(
         default=None,
@@ -222,15 +216,15 @@ class Workload(SpecObject):
     )
     log_normal: LogNormal | None = Field(
         default=None,
-        description="Input lengths as a log-normal distribution, where no trace is at hand.",
+        description="Input lengths as a log-normal distribution, if there is no trace.",
     )
     output_tokens: OutputTokens | None = Field(
         default=None,
-        description="Output lengths [tokens] of the bins that state none, and of a logNormal.",
+        description="Output lengths [tokens] of bins without outputMean, and of a logNormal.",
     )
     ranges: Ranges = Field(
         default=Ranges(),
-        description="How input lengths are cut into ranges; each range gets its own routes.",
+        description="Cutting of input lengths into ranges; each range gets its own routes.",
     )
     rules = (
         Rule(

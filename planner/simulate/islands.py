@@ -1,7 +1,7 @@
-"""One island at work, request by request: a prefill queue, and a batch that steps token by token.
+"""Simulate one island: a prefill queue, and a batch that steps token by token.
 
-Arrays describe requests in the order of their arrival [s, tokens]. Nothing here is random: who
-arrives when, with which lengths, is the caller's.
+Arrays are of requests in the order of their arrival [s, tokens]. Nothing here is random: callers
+draw arrivals and lengths.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import numpy as np
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
+
 KV_POINTS = 129
-"""Points of cached tokens at which a batch's step is evaluated; in between it is interpolated, and
-since steps are convex in the cache that errs on the slow side."""
+"""Points of cached tokens at which a step is evaluated. Steps are interpolated in between, which
+overestimates them, because they are convex in the cached tokens."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """The time in which averages are taken [s]: after warming up, before running empty."""
+    """The measured time [s]: after islands have filled, before they empty."""
 
     start: float
     end: float
 
     def overlap(self, start: float, end: float) -> float:
-        """How much of an interval lies inside [s]."""
+        """Return the length of an interval inside the window [s]."""
         return max(0.0, min(end, self.end) - max(start, self.start))
 
     @property
@@ -39,9 +40,9 @@ class Window:
 
 
 class StepTable:
-    """``decode_step_time`` of one kind of island: exact in the batch, interpolated in the cache.
+    """``decode_step_time`` of a group: exact in the batch, interpolated in the cached tokens.
 
-    A row is made when its batch is first seen; islands of a group share the table.
+    Rows are computed on first use; islands of a group share the table.
     """
 
     def __init__(self, model: PerformanceModel) -> None:
@@ -51,7 +52,7 @@ class StepTable:
         self._rows: dict[int, list[float]] = {}
 
     def __call__(self, sequences: int, kv_tokens: float) -> float:
-        """Seconds of one step [s]."""
+        """Return the time of one step [s]."""
         row = self._rows.get(sequences)
         if row is None:
             batch = np.full(KV_POINTS, float(sequences))
@@ -65,30 +66,30 @@ class StepTable:
 def prefill_queue(
     arrivals: FloatArray, seconds: FloatArray, occupied: FloatArray, copies: int = 1
 ) -> FloatArray:
-    """When each prompt's first token is there [s], first come first served.
+    """Return the time of each prompt's first token [s], first come first served.
 
     Args:
         arrivals: Ascending [s].
         seconds: From start to first token [s].
         occupied: How long each prompt keeps its copy from the next one [s]; less than ``seconds``
-            where pipeline stages overlap.
+            if pipeline stages overlap.
         copies: Data-parallel copies; a prompt goes to the first that is free.
     """
     free = [0.0] * copies
     heapify(free)
     first = np.empty_like(arrivals)
-    for i, (arrival, own, taken) in enumerate(
+    for i, (arrival, duration, occupancy) in enumerate(
         zip(arrivals.tolist(), seconds.tolist(), occupied.tolist(), strict=True)
     ):
         start = max(arrival, free[0])
-        heapreplace(free, start + taken)
-        first[i] = start + own
+        heapreplace(free, start + occupancy)
+        first[i] = start + duration
     return first
 
 
 @dataclass(frozen=True, eq=False)
 class Prompts:
-    """What prompts of a mixed island take, as in ``prefill_queue`` [s], shape (requests,)."""
+    """Times of the prompts of a mixed island, as in ``prefill_queue`` [s], shape (requests,)."""
 
     seconds: FloatArray
     occupied: FloatArray
@@ -96,12 +97,12 @@ class Prompts:
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """What came of the requests of one island.
+    """Times of the requests of one island, and its means.
 
     ``first``, ``joined``, ``last``: first token on a mixed island (elsewhere the arrival), when the
     request joined the batch, last token [s]. ``sequences`` and ``kv_tokens``: means over the whole
     window, idle or not; ``step_time``: mean of its steps [s]; ``prompts``: share of it spent on
-    prompts. ``preempted``: how often memory ran out and the youngest request had to wait again.
+    prompts. ``preempted``: requests that had to wait again because memory ran out.
     """
 
     first: FloatArray
@@ -116,13 +117,13 @@ class Batched:
 
 @dataclass(eq=False)
 class BatchedIsland:
-    """An island that decodes: one step after the other for all sequences that are in.
+    """An island that decodes: one step after another for all sequences of its batch.
 
     Requests are admitted first come first served between two steps, while the batch is below
-    ``max_batch`` and the cache below ``kv_capacity``; where growing caches overflow it, the
-    youngest request waits again with its cache kept (a swap that costs nothing). On a mixed island
-    prompts go first: all that wait are computed before the next step. Copies (``dp``) count
-    together and are evenly filled, as the performance model assumes.
+    ``max_batch`` and the KV cache below ``kv_capacity``. If growing caches overflow it, the
+    youngest request waits again and keeps its cache (a swap without cost). On a mixed island
+    prompts go first: all waiting ones are computed before the next step. Copies (``dp``) count
+    together and are evenly filled, as in the performance model.
     """
 
     arrivals: FloatArray
@@ -173,7 +174,7 @@ class BatchedIsland:
         )
 
     def _arrive(self) -> None:
-        """Everybody who is there by now waits."""
+        """Add the requests that have arrived to the queue."""
         while self._next < len(self._arrival) and self._arrival[self._next] <= self._now:
             self._waiting.append(self._next)
             self._next += 1
@@ -198,7 +199,7 @@ class BatchedIsland:
             self._young.append(request)
 
     def _compute(self, request: int) -> None:
-        """On a mixed island the prompt, during which nobody gets a token."""
+        """Compute the prompt on a mixed island; nobody gets a token meanwhile."""
         if self.prompts is None or self._first[request] > self._arrival[request]:
             return  # no prompt here, or one that was computed before its request was put back
         started, taken = self._now, float(self.prompts.occupied[request])
@@ -227,7 +228,7 @@ class BatchedIsland:
             self._put_back()
 
     def _spend(self, started: float) -> None:
-        """Count the time since ``started`` with the batch as it was in it."""
+        """Add the time since ``started`` to the averages of the batch."""
         seconds = self.window.overlap(started, self._now)
         self._area[0] += self._inside * seconds
         self._area[1] += self._cached * seconds

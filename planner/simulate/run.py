@@ -1,8 +1,8 @@
-"""A plan at work, request by request: what users would see, beside what the plan promises.
+"""Simulate the requests of a plan: latencies of users, beside those that the plan promises.
 
 A plan promises means from formulas (queues, Little's law, an affine bound on the step). Here single
-requests arrive, follow the routes by their weights, wait, and take turns; none of the planner's
-capacity rows is used. What remains a model is the performance model: its times are taken as true.
+requests arrive, follow the routes by their weights, and wait in queues and batches. None of the
+planner's capacity rows is used; the times of the performance model are taken as true.
 
     requests -> route by length -> island of the group, all alike -> prefill queue
     (traffic)                                                     -> cache over the network
@@ -16,41 +16,39 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from archipelago.planner.checks.facts import Facts
-from archipelago.planner.errors import InputError
-from archipelago.planner.fleet import Fleet, GroupResult, mean
-from archipelago.planner.islands import Window
-from archipelago.planner.problem import Objective, Phase
-from archipelago.planner.strategy import Progress, quiet
-from archipelago.planner.traffic import poisson, replay
+from archipelago.perfmodel.model import FloatArray
+
+from ..check.index import Build, PlanIndex
+from ..errors import InputError
+from ..plan import Plan
+from ..problem import Objective, Phase, PlanningProblem
+from ..strategy import Progress, quiet
+from .fleet import GroupResult, PlanSimulation, mean
+from .islands import Window
+from .traffic import Requests, poisson, replay
 
 if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.traces import Trace
-    from archipelago.planner.checks.facts import Build
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.traffic import Requests
+    from archipelago.perfmodel.workload.traces import Trace
+
 
 PERCENTILES: Final = (50, 90, 99)
 THROUGHPUT_LOAD: Final = 0.9
-"""Share of a throughput plan's requests that is simulated where nothing else is asked for: at 1 its
-islands are full, and queues without a target grow without end."""
+"""Default load of a throughput plan: at 1 its islands are full, and queues without a target grow
+without end."""
 FILLING: Final = 3.0
-"""Mean stays of a request after which an empty island counts as filled: e^-3 is left."""
+"""Mean stays of a request until an empty island counts as filled: up to a share of e^-3."""
 LARGEST_SHARE: Final = 0.2
-"""Share of a trace that may go into filling and emptying the islands."""
+"""Largest share of a trace at each end that is not measured: islands fill and empty."""
 TOLERANCE: Final = 0.05
-"""Share of a target by which a mean may be above it: that much is chance in some ten thousand
-requests."""
+"""Share by which a mean may exceed its target: noise of some ten thousand requests."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated: how many requests, at which share of what the plan sustains, which seed.
+    """Number of requests, load as a share of what the plan sustains, and seed.
 
-    ``load`` None: the stated rates, or ``THROUGHPUT_LOAD`` where none are stated; of a trace with
-    arrival times those. ``trace_model``: whose requests a trace holds.
+    ``load`` None: the stated rates, or ``THROUGHPUT_LOAD`` if there are none; of a trace its own
+    arrival times. ``trace_model``: model of a trace's requests.
     """
 
     requests: int = 10_000
@@ -61,9 +59,9 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency of the measured requests [s]; ``expected``: its mean by the planner's formulas.
+    """A latency of the measured requests [s].
 
-    ``target`` None where the model has none.
+    ``expected``: its mean by the planner's formulas. ``target``: None if the model has none.
     """
 
     mean: float
@@ -75,13 +73,13 @@ class Latency:
 
     @property
     def missed(self) -> bool:
-        """Whether the mean is above the target by more than chance."""
+        """Whether the mean exceeds the target by more than noise."""
         return self.target is not None and self.mean > self.target * (1 + TOLERANCE)
 
 
 @dataclass(frozen=True)
 class ModelResult:
-    """What users of one model see. ``refused``: share of requests longer than every route."""
+    """Latencies of one model. ``refused``: share of requests longer than every route."""
 
     model: str
     requests: int
@@ -92,10 +90,10 @@ class ModelResult:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What was simulated and what came out.
+    """Results of a simulation.
 
-    ``requests`` arrived within ``seconds`` and were measured; ``rate`` [req/s]; ``promised``: the
-    plan's throughput [req/s].
+    ``requests``: measured, which arrived within ``seconds``. ``rate``: of these [req/s].
+    ``promised``: the plan's throughput [req/s].
     """
 
     name: str
@@ -108,7 +106,7 @@ class Simulation:
 
     @property
     def missed(self) -> bool:
-        """Whether some model's mean is above its target by more than chance."""
+        """Whether a model's mean exceeds its target by more than noise."""
         return any(model.ttft.missed or model.tpot.missed for model in self.models)
 
 
@@ -121,27 +119,27 @@ def simulate(
     progress: Progress = quiet,
     build: Build | None = None,
 ) -> Simulation:
-    """Send requests through a plan and measure. Equal arguments give equal results.
+    """Simulate the requests of a plan. Equal arguments give equal results.
 
-    ``trace`` None: Poisson arrivals of the problem's own workload. ``build`` None: the model of
-    times that plans are made with.
+    ``trace`` None: Poisson arrivals of the problem's workload. ``build`` None: the performance
+    model that plans are made with.
 
     Raises:
         InputError: the trace does not fit the plan, or the plan serves nothing.
     """
     random = np.random.default_rng(scenario.seed)
     requests, window = _traffic(problem, plan, scenario, trace, random)
-    facts = Facts(problem, plan) if build is None else Facts(problem, plan, build)
-    fleet = Fleet(facts, requests, window, random)
-    groups = fleet.run(progress)
-    measured = int(fleet.offered.sum())
+    index = PlanIndex(problem, plan) if build is None else PlanIndex(problem, plan, build)
+    simulation = PlanSimulation(index, requests, window, random)
+    groups = simulation.run(progress)
+    measured = int(simulation.offered.sum())
     return Simulation(
         plan.name,
         measured,
         window.length,
         measured / window.length,
         plan.throughput,
-        tuple(_model(fleet, groups, i) for i in range(len(problem.models))),
+        tuple(_model(simulation, groups, i) for i in range(len(problem.models))),
         groups,
     )
 
@@ -153,7 +151,7 @@ def _traffic(
     trace: Trace | None,
     random: np.random.Generator,
 ) -> tuple[Requests, Window]:
-    """Requests, and the part of the time that is measured: full islands before it and after it."""
+    """Return the requests and the measured window, with filled islands before and after it."""
     filling = FILLING * _stay(problem, plan)
     if trace is not None:
         rate = None if scenario.load is None else scenario.load * plan.throughput
@@ -172,7 +170,7 @@ def _traffic(
 
 
 def _rates(problem: PlanningProblem, plan: Plan, load: float | None) -> FloatArray:
-    """Requests per second of every model [req/s], shape (models,)."""
+    """Return the request rate of every model [req/s], shape (models,)."""
     if load is None and problem.objective is not Objective.THROUGHPUT:
         theta = min(plan.theta, 1.0)
     else:
@@ -181,7 +179,7 @@ def _rates(problem: PlanningProblem, plan: Plan, load: float | None) -> FloatArr
 
 
 def _stay(problem: PlanningProblem, plan: Plan) -> float:
-    """Longest mean stay of a request on an island that decodes [s]."""
+    """Return the longest mean stay of a request on an island that decodes [s]."""
     output = {
         model.name: float(model.lengths.probability @ model.lengths.output)
         for model in problem.models
@@ -189,16 +187,18 @@ def _stay(problem: PlanningProblem, plan: Plan) -> float:
     return max((group.step_time * output[group.model] for group in plan.groups), default=0.0)
 
 
-def _model(fleet: Fleet, groups: tuple[GroupResult, ...], index: int) -> ModelResult:
-    demand, requests = fleet.facts.problem.models[index], fleet.requests
-    offered = int((fleet.offered & (requests.model == index)).sum())
-    at = np.flatnonzero(fleet.measured & (requests.model == index))
-    talking = at[requests.outputs[at] > 0]
-    first = fleet.first[at] - requests.arrivals[at]
-    per_token = (fleet.last[talking] - fleet.first[talking]) / requests.outputs[talking]
-    pairs = list(zip(fleet.groups, groups, strict=True))
+def _model(simulation: PlanSimulation, groups: tuple[GroupResult, ...], index: int) -> ModelResult:
+    demand, requests = simulation.index.problem.models[index], simulation.requests
+    offered = int((simulation.offered & (requests.model == index)).sum())
+    at = np.flatnonzero(simulation.measured & (requests.model == index))
+    generating = at[requests.outputs[at] > 0]
+    first = simulation.first[at] - requests.arrivals[at]
+    per_token = (simulation.last[generating] - simulation.first[generating]) / requests.outputs[
+        generating
+    ]
+    pairs = list(zip(simulation.groups, groups, strict=True))
     ttft = np.array([
-        0.0 if group.phase is Phase.DECODE else fleet.expected_ttft(group, result)
+        0.0 if group.phase is Phase.DECODE else simulation.expected_ttft(group, result)
         for group, result in pairs
     ])  # fmt: skip
     tpot = np.array([result.expected_step_time for result in groups])
@@ -207,12 +207,12 @@ def _model(fleet: Fleet, groups: tuple[GroupResult, ...], index: int) -> ModelRe
         demand.name,
         offered,
         1 - len(at) / offered if offered else 0.0,
-        _latency(first, mean(ttft[fleet.prefill[at]]), targets.ttft),
-        _latency(per_token, mean(tpot[fleet.decode[talking]]), targets.tpot),
+        _latency(first, mean(ttft[simulation.prefill[at]]), targets.ttft),
+        _latency(per_token, mean(tpot[simulation.decode[generating]]), targets.tpot),
     )
 
 
 def _latency(values: FloatArray, expected: float, target: float | None) -> Latency:
     points = np.percentile(values, PERCENTILES) if len(values) else np.zeros(len(PERCENTILES))
-    half, most, nearly_all = (float(point) for point in points)
-    return Latency(mean(values), half, most, nearly_all, expected, target)
+    p50, p90, p99 = (float(point) for point in points)
+    return Latency(mean(values), p50, p90, p99, expected, target)

@@ -1,4 +1,4 @@
-"""Requests to simulate: Poisson arrivals of the planned workload, or those of a trace; seeded."""
+"""Requests of a simulation: Poisson arrivals of the planned workload, or a trace; seeded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from archipelago.planner.errors import InputError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from archipelago.perfmodel.lengths import LengthDistribution
     from archipelago.perfmodel.model import FloatArray
-    from archipelago.perfmodel.traces import Trace
-    from archipelago.planner.problem import PlanningProblem
+    from archipelago.perfmodel.workload.lengths import LengthDistribution
+    from archipelago.perfmodel.workload.traces import Trace
+
+    from ..problem import PlanningProblem
+
 
 Integers: TypeAlias = "NDArray[np.int64]"
 
@@ -34,30 +36,30 @@ class Requests:
     outputs: FloatArray
 
     def __len__(self) -> int:
-        """How many requests."""
+        """Return the number of requests."""
         return len(self.arrivals)
 
 
 def poisson(
     problem: PlanningProblem, rates: FloatArray, count: int, random: np.random.Generator
 ) -> Requests:
-    """``count`` requests of the problem's workloads at ``rates`` [req/s], shape (models,)."""
-    whole = float(rates.sum())
-    arrivals = np.cumsum(random.exponential(1.0 / whole, count))
-    model = random.choice(len(rates), count, p=rates / whole)
+    """Draw ``count`` requests of the problem's workloads at ``rates`` [req/s], shape (models,)."""
+    total = float(rates.sum())
+    arrivals = np.cumsum(random.exponential(1.0 / total, count))
+    model = random.choice(len(rates), count, p=rates / total)
     inputs, outputs = np.zeros(count), np.zeros(count)
     for index, demand in enumerate(problem.models):
-        mine = np.flatnonzero(model == index)
-        inputs[mine], outputs[mine] = _lengths(demand.lengths, len(mine), random)
+        at = np.flatnonzero(model == index)
+        inputs[at], outputs[at] = _lengths(demand.lengths, len(at), random)
     return Requests(model, arrivals, inputs, outputs)
 
 
 def _lengths(
     lengths: LengthDistribution, count: int, random: np.random.Generator
 ) -> tuple[FloatArray, FloatArray]:
-    """Inputs from the atoms; outputs log-normal with the atom's two moments.
+    """Draw inputs from the atoms, and log-normal outputs with the atom's two moments.
 
-    Two moments are all that is known of the outputs. Rounding up or down at random keeps the mean.
+    The workload has only two moments of the outputs. Random rounding keeps the mean.
     """
     shares = lengths.probability / lengths.probability.sum()
     atom = random.choice(len(shares), count, p=shares)
@@ -70,12 +72,12 @@ def _lengths(
 def replay(
     problem: PlanningProblem, trace: Trace, model: str | None, count: int, rate: float | None
 ) -> Requests:
-    """The first ``count`` requests of a trace, all of one model.
+    """Return the first ``count`` requests of a trace, all of one model.
 
     ``rate`` [req/s] stretches the arrivals to that mean rate; None keeps the trace's times.
 
     Raises:
-        InputError: the model is not named where there are several, or the trace has no times.
+        InputError: the model of the trace is ambiguous, or the trace has no times.
     """
     names = [demand.name for demand in problem.models]
     if model is None and len(names) > 1:

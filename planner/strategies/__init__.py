@@ -1,24 +1,26 @@
-"""Planning strategies by the name that a ServingPlan chooses them by; one per file."""
+"""Planning strategies: ways from a problem to a plan.
 
-from archipelago.planner.errors import InputError
-from archipelago.planner.strategies.exact import ExactStrategy
-from archipelago.planner.strategy import Strategy
+Import: ``strategy(name)`` for one of ``NAMES``.
+Never: import a strategy by its class; its extras load with it.
+"""
+
+from ..errors import InputError
+from ..strategy import Strategy
+from .exact import ExactStrategy
 
 NAMES = ("exact", "bayesian-divider")
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name; what only one of them needs is imported with it.
+    """Return the strategy of a name; its extra libraries load with it.
 
     Raises:
-        InputError: there is none; the message lists those there are.
+        InputError: there is none; the message lists all names.
     """
     if name == "exact":
         return ExactStrategy()
     if name == "bayesian-divider":
-        from archipelago.planner.strategies.bayesian_divider import (  # noqa: PLC0415
-            BayesianDivider,
-        )
+        from .bayesian import BayesianDivider  # noqa: PLC0415
 
         return BayesianDivider()
     raise InputError(f"planner.strategy: {name!r} is unknown; choose one of {', '.join(NAMES)}")

@@ -1,15 +1,15 @@
 """The planner of the thesis: Bayesian optimisation over layouts, a mixed-integer program inside.
 
     until the iterations or the time are used up:
-        ask Ax for a batch of divisions (n_t, s_t per pool)          outer.py
-        divide every pool into islands                               divider.py
-        let the inner program give each island its job               inner_milp.py
-        tell Ax the throughput that the inner program reports
+        suggest a batch of divisions (n_t, s_t per pool) by Ax       bayesian_search.py
+        divide every pool into islands                               bayesian_division.py
+        assign a job to each island by the inner program             bayesian_inner.py
+        report the throughput of the inner program to Ax
 
-Rignall (2025), sections 4.8 and 4.9. Each layout is judged twice: by the routes of the inner
-program, as in the thesis, and with the same islands in the same jobs routed anew by the exact
-program's rates. The plan is the best of the latter. What departs from the thesis and why:
-docs/designs/0002-bayesian-divider.md.
+Rignall (2025), sections 4.8 and 4.9. Each layout is evaluated twice: with the routes of the inner
+program, as in the thesis, and with the same islands in the same jobs, routed anew by the exact
+program. The plan is the best of the latter. docs/designs/0002-bayesian-divider.md lists the
+differences from the thesis with their reasons.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from archipelago.planner.assemble import Layout, assemble
-from archipelago.planner.deadline import Deadline
-from archipelago.planner.errors import InputError, SolverError
-from archipelago.planner.evaluate import evaluate
-from archipelago.planner.feasibility import unservable
-from archipelago.planner.packing import classes_of
-from archipelago.planner.plan import Infeasible, Planned, PlanningOutcome
-from archipelago.planner.problem import STAGES, Billing, Phase, PlanningProblem, Pool
-from archipelago.planner.program import THETA, Program, build_program
-from archipelago.planner.relax import lost_too_much
-from archipelago.planner.solve import Effort, question, solve
-from archipelago.planner.strategies.divider import Division, islands
-from archipelago.planner.strategies.exact import ExactStrategy
-from archipelago.planner.strategy import Progress, quiet
-from archipelago.planner.templates import Catalogue, Template, build_catalogue
+from archipelago.perfmodel.model import FloatArray
+
+from ..deadline import Deadline
+from ..errors import InputError, SolverError
+from ..layout.assemble import Layout, assemble
+from ..layout.evaluate import evaluate
+from ..milp.build import build_program
+from ..milp.highs import SolverOptions, minimise, solve
+from ..milp.variables import THETA, Program
+from ..plan import Infeasible, Planned, PlanningOutcome
+from ..problem import STAGES, Billing, Phase, PlanningProblem, Pool
+from ..strategy import Progress, quiet
+from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.template import Template
+from .bayesian_division import Division, islands
+from .exact import ExactStrategy
+from .infeasible import exceeds_unservable, unservable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from .bayesian_inner import Assignment, InnerProblem
+    from .bayesian_search import Outer
 
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.strategies.inner_milp import Assignment, Fleet
-    from archipelago.planner.strategies.outer import Outer
 
 NAME = "bayesian-divider"
 EXTRA = ("ax", "botorch", "torch", "pulp")
 FEASIBILITY_SECONDS = 10.0
-"""Longest time to find out whether any plan exists before layouts are searched [s]."""
+"""Time limit of the feasibility check before the search [s]."""
 
 
 @dataclass(frozen=True)
 class SearchParams:
-    """How long to search. The defaults are the thesis' final ones (table 5.1).
+    """Length of the search. The defaults are the thesis' final ones (table 5.1).
 
-    ``iterations`` batches of ``batch`` layouts; the first batch is random. ``most_islands`` bounds
-    the islands of one pool, since the inner program has a binary for each. ``initial`` is tried
-    first, and the plan is never worse than it.
+    ``iterations`` batches of ``batch`` layouts; the first batch is random. ``most_islands``: in one
+    pool, since the inner program has a binary for each. ``initial``: evaluated first; the plan is
+    never worse.
     """
 
     iterations: int = 15
@@ -69,7 +69,7 @@ class SearchParams:
     initial: Mapping[str, Division] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be searched."""
+        """Refuse numbers below 1."""
         for name in ("iterations", "batch", "most_islands"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name}: {getattr(self, name)} is not at least 1")
@@ -77,11 +77,11 @@ class SearchParams:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One layout and both judgements of it.
+    """One layout and both evaluations of it.
 
     ``throughput``: min(R_prefill, R_decode) of the inner program [req/s], which the search
     maximises. ``routed``: theta of the inner program's own routes. ``theta``: theta of the same
-    islands in the same jobs, routed anew. All are 0 where the layout cannot serve the workload.
+    islands in the same jobs, routed anew. All are 0 if the layout cannot serve the workload.
     ``counts``, (templates,): the layout as islands of each template. ``seconds`` since the start.
     """
 
@@ -94,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """All trials in order; ``complete`` is False where the time limit ended the search."""
+    """All trials in order; ``complete`` is False if the time limit ended the search."""
 
     catalogue: Catalogue
     program: Program
@@ -103,49 +103,49 @@ class Search:
 
     @property
     def best(self) -> Trial:
-        """The layout of the largest theta with the routes made anew; the first of equals."""
+        """The layout of the largest theta with new routes; the first of equals."""
         return max(self.trials, key=lambda trial: trial.theta)
 
     @property
     def chosen_by_thesis(self) -> Trial:
-        """The layout of the largest throughput that an inner program reported."""
+        """The layout of the largest throughput of an inner program."""
         return max(self.trials, key=lambda trial: trial.throughput)
 
 
 @dataclass(frozen=True)
 class BayesianDivider:
-    """The strategy; its plan has a valid bound, but the search itself proves nothing."""
+    """The strategy; its plan has a valid bound, but the search proves no optimum."""
 
     params: SearchParams = field(default_factory=SearchParams)
     name: str = NAME
 
     def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
-        """Search layouts and return the best as a plan, or say what stands in the way.
+        """Search layouts and return the best as a plan, or the reason why there is none.
 
         Raises:
-            InputError: the extra ``bayes`` is not installed, or the problem has what the thesis'
-                planner does not know.
+            InputError: the extra ``bayes`` is not installed, or the problem has features that the
+                thesis' planner does not support.
             SolverError: plans exist, but no layout was found that is one.
         """
-        _require_known(problem)
-        _require()
+        _require_supported(problem)
+        _require_extra()
         started = time.perf_counter()
         limit = Deadline(problem.solver.time_limit)
         catalogue = build_catalogue(problem, progress, deadline=limit)
-        answer = _infeasible(problem, catalogue)
-        if answer is not None:
-            return answer
-        found = self.search(problem, progress, catalogue)
-        best = found.best
+        infeasible = _infeasible(problem, catalogue)
+        if infeasible is not None:
+            return infeasible
+        result = self.search(problem, progress, catalogue, limit)
+        best = result.best
         if best.theta <= 0:
             raise SolverError(
-                f"{len(found.trials)} layouts were tried and none serves every range, although "
+                f"{len(result.trials)} layouts were tried and none serves every range, although "
                 "plans exist: choose strategy exact, or a longer timeLimitSeconds"
             )
-        reason = "a search proves nothing" if found.complete else "time limit"
-        layout = Layout(best.counts, self.name, _bound(found.program, problem), False, reason)
+        reason = "a search proves nothing" if result.complete else "time limit"
+        layout = Layout(best.counts, self.name, _bound(result.program, problem), False, reason)
         missing = unservable(problem, catalogue)
-        plan = assemble(problem, catalogue, found.program, layout, missing)
+        plan = assemble(problem, catalogue, result.program, layout, missing)
         _check_headroom(problem, plan.theta, plan.certificate.bound)
         return Planned(plan, time.perf_counter() - started)
 
@@ -154,42 +154,46 @@ class BayesianDivider:
         problem: PlanningProblem,
         progress: Progress = quiet,
         catalogue: Catalogue | None = None,
+        deadline: Deadline | None = None,
     ) -> Search:
-        """Try ``iterations * batch`` layouts, or what the time allows (one plan at least)."""
-        _require()
-        deadline = time.perf_counter() + problem.solver.time_limit
+        """Evaluate ``iterations * batch`` layouts, or as many as the time allows (at least one).
+
+        Without a ``deadline``, the time limit of the problem starts with this call.
+        """
+        _require_extra()
+        deadline = deadline or Deadline(problem.solver.time_limit)
         catalogue = catalogue or build_catalogue(problem, progress)
-        workshop = _Workshop.of(problem, catalogue)
+        evaluator = _LayoutEvaluator.of(problem, catalogue)
         most = {
             pool.name: min(self.params.most_islands, pool.count // sizes[0]) if sizes else 0
-            for pool, sizes in workshop.sizes
+            for pool, sizes in evaluator.sizes
         }
         usable = {name: count for name, count in most.items() if count > 0}
         batch = self.params.batch
         outer = load_libraries()(usable, batch, problem.solver.seed)
         trials: list[Trial] = []
         if self.params.initial is not None:
-            number = outer.suggest(self.params.initial)
-            trials.append(workshop.judge(self.params.initial))
-            outer.tell(number, trials[-1].throughput)
+            number = outer.attach(self.params.initial)
+            trials.append(evaluator.evaluate(self.params.initial))
+            outer.report(number, trials[-1].throughput)
         rounds = self.params.iterations
         proposing = 0.0  # of the last batch [s]; it cannot be interrupted
         for iteration in range(rounds):
-            asked = time.perf_counter()
-            if iteration and asked + proposing > deadline:
+            begun = time.perf_counter()
+            if iteration and proposing > deadline.left:
                 break
             progress("proposing layouts", iteration / rounds)
-            proposals = outer.ask(batch)
-            proposing = time.perf_counter() - asked
+            proposals = outer.propose(batch)
+            proposing = time.perf_counter() - begun
             for at, (number, divisions) in enumerate(proposals.items()):
-                if _most(trials) > 0 and time.perf_counter() > deadline:
+                if _most(trials) > 0 and deadline.passed:
                     break
                 share = (iteration + at / batch) / rounds
                 progress(f"trying layouts, best {_most(trials):.4g}", share)
-                trials.append(workshop.judge(divisions))
-                outer.tell(number, trials[-1].throughput)
+                trials.append(evaluator.evaluate(divisions))
+                outer.report(number, trials[-1].throughput)
         complete = len(trials) >= rounds * batch
-        return Search(catalogue, workshop.program, tuple(trials), complete)
+        return Search(catalogue, evaluator.program, tuple(trials), complete)
 
 
 def _most(trials: list[Trial]) -> float:
@@ -197,36 +201,36 @@ def _most(trials: list[Trial]) -> float:
 
 
 def load_libraries() -> type[Outer]:
-    """The outer loop; its import takes seconds, and speaks of its own dependencies' plans."""
+    """Import the outer loop; this takes seconds and warns of its dependencies' deprecations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from archipelago.planner.strategies.outer import Outer  # noqa: PLC0415
+        from .bayesian_search import Outer  # noqa: PLC0415
     return Outer
 
 
-def _require_known(problem: PlanningProblem) -> None:
-    """Refuse what the divider and its inner program cannot say.
+def _require_supported(problem: PlanningProblem) -> None:
+    """Refuse features that the divider and its inner program do not support.
 
     Raises:
-        InputError: the problem has such a thing; the ServingPlan's own rules say where.
+        InputError: the problem has such a feature.
     """
-    unknown = {
+    unsupported = {
         "mixed islands": any(model.phases != STAGES for model in problem.models),
         "islands of several pools": bool(problem.pipelines),
         "least cost": problem.minimise_cost,
-        "domain classes": len({c for pool in problem.pools for c in classes_of(pool)}) > 1,
+        "domain classes": len({c for pool in problem.pools for c in pool.classes}) > 1,
         "rentable GPUs": any(pool.max_count is not None for pool in problem.pools),
         "billing by the node": any(p.billing is Billing.PER_NODE for p in problem.pools),
     }
-    asked = [name for name, present in unknown.items() if present]
-    if asked:
+    present = [name for name, is_used in unsupported.items() if is_used]
+    if present:
         raise InputError(
-            f"strategy bayesian-divider knows no {' and no '.join(asked)}: use strategy exact"
+            f"strategy bayesian-divider knows no {' and no '.join(present)}: use strategy exact"
         )
 
 
-def _require() -> None:
-    """Find out before the work whether the extra is there.
+def _require_extra() -> None:
+    """Check that the extra is installed.
 
     Raises:
         InputError: it is not.
@@ -235,31 +239,31 @@ def _require() -> None:
     if missing:
         raise InputError(
             f"planner.strategy: {NAME} needs {', '.join(missing)}; install it with: "
-            "pip install 'archipelago[bayes]', or choose exact"
+            "pip install 'archipelago-serving[bayes]', or choose exact"
         )
 
 
 def _infeasible(problem: PlanningProblem, catalogue: Catalogue) -> Infeasible | None:
-    """The exact strategy's answer where it proves that there is no plan."""
+    """Return the exact strategy's outcome if it proves that there is no plan."""
     lost = unservable(problem, catalogue)
-    blocked = any(lost_too_much(item.share, problem.max_unservable) for item in lost)
+    blocked = any(exceeds_unservable(item.share, problem.max_unservable) for item in lost)
     if not blocked:
         program = build_program(problem, catalogue.templates)
-        asked = question(program, np.zeros(program.columns))
-        asked.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
-        effort = Effort(problem.solver.gap, FEASIBILITY_SECONDS, problem.solver.seed)
-        if solve(program, asked, effort) is not None:
+        objective = minimise(program, np.zeros(program.columns))
+        objective.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
+        effort = SolverOptions(problem.solver.gap, FEASIBILITY_SECONDS, problem.solver.seed)
+        if solve(program, objective, effort) is not None:
             return None
     outcome = ExactStrategy().plan(problem)
     return outcome if isinstance(outcome, Infeasible) else None
 
 
 def _bound(program: Program, problem: PlanningProblem) -> float:
-    """Theta of the exact program's linear relaxation: no plan of these templates exceeds it."""
+    """Return theta of the exact program's linear relaxation, a bound on all its plans."""
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(question(program, cost), integer=False)
-    relaxed = solve(program, asked, Effort(0.0, math.inf, problem.solver.seed))
+    objective = replace(minimise(program, cost), integer=False)
+    relaxed = solve(program, objective, SolverOptions(0.0, math.inf, problem.solver.seed))
     if relaxed is None:
         raise SolverError("the relaxation has no solution although a plan was found: report this")
     return -relaxed.objective * program.scale
@@ -275,8 +279,8 @@ def _check_headroom(problem: PlanningProblem, theta: float, bound: float) -> Non
 
 
 @dataclass(frozen=True, eq=False)
-class _Workshop:
-    """Everything that trials share, and what is known of layouts already seen.
+class _LayoutEvaluator:
+    """Evaluates layouts; caches the trials of equal ones.
 
     ``best[pool, size][job]`` is the template of that job, an index into the program's.
     """
@@ -285,11 +289,11 @@ class _Workshop:
     program: Program
     jobs: tuple[tuple[int, Phase], ...]  # (index into the demands, phase)
     best: dict[tuple[str, int], dict[int, int]]
-    seen: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict)
+    cache: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, problem: PlanningProblem, catalogue: Catalogue) -> _Workshop:
+    def of(cls, problem: PlanningProblem, catalogue: Catalogue) -> _LayoutEvaluator:
         program = build_program(problem, catalogue.templates)
         jobs = tuple((d, phase) for d in range(len(program.demands)) for phase in STAGES)
         best: dict[tuple[str, int], dict[int, int]] = {}
@@ -302,48 +306,45 @@ class _Workshop:
 
     @property
     def sizes(self) -> list[tuple[Pool, list[int]]]:
-        """Every pool with its island sizes that some template has; the first is I_min."""
+        """Island sizes of every pool that some template has; the first is I_min."""
         return [
             (pool, sorted(size for name, size in self.best if name == pool.name))
             for pool in self.problem.pools
         ]
 
-    def judge(self, divisions: Mapping[str, Division]) -> Trial:
-        """Divide, assign, and judge; equal layouts are judged once, as in section 4.8.3."""
+    def evaluate(self, divisions: Mapping[str, Division]) -> Trial:
+        """Divide, assign, and evaluate; equal layouts only once, as in section 4.8.3."""
         layout = tuple(
             (pool.name, size)
             for pool, sizes in self.sizes
             if pool.name in divisions
             for size in islands(pool, divisions[pool.name], sizes)
         )
-        if layout not in self.seen:
-            self.seen[layout] = self._trial(layout)
-        return replace(self.seen[layout], seconds=time.perf_counter() - self.started)
+        if layout not in self.cache:
+            self.cache[layout] = self._trial(layout)
+        return replace(self.cache[layout], seconds=time.perf_counter() - self.started)
 
     def _trial(self, layout: tuple[tuple[str, int], ...]) -> Trial:
-        from archipelago.planner.strategies.inner_milp import (  # noqa: PLC0415  # loads pulp
-            InnerParams,
-            assign,
-        )
+        from .bayesian_inner import InnerParams, assign  # noqa: PLC0415
 
         counts = np.zeros(len(self.program.templates), dtype=np.int64)
-        fleet = self._fleet(layout)
-        found = assign(fleet, InnerParams(seed=self.problem.solver.seed))
-        if found is None:
+        inner = self._fleet(layout)
+        assignment = assign(inner, InnerParams(seed=self.problem.solver.seed))
+        if assignment is None:
             return Trial(counts)
         chosen = [
             None if job < 0 else self.best[kind][int(job)]
-            for kind, job in zip(layout, found.job, strict=True)
+            for kind, job in zip(layout, assignment.job, strict=True)
         ]
         np.add.at(counts, [c for c in chosen if c is not None], 1)
         theta = _theta(self.program, counts, self.problem)
         if theta <= 0:  # some range without a probability has no island for its route
             return Trial(counts)
-        routed = _theta_of_routes(self.program, self.problem, chosen, fleet, found)
-        return Trial(counts, found.throughput, routed, theta)
+        routed = _theta_of_routes(self.program, self.problem, chosen, inner, assignment)
+        return Trial(counts, assignment.throughput, routed, theta)
 
-    def _fleet(self, layout: tuple[tuple[str, int], ...]) -> Fleet:
-        from archipelago.planner.strategies.inner_milp import Fleet  # noqa: PLC0415  # loads pulp
+    def _fleet(self, layout: tuple[tuple[str, int], ...]) -> InnerProblem:
+        from .bayesian_inner import InnerProblem  # noqa: PLC0415  # loads pulp
 
         demands = self.program.demands
         start = np.cumsum([0, *[len(d.probability) for d in demands]])
@@ -356,7 +357,7 @@ class _Workshop:
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(layout))}
         price = {pool.name: float(pool.price_per_gpu_hour) for pool in self.problem.pools}
         budget = self.problem.budget_per_hour
-        return Fleet(
+        return InnerProblem(
             tuple(kinds[kind] for kind in layout),
             rate,
             tuple(STAGES.index(phase) for _, phase in self.jobs),
@@ -367,15 +368,15 @@ class _Workshop:
 
 
 def _rates(template: Template) -> FloatArray:
-    """b_ij = 1 / A_ij [req/s]: an island's rate of range j alone; 0 where it cannot serve it."""
-    slowest = template.rows.max(axis=0)
-    able = template.servable & (slowest > 0)
-    rates: FloatArray = np.where(able, 1.0 / np.where(able, slowest, 1.0), 0.0)
+    """Return b_ij = 1 / A_ij, the rate of range j alone [req/s]; 0 if it cannot be served."""
+    load = template.rows.max(axis=0)
+    servable = template.servable & (load > 0)
+    rates: FloatArray = np.where(servable, 1.0 / np.where(servable, load, 1.0), 0.0)
     return rates
 
 
 def _merit(program: Program, c: int) -> tuple[float, float]:
-    """How good a template is for its job: share of requests it can serve, then rate at the mix."""
+    """Rank a template for its job: share of requests that it can serve, then rate at the mix."""
     template, demand = program.templates[c], program.demands[int(program.demand_of[c])]
     mix = np.where(template.servable, demand.probability, 0.0)
     load = float((template.rows @ mix).max())
@@ -383,28 +384,30 @@ def _merit(program: Program, c: int) -> tuple[float, float]:
 
 
 def _theta(program: Program, counts: NDArray[np.int64], problem: PlanningProblem) -> float:
-    """The largest theta of given islands, by the exact program's rates; 0 where none serves."""
+    """Return the largest theta of given islands by the exact program; 0 if a range is unserved."""
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
     lower, upper = np.zeros(program.columns), np.full(program.columns, np.inf)
     lower[1 : 1 + len(counts)] = upper[1 : 1 + len(counts)] = counts
     upper[1 + len(counts) :][counts[program.pair_template] == 0] = 0.0
-    asked = replace(question(program, cost), lower=lower, upper=upper, integer=False)
-    found = solve(program.without_cover(), asked, Effort(0.0, math.inf, problem.solver.seed))
-    return 0.0 if found is None else float(found.values[THETA]) * program.scale
+    objective = replace(minimise(program, cost), lower=lower, upper=upper, integer=False)
+    solution = solve(
+        program.without_cover(), objective, SolverOptions(0.0, math.inf, problem.solver.seed)
+    )
+    return 0.0 if solution is None else float(solution.values[THETA]) * program.scale
 
 
 def _theta_of_routes(
     program: Program,
     problem: PlanningProblem,
     chosen: list[int | None],
-    fleet: Fleet,
-    found: Assignment,
+    inner: InnerProblem,
+    assignment: Assignment,
 ) -> float:
-    """Theta when each range is shared between islands as the inner program did, evaluated.
+    """Return theta with the routes of the inner program, evaluated.
 
-    Island i takes x_ij b_ij / R_j of range j, whatever the deviations are: these are the routes
-    that a router would be given, and the workload's mix is what then comes.
+    Island i takes the share x_ij b_ij / R_j of range j, whatever the deviations: a router gets
+    these shares, and the requests have the workload's mix.
     """
     start = np.cumsum([0, *[len(d.probability) for d in program.demands]])
     models = {model.name: model for model in problem.models}
@@ -413,14 +416,14 @@ def _theta_of_routes(
         if c is None:
             continue
         d, template = int(program.demand_of[c]), program.templates[c]
-        mine, job = slice(start[d], start[d + 1]), int(found.job[i])
-        total = found.reached[fleet.phase_of[job], mine]
-        done = fleet.rate[i, job, mine] * found.part[i, mine]
+        mine, job = slice(start[d], start[d + 1]), int(assignment.job[i])
+        total = assignment.reached[inner.phase_of[job], mine]
+        done = inner.rate[i, job, mine] * assignment.part[i, mine]
         share = np.divide(done, total, out=np.zeros_like(done), where=total > 0)
         demand = program.demands[d]
         work.append((template, models[template.model], share * demand.probability * demand.weight))
     loads = [float((template.rows @ unit).max()) for template, _, unit in work]
-    if not loads or max(loads) <= 0 or (found.reached[:, fleet.share > 0] <= 0).any():
+    if not loads or max(loads) <= 0 or (assignment.reached[:, inner.share > 0] <= 0).any():
         return 0.0
     theta = 1.0 / max(loads)
     return theta * min(evaluate(t, demand, unit * theta).supported for t, demand, unit in work)

@@ -1,44 +1,40 @@
-"""The inner program of the thesis: which island does what, and how much of each range.
+"""The inner program of the thesis: the job of each island, and its share of each range.
 
 Rignall (2025), section 4.8.1, in PuLP with HiGHS, with the thesis' letters. A *job* is a (model,
-phase); with one model there are two, and z of decode is the thesis' z_i. Departures, none of which
+phase); with one model there are two, and z of decode is the thesis' z_i. Differences, none of which
 changes the optimum:
 
 * ``x_prefill,ij <= 1 - z_i`` and ``x_decode,ij <= z_i`` are summed over j, where they are equal to
   the row ``sum_j x = 1`` and tighter;
 * the binaries of equal islands (one pool, one size) are one integer, their sum, and their x one x:
   an assignment of the named islands sums to one of these, and one of these is split evenly;
-* a pair that the island cannot serve has no x, and a range of probability 0 no rows;
+* an (island, range) pair that cannot be served has no x, and a range of probability 0 no rows;
 * several models: j runs over all (model, range), p_j is the share of all requests;
-* a budget, which the thesis has not: islands may then stay idle, and those in use cost at most it.
+* a budget, which the thesis does not have: islands can be idle, and the others cost at most that.
 
-The thesis states neither M nor tau; docs/designs/0002-bayesian-divider.md says how ours were found.
+The thesis states neither M nor tau; docs/designs/0002-bayesian-divider.md explains our values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pulp
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.model import FloatArray
 
 
 @dataclass(frozen=True)
 class InnerParams:
-    """Knobs of the inner program.
+    """Parameters of the inner program.
 
     ``weight`` is M, without unit; ``tolerance`` is tau, without unit; ``floor`` is epsilon [req/s].
     ``gap`` and ``seconds`` end a solve. The latter depends on the machine and is rarely reached;
-    nodes cannot be limited, since PuLP's HiGHS takes such an end for an error.
+    nodes cannot be limited, since PuLP's HiGHS reports that as an error.
     """
 
     weight: float = 1.0
@@ -50,8 +46,8 @@ class InnerParams:
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
-    """Islands and what each could do.
+class InnerProblem:
+    """Islands and their rates in every job.
 
     ``kind``, (islands,): equal numbers for islands of one pool and size.
     ``rate``, (islands, jobs, ranges): b_ij of the job [req/s], 0 where it cannot be done; ranges
@@ -69,7 +65,7 @@ class Fleet:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """What the inner program chose.
+    """The solution of the inner program.
 
     ``job``, (islands,): index of the island's job, -1 for idle. ``part``, (islands, ranges): x, the
     fraction of the island's time for a range. ``reached``, (2, ranges): R_j of prefill and decode
@@ -82,33 +78,33 @@ class Assignment:
 
     @property
     def throughput(self) -> float:
-        """What the thesis maximises: the smaller of R_prefill and R_decode [req/s]."""
+        """The thesis' objective: the smaller of R_prefill and R_decode [req/s]."""
         return float(self.reached.sum(axis=1).min())
 
 
 @dataclass(frozen=True, eq=False)
 class _Variables:
-    """``members``: the equal islands of each kind, in the order of the fleet."""
+    """``members``: the equal islands of each kind, in the order of the inner."""
 
     members: list[list[int]]
     z: dict[tuple[int, int], pulp.LpVariable]  # (kind, job) -> islands of the kind that do it
     x: dict[tuple[int, int, int], pulp.LpVariable]  # (kind, job, range) -> of their time together
 
     def first(self, kind: int) -> int:
-        """One island that stands for all of its kind."""
+        """Return the first island of a kind; all of them are equal."""
         return self.members[kind][0]
 
 
-def assign(fleet: Fleet, params: InnerParams) -> Assignment | None:
-    """Solve the inner program; None where it has no solution, or none within the limits."""
-    if not len(fleet.kind):
+def assign(inner: InnerProblem, params: InnerParams) -> Assignment | None:
+    """Solve the inner program; None if it has no solution within the limits."""
+    if not len(inner.kind):
         return None
     program = pulp.LpProblem("inner", pulp.LpMaximize)
-    variables = _variables(program, fleet)
-    _one_job_each(program, fleet, variables)
-    reached = _reached(fleet, variables)
-    deviations, total = _deviations(program, fleet, reached, params)
-    weights = params.weight / (1.0 + fleet.share)
+    variables = _variables(program, inner)
+    _one_job_each(program, inner, variables)
+    reached = _reached(inner, variables)
+    deviations, total = _deviations(program, inner, reached, params)
+    weights = params.weight / (1.0 + inner.share)
     penalty = pulp.lpSum(float(weights[j]) * d for j, d in deviations)
     program.setObjective(pulp.lpSum(total) - penalty)
     program.solve(
@@ -121,16 +117,16 @@ def assign(fleet: Fleet, params: InnerParams) -> Assignment | None:
             random_seed=params.seed,
         )
     )
-    found = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
-    return _read(fleet, variables) if program.sol_status in found else None
+    solved = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    return _read(inner, variables) if program.sol_status in solved else None
 
 
-def _variables(program: pulp.LpProblem, fleet: Fleet) -> _Variables:
-    wanted = fleet.share > 0
+def _variables(program: pulp.LpProblem, inner: InnerProblem) -> _Variables:
+    wanted = inner.share > 0
     members = [
-        [i for i, k in enumerate(fleet.kind) if k == kind] for kind in dict.fromkeys(fleet.kind)
+        [i for i, k in enumerate(inner.kind) if k == kind] for kind in dict.fromkeys(inner.kind)
     ]
-    able = np.argwhere((fleet.rate[[m[0] for m in members]] > 0) & wanted)
+    able = np.argwhere((inner.rate[[m[0] for m in members]] > 0) & wanted)
     x = {(i, k, j): program.add_variable(f"x_{i}_{k}_{j}", 0) for i, k, j in able.tolist()}
     jobs = sorted({(i, k) for i, k, _ in x})
     z = {
@@ -140,42 +136,44 @@ def _variables(program: pulp.LpProblem, fleet: Fleet) -> _Variables:
     return _Variables(members, z, x)
 
 
-def _one_job_each(program: pulp.LpProblem, fleet: Fleet, variables: _Variables) -> None:
-    """Constraints 1 and 2: all of an island's time goes to the ranges of its one job."""
+def _one_job_each(program: pulp.LpProblem, inner: InnerProblem, variables: _Variables) -> None:
+    """Add constraints 1 and 2: all of an island's time is for the ranges of its one job."""
     parts: dict[tuple[int, int], list[pulp.LpVariable]] = {job: [] for job in variables.z}
     for (i, k, _), x in variables.x.items():
         parts[i, k].append(x)
     for job, z in variables.z.items():
         program += pulp.lpSum(parts[job]) == z
-    jobs = range(fleet.rate.shape[1])
+    jobs = range(inner.rate.shape[1])
     for i, equals in enumerate(variables.members):
         chosen = pulp.lpSum(variables.z[i, k] for k in jobs if (i, k) in variables.z)
         count = len(equals)
-        program += (chosen == count) if fleet.budget is None else (chosen <= count)
-    if fleet.budget is not None:
+        program += (chosen == count) if inner.budget is None else (chosen <= count)
+    if inner.budget is not None:
         cost = pulp.lpSum(
-            float(fleet.price[variables.first(i)]) * z for (i, _), z in variables.z.items()
+            float(inner.price[variables.first(i)]) * z for (i, _), z in variables.z.items()
         )
-        program += cost <= fleet.budget
+        program += cost <= inner.budget
 
 
-def _reached(fleet: Fleet, variables: _Variables) -> list[dict[int, pulp.LpAffineExpression]]:
-    """R_j of both phases, for the ranges with a probability."""
+def _reached(
+    inner: InnerProblem, variables: _Variables
+) -> list[dict[int, pulp.LpAffineExpression]]:
+    """Return R_j of both phases, for ranges of positive probability."""
     terms: list[dict[int, list[tuple[pulp.LpVariable, float]]]] = [
-        {int(j): [] for j in np.flatnonzero(fleet.share > 0)} for _ in range(2)
+        {int(j): [] for j in np.flatnonzero(inner.share > 0)} for _ in range(2)
     ]
     for (i, k, j), x in variables.x.items():
-        terms[fleet.phase_of[k]][j].append((x, float(fleet.rate[variables.first(i), k, j])))
+        terms[inner.phase_of[k]][j].append((x, float(inner.rate[variables.first(i), k, j])))
     return [{j: pulp.LpAffineExpression(t) for j, t in phase.items()} for phase in terms]
 
 
 def _deviations(
     program: pulp.LpProblem,
-    fleet: Fleet,
+    inner: InnerProblem,
     reached: Sequence[dict[int, pulp.LpAffineExpression]],
     params: InnerParams,
 ) -> tuple[list[tuple[int, pulp.LpVariable]], list[pulp.LpVariable]]:
-    """Constraints 3 to 6; returns every delta with its range, and R_prefill and R_decode."""
+    """Add constraints 3 to 6; return every delta with its range, and R_prefill and R_decode."""
     deltas: list[tuple[int, pulp.LpVariable]] = []
     totals = []
     for phase, name in enumerate(("prefill", "decode")):
@@ -183,7 +181,7 @@ def _deviations(
         program += pulp.lpSum(reached[phase].values()) == total
         totals.append(total)
         for j, rate in reached[phase].items():
-            p = float(fleet.share[j])
+            p = float(inner.share[j])
             delta = program.add_variable(f"delta_{name}_{j}", 0)
             program += rate - p * total <= delta
             program += p * total - rate <= delta
@@ -197,18 +195,18 @@ def _deviations(
     return deltas, totals
 
 
-def _read(fleet: Fleet, variables: _Variables) -> Assignment:
-    """Name the islands again: those of one kind and job share their time evenly."""
-    islands, _, ranges = fleet.rate.shape
+def _read(inner: InnerProblem, variables: _Variables) -> Assignment:
+    """Read the solution by island: those of one kind and job divide their time evenly."""
+    islands, _, ranges = inner.rate.shape
     job = np.full(islands, -1, dtype=np.int64)
     part, reached = np.zeros((islands, ranges)), np.zeros((2, ranges))
-    waiting = [iter(equals) for equals in variables.members]
+    unassigned = [iter(equals) for equals in variables.members]
     for (i, k), z in variables.z.items():
-        mine = list(islice(waiting[i], round(z.value())))
+        mine = list(islice(unassigned[i], round(z.value())))
         job[mine] = k
         for j in range(ranges):
             x = variables.x.get((i, k, j))
             if mine and x is not None:
                 part[mine, j] = max(0.0, x.value()) / len(mine)
-                reached[fleet.phase_of[k], j] += fleet.rate[mine[0], k, j] * max(0.0, x.value())
+                reached[inner.phase_of[k], j] += inner.rate[mine[0], k, j] * max(0.0, x.value())
     return Assignment(job, part, reached)

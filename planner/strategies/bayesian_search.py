@@ -1,4 +1,4 @@
-"""The outer loop of the thesis: Ax with BoTorch over two numbers per pool, asked and told.
+"""The outer loop of the thesis: Ax with BoTorch over two numbers per pool.
 
 Rignall (2025), section 4.9.2: an integer n_t and a float s_t per GPU type, and a ``SingleTaskGP``
 as surrogate. The first batch is random (Sobol), the thesis' warm start.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from ax.adapter.registry import Generators
@@ -22,21 +22,18 @@ from ax.generation_strategy.transition_criterion import MinTrials
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
 from botorch.models import SingleTaskGP
 
-from archipelago.planner.strategies.divider import SKEW, Division
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from .bayesian_division import SKEW, Division
 
 METRIC = "throughput"
 RESTARTS, RAW_SAMPLES = 4, 128
-"""Effort of maximising the acquisition, below Ax's own, with which a batch of 16 took up to two
-minutes on two busy cores."""
+"""Effort to maximise the acquisition function. With Ax's larger defaults, a batch of 16 took up to
+two minutes on two busy cores."""
 
 
 class Outer:
-    """Proposes divisions of the pools and learns what they reach. Equal seeds, equal proposals.
+    """Proposes divisions of the pools and learns from their throughput; deterministic by seed.
 
-    ``most`` is the largest island count of each pool; ``warmup`` proposals are random.
+    ``most``: largest island count of each pool. ``warmup``: number of random proposals.
     """
 
     def __init__(self, most: Mapping[str, int], warmup: int, seed: int) -> None:
@@ -51,20 +48,20 @@ class Outer:
             self._client.configure_optimization(objective=METRIC)
             self._client.set_generation_strategy(_strategy(warmup, seed))
 
-    def ask(self, count: int) -> dict[int, dict[str, Division]]:
-        """Up to ``count`` proposals by number, each a division of every pool."""
+    def propose(self, count: int) -> dict[int, dict[str, Division]]:
+        """Return up to ``count`` proposals by number, each a division of every pool."""
         with _contained():
             trials = self._client.get_next_trials(max_trials=count)
         return {
             int(number): {
-                name: Division(int(found[f"n{i}"]), float(found[f"s{i}"]))
+                name: Division(int(values[f"n{i}"]), float(values[f"s{i}"]))
                 for i, name in self._pools.items()
             }
-            for number, found in trials.items()
+            for number, values in trials.items()
         }
 
-    def suggest(self, divisions: Mapping[str, Division]) -> int:
-        """Add a proposal of one's own (a warm start); returns its number."""
+    def attach(self, divisions: Mapping[str, Division]) -> int:
+        """Add a given proposal (a warm start) and return its number."""
         values: dict[str, int | float] = {}
         for i, name in self._pools.items():
             division = divisions.get(name, Division(0))
@@ -72,8 +69,8 @@ class Outer:
         with _contained():
             return int(self._client.attach_trial(parameters=values))
 
-    def tell(self, number: int, throughput: float) -> None:
-        """Say what a proposal reaches [req/s]; 0 for one that cannot serve the workload."""
+    def report(self, number: int, throughput: float) -> None:
+        """Report the throughput of a proposal [req/s]; 0 if it cannot serve the workload."""
         with _contained():
             self._client.complete_trial(number, raw_data={METRIC: throughput})
 
@@ -86,7 +83,7 @@ def _range(index: int, most: int) -> tuple[RangeParameterConfig, RangeParameterC
 
 
 def _strategy(warmup: int, seed: int) -> GenerationStrategy:
-    """Sobol for the first ``warmup`` proposals, then the Gaussian process."""
+    """Return the strategy: Sobol for the first ``warmup`` proposals, then a Gaussian process."""
     surrogate = SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=SingleTaskGP)])
     effort = {"num_restarts": RESTARTS, "raw_samples": RAW_SAMPLES}
     return GenerationStrategy(
@@ -119,10 +116,9 @@ def _strategy(warmup: int, seed: int) -> GenerationStrategy:
 
 @contextmanager
 def _contained() -> Iterator[None]:
-    """Run Ax and BoTorch so that nothing of them shows outside.
+    """Run Ax and BoTorch in one thread, without their logs and warnings.
 
-    Their log of every trial and the warnings that only their authors can act on stay off stderr.
-    One thread: equal sums in equal order, and for matrices this small it is also faster.
+    One thread: the same sums in the same order; for matrices this small it is also faster.
     """
     before, threads = logging.root.manager.disable, torch.get_num_threads()
     logging.disable(logging.WARNING)

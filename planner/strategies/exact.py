@@ -1,249 +1,233 @@
 """The default strategy: one mixed-integer program over counted templates, with its certificate.
 
     templates -> largest theta, or least cost at minHeadroom (gap / 2)
-              -> within 0.4 gap of it the plan that changes least, then has the fewest islands
+              -> within 0.4 gap of it, the plan with the least change, then the fewest islands
               -> rates, integer routes, every island evaluated -> plan
 
-The two losses and the rounding together stay below the gap that is published.
+Both losses and the rounding together stay below the published gap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.planner.assemble import Layout, assemble
-from archipelago.planner.deadline import Deadline
-from archipelago.planner.errors import SolverError
-from archipelago.planner.feasibility import blocked, no_room, too_little, unreached, unservable
-from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
-from archipelago.planner.problem import Objective
-from archipelago.planner.program import THETA, Program, build_program
-from archipelago.planner.projected import solve
-from archipelago.planner.solve import (
-    NODE_LIMIT,
-    Effort,
-    Question,
-    Solution,
-    SolveStatus,
-    question,
-)
-from archipelago.planner.strategy import Progress, quiet
-from archipelago.planner.templates import build_catalogue
+from archipelago.perfmodel.model import FloatArray
 
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.templates import Catalogue
+from ..deadline import Deadline
+from ..errors import SolverError
+from ..layout.assemble import Layout, assemble
+from ..milp.benders import solve
+from ..milp.build import build_program
+from ..milp.highs import NODE_LIMIT, LinearObjective, Solution, SolverOptions, SolveStatus, minimise
+from ..milp.variables import THETA, Program
+from ..plan import Infeasible, Plan, Planned, PlanningOutcome
+from ..problem import Objective, PlanningProblem
+from ..strategy import Progress, quiet
+from ..templates.catalogue import Catalogue, build_catalogue
+from .infeasible import explain_unservable, no_room, too_little, unreached, unservable
 
 MIP_SHARE = 0.5
 """Part of the published gap that the first solve may leave."""
-TIDY_SHARE = 0.4
+LEAST_CHANGE_SHARE = 0.4
 """Part of the published gap that the second solve may give up; the rest covers rounding."""
-TIDY_GAP = 0.03
-"""The second solve only tidies: its own optimum need not be proven closer than 3 %."""
-TIDY_NODES = 20
-"""More nodes found no fewer islands on the frozen instances; and a limit in nodes is reached at
-the same place on every machine."""
-KEEP_NODES = 200
-"""Nodes where islands run: a restart costs minutes of service, a solve milliseconds."""
+LEAST_CHANGE_GAP = 0.03
+"""Relative gap of the second solve: it only has to improve the plan."""
+LEAST_CHANGE_NODES = 20
+"""Nodes of the second solve. More found no fewer islands on the frozen instances; and a limit in
+nodes gives the same plan on every machine."""
+RUNNING_NODES = 200
+"""The same if islands run: a restart costs minutes of service, a solve milliseconds."""
 ROUNDING = 1e-4
-"""Part of minHeadroom on top of it that covers integer weights, where the cost is minimised."""
+"""Share above minHeadroom that covers the rounding of weights if the cost is minimised."""
 RESERVE = 0.2
-"""Most of the time left that the first solve leaves to what follows it: as much as came before it,
-which grows alike."""
-MOVED = 100.0
-"""Weight of a GPU that starts anew against one island more: disruption first, tidiness second."""
-FREE = 1000.0
-"""Weight of one more minHeadroom against one island more, under the cost objective."""
+"""Largest share of the remaining time that is reserved for the steps after the first solve. They
+get as much as the steps before it took, which grow alike."""
+RESTART_WEIGHT = 100.0
+"""Weight of a restarted GPU in units of one more island: least disruption first."""
+HEADROOM_WEIGHT = 1000.0
+"""Weight of one more minHeadroom in units of one more island, under the cost objective."""
 
 
 @dataclass(frozen=True)
 class ExactStrategy:
-    """Exact plan with a proof; docs/designs/0001-first-path.md says why it is counted."""
+    """Exact plan with a proven bound; docs/designs/0001-first-path.md gives the reasons."""
 
     name: str = "exact"
 
     def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
-        """Find the plan, or say what stands in the way.
+        """Find the plan, or the reason why there is none.
 
         Raises:
             OutOfTimeError: the time limit ended before there was a plan.
-            SolverError: the limit of nodes did, or the program does not fit into memory.
+            SolverError: the node limit did, or the program does not fit into memory.
         """
         deadline = Deadline(problem.solver.time_limit)
         catalogue = build_catalogue(problem, progress, deadline=deadline)
         missing = unservable(problem, catalogue)
-        answer = blocked(problem, catalogue, missing, deadline)
-        if answer is not None:
-            return answer
+        infeasible = explain_unservable(problem, catalogue, missing, deadline)
+        if infeasible is not None:
+            return infeasible
         program = build_program(problem, catalogue.templates, deadline)
         reserve = min(deadline.spent, RESERVE * deadline.left)
         progress("solving", 0.0)
-        first = best(program, problem, deadline.left - reserve)
+        first = first_solve(program, problem, deadline.left - reserve)
         if first is None:
-            return nothing(program, problem, catalogue, deadline)
+            return explain_infeasible(program, problem, catalogue, deadline)
         progress("choosing the plan that changes least", 0.0)
-        tidy = first if deadline.left <= reserve else tidiest(program, problem, first, deadline)
-        proof = _certificate(program, problem, first)
+        second = (
+            first if deadline.left <= reserve else least_change(program, problem, first, deadline)
+        )
+        complete = first.status is SolveStatus.OPTIMAL
+        cheapest = problem.objective is Objective.COST
+        bound = first.bound if cheapest else -first.bound * program.scale
+        proof = bound, complete, "" if complete else str(first.status)
 
-        def planned(found: Solution) -> Plan:
-            counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
-            layout = Layout(counts, self.name, *proof, found.values)
+        def planned(solution: Solution) -> Plan:
+            counts = np.rint(solution.values[1 : program.first_pair]).astype(np.int64)
+            layout = Layout(counts, self.name, *proof, solution.values)
             return assemble(
                 problem, catalogue, program, layout, missing, deadline=deadline.with_grace
             )
 
-        plan = planned(tidy)
-        if _short(problem, plan):
-            enough = reaching(program, problem, plan, deadline)
-            if enough is None:
-                return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
-            plan = planned(enough)
-            if _short(problem, plan):
-                return too_little(problem, catalogue, plan.theta, _bound(plan), deadline)
+        plan = planned(second)
+        required = problem.min_headroom or 0.0
+        if plan.theta < required:
+            restored = restore_headroom(program, problem, plan, deadline)
+            if restored is not None:
+                plan = planned(restored)
+        if plan.theta < required:
+            return too_little(problem, catalogue, plan.theta, _largest_headroom(plan), deadline)
         return Planned(plan, deadline.spent, first.nodes)
 
 
-def _short(problem: PlanningProblem, plan: Plan) -> bool:
-    return problem.min_headroom is not None and plan.theta < problem.min_headroom
-
-
-def reaching(
+def restore_headroom(
     program: Program, problem: PlanningProblem, plan: Plan, deadline: Deadline
 ) -> Solution | None:
-    """A plan with enough headroom, where the best one found has too little but more is possible.
+    """Search a plan with minHeadroom if the best plan has less but more is possible.
 
-    None where there is none. The best plan is only best up to the gap asked for, or up to what the
-    time allowed.
+    The best plan is only best up to the gap of the solver, or up to the time limit. None if there
+    is no plan with minHeadroom.
 
     Raises:
-        OutOfTimeError: the time limit ended before it was known.
+        OutOfTimeError: the time limit ended before the search.
     """
     if problem.objective is Objective.COST:
         deadline.check("adding headroom against rounding", f"a plan of headroom {plan.theta:.6g}")
         return None
-    if _bound(plan) < (problem.min_headroom or 0.0):
+    if _largest_headroom(plan) < (problem.min_headroom or 0.0):
         return None
     deadline.check("searching for minHeadroom", f"a plan of headroom {plan.theta:.6g}")
-    asked = objective(program, problem)
-    asked.lower[THETA] = floor(program, problem) * (1 + ROUNDING)
-    return solve(program, asked, Effort(1.0, deadline.left, problem.solver.seed))
+    objective = objective_of(program, problem)
+    objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
+    return solve(program, objective, SolverOptions(1.0, deadline.left, problem.solver.seed))
 
 
-def best(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
-    """The first solve; None where no layout serves every range (at the headroom asked for)."""
-    asked = objective(program, problem)
-    effort = Effort(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
-    return solve(program, asked, effort)
+def first_solve(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
+    """Find the best counts; None if none serve every range (at minHeadroom, if stated)."""
+    objective = objective_of(program, problem)
+    options = SolverOptions(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
+    return solve(program, objective, options)
 
 
-def nothing(
+def explain_infeasible(
     program: Program,
     problem: PlanningProblem,
     catalogue: Catalogue,
     deadline: Deadline,
 ) -> Infeasible:
-    """Why no layout will do: not one of each stage fits, or none reaches minHeadroom."""
+    """Find out why there is no plan: too little room, or too little headroom."""
     if problem.objective is not Objective.COST:
         return no_room(problem, catalogue, deadline)
     try:
-        most = best(program, replace(problem, minimise_cost=False), deadline.left)
-    except SolverError:  # not found out within the limits of time and nodes
+        largest = first_solve(program, replace(problem, minimise_cost=False), deadline.left)
+    except SolverError:  # unknown within the limits of time and nodes
         return unreached(problem, catalogue, deadline)
-    if most is None:
+    if largest is None:
         return no_room(problem, catalogue, deadline)
-    theta, bound = (value * program.scale for value in (most.values[THETA], -most.bound))
+    theta, bound = (value * program.scale for value in (largest.values[THETA], -largest.bound))
     return too_little(problem, catalogue, float(theta), bound, deadline)
 
 
-def objective(program: Program, problem: PlanningProblem, margin: float = 0.0) -> Question:
-    """Largest theta, or least cost at minHeadroom and a margin."""
+def objective_of(
+    program: Program, problem: PlanningProblem, margin: float = 0.0
+) -> LinearObjective:
+    """Return the objective: largest theta, or least cost at minHeadroom plus a relative margin."""
     if problem.objective is Objective.COST:
-        asked = question(program, program.price)
-        asked.lower[THETA] = floor(program, problem) * (1 + margin)
-        return asked
+        objective = minimise(program, program.price)
+        objective.lower[THETA] = min_theta(program, problem) * (1 + margin)
+        return objective
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    return question(program, cost)
+    return minimise(program, cost)
 
 
-def floor(program: Program, problem: PlanningProblem) -> float:
-    """MinHeadroom in the units of the program's theta."""
+def min_theta(program: Program, problem: PlanningProblem) -> float:
+    """Return minHeadroom in the units of the program's theta."""
     return (problem.min_headroom or 0.0) / program.scale
 
 
-def tidiest(
+def least_change(
     program: Program, problem: PlanningProblem, first: Solution, deadline: Deadline
 ) -> Solution:
-    """The second solve: as good as the first, with the least change and the fewest islands.
+    """Solve again for the least change, then the fewest islands, at (almost) the same objective.
 
-    The first itself, where nothing tidier is found within the limits of time and nodes.
+    Returns ``first`` if the second solve finds nothing better within its limits.
     """
-    nodes = KEEP_NODES if problem.running else TIDY_NODES
-    effort = Effort(TIDY_GAP, max(deadline.left, 0.1), problem.solver.seed, nodes)
+    nodes = RUNNING_NODES if problem.running else LEAST_CHANGE_NODES
+    options = SolverOptions(LEAST_CHANGE_GAP, max(deadline.left, 0.1), problem.solver.seed, nodes)
     try:
         if problem.objective is Objective.COST:
-            return _tidiest_of_cheapest(program, problem, first, effort, deadline) or first
-        asked = question(program, _tidy_cost(program, problem))
-        asked.lower[THETA] = first.values[THETA] * (1 - problem.solver.gap * TIDY_SHARE)
-        return solve(program, asked, effort, start=first.values) or first
+            return _least_change_at_cost(program, problem, first, options, deadline) or first
+        objective = minimise(program, _change_cost(program, problem))
+        objective.lower[THETA] = first.values[THETA] * (1 - problem.solver.gap * LEAST_CHANGE_SHARE)
+        return solve(program, objective, options, start=first.values) or first
     except SolverError:
         return first
 
 
-def _tidiest_of_cheapest(
+def _least_change_at_cost(
     program: Program,
     problem: PlanningProblem,
     first: Solution,
-    effort: Effort,
+    options: SolverOptions,
     deadline: Deadline,
 ) -> Solution | None:
-    """Among plans that cost (almost) no more, one that integer weights cannot push below the floor.
+    """Solve for the least change at (almost) the same cost, with a margin for rounded weights.
 
-    Where the rounding margin does not fit beside the cost, the cheapest plan that has it.
+    Returns the cheapest plan with that margin if none costs (almost) the same.
     """
-    limit = first.objective * (1 + problem.solver.gap * TIDY_SHARE)
-    asked = question(program, _tidy_cost(program, problem))
-    asked.lower[THETA] = floor(program, problem) * (1 + ROUNDING)
+    limit = first.objective * (1 + problem.solver.gap * LEAST_CHANGE_SHARE)
+    objective = minimise(program, _change_cost(program, problem))
+    objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
     try:
-        found = solve(program.at_most(program.price, limit), asked, effort)
+        solution = solve(program.with_limit(program.price, limit), objective, options)
     except SolverError:  # none within so few nodes
-        found = None
-    if found is None:
-        gap, left = problem.solver.gap * MIP_SHARE, max(deadline.left, 0.1)
-        wide = replace(effort, gap=gap, nodes=NODE_LIMIT, time_limit=left)
-        found = solve(program, objective(program, problem, ROUNDING), wide)
-    return found
+        solution = None
+    if solution is None:
+        gap, seconds = problem.solver.gap * MIP_SHARE, max(deadline.left, 0.1)
+        full = replace(options, gap=gap, nodes=NODE_LIMIT, time_limit=seconds)
+        solution = solve(program, objective_of(program, problem, ROUNDING), full)
+    return solution
 
 
-def _tidy_cost(program: Program, problem: PlanningProblem) -> FloatArray:
-    """One per island and more per GPU that starts anew; all prices weigh less than one island.
+def _change_cost(program: Program, problem: PlanningProblem) -> FloatArray:
+    """Return a cost of one per island and more per restarted GPU; all prices weigh less than one.
 
-    Where the cost is minimised and nothing runs, headroom that costs nothing is worth more than
-    few islands.
+    If the cost is minimised and nothing runs, headroom that costs nothing outweighs islands.
     """
     cost = np.zeros(program.columns)
     cost[1 : program.first_pair] = 1.0
     everything = sum(float(p.price_per_gpu_hour) * p.available for p in problem.pools) or 1.0
     cost += program.price / everything
     if problem.running:
-        cost += MOVED * program.disruption
+        cost += RESTART_WEIGHT * program.disruption
     elif problem.objective is Objective.COST:
-        cost[THETA] = -FREE / floor(program, problem)
+        cost[THETA] = -HEADROOM_WEIGHT / min_theta(program, problem)
     return cost
 
 
-def _certificate(
-    program: Program, problem: PlanningProblem, first: Solution
-) -> tuple[float, bool, str]:
-    complete = first.status is SolveStatus.OPTIMAL
-    bound = first.bound if problem.objective is Objective.COST else -first.bound * program.scale
-    return bound, complete, "" if complete else str(first.status)
-
-
-def _bound(plan: Plan) -> float:
-    """The most headroom that is possible, as far as the certificate says."""
+def _largest_headroom(plan: Plan) -> float:
+    """Return the largest headroom that the certificate does not exclude."""
     return plan.theta if plan.objective is Objective.COST else plan.certificate.bound

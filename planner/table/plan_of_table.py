@@ -1,62 +1,50 @@
-"""A plan read back from the routing content that is published of it.
+"""Read a plan back from its routing content.
 
-After a restart the table is all there is: groups, islands and weights. What a plan says beside them
-(theta, rates, fixed points) is not in the table and is not invented here: ``replan.restate`` states
-it anew for the demand of the day. What follows from the table and the problem (cost, rented GPUs,
-lengths without a route) is ``accounted``.
+After a restart only the table is left: groups, islands and weights. Theta, rates and fixed points
+are not in it; re-planning computes them again for the current demand. ``accounted`` adds what
+follows from the table and the problem: cost, rented GPUs, and lengths without a route.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import Any, Final
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.packing import nodes_of
-from archipelago.planner.plan import (
-    Certificate,
-    Group,
-    Island,
-    Pair,
-    Part,
-    Plan,
-    Route,
-    Unservable,
-)
-from archipelago.planner.problem import DEFAULT_CLASS, RENTED, Billing, Phase
-from archipelago.planner.tablecheck import validate_content
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.workload.lengths import Range
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ..documents import Document
+from ..errors import PlanFileError
+from ..plan import Certificate, Group, Island, Pair, Part, Plan, Route, Unservable
+from ..problem import DEFAULT_CLASS, RENTED, Billing, ModelDemand, Phase, PlanningProblem, Pool
+from ..templates.packing import nodes_of
+from .validate import validate_content
 
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.problem import ModelDemand, PlanningProblem, Pool
-
-NOTHING_SAID: Final = Certificate(0.0, 0.0, complete=False, reason="read back from a table")
+NO_PROOF: Final = Certificate(0.0, 0.0, complete=False, reason="read back from a table")
 """A table carries no proof."""
 ROW: Final = {Phase.PREFILL: "time", Phase.DECODE: "batch", Phase.MIXED: "time"}
-"""A capacity row that every island of the phase has, until it is known which one binds."""
+"""A capacity row of every island of the phase; a table does not state which row binds."""
 ROUNDING: Final = 1e-9
-"""Share of requests below which nothing is missing but rounding."""
+"""A smaller share of requests without a route is rounding."""
 
 
 def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) -> Plan:
-    """The plan behind a routing content: its groups, islands and routes, with nothing promised.
+    """Return the plan of a routing content: its groups, islands and routes.
 
-    Theta, throughput, rates and the certificate are 0. Names of nodes are those of the content.
-    Written again (``table.routing_content``) it gives the same content, byte for byte.
+    Theta, throughput, rates and the certificate are 0. Node names are those of the content.
+    ``routing_content`` of the plan gives the same content, byte for byte.
 
     ``of_it``: whether the content must be one of this problem; else it may have models, pools and
     ranges that the problem has no longer, of which nothing but their names is known.
 
     Raises:
-        PlanFileError: it is no content, or one of another spec; the message names the place.
+        PlanFileError: the content is invalid or of another spec; the message names the place.
     """
-    if findings := validate_content(content) or [*_strangers(content, problem, of_it=of_it)]:
+    if findings := validate_content(content) or [*_mismatches(content, problem, of_it=of_it)]:
         raise PlanFileError("; ".join(findings))
     models = {model.name: model for model in problem.models}
     listed = {island["name"]: island for island in content["islands"]}
@@ -68,7 +56,7 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
         objective=problem.objective,
         theta=0.0,
         throughput=0.0,
-        certificate=NOTHING_SAID,
+        certificate=NO_PROOF,
         cost_per_hour=Decimal(0),
         groups=tuple(
             _group(group, listed[group["members"][0]], models.get(group["model"]))
@@ -87,8 +75,8 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
 
 
 def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
-    """The plan with what its islands cost and rent, and the share of requests without a route."""
-    nodes = _stands(plan, problem)
+    """Return the plan with its cost, rented GPUs, and the share of requests without a route."""
+    nodes = _nodes_by_pool(plan, problem)
     rented = ((pool.name, _rented(plan, pool, nodes[pool.name])) for pool in problem.pools)
     cost = (_cost(plan, pool, nodes[pool.name]) for pool in problem.pools)
     return replace(
@@ -99,8 +87,8 @@ def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
     )
 
 
-def _strangers(content: Document, problem: PlanningProblem, *, of_it: bool) -> Iterator[str]:
-    """Mixed-up groups; and models, pools, phases and ranges that the problem does not have."""
+def _mismatches(content: Document, problem: PlanningProblem, *, of_it: bool) -> Iterator[str]:
+    """Find groups of unlike islands, and names and ranges that are not in the problem."""
     listed = {island["name"]: island for island in content["islands"]}
     for group in content["groups"]:
         kinds = Counter(_kind(listed[name]) for name in group["members"])
@@ -150,7 +138,7 @@ def _kind(island: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | None) -> Group:
-    """A group like any of its islands, without rates."""
+    """Return a group, with the facts of one of its islands and without rates."""
     phase = Phase(group["phase"])
     parts = (Part(p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
     return Group(
@@ -174,7 +162,7 @@ _DEGREES: Final = tuple(asdict(Parallelism()))
 
 
 def _routes(model: dict[str, Any], demand: ModelDemand | None) -> Iterator[Route]:
-    """Routes in the order of their ranges; those that the workload does not have have no share."""
+    """Yield routes in the order of ranges; the share is 0 for ranges that the workload lacks."""
     share: dict[Range, float] = {}
     if demand is not None:
         shares = demand.lengths.moments(demand.ranges).probability.tolist()
@@ -185,41 +173,40 @@ def _routes(model: dict[str, Any], demand: ModelDemand | None) -> Iterator[Route
         yield Route(model["name"], span, share.get(span, 0.0), tuple(pairs))
 
 
-def _stands(plan: Plan, problem: PlanningProblem) -> dict[str, list[tuple[str, int]]]:
-    """By pool the nodes that islands stand on, with the GPUs that each island takes there."""
+def _nodes_by_pool(plan: Plan, problem: PlanningProblem) -> dict[str, list[tuple[str, int]]]:
+    """Return for each pool the nodes of its islands, with the GPUs that each island uses there."""
     sizes = {pool.name: pool.gpus_per_node for pool in problem.pools}
     sections = {group.name: group.sections for group in plan.groups}
-    found: dict[str, list[tuple[str, int]]] = {name: [] for name in sizes}
+    used: dict[str, list[tuple[str, int]]] = {name: [] for name in sizes}
     for island in plan.islands:
-        left = island.nodes
+        nodes = iter(island.nodes)  # those of the first part come first
         for part in sections[island.group]:
             if size := sizes.get(part.pool):
                 count = -(-part.gpus // size)
-                found[part.pool] += ((node, min(part.gpus, size)) for node in left[:count])
-                left = left[count:]
-    return found
+                used[part.pool] += ((n, min(part.gpus, size)) for n in islice(nodes, count))
+    return used
 
 
-def _rented(plan: Plan, pool: Pool, stands: list[tuple[str, int]]) -> int:
-    """GPUs beyond those that exist: what islands take of rented nodes, or the nodes as a whole."""
+def _rented(plan: Plan, pool: Pool, nodes: list[tuple[str, int]]) -> int:
+    """Return the rented GPUs of a pool: those of islands, or of whole nodes if billed per node."""
     if pool.gpus_per_node is None:
         return max(0, plan.used(pool.name) - pool.count)
     names = set(nodes_of(pool).get(RENTED, ()))
-    taken = [(node, gpus) for node, gpus in stands if node in names]
+    taken = [(node, gpus) for node, gpus in nodes if node in names]
     if pool.billing is Billing.PER_NODE:
         return pool.gpus_per_node * len({node for node, _ in taken})
     return sum(gpus for _, gpus in taken)
 
 
-def _cost(plan: Plan, pool: Pool, stands: list[tuple[str, int]]) -> Decimal:
-    """Of the islands' GPUs, or of every node that one of them stands on [$/h]."""
+def _cost(plan: Plan, pool: Pool, nodes: list[tuple[str, int]]) -> Decimal:
+    """Return the cost of the islands' GPUs, or of all GPUs of their nodes [$/h]."""
     if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
-        return pool.price_per_gpu_hour * pool.gpus_per_node * len({node for node, _ in stands})
+        return pool.price_per_gpu_hour * pool.gpus_per_node * len({node for node, _ in nodes})
     return pool.price_per_gpu_hour * plan.used(pool.name)
 
 
 def _unservable(plan: Plan, problem: PlanningProblem) -> Iterator[Unservable]:
-    """Of every model the share of requests in ranges without a route, and beyond all ranges."""
+    """Yield for each model the share of requests without a route, if there is one."""
     for model in problem.models:
         routed = {route.range for route in plan.routes if route.model == model.name}
         shares = model.lengths.moments(model.ranges).probability.tolist()

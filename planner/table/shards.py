@@ -1,45 +1,43 @@
-"""A table too large for one ConfigMap: its content cut into shards, and put together again.
+"""Cut the content of a table that is too large for one ConfigMap into shards, and join them.
 
-The content's canonical JSON, which is ASCII, is cut every so many bytes: equal contents give equal
-shards, and an edit leaves the shards before its place as they are. What is stored under the
-table's own name is then a *pointer*: the same document with ``shards`` in place of ``content``.
-docs/routing-table.md has the reader's side.
+The canonical JSON of the content, which is ASCII, is cut at fixed distances: equal contents give
+equal shards, and an edit changes no shard before its place. The ConfigMap of the table then holds a
+*pointer*: the same document with ``shards`` instead of ``content``.
+docs/reference/routing-table.md describes this for readers.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.planner.errors import PlanFileError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from ..errors import PlanFileError
 
 MOST_SHARDS = 32
 """Shards of one table: 28 MiB, some 100,000 islands of one GPU each."""
 POINTER = ("contentBytes", "contentHash", "shards")
-"""Fields that stand in the pointer where a small table has ``content``."""
+"""Fields of the pointer, instead of ``content``."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a content's text, from ``start`` up to ``stop``. ``digest``: its sha256 [hex]."""
+    """Part of a content's text, from ``start`` up to ``stop``. ``digest``: its SHA-256 [hex]."""
 
     start: int
     stop: int
     digest: str
 
     def of(self, text: str) -> str:
-        """The piece itself."""
+        """Return the piece of the text."""
         return text[self.start : self.stop]
 
 
 def split(text: str, limit: int) -> tuple[Piece, ...]:
-    """Pieces of at most ``limit`` bytes; none where the whole text fits."""
+    """Return pieces of at most ``limit`` bytes; none if the whole text fits."""
     if len(text) <= limit:
         return ()
     cuts = [*range(0, len(text), limit), len(text)]
@@ -47,21 +45,21 @@ def split(text: str, limit: int) -> tuple[Piece, ...]:
 
 
 def digest(text: str) -> str:
-    """sha256 [hex] of a text; content is ASCII, and what is not is somebody else's."""
+    """Return the SHA-256 [hex] of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def is_pointer(table: Mapping[str, Any]) -> bool:
-    """Whether the content lies in shards."""
+    """Return whether the content is in shards."""
     return "shards" in table
 
 
 def assemble(table: Mapping[str, Any], read: Callable[[str], str]) -> dict[str, Any]:
-    """The whole table, of a pointer or of a table that is whole already.
+    """Return the whole table of a pointer; a whole table is returned as it is.
 
     Args:
-        table: what is stored under the table's name; a pointer must be valid (``validate_table``).
-        read: gives the text of the shard of that name.
+        table: the stored document; a pointer must be valid (``validate_table``).
+        read: returns the text of the shard of that name.
 
     Raises:
         PlanFileError: a shard is not the one that the pointer names.

@@ -1,35 +1,30 @@
-"""Is this a routing table that a router can trust? Asked before each write and of what is stored.
+"""Check a routing table: before each write, and after reading a stored one.
 
-The JSON Schema says the same about shapes; what it cannot say is checked here: weights that sum,
-names that exist, phases that fit, ranges without holes. Nothing here knows how a table is made.
+Beyond the JSON Schema this checks that weights sum up, names exist, phases match, and ranges have
+no gaps. It shares no code with the writer of tables.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import API_VERSION
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.plan import MILLION
-from archipelago.planner.planfile import read_parallelism
-from archipelago.planner.problem import STAGES, Phase
-from archipelago.planner.reader import Node
-from archipelago.planner.shards import MOST_SHARDS, is_pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ..documents import API_VERSION, Node
+from ..errors import PlanFileError
+from ..plan import MILLION
+from ..problem import STAGES, Phase
+from .shards import MOST_SHARDS, is_pointer
 
 LENGTH_UNITS = ("tokens",)
 UNKNOWN_LENGTHS = ("Longest", "Shortest", "MostFrequent")
 FIRST_LENGTH = 1
 """The first range starts at 0 or 1: a prompt has at least one token."""
 PARTS = (2, 4)
-"""Pools that one island may have GPUs of, where it has several."""
+"""Fewest and most pools of an island of several pools."""
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -53,9 +48,9 @@ class _Tables:
 
 
 def validate_table(table: object) -> list[str]:
-    """Everything wrong with a table, each with its place; empty where it is good.
+    """Return all errors of a table, each with its place; empty for a good table.
 
-    Of a table in shards this is the pointer alone: ``shards.assemble`` gives the whole one.
+    Of a table in shards only the pointer is checked: ``shards.assemble`` gives the whole table.
     """
     try:
         node = Node(table)
@@ -71,7 +66,7 @@ def validate_table(table: object) -> list[str]:
 
 
 def validate_content(content: object) -> list[str]:
-    """Everything wrong with the ``content`` of a table."""
+    """Return all errors of the ``content`` of a table."""
     try:
         return list(_content(Node(content, "content")))
     except PlanFileError as error:
@@ -90,17 +85,17 @@ def _identity(node: Node) -> None:
     node.field("sequence").integer(1)
     time = node.field("time")
     try:
-        known = datetime.fromisoformat(time.text()).tzinfo is not None
+        has_zone = datetime.fromisoformat(time.text()).tzinfo is not None
     except ValueError:
-        known = False
-    if not known:
+        has_zone = False
+    if not has_zone:
         raise time.refuse("a time with its zone, such as 2026-01-31T12:00:00Z")
 
 
 def _pointer(node: Node) -> Iterator[str]:
-    """Shards that say how long they are and what they hold, and add up."""
+    """Check that the shards have lengths, hashes and names, and add up."""
     if "content" in node.mapping():
-        yield "content: beside shards; a table has one of the two"
+        yield "content: a table has either content or shards"
     _hash(node.field("contentHash"))
     shards = list(node.field("shards").items())
     if not 1 < len(shards) <= MOST_SHARDS:
@@ -153,7 +148,7 @@ def _groups(node: Node) -> dict[str, _Group]:
 
 
 def _read_group(item: Node) -> _Group:
-    placed = _given(item, "domainClass")
+    placed = _present(item, "domainClass")
     if placed is not None and not placed.text():
         raise placed.refuse("the name of a class; leave the field out for the default")
     return _Group(
@@ -171,15 +166,23 @@ def _read_island(item: Node) -> _Island:
     item.field("pool").text()
     item.field("gpus").integer(1)
     item.field("maxBatch").integer(1)
-    read_parallelism(item.field("parallelism"))
+    _degrees(item.field("parallelism"))
     for node in item.field("nodes").items():
         node.text()
     return _Island(item.field("phase").one_of(Phase))
 
 
+def _degrees(node: Node) -> list[int]:
+    """Return tp, pp, dp and ep; experts are spread over tp x dp GPUs, or sliced over tp (ep 1)."""
+    tp, pp, dp, ep = (node.field(name).integer(1) for name in ("tp", "pp", "dp", "ep"))
+    if ep not in (1, tp * dp):
+        raise node.field("ep").refuse(f"1 or tp x dp, which is {tp * dp}")
+    return [tp, pp, dp, ep]
+
+
 def _parts(island: Node) -> Iterator[str]:
-    """The stages of an island of several pools add up to the island."""
-    listed = _given(island, "parts")
+    """Check that the stages of an island of several pools add up to the island."""
+    listed = _present(island, "parts")
     if listed is None:
         return
     place, parts = f"content.islands[name={island.field('name').text()}]", list(listed.items())
@@ -191,10 +194,10 @@ def _parts(island: Node) -> Iterator[str]:
         part.field("layers").integer(1)
     if sum(gpus) != island.field("gpus").integer(1):
         yield f"{place}.parts: {sum(gpus)} GPUs in all, the island has {island.field('gpus').value}"
-    split = read_parallelism(island.field("parallelism"))
-    if any(count % split.tp for count in gpus) or sum(gpus) != split.gpus:
+    tp, pp, dp, _ = _degrees(island.field("parallelism"))
+    if any(count % tp for count in gpus) or sum(gpus) != tp * pp * dp:
         counts = " and ".join(map(str, gpus))
-        yield f"{place}.parts: {counts} GPUs are not the stages of {split}"
+        yield f"{place}.parts: {counts} GPUs are not {pp} stages of {dp} x {tp} GPUs"
     pools = "+".join(part.field("pool").text() for part in parts)
     if pools != island.field("pool").text():
         yield f"{place}.parts: of {pools}, the island is of {island.field('pool').text()}"
@@ -203,8 +206,8 @@ def _parts(island: Node) -> Iterator[str]:
         yield f"{place}.parts: their nodes are not those of the island, in the same order"
 
 
-def _given(node: Node, name: str) -> Node | None:
-    """A field that may be absent, but not null."""
+def _present(node: Node, name: str) -> Node | None:
+    """Return a field that may be absent, but not null."""
     return node.field(name) if name in node.mapping() else None
 
 
@@ -259,8 +262,8 @@ def _route(route: Node, model: str, tables: _Tables) -> Iterator[str]:
     total = sum(pair.field("weight").integer(1) for pair in pairs)
     if total != MILLION:
         yield f"{route.path}.pairs: weights sum to {total}, not {MILLION}"
-    seen = Counter(tuple(pair.field(stage).text() for stage in STAGES) for pair in pairs)
-    for pair, times in seen.items():
+    counts = Counter(tuple(pair.field(stage).text() for stage in STAGES) for pair in pairs)
+    for pair, times in counts.items():
         if times > 1:
             yield f"{route.path}.pairs: {' -> '.join(pair)} stands {times} times"
         for stage, group in zip(STAGES, pair, strict=True):

@@ -1,37 +1,26 @@
-"""The routing table: what a router needs to send requests where the plan says.
+"""Write the routing table of a plan, from which a router learns where requests go.
 
-A table has two parts. ``identity`` says which plan and which version it is; ``content`` says where
-requests go, and is byte-identical for equal inputs. docs/routing-table.md is for those who read
-tables, ``data/routing-table.schema.json`` is the same as JSON Schema.
+A table has two parts: ``identity`` with the plan and its version, and ``content`` with the routes,
+which is byte-identical for equal inputs. docs/reference/routing-table.md describes the fields for
+readers, ``routing-table.schema.json`` is their JSON Schema.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import datetime
 from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from archipelago.planner.canonical import API_VERSION, Document, canonical, canonical_bytes
-from archipelago.planner.problem import DEFAULT_CLASS
-from archipelago.planner.tablecheck import validate_content, validate_table
+from ..documents import API_VERSION, Document, canonical, canonical_bytes
+from ..problem import DEFAULT_CLASS
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from ..plan import Group, Island, Plan, Route
+    from ..servingplan import ServingPlanSpec
 
-    from archipelago.planner.plan import Group, Island, Plan, Route
-    from archipelago.planner.spec import ServingPlanSpec
-
-__all__ = [
-    "LIMIT",
-    "identity",
-    "routing_content",
-    "routing_table",
-    "schema",
-    "table_bytes",
-    "validate_content",
-    "validate_table",
-]
 
 KIND = "RoutingTable"
 LIMIT = 900 * 1024
@@ -40,7 +29,7 @@ ConfigMap may hold others' keys."""
 
 
 def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
-    """The ``content`` of the table: canonical, without time, versions or names of the cluster."""
+    """Return the canonical ``content`` of the table, without time, versions and real node names."""
     members = plan.members()
     content = {
         "lengthUnit": spec.routing.length_unit,
@@ -53,36 +42,36 @@ def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
         "groups": [_group(group, members[group.name]) for group in plan.groups],
         "islands": _islands(spec, plan),
     }
-    exact: Document = canonical(content)
-    return exact
+    document: Document = canonical(content)
+    return document
 
 
 def identity(uid: str, generation: int, sequence: int, time: datetime) -> Document:
-    """Which version of whose table: sequence and generation never go back for one uid.
+    """Return the identity of a table; sequence and generation never decrease for one uid.
 
     Args:
-        uid: of the ServingPlan; a new uid is a new plan, and its sequence starts anew.
-        generation: of the ServingPlan that the table answers.
+        uid: of the ServingPlan; a new uid is a new plan with a new sequence.
+        generation: of the ServingPlan that the table was made for.
         sequence: grows with every table of this uid, from 1; numbers may be skipped.
-        time: when the table was written; must carry its time zone.
+        time: when the table was written, with its time zone.
     """
     written = time.isoformat(timespec="seconds").replace("+00:00", "Z")
     return {"uid": uid, "generation": generation, "sequence": sequence, "time": written}
 
 
 def routing_table(who: Document, content: Document) -> Document:
-    """Both parts as the document that the ConfigMap stores."""
+    """Return the document that the ConfigMap stores."""
     return {"apiVersion": API_VERSION, "kind": KIND, "identity": who, "content": content}
 
 
 def table_bytes(table: Document) -> bytes:
-    """The bytes that are stored where the content is small enough for one ConfigMap."""
+    """Return the bytes to store, if the content fits one ConfigMap."""
     return canonical_bytes(table)
 
 
 def schema() -> dict[str, Any]:
-    """The published JSON Schema (draft 2020-12) of a table."""
-    file = resources.files("archipelago.planner") / "data" / "routing-table.schema.json"
+    """Return the published JSON Schema (draft 2020-12) of a table."""
+    file = resources.files("archipelago.planner") / "table" / "routing-table.schema.json"
     loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return loaded
 
@@ -100,7 +89,7 @@ def _model(name: str, routes: list[Route], spec: ServingPlanSpec) -> Document:
 
 
 def _unknown(routes: list[Route], rule: str) -> int:
-    """Index of the route for requests of unknown length, so that a reader needs no rule."""
+    """Return the index of the route for requests of unknown length, as ``rule`` chooses it."""
     if rule == "Shortest":
         return 0
     if rule == "MostFrequent":
@@ -138,11 +127,10 @@ def _island(island: Island, group: Group, node_gpus: dict[str, int | None]) -> D
 
 
 def _parts(island: Island, group: Group, node_gpus: dict[str, int | None]) -> list[Document]:
-    """What to start where: the stages of each pool, with their layers and their node."""
-    left, parts = list(island.nodes), []
+    """Return the stages of each pool, with their layers and nodes."""
+    nodes, parts = iter(island.nodes), []
     for part in group.parts:
         size = node_gpus.get(part.pool)
         count = -(-part.gpus // size) if size else 0
-        parts.append({**asdict(part), "nodes": left[:count]})
-        left = left[count:]
+        parts.append({**asdict(part), "nodes": list(islice(nodes, count))})
     return parts

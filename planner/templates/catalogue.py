@@ -1,45 +1,37 @@
-"""The catalogue of templates: everything an island can be that is worth considering.
+"""The catalogue of templates: all configurations of an island that are worth considering.
 
-A template is (model, pool, domain class, size, phase, parallelism, operating point). It carries
-rows ``A`` such that one island serves the rates lambda [req/s] exactly when ``A lambda <= 1``
-(design of the rate model: docs/performance-model.md). What cannot be used is left out with its
-reason.
+A template is (model, pool, domain class, size, phase, parallelism, operating point). It has
+rows ``A`` such that one island serves the rates lambda [req/s] if and only if ``A lambda <= 1``
+(docs/explanation/performance-model.md). A shape that cannot be used is excluded with a reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from archipelago.planner.benchmark import Unusable, benchmark
-from archipelago.planner.deadline import ENDLESS, Deadline
-from archipelago.planner.kinds import kind_of, running_kind
-from archipelago.planner.plan import Exclusion, Part
-from archipelago.planner.shapes import Shape, shapes
-from archipelago.planner.strategy import Progress, quiet
-from archipelago.planner.template import Template
+from archipelago.perfmodel.calibration.corrections import Calibration
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+from ..deadline import ENDLESS, Deadline
+from ..plan import Exclusion, IslandClass, Part
+from ..problem import Phase, PlanningProblem
+from ..strategy import Progress, quiet
+from .build import Unusable, build_templates
+from .shapes import Shape, shapes
+from .template import Template, running_island_class
 
-    from archipelago.perfmodel.calibration import Calibration
-    from archipelago.planner.kinds import Kind
-    from archipelago.planner.problem import Phase, PlanningProblem
-
-__all__ = ["Bench", "Catalogue", "Template", "benchmarked", "build_catalogue"]
-
-
-Bench: TypeAlias = "dict[Hashable, list[Template] | Unusable]"
-"""Benchmarks by what they depend on."""
+TemplateCache: TypeAlias = "dict[Hashable, list[Template] | Unusable]"
+"""Templates by ``Shape.hardware_key``, for equal lengths, ranges and calibrations."""
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """All templates of a problem in canonical order, and what was left out.
+    """All templates of a problem in canonical order, and the exclusions.
 
-    ``nearest``: for each (model, phase) with an exclusion the one that missed its limit by the
-    smallest factor; the first thing to look at where nothing is left.
+    ``nearest``: by (model, phase), the exclusion that misses its limit by the smallest factor: the
+    first to look at if no template is left.
     """
 
     templates: tuple[Template, ...]
@@ -50,66 +42,70 @@ class Catalogue:
 def build_catalogue(
     problem: PlanningProblem,
     progress: Progress = quiet,
-    known: Bench | None = None,
+    cache: TemplateCache | None = None,
     deadline: Deadline = ENDLESS,
 ) -> Catalogue:
-    """Benchmark every shape, keep what can serve something and is not dominated.
+    """Build the templates of every shape; keep those that serve something and are not dominated.
 
-    ``known``: what was benchmarked before, for problems of the same models' lengths and ranges
-    and calibrations; it is added to.
+    ``cache`` is used and filled; for problems of equal lengths, ranges and calibrations.
 
     Raises:
-        OutOfTimeError: the deadline passed before all shapes were benchmarked.
+        OutOfTimeError: the deadline passed before all templates were built.
     """
-    found_shapes = shapes(problem, deadline)
-    todo = list(deadline.watch("listing what islands could be", found_shapes, "shapes"))
-    known = {} if known is None else known
-    found: list[Template] = []
-    missed: list[tuple[float, Shape, Exclusion]] = []
+    candidates = shapes(problem, deadline)
+    todo = list(deadline.watch("listing what islands could be", candidates, "shapes"))
+    cache = {} if cache is None else cache
+    usable: list[Template] = []
+    unusable: list[tuple[float, Shape, Exclusion]] = []
     for done, shape in enumerate(todo):
         deadline.check("benchmarking templates", f"{done} of {len(todo)}")
         progress("benchmarking templates", done / len(todo))
-        if shape.silicon not in known:
-            known[shape.silicon] = _outcome(shape, problem.calibrations)
-        answer = known[shape.silicon]
-        if isinstance(answer, Unusable):
-            missed.append((answer.factor, shape, Exclusion(str(shape), str(answer))))
+        result = _cached(shape, problem.calibrations, cache)
+        if isinstance(result, Unusable):
+            unusable.append((result.factor, shape, Exclusion(str(shape), str(result))))
         else:
-            found.extend(_placed(template, shape) for template in answer)
-    running = {running_kind(problem, island) for island in problem.running}
-    kept, dominated = _prune(found, running, deadline)
-    exclusions = sorted([*(item[2] for item in missed), *dominated], key=_by_name)
-    return Catalogue(tuple(kept), tuple(exclusions), _nearest(missed))
+            usable.extend(_in_pools_of(shape, template) for template in result)
+    running = {running_island_class(problem, island) for island in problem.running}
+    templates, dominated = _prune(usable, running, deadline)
+    exclusions = sorted(
+        [*(item[2] for item in unusable), *dominated], key=lambda e: (e.template, e.reason)
+    )
+    nearest: dict[tuple[str, Phase], Exclusion] = {}
+    for _, shape, exclusion in sorted(unusable, key=lambda item: (item[0], item[2].template)):
+        nearest.setdefault((shape.demand.name, shape.phase), exclusion)
+    return Catalogue(tuple(templates), tuple(exclusions), nearest)
 
 
-def benchmarked(
-    wanted: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
+def templates_of(
+    given: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
 ) -> tuple[Template, ...]:
-    """The templates of given shapes; of each kind, the operating points worth having.
+    """Build the templates of given shapes, without dominated operating points.
 
     Shapes that could serve nothing are left out.
     """
-    found: list[Template] = []
-    known: Bench = {}
-    for shape in wanted:
-        if shape.silicon not in known:
-            known[shape.silicon] = _outcome(shape, calibrations)
-        answer = known[shape.silicon]
-        if not isinstance(answer, Unusable):
-            found.extend(_placed(template, shape) for template in answer)
-    found.sort(key=lambda t: (t.model, t.pool, t.domain_class))
-    return tuple(_prune(found, {kind_of(t) for t in found}, ENDLESS)[0])
+    templates: list[Template] = []
+    cache: TemplateCache = {}
+    for shape in given:
+        result = _cached(shape, calibrations, cache)
+        if not isinstance(result, Unusable):
+            templates.extend(_in_pools_of(shape, template) for template in result)
+    templates.sort(key=lambda t: (t.model, t.pool, t.domain_class))
+    return tuple(_prune(templates, {t.island_class for t in templates}, ENDLESS)[0])
 
 
-def _outcome(shape: Shape, calibrations: tuple[Calibration, ...]) -> list[Template] | Unusable:
-    try:
-        return benchmark(shape, calibrations)
-    except Unusable as unusable:
-        return unusable
+def _cached(
+    shape: Shape, calibrations: tuple[Calibration, ...], cache: TemplateCache
+) -> list[Template] | Unusable:
+    if shape.hardware_key not in cache:
+        try:
+            cache[shape.hardware_key] = build_templates(shape, calibrations)
+        except Unusable as unusable:
+            cache[shape.hardware_key] = unusable
+    return cache[shape.hardware_key]
 
 
-def _placed(template: Template, shape: Shape) -> Template:
-    """The template of equal silicon, in this shape's pools and class."""
+def _in_pools_of(shape: Shape, template: Template) -> Template:
+    """Return a template of equal hardware with the pools and class of this shape."""
     parts = tuple(
         Part(pool.name, part.gpus, part.layers)
         for (pool, _), part in zip(shape.sections, template.parts, strict=False)
@@ -123,54 +119,41 @@ def _placed(template: Template, shape: Shape) -> Template:
     )
 
 
-def _nearest(
-    missed: list[tuple[float, Shape, Exclusion]],
-) -> dict[tuple[str, Phase], Exclusion]:
-    nearest: dict[tuple[str, Phase], Exclusion] = {}
-    for _, shape, exclusion in sorted(missed, key=lambda item: (item[0], item[2].template)):
-        nearest.setdefault((shape.demand.name, shape.phase), exclusion)
-    return nearest
-
-
-def _by_name(exclusion: Exclusion) -> tuple[str, str]:
-    return exclusion.template, exclusion.reason
-
-
 def _prune(
-    templates: list[Template], running: set[Kind | None], deadline: Deadline
+    templates: list[Template], running: set[IslandClass | None], deadline: Deadline
 ) -> tuple[list[Template], list[Exclusion]]:
-    """Drop templates that the same GPUs in islands of another template beat everywhere.
+    """Drop templates that another template dominates, with the same GPUs and for every range.
 
-    Smaller islands pack wherever a larger one does, so k islands of 1/k of the size may stand for
-    one: their joint capacity is ``A lambda <= k``. Of two equals the later one stays. What runs
-    now stays too, unless another operating point of the same kind is better.
+    Smaller islands fit wherever a larger one does, so k islands of 1/k of the size can replace one:
+    their joint capacity is ``A lambda <= k``. Of two equal templates the later one stays. Templates
+    of running classes stay, unless another operating point of the same class dominates.
     """
-    kept: list[Template] = []
+    undominated: list[Template] = []
     dropped: list[Exclusion] = []
     for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.domain_class)):
         rivals = list(members)
-        alive = dict.fromkeys(rivals)  # templates compare by identity
+        remaining = dict.fromkeys(rivals)  # templates compare by identity
         for template in deadline.watch("comparing templates", rivals):
-            others = [t for t in alive if t is not template]
-            if kind_of(template) in running:
-                others = [t for t in others if kind_of(t) == kind_of(template)]
-            better = next((t for t in others if _beats(t, template)), None)
+            others = [t for t in remaining if t is not template]
+            if template.island_class in running:
+                others = [t for t in others if t.island_class == template.island_class]
+            better = next((t for t in others if _dominates(t, template)), None)
             if better is not None:
-                del alive[template]
+                del remaining[template]
                 reason = f"dominated by {better.key}: no range is served better per GPU"
                 dropped.append(Exclusion(template.key, reason))
-        kept.extend(alive)
-    return kept, dropped
+        undominated.extend(remaining)
+    return undominated, dropped
 
 
-def _beats(one: Template, other: Template) -> bool:
-    """Whether the GPUs of ``other`` serve at least as much as islands of ``one``."""
+def _dominates(one: Template, other: Template) -> bool:
+    """Return whether the GPUs of ``other`` serve at least as much as islands of ``one``."""
     if one.phase is not other.phase or other.gpus % one.gpus:
         return False
     count = other.gpus // one.gpus
     if any(b.gpus != count * a.gpus for a, b in zip(one.sections, other.sections, strict=True)):
         return False
-    able = other.servable
+    ranges = other.servable
     return bool(
-        one.servable[able].all() and (one.rows[:, able] <= count * other.rows[:, able]).all()
+        one.servable[ranges].all() and (one.rows[:, ranges] <= count * other.rows[:, ranges]).all()
     )

@@ -1,44 +1,38 @@
-"""Which island sizes a pool can take, and how many islands of a size fit on its nodes.
+"""Island sizes of a pool, and how many islands of each size fit on its nodes.
 
 Sizes of a pool form a divisibility chain (1, 2, 4, 8 GPUs, then 1, 2, 4 ... whole nodes). For a
 chain the packing rows ``sum over s_c >= s of (s_c / s) n_c <= C(s)``, one per size and domain
-class, are exact: any counts that satisfy them can be placed, and ``assignment.py`` does place them.
+class, are exact: any counts that satisfy them can be placed (``layout/placement.py`` does it).
 """
 
-from archipelago.planner.problem import DEFAULT_CLASS, RENTED, Domain, Pool
+from collections.abc import Iterable
+
+from ..problem import DEFAULT_CLASS, RENTED, Domain, Pool
 
 LARGEST_ISLAND = 128
-"""GPUs; the widest expert-parallel decode unit in use is DeepSeek's 144 on 18 nodes [GPUs]."""
+"""Largest default island [GPUs]; DeepSeek's widest expert-parallel decode unit has 144 GPUs."""
 
 
 def domains_of(pool: Pool) -> tuple[Domain, ...]:
-    """Domains of a pool with nodes, those that may be rented last.
+    """Return the domains of a pool, that of the nodes that can be rented last.
 
-    One domain named after the pool where none is stated; none where GPUs come one by one.
+    A pool that states none has one domain with the name of the pool; a pool without nodes has none.
     """
     if pool.gpus_per_node is None:
         return ()
     stated = pool.domains or (Domain(pool.name, pool.count // pool.gpus_per_node),)
-    more = (pool.available - pool.count) // pool.gpus_per_node
-    return (*stated, Domain(RENTED, more, stated[0].domain_class)) if more else stated
-
-
-def classes_of(pool: Pool) -> tuple[str, ...]:
-    """Domain classes of a pool in alphabetical order."""
-    return tuple(sorted({d.domain_class for d in pool.domains} or {DEFAULT_CLASS}))
+    rentable = (pool.available - pool.count) // pool.gpus_per_node
+    return (*stated, Domain(RENTED, rentable, stated[0].domain_class)) if rentable else stated
 
 
 def island_sizes(pool: Pool) -> tuple[int, ...]:
-    """Sizes an island of this pool may have, ascending, each dividing the next [GPUs]."""
-    sizes = pool.island_sizes or _default_chain(pool)
+    """Return the sizes of islands in this pool, ascending, each dividing the next [GPUs]."""
+    sizes: Iterable[int] = pool.island_sizes
+    if not sizes:
+        node = pool.gpus_per_node or 1
+        within = [size for size in _powers_of_two(node) if node % size == 0]
+        sizes = {*within, *(node * count for count in _powers_of_two(LARGEST_ISLAND // node))}
     return tuple(sorted(size for size in sizes if capacity(pool, size) > 0))
-
-
-def _default_chain(pool: Pool) -> tuple[int, ...]:
-    node = pool.gpus_per_node or 1
-    within = [size for size in _powers_of_two(node) if node % size == 0]
-    above = [node * count for count in _powers_of_two(LARGEST_ISLAND // node)]
-    return tuple(sorted({*within, *above}))
 
 
 def _powers_of_two(limit: int) -> list[int]:
@@ -46,7 +40,7 @@ def _powers_of_two(limit: int) -> list[int]:
 
 
 def capacity(pool: Pool, size: int, domain_class: str | None = None) -> int:
-    """C(s): islands of ``size`` GPUs that the empty pool holds, or the part of it in one class.
+    """Return C(s): islands of ``size`` GPUs that fit into the empty pool, or into one class of it.
 
     Up to a node that is the sum over nodes of floor(GPUs / s); above, the sum over domains of
     floor(nodes / nodes in s), because an island stays inside one domain.
@@ -65,14 +59,14 @@ def capacity(pool: Pool, size: int, domain_class: str | None = None) -> int:
 def nodes_of(
     pool: Pool, domain_class: str | None = None, most: int | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """Names of the nodes by domain, in the order in which they are filled.
+    """Return the names of the nodes by domain, in the order in which they are filled.
 
-    ``<pool>-<domain>-<i>`` (``<pool>-<i>`` where the pool states no domains), i from 0: racks of
-    two pools may share a name, nodes may not. ``most``: of each domain the first so many.
+    ``<pool>-<domain>-<i>``, or ``<pool>-<i>`` if the pool states no domains, with i from 0: racks
+    of two pools may share a name, nodes may not. ``most``: nodes of each domain at most.
     """
     return {
         d.name: tuple(
-            node_name(pool.name, _said(pool, d), i)
+            node_name(pool.name, d.name if pool.domains or d.name == RENTED else None, i)
             for i in range(d.nodes if most is None else min(d.nodes, most))
         )
         for d in domains_of(pool)
@@ -81,9 +75,5 @@ def nodes_of(
 
 
 def node_name(pool: str, domain: str | None, index: int) -> str:
-    """Name of a node in a plan; ``domain`` None: the pool states none."""
+    """Return the name of a node in a plan; ``domain`` None if the pool states none."""
     return f"{pool}-{index}" if domain is None else f"{pool}-{domain}-{index}"
-
-
-def _said(pool: Pool, domain: Domain) -> str | None:
-    return domain.name if pool.domains or domain.name == RENTED else None

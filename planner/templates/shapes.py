@@ -1,28 +1,26 @@
-"""Shapes: what an island could be before anything is known of its rates."""
+"""Shapes: the candidate configurations of islands, before their rates are computed."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.parallelism import Parallelism, candidates
-from archipelago.planner.deadline import ENDLESS, Deadline
-from archipelago.planner.packing import capacity, classes_of, island_sizes
-from archipelago.planner.problem import Billing, ModelDemand, Phase, PlanningProblem, Pool
-from archipelago.planner.template import place_name
+from archipelago.perfmodel.roofline.parallelism import Parallelism, candidates
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+from ..deadline import ENDLESS, Deadline
+from ..problem import Billing, ModelDemand, Phase, PlanningProblem, Pool
+from .packing import capacity, island_sizes
+from .template import place_name
 
 PIPELINE_WIDTHS = 2
-"""Tensor degrees tried for islands of several pools: the widest that all parts allow, and half."""
+"""Tensor degrees of islands of several pools: the widest that all parts allow, and half of it."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A template before its rates are known: GPUs of one pool, or of several as a pipeline."""
+    """A template without its rates: GPUs of one pool, or of several as a pipeline."""
 
     demand: ModelDemand
     sections: tuple[tuple[Pool, int], ...]  # (pool, GPUs)
@@ -37,12 +35,12 @@ class Shape:
 
     @property
     def pool(self) -> str:
-        """Names of the pools."""
+        """Names of the pools, joined by ``+``."""
         return "+".join(pool.name for pool, _ in self.sections)
 
     @property
     def price(self) -> float:
-        """Of one island's GPUs, where they are not paid for with their nodes [$/h]."""
+        """Price of one island without GPUs that are paid for with their node [$/h]."""
         return sum(
             float(pool.price_per_gpu_hour) * gpus
             for pool, gpus in self.sections
@@ -50,10 +48,10 @@ class Shape:
         )
 
     @property
-    def silicon(self) -> Hashable:
-        """What the benchmark depends on beside lengths and ranges.
+    def hardware_key(self) -> Hashable:
+        """What rates depend on beside lengths and ranges: a key for a cache.
 
-        Pools of equal GPUs and adapters share it.
+        Pools of equal GPUs and adapters have equal keys.
         """
         parts = tuple(
             (pool.accelerator.name, pool.gpus_per_node, pool.nic_per_gpu, gpus)
@@ -69,19 +67,19 @@ class Shape:
 
 
 def shapes(problem: PlanningProblem, deadline: Deadline = ENDLESS) -> Iterator[Shape]:
-    """All shapes in canonical order; equal places and pools stand together.
+    """Yield all shapes in canonical order, those of one pool and class in a row.
 
     Raises:
-        OutOfTimeError: pipelines have more sizes than there is time to go through.
+        OutOfTimeError: there is no time to list all sizes of the pipelines.
     """
     pools = sorted(problem.pools, key=lambda p: p.name)
-    named = {pool.name: pool for pool in pools}
+    by_name = {pool.name: pool for pool in pools}
     for demand in sorted(problem.models, key=lambda m: m.name):
         for pool in pools:
-            for domain_class in classes_of(pool):
+            for domain_class in pool.classes:
                 yield from _of_pool(demand, pool, domain_class)
         for names in sorted(problem.pipelines):
-            yield from _across(demand, tuple(named[name] for name in names), deadline)
+            yield from _across(demand, tuple(by_name[name] for name in names), deadline)
 
 
 def _of_pool(demand: ModelDemand, pool: Pool, domain_class: str) -> Iterator[Shape]:
@@ -97,14 +95,15 @@ def _of_pool(demand: ModelDemand, pool: Pool, domain_class: str) -> Iterator[Sha
 
 
 def _across(demand: ModelDemand, pools: tuple[Pool, ...], deadline: Deadline) -> Iterator[Shape]:
-    """Islands whose pipeline stages stand on GPUs of several pools, one part on a node of each."""
-    common = set.intersection(*(set(classes_of(pool)) for pool in pools))
+    """Yield pipelines over several pools, with one part on one node of each."""
+    common = set.intersection(*(set(pool.classes) for pool in pools))
     for domain_class in sorted(common):
         options = [
             [
                 s
                 for s in island_sizes(pool)
-                if s <= _widest(pool) and capacity(pool, s, domain_class)
+                if s <= pool.accelerator.local_gpus(pool.gpus_per_node)
+                and capacity(pool, s, domain_class)
             ]
             for pool in pools
         ]
@@ -116,18 +115,13 @@ def _across(demand: ModelDemand, pools: tuple[Pool, ...], deadline: Deadline) ->
                     yield Shape(demand, sections, domain_class, parallelism, phase)
 
 
-def _widest(pool: Pool) -> int:
-    """Most GPUs of one part: those that reach each other at full speed."""
-    return pool.accelerator.local_gpus(pool.gpus_per_node)
-
-
 def _widths(demand: ModelDemand, sizes: tuple[int, ...]) -> list[int]:
-    """The widest tensor degrees that divide all parts and the heads; every stage has a layer."""
+    """Return the widest tensor degrees that divide all parts and heads, with a layer per stage."""
     heads, layers = demand.architecture.attention.heads, demand.architecture.layers
     common = gcd(*sizes)
-    able = [
+    degrees = [
         tp
         for tp in range(common, 0, -1)
         if common % tp == 0 and heads % tp == 0 and sum(sizes) // tp <= layers
     ]
-    return able[:PIPELINE_WIDTHS]
+    return degrees[:PIPELINE_WIDTHS]

@@ -1,41 +1,121 @@
-"""What makes two islands interchangeable, of templates and of islands that run."""
+"""Template: one way to configure an island, with the capacity rows that limit its rates."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from archipelago.planner.packing import classes_of, nodes_of
+import numpy as np
+
+from ..plan import IslandClass, Part
+from ..problem import DEFAULT_CLASS, Phase, PlanningProblem, RunningIsland
+from .packing import nodes_of
 
 if TYPE_CHECKING:
-    from archipelago.perfmodel.parallelism import Parallelism
-    from archipelago.planner.problem import Phase, PlanningProblem, Running
-    from archipelago.planner.template import Template
+    from numpy.typing import NDArray
 
-Kind: TypeAlias = "tuple[str, str, tuple[tuple[str, int], ...], Phase, Parallelism]"
-"""Model, domain class, GPUs by pool, phase, parallelism."""
+    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.roofline.parallelism import Parallelism
 
 
-def kind_of(template: Template) -> Kind:
-    """The kind of a template's islands; operating points of one kind need no restart."""
-    parts = tuple((part.pool, part.gpus) for part in template.sections)
-    return template.model, template.domain_class, parts, template.phase, template.parallelism
-
-
-def running_kind(problem: PlanningProblem, island: Running) -> Kind | None:
-    """The kind of an island that runs; None where its nodes are not in one class of its pools."""
+def running_island_class(problem: PlanningProblem, island: RunningIsland) -> IslandClass | None:
+    """Return the class of a running island; None if its nodes are not in one domain class."""
     pools = {pool.name: pool for pool in problem.pools}
     if any(name not in pools for name, _ in island.parts):
         return None
     classes: set[str] = set()
     for name, _ in island.parts:
-        found = classes_of(pools[name])
-        if len(found) > 1:
-            found = tuple(
+        candidates = pools[name].classes
+        if len(candidates) > 1:  # the island's nodes decide
+            candidates = tuple(
                 c
-                for c in found
+                for c in candidates
                 if any(set(island.nodes) & set(n) for n in nodes_of(pools[name], c).values())
             )
-        classes.update(found)
+        classes.update(candidates)
     if len(classes) != 1:
         return None
-    return island.model, classes.pop(), island.parts, island.phase, island.parallelism
+    return IslandClass(island.model, classes.pop(), island.parts, island.phase, island.parallelism)
+
+
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class IslandThroughput:
+    """Throughput of one island at the part of its model's mix that it can serve.
+
+    ``per_dollar``: requests per dollar of its GPUs; None if they cost nothing.
+    """
+
+    rate: float  # [req/s]
+    share: float  # of the model's requests
+    per_dollar: float | None
+
+
+def island_throughput(problem: PlanningProblem, template: Template) -> IslandThroughput:
+    """Return the largest rate of the servable part of the mix that all capacity rows allow."""
+    model = next(m for m in problem.models if m.name == template.model)
+    prices = {pool.name: float(pool.price_per_gpu_hour) for pool in problem.pools}
+    mix = model.lengths.moments(model.ranges).probability * template.servable
+    share = float(mix.sum())
+    load = float((np.nan_to_num(template.rows, posinf=0.0) @ mix).max())
+    rate = share / load if load > 0 else 0.0
+    price = sum(prices[part.pool] * part.gpus for part in template.sections)
+    return IslandThroughput(rate, share, rate * SECONDS_PER_HOUR / price if price else None)
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """One way to configure an island: GPUs, phase, parallelism and operating point.
+
+    ``pool``: name of its pool; names joined by ``+`` if ``parts`` are of several pools.
+    ``gpus``: of all parts. ``rows``, shape (rows, ranges): island-seconds per request over the
+    row's limit [s]. ``servable``, shape (ranges,): ranges that fit into memory and targets.
+    ``price``: of one island, without GPUs that are paid for with their node [$/h]. ``prompt``,
+    shape (ranges,): island-seconds of a request's prompt on a mixed island [s]; None for the other
+    phases.
+    """
+
+    model: str
+    pool: str
+    phase: Phase
+    gpus: int
+    parallelism: Parallelism
+    max_batch: int
+    row_names: tuple[str, ...]
+    rows: FloatArray
+    servable: NDArray[np.bool_]
+    performance: PerformanceModel
+    domain_class: str = DEFAULT_CLASS
+    parts: tuple[Part, ...] = ()
+    price: float = 0.0
+    prompt: FloatArray | None = None
+
+    @property
+    def sections(self) -> tuple[Part, ...]:
+        """The parts of one island; one part if it is of one pool."""
+        return self.parts or (Part(self.pool, self.gpus),)
+
+    def gpus_of(self, pool: str) -> int:
+        """Return the GPUs that one island takes from a pool."""
+        return sum(part.gpus for part in self.sections if part.pool == pool)
+
+    @property
+    def island_class(self) -> IslandClass:
+        """The class of the template's islands."""
+        parts = tuple((part.pool, part.gpus) for part in self.sections)
+        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
+
+    @property
+    def key(self) -> str:
+        """Canonical name, equal for equal templates of any two runs."""
+        batch = "" if self.phase is Phase.PREFILL else f"/b{self.max_batch}"
+        size = "+".join(str(part.gpus) for part in self.sections)
+        place = place_name(self.pool, self.domain_class)
+        return f"{self.model}/{place}/x{size}/{self.phase}/{self.parallelism}{batch}"
+
+
+def place_name(pool: str, domain_class: str) -> str:
+    """Return the name of the pool, and of the class unless it is the default one."""
+    return pool if domain_class == DEFAULT_CLASS else f"{pool}@{domain_class}"

@@ -1,1 +1,1 @@
-"""What the commands of ``cli.py`` do, one file each; imported only when a command runs."""
+"""The bodies of the commands, one file each; imported when a command runs."""

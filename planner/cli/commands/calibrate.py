@@ -1,39 +1,35 @@
-"""``archipelago calibrate``: the performance model fitted to a user's own measurements."""
+"""``archipelago calibrate``: fit the performance model to a user's measurements."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 
-from archipelago.perfmodel import calibration as files
-from archipelago.perfmodel.fits.calibrate import calibrate
-from archipelago.perfmodel.measurements.user import read_points
-from archipelago.planner.terminal import console, grid
+from archipelago.perfmodel.calibration import corrections
+from archipelago.perfmodel.calibration.corrections import Calibration, Correction
+from archipelago.perfmodel.calibration.from_runs import calibrate
+from archipelago.perfmodel.calibration.measurements import read_points
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rich.console import Console
-
-    from archipelago.perfmodel.calibration import Calibration, Correction
+from ..terminal import console, grid
 
 _FEW = 4
-"""Runs below which the values stay close to what other engines have."""
+"""With fewer runs, values stay close to those of other engines."""
 
 
-def run(path: str, given: Mapping[str, str], target: str | None, form: str) -> int:
-    """Fit, write the calibration file if asked, and print what was learnt."""
-    points = read_points(Path(path), given)
-    found = calibrate(points, source=Path(path).name)
+def run(path: str, columns: Mapping[str, str], target: str | None, form: str) -> int:
+    """Fit, write the calibration file if ``target`` is set, and print the fit."""
+    points = read_points(Path(path), columns)
+    calibrations = calibrate(points, source=Path(path).name)
     if target:
-        files.write(found, Path(target))
+        corrections.write(calibrations, Path(target))
     if form == "yaml":
-        click.echo(files.text(found), nl=False)
+        click.echo(corrections.text(calibrations), nl=False)
         return 0
-    for one in found:
-        _print(console(), one)
+    for calibration in calibrations:
+        _print(console(), calibration)
     if len(points) < _FEW:
         click.echo(
             f"{len(points)} runs say little: values stay close to those of other engines, "
@@ -43,18 +39,21 @@ def run(path: str, given: Mapping[str, str], target: str | None, form: str) -> i
     return 0
 
 
-def _print(screen: Console, one: Calibration) -> None:
-    screen.print(f"\n{one.engine} {one.version} on {one.accelerator}: {', '.join(one.models)}")
+def _print(screen: Console, calibration: Calibration) -> None:
+    engine = f"{calibration.engine} {calibration.version} on {calibration.accelerator}"
+    screen.print(f"\n{engine}: {', '.join(calibration.models)}")
     values = grid("~VALUE", ">FITTED", "~")
-    for name, value in one.values.items():
-        note = "as other engines have it" if name in one.inherited else ""
+    for name, value in calibration.values.items():
+        note = "as other engines have it" if name in calibration.inherited else ""
         values.add_row(name, f"{value:.4g}", note)
     screen.print(values)
-    errors = grid("~HELD OUT" if len(one.residuals) > 1 else "~FITTED, NOT HELD OUT", ">ERROR")
-    for name, error in one.residuals.items():
+    errors = grid(
+        "~HELD OUT" if len(calibration.residuals) > 1 else "~FITTED, NOT HELD OUT", ">ERROR"
+    )
+    for name, error in calibration.residuals.items():
         errors.add_row(name, f"{error:+.1%}")
     screen.print(errors)
-    for each in one.corrections:
+    for each in calibration.corrections:
         screen.print(_words(each))
 
 

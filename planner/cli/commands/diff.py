@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.planner.canonical import canonical
-from archipelago.planner.commands.files import parse_document, read_text, write_document
-from archipelago.planner.diff import PlanDiff, compare
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.problem import DEFAULT_CLASS
-from archipelago.planner.render import phrase
-from archipelago.planner.stored import Stored, read_stored
-from archipelago.planner.terminal import console, grid
-from archipelago.planner.text import safe
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.diff import Figure, Kind
+from ...documents import Document, canonical, safe
+from ...explain.diff import Figure, PlanDiff, TemplateKey, compare
+from ...formats.plan_file import Stored, read_stored
+from ...problem import DEFAULT_CLASS
+from ..show_plan import phrase
+from ..terminal import console, grid
+from .files import errors_of, parse_document, read_text, write_document
 
 SAME, DIFFER = 0, 1
 SHOWN = 20
@@ -29,40 +23,37 @@ LONGEST = 40
 
 
 def run(old: str, new: str, form: str) -> int:
-    """Compare two plan files; 1 where they differ, as diff does."""
-    found = compare(read_plan(old), read_plan(new))
+    """Compare two plan files; 1 if they differ, as diff does."""
+    difference = compare(read_plan(old), read_plan(new))
     if form == "table":
-        show_diff(console(), found)
+        show_diff(console(), difference)
     else:
-        write_document(diff_document(found), form)
-    return SAME if found.same else DIFFER
+        write_document(diff_document(difference), form)
+    return SAME if difference.same else DIFFER
 
 
 def read_plan(path: str) -> Stored:
-    """The plan of a file.
+    """Return the plan of a file.
 
     Raises:
-        PlanFileError: it is not one; the message names the file and the place.
+        PlanFileError: it is no plan file; the message names the file and the place.
     """
     document = parse_document(read_text(path), path)
-    try:
+    with errors_of(path):
         return read_stored(document)
-    except PlanFileError as error:
-        lines = str(error).splitlines()
-        raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
-def diff_document(found: PlanDiff) -> Document:
-    """The comparison as JSON; docs/questions.md describes it."""
+def diff_document(difference: PlanDiff) -> Document:
+    """Return the comparison for JSON; docs/reference/cli.md describes it."""
     document: Document = canonical(
         {
             "kind": "PlanDiff",
-            "same": found.same,
-            "asked": [asdict(item) for item in found.asked],
-            "figures": [{**asdict(f), "change": f.change} for f in found.figures],
+            "same": difference.same,
+            "asked": [asdict(item) for item in difference.asked],
+            "figures": [{**asdict(f), "change": f.change} for f in difference.figures],
             "pools": [
                 {"name": p.pool, "count": _pair(*p.count), "used": _pair(*p.used)}
-                for p in found.pools
+                for p in difference.pools
             ],
             "islands": [
                 {
@@ -78,56 +69,58 @@ def diff_document(found: PlanDiff) -> Document:
                     "new": item.new,
                     "relocated": item.relocated,
                 }
-                for item in found.islands
+                for item in difference.islands
             ],
-            "moved": [asdict(item) for item in found.moved],
+            "moved": [asdict(item) for item in difference.moved],
             "movedTotal": {
-                "prefill": found.total.prefill,
-                "decode": found.total.decode,
-                "either": found.total.either,
+                "prefill": difference.total.prefill,
+                "decode": difference.total.decode,
+                "either": difference.total.either,
             },
         }
     )
     return document
 
 
-def _where(kind: Kind) -> Document:
-    """What only some islands have: a class of their own, parts of several pools."""
-    found: Document = {}
+def _where(kind: TemplateKey) -> Document:
+    """Return the domain class and the parts, for islands that have them."""
+    fields: Document = {}
     if kind.domain_class != DEFAULT_CLASS:
-        found["domainClass"] = kind.domain_class
+        fields["domainClass"] = kind.domain_class
     if kind.parts:
         keys = ("pool", "gpus", "layers")
-        found["parts"] = [dict(zip(keys, part, strict=True)) for part in kind.parts]
-    return found
+        fields["parts"] = [dict(zip(keys, part, strict=True)) for part in kind.parts]
+    return fields
 
 
 def _pair(old: int, new: int) -> dict[str, int]:
     return {"old": old, "new": new}
 
 
-def show_diff(out: Console, found: PlanDiff) -> None:
-    """Print what differs; one line where nothing does."""
-    if found.same:
+def show_diff(out: Console, difference: PlanDiff) -> None:
+    """Print the differences; one line if there are none."""
+    if difference.same:
         out.print("no difference: same problem, same islands on the same nodes, same routes")
         return
-    _asked(out, found)
-    _figures(out, found.figures)
-    _pools(out, found)
-    _islands(out, found)
-    _moved(out, found)
+    _asked(out, difference)
+    _figures(out, difference.figures)
+    _pools(out, difference)
+    _islands(out, difference)
+    _moved(out, difference)
 
 
-def _asked(out: Console, found: PlanDiff) -> None:
-    if not found.asked:
+def _asked(out: Console, difference: PlanDiff) -> None:
+    if not difference.asked:
         out.print("asked: the same problem")
         return
     table = grid("ASKED", "OLD", "NEW")
-    for item in found.asked[:SHOWN]:
+    for item in difference.asked[:SHOWN]:
         table.add_row(safe(item.path), _value(item.old), _value(item.new))
     out.print(table)
-    if len(found.asked) > SHOWN:
-        out.print(f"... and {phrase(len(found.asked) - SHOWN, 'field')} more; -o json lists all")
+    if len(difference.asked) > SHOWN:
+        out.print(
+            f"... and {phrase(len(difference.asked) - SHOWN, 'field')} more; -o json lists all"
+        )
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  # any JSON value
@@ -156,9 +149,9 @@ def _change(item: Figure) -> str:
     return f"{item.change:+,.4g}{share}" if item.change else "0"
 
 
-def _pools(out: Console, found: PlanDiff) -> None:
+def _pools(out: Console, difference: PlanDiff) -> None:
     table = grid("POOL", ">GPUS OLD", ">NEW", ">USED OLD", ">NEW", ">CHANGE")
-    for pool in found.pools:
+    for pool in difference.pools:
         change = pool.used[1] - pool.used[0]
         cells = (*pool.count, *pool.used)
         table.add_row(
@@ -168,8 +161,8 @@ def _pools(out: Console, found: PlanDiff) -> None:
     out.print(table)
 
 
-def _islands(out: Console, found: PlanDiff) -> None:
-    rows = [item for item in found.islands if item.word != "same"]
+def _islands(out: Console, difference: PlanDiff) -> None:
+    rows = [item for item in difference.islands if item.word != "same"]
     out.print()
     if not rows:
         out.print("islands: the same, on the same nodes")
@@ -195,9 +188,9 @@ def _islands(out: Console, found: PlanDiff) -> None:
     out.print(table)
 
 
-def _moved(out: Console, found: PlanDiff) -> None:
+def _moved(out: Console, difference: PlanDiff) -> None:
     table = grid("REQUESTS THAT MOVE", ">PREFILL", ">DECODE", ">EITHER")
-    for item in (*found.moved, found.total):
+    for item in (*difference.moved, difference.total):
         shares = (item.prefill, item.decode, item.either)
         table.add_row(safe(item.model), *(f"{share:.2%}" for share in shares))
     out.print()

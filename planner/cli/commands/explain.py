@@ -1,57 +1,49 @@
-"""``archipelago explain``: why a plan is what it is, by solving what might have been."""
+"""``archipelago explain``: why a plan is as it is, by solving changed problems."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import PLAN, THETA_UNIT, canonical
-from archipelago.planner.commands.files import (
+from rich.console import Console
+
+from ...documents import PLAN, THETA_UNIT, Document, canonical, safe
+from ...errors import InputError
+from ...explain.sensitivity import Outcome, Resolution
+from ...explain.why import Explanation, Rejected, Sensitivity, explain
+from ...formats.calibrations import CalibrationFile
+from ...formats.plan_file import infeasible_document, interval_document, read_stored
+from ...plan import Infeasible
+from ...problem import Objective
+from ...service.plan import plan
+from ...servingplan import load_resource
+from ...strategy import Progress
+from ..show_plan import interval_text, show_infeasible
+from ..terminal import console, grid, paragraph, progress
+from .files import (
     parse_document,
     planned_problem,
-    read_given,
+    read_calibration_files,
     read_text,
     write_document,
 )
-from archipelago.planner.document import infeasible_document, interval_document
-from archipelago.planner.errors import InputError
-from archipelago.planner.explain import Explanation, explain
-from archipelago.planner.plan import Infeasible
-from archipelago.planner.problem import Objective
-from archipelago.planner.render import interval_text, show_infeasible
-from archipelago.planner.resolve import Outcome
-from archipelago.planner.spec import load_resource
-from archipelago.planner.stored import read_stored
-from archipelago.planner.strategies import strategy
-from archipelago.planner.terminal import console, grid, paragraph, progress
-from archipelago.planner.text import safe
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from archipelago.planner.calibrations import Given
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.explain import Rejected, Step
-    from archipelago.planner.resolve import Resolved
-    from archipelago.planner.strategy import Progress
 
 DONE, INFEASIBLE = 0, 1
 
 
 def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
-    """Explain a ServingPlan or a plan file; 1 where there is no plan to explain."""
-    given = read_given(calibrations)
+    """Explain a ServingPlan or a plan file; 1 if there is no plan."""
+    files = read_calibration_files(calibrations)
     text = read_text(path)
     document = parse_document(text, path)
     is_plan = document.get("kind") == PLAN
-    if is_plan and given:
+    if is_plan and files:
         raise InputError(
             f"--calibration: {path} is a plan file and carries the calibrations that it was made "
             f"with; give the ServingPlan"
         )
     with progress(quiet) as report:
-        answer = _of_plan(document, report) if is_plan else _of_resource(text, given, report)
+        answer = _of_plan(document, report) if is_plan else _of_resource(text, files, report)
     if isinstance(answer, Explanation):
         _write(answer, form)
         return DONE
@@ -67,97 +59,108 @@ def _of_plan(document: Document, report: Progress) -> Explanation:
     return explain(stored.problem, stored.plan, report)
 
 
-def _of_resource(text: str, given: tuple[Given, ...], report: Progress) -> Explanation | Document:
-    """The explanation, or the document that says why there is no plan."""
+def _of_resource(
+    text: str, files: tuple[CalibrationFile, ...], report: Progress
+) -> Explanation | Document:
+    """Return the explanation, or the document that states why there is no plan."""
     started = time.perf_counter()
     resource = load_resource(text)
-    problem = planned_problem(resource, given)
-    outcome = strategy(problem.solver.strategy).plan(problem, report)
-    if isinstance(outcome, Infeasible):
+    calibrations = planned_problem(resource, files).calibrations
+    answer = plan(resource, calibrations=calibrations, progress=report)
+    if isinstance(answer.outcome, Infeasible):
         seconds = time.perf_counter() - started
-        return infeasible_document(resource, outcome, seconds, problem.calibrations)
-    return explain(problem, outcome.plan, report)
+        return infeasible_document(resource, answer.outcome, seconds, calibrations)
+    return explain(answer.problem, answer.outcome.plan, report)
 
 
-def _write(found: Explanation, form: str) -> None:
+def _write(explanation: Explanation, form: str) -> None:
     if form == "table":
-        show_explanation(console(), found)
+        show_explanation(console(), explanation)
     else:
-        write_document(explanation_document(found), form)
+        write_document(explanation_document(explanation), form)
 
 
-def explanation_document(found: Explanation) -> Document:
-    """The explanation as JSON; docs/questions.md describes it."""
+def explanation_document(explanation: Explanation) -> Document:
+    """Return the explanation for JSON; docs/reference/cli.md describes it."""
     document: Document = canonical(
         {
             "kind": "Explanation",
-            "name": found.name,
-            "objective": str(found.objective),
-            **_reached(found),
-            **({"thetaInterval": interval_document(found.interval)} if found.interval else {}),
-            "limits": [asdict(item) for item in found.limits],
-            "carries": [asdict(item) for item in found.carries],
-            "steps": [_resolved(item, found) for item in found.steps],
-            "rejected": [_resolved(item, found) for item in found.rejected],
+            "name": explanation.name,
+            "objective": str(explanation.objective),
+            **_reached(explanation),
+            **(
+                {"thetaInterval": interval_document(explanation.interval)}
+                if explanation.interval
+                else {}
+            ),
+            "limits": [asdict(item) for item in explanation.limits],
+            "carries": [asdict(item) for item in explanation.stage_capacities],
+            "steps": [_resolved(item, explanation) for item in explanation.steps],
+            "rejected": [_resolved(item, explanation) for item in explanation.rejected],
             "excluded": [
                 {"model": model, "phase": phase, **asdict(item)}
-                for model, phase, item in found.excluded
+                for model, phase, item in explanation.excluded
             ],
-            "facts": [asdict(item) for item in found.facts],
+            "facts": [asdict(item) for item in explanation.facts],
         }
     )
     return document
 
 
-def _reached(found: Explanation) -> Document:
-    if found.objective is Objective.COST:
-        return {"planned": found.planned, "cost": found.value, "costBound": found.bound}
-    theta = {"thetaUnit": THETA_UNIT[found.objective], "planned": found.planned}
-    return {**theta, "theta": found.value, "thetaBound": found.bound}
+def _reached(explanation: Explanation) -> Document:
+    if explanation.objective is Objective.COST:
+        return {
+            "planned": explanation.planned,
+            "cost": explanation.value,
+            "costBound": explanation.bound,
+        }
+    theta = {"thetaUnit": THETA_UNIT[explanation.objective], "planned": explanation.planned}
+    return {**theta, "theta": explanation.value, "thetaBound": explanation.bound}
 
 
-def _resolved(item: Step | Rejected, found: Explanation) -> Document:
-    """A re-solve, its objective under its own name."""
+def _resolved(item: Sensitivity | Rejected, explanation: Explanation) -> Document:
+    """Return a re-solve, with its objective under its name."""
     document = asdict(item)
     result = document["result"]
-    name = "cost" if found.objective is Objective.COST else "theta"
+    name = "cost" if explanation.objective is Objective.COST else "theta"
     document["result"] = {name if key == "value" else key: result[key] for key in result}
     return document
 
 
-def show_explanation(out: Console, found: Explanation) -> None:
-    """Print an explanation from the most to the least asked."""
-    out.print(safe(found.name), style="bold")
-    paragraph(out, _promise(found), 2)
-    if found.interval is not None:
-        text = interval_text(found.interval, found.objective)
+def show_explanation(out: Console, explanation: Explanation) -> None:
+    """Print an explanation, the most important part first."""
+    out.print(safe(explanation.name), style="bold")
+    paragraph(out, _promise(explanation), 2)
+    if explanation.interval is not None:
+        text = interval_text(explanation.interval, explanation.objective)
         paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
-    _limits(out, found)
-    _steps(out, found)
-    _rejected(out, found)
-    _facts(out, found)
+    _limits(out, explanation)
+    _steps(out, explanation)
+    _rejected(out, explanation)
+    _facts(out, explanation)
 
 
-def _promise(found: Explanation) -> str:
-    """What the plan reaches, and what was proven possible."""
-    if found.objective is Objective.COST:
+def _promise(explanation: Explanation) -> str:
+    """Return what the plan reaches, and the proven bound."""
+    planned, value, bound = explanation.planned, explanation.value, explanation.bound
+    if explanation.objective is Objective.COST:
         return (
-            f"cost: the plan costs ${found.planned:,.2f} per hour; the search found "
-            f"${found.value:,.2f} and proved that no less than ${found.bound:,.2f} is needed"
+            f"cost: the plan costs ${planned:,.2f} per hour; the search found ${value:,.2f} and "
+            f"proved that no less than ${bound:,.2f} is needed"
         )
     return (
-        f"{found.objective}: the plan promises {found.planned:,.6g} {_unit(found)}; the search "
-        f"found {found.value:,.6g} and proved that {found.bound:,.6g} is the most"
+        f"{explanation.objective}: the plan promises {planned:,.6g} {_unit(explanation)}; the "
+        f"search found {value:,.6g} and proved that {bound:,.6g} is the most"
     )
 
 
-def _unit(found: Explanation) -> str:
-    return "req/s" if found.objective is Objective.THROUGHPUT else "times the rates"
+def _unit(explanation: Explanation) -> str:
+    return "req/s" if explanation.objective is Objective.THROUGHPUT else "times the rates"
 
 
-def _limits(out: Console, found: Explanation) -> None:
+def _limits(out: Console, explanation: Explanation) -> None:
     table = grid("LIMIT", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS")
-    for item in found.limits:
+    for item in explanation.limits:
         used = f"{item.used:.2%}" if item.unit == "1" else f"{item.used:,.6g}"
         most = "100%" if item.unit == "1" else f"{item.limit:,.6g}"
         unit = "" if item.unit == "1" else item.unit
@@ -166,30 +169,30 @@ def _limits(out: Console, found: Explanation) -> None:
     out.print()
     out.print(table)
     table = grid("ISLANDS OF", "PHASE", ">COULD CARRY", "UNIT", "BINDS")
-    for carry in found.carries:
+    for carry in explanation.stage_capacities:
         binds = "yes" if carry.binds else "no"
         most = f"{carry.theta:,.6g}"
-        table.add_row(safe(carry.model), str(carry.phase), most, _unit(found), binds)
+        table.add_row(safe(carry.model), str(carry.phase), most, _unit(explanation), binds)
     out.print()
     out.print(table)
 
 
-def _steps(out: Console, found: Explanation) -> None:
-    heads = (">BEST", _bound_head(found), ">CHANGE", "SURELY IN")
+def _steps(out: Console, explanation: Explanation) -> None:
+    heads = (">BEST", _bound_head(explanation), ">CHANGE", "SURELY IN")
     table = grid("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads)
-    for step in found.steps:
+    for step in explanation.steps:
         cells = _result(step.result)
         table.add_row(step.kind, f"{step.amount:+,g}", step.unit, safe(step.subject), *cells)
     out.print()
     out.print(table)
 
 
-def _bound_head(found: Explanation) -> str:
-    return ">AT LEAST" if found.objective is Objective.COST else ">AT MOST"
+def _bound_head(explanation: Explanation) -> str:
+    return ">AT LEAST" if explanation.objective is Objective.COST else ">AT MOST"
 
 
-def _result(result: Resolved) -> tuple[str, str, str, str]:
-    """Best, bound, change and interval; the outcome in words where there is none."""
+def _result(result: Resolution) -> tuple[str, str, str, str]:
+    """Return best, bound, change and interval; the outcome in words if there is no result."""
     if result.outcome is not Outcome.SOLVED:
         return "-", "-", str(result.outcome), ""
     figures = (result.value, result.bound, result.change, result.low, result.high)
@@ -206,24 +209,24 @@ def _signed(value: float) -> str:
     return f"{value:+,.4g}" if value else "0"
 
 
-def _rejected(out: Console, found: Explanation) -> None:
-    table = grid("~WITH ONE ISLAND OF", ">BEST", _bound_head(found), ">CHANGE", "SURELY IN")
-    for item in found.rejected:
+def _rejected(out: Console, explanation: Explanation) -> None:
+    table = grid("~WITH ONE ISLAND OF", ">BEST", _bound_head(explanation), ">CHANGE", "SURELY IN")
+    for item in explanation.rejected:
         table.add_row(safe(item.template), *_result(item.result))
     out.print()
     out.print(table)
-    for item in found.rejected:
+    for item in explanation.rejected:
         paragraph(out, f"{safe(item.template)}: {safe(item.reason)}", 2, "dim")
-    for model, phase, exclusion in found.excluded:
+    for model, phase, exclusion in explanation.excluded:
         what = f"impossible, the nearest for {phase} of {safe(model)}"
         why = f"{safe(exclusion.template)}: {safe(exclusion.reason)}"
         paragraph(out, f"{what}: {why}", 2, "dim")
 
 
-def _facts(out: Console, found: Explanation) -> None:
-    """One paragraph per source, with every number that it gives."""
+def _facts(out: Console, explanation: Explanation) -> None:
+    """Print one paragraph per source, with all its numbers."""
     by_source: dict[tuple[str, str, str], list[str]] = {}
-    for fact in found.facts:
+    for fact in explanation.facts:
         unit = "" if fact.unit == "1" else f" {fact.unit}"
         text = f"{fact.name} of {fact.subject} {fact.value}{unit}"
         by_source.setdefault((str(fact.kind), fact.source, fact.date), []).append(text)

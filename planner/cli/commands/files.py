@@ -1,32 +1,34 @@
-"""Read what a command is given, from a file or standard input, and write answers."""
+"""Read the files of a command, or standard input, and write its documents."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from archipelago.planner.calibrations import FIELD, Given, calibrated, read_calibrations, speaking
-from archipelago.planner.canonical import load_document, to_json, to_yaml
-from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.spec import to_problem
+from archipelago.perfmodel.calibration.corrections import Calibration
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from archipelago.perfmodel.calibration import Calibration
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.problem import PlanningProblem
-    from archipelago.planner.spec import ServingPlanResource
+from ...documents import Document, load_document, to_json, to_yaml
+from ...errors import InputError, PlanFileError
+from ...formats.calibrations import (
+    FIELD,
+    CalibrationFile,
+    applicable,
+    calibrated,
+    read_calibrations,
+)
+from ...problem import PlanningProblem
+from ...servingplan import ServingPlanResource, to_problem
 
 STDIN = "-"
 LARGEST = 64 * 1024 * 1024
-"""Bytes that are read at most; a plan of 10,000 islands has a tenth of it."""
+"""Largest file that is read [bytes]; a plan of 10,000 islands has a tenth of it."""
 
 
 def read_text(path: str) -> str:
-    """The text of a file, or of standard input for ``-``.
+    """Return the text of a file, or of standard input for ``-``.
 
     Raises:
         InputError: it cannot be read; the message names the file.
@@ -41,7 +43,7 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise InputError(f"{name}: {error.strerror or error}; give a file that exists") from None
     if len(data) > LARGEST:
-        raise InputError(f"{name}: longer than {LARGEST} bytes; this is no file of ours")
+        raise InputError(f"{name}: longer than {LARGEST} bytes, which no file of Archipelago has")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -49,49 +51,57 @@ def read_text(path: str) -> str:
 
 
 def parse_document(text: str, path: str) -> Document:
-    """The mapping that a text holds; errors name the file.
+    """Return the mapping in a text; errors name the file.
 
     Raises:
         PlanFileError: it is neither JSON nor YAML, or not a mapping.
     """
-    try:
+    with errors_of(path):
         return load_document(text)
+
+
+@contextmanager
+def errors_of(path: str) -> Iterator[None]:
+    """Put the name of the file before each line of a ``PlanFileError``."""
+    try:
+        yield
     except PlanFileError as error:
-        raise PlanFileError(f"{path}: {error}") from None
+        lines = str(error).splitlines()
+        raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
-def read_given(paths: Iterable[str]) -> tuple[Given, ...]:
-    """Calibration files.
+def read_calibration_files(paths: Iterable[str]) -> tuple[CalibrationFile, ...]:
+    """Return the calibrations of each file.
 
     Raises:
         InputError: one cannot be read or is no such file; the message names it and the place.
     """
-    return tuple(_given(path) for path in paths)
+    return tuple(_calibration_file(path) for path in paths)
 
 
-def _given(path: str) -> Given:
+def _calibration_file(path: str) -> CalibrationFile:
     document = parse_document(read_text(path), path)
     if FIELD not in document or "kind" in document:
         raise InputError(
             f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
         )
-    try:
-        return Given(path, read_calibrations(document))
-    except PlanFileError as error:
-        raise PlanFileError(f"{path}: {error}") from None
+    with errors_of(path):
+        return CalibrationFile(path, read_calibrations(document))
 
 
-def planned_problem(resource: ServingPlanResource, given: tuple[Given, ...]) -> PlanningProblem:
-    """The problem of a resource, with the calibrations that were given."""
-    return calibrated(to_problem(resource.metadata.name, resource.spec), given)
+def planned_problem(
+    resource: ServingPlanResource, files: tuple[CalibrationFile, ...]
+) -> PlanningProblem:
+    """Return the problem of a resource, with the calibrations of files."""
+    return calibrated(to_problem(resource.metadata.name, resource.spec), files)
 
 
 def still_calibrated(
     resource: ServingPlanResource, calibrations: tuple[Calibration, ...]
 ) -> PlanningProblem:
-    """The problem of a changed resource; calibrations of pools that are gone go with them."""
+    """Return the problem of a changed resource, without calibrations of pools that are gone."""
     problem = to_problem(resource.metadata.name, resource.spec)
-    return replace(problem, calibrations=speaking(problem, calibrations))
+    return replace(problem, calibrations=applicable(problem, calibrations))
 
 
 def write_document(document: Document, form: str) -> None:

@@ -1,28 +1,21 @@
-"""``archipelago render``: one workload per island, for ``kubectl apply``."""
+"""``archipelago manifests``: one workload per island, for ``kubectl apply``."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from archipelago.planner.canonical import PLAN, load_document, to_yaml_all
-from archipelago.planner.commands.files import parse_document, read_text
-from archipelago.planner.engineflags import Engine
-from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.planfile import parse_plan
-from archipelago.planner.podtemplate import read_template
-from archipelago.planner.reader import Node
-from archipelago.planner.shards import is_pointer
-from archipelago.planner.spec import load_resource
-from archipelago.planner.stored import resource_of
-from archipelago.planner.table import routing_content, validate_content
-from archipelago.planner.text import safe
-from archipelago.planner.workloads import Wish, unplaced, workloads
-
-if TYPE_CHECKING:
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.spec import ServingPlanResource
+from ...documents import PLAN, Document, Node, load_document, safe, to_yaml_all
+from ...errors import InputError, PlanFileError
+from ...formats.plan_file import parse_plan, resource_of
+from ...kubernetes.engine_flags import Engine
+from ...kubernetes.pod_template import read_template
+from ...kubernetes.workloads import Wish, unplaced, workloads
+from ...servingplan import ServingPlanResource, load_resource
+from ...table.shards import is_pointer
+from ...table.validate import validate_content
+from ...table.write import routing_content
+from .files import errors_of, parse_document, read_text
 
 DONE = 0
 KEY = "table.json"
@@ -30,8 +23,8 @@ KEY = "table.json"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options as they were written."""
+class Options:
+    """The options of the command, as written."""
 
     templates: tuple[str, ...]
     table: str | None
@@ -40,17 +33,17 @@ class Asked:
     selectors: tuple[str, ...]
 
 
-def run(path: str, asked: Asked) -> int:
-    """Write the manifests to standard output; what decides less than it could is said beside."""
+def run(path: str, options: Options) -> int:
+    """Write the manifests to standard output, and warnings to standard error."""
     document = parse_document(read_text(path), path)
     resource, content = _planned(document, path)
-    if asked.table is not None:
-        content = _content(asked.table)
+    if options.table is not None:
+        content = _content(options.table)
     if content is None:
         raise InputError(f"{path}: a ServingPlan has no islands; give its routing table by --table")
-    wish = _wish(resource, asked)
+    wish = _wish(resource, options)
     for pool in unplaced(content, resource.spec, wish):
-        _say(f"pool {pool}: nothing says which nodes are its own; --select {pool}:LABEL=VALUE does")
+        _warn(f"pool {pool}: its nodes are unknown; set --select {pool}:LABEL=VALUE")
     try:
         documents = workloads(content, resource.spec, wish)
     except PlanFileError as error:
@@ -60,64 +53,49 @@ def run(path: str, asked: Asked) -> int:
 
 
 def _planned(document: Document, path: str) -> tuple[ServingPlanResource, Document | None]:
-    """What was asked for, and the content of the table where a plan is at hand."""
+    """Return the ServingPlan, and the content of the table if the document is a plan file."""
     if document.get("kind") != PLAN:
         return load_resource(document), None
-    try:
+    with errors_of(path):
         resource = resource_of(document)
         return resource, routing_content(resource.spec, parse_plan(document))
-    except PlanFileError as error:
-        raise PlanFileError(f"{path}: {error}") from None
 
 
 def _content(path: str) -> Document:
-    """Content of a ConfigMap of the operator, or of the table in it."""
+    """Return the content of a table, or of the operator's ConfigMap with the table."""
     document = parse_document(read_text(path), path)
-    try:
-        content = _content_of(document)
-        findings = validate_content(content)
-    except PlanFileError as error:
-        raise PlanFileError(f"{path}: {error}") from None
-    if findings:
-        raise PlanFileError("\n".join(f"{path}: {finding}" for finding in findings))
+    with errors_of(path):
+        if document.get("kind") == "ConfigMap":
+            document = load_document(Node(document).field("data").field(KEY).text())
+        if is_pointer(document):
+            remedy = "the table is in shards; join them as docs/reference/routing-table.md shows"
+            raise PlanFileError(remedy)
+        content = Node(document).field("content").mapping()
+        if findings := validate_content(content):
+            raise PlanFileError("\n".join(findings))
     return content
 
 
-def _content_of(document: Document) -> Document:
-    if document.get("kind") == "ConfigMap":
-        document = load_document(Node(document).field("data").field(KEY).text())
-    if is_pointer(document):
-        remedy = "the table lies in shards; join them as docs/routing-table.md shows"
-        raise PlanFileError(remedy)
-    return Node(document).field("content").mapping()
-
-
-def _wish(resource: ServingPlanResource, asked: Asked) -> Wish:
+def _wish(resource: ServingPlanResource, options: Options) -> Wish:
     templates = {}
-    for text in asked.templates:
+    for text in options.templates:
         model, _, path = text.rpartition("=")
         if model and model not in {m.name for m in resource.spec.models}:
             raise InputError(f"--pod-template {text}: the plan has no model {model!r}")
-        templates[model] = _template(path)
+        document = parse_document(read_text(path), path)
+        with errors_of(path):
+            templates[model] = read_template(document)
     selectors: dict[str, dict[str, str]] = {}
-    for text in asked.selectors:
+    for text in options.selectors:
         pool, label, value = _selected(text, resource)
         selectors.setdefault(pool, {})[label] = value
     return Wish(
         plan=resource.metadata.name,
         templates=templates,
-        namespace=asked.namespace or resource.metadata.namespace,
-        engine=None if asked.engine is None else Engine(asked.engine),
+        namespace=options.namespace or resource.metadata.namespace,
+        engine=None if options.engine is None else Engine(options.engine),
         selectors=selectors,
     )
-
-
-def _template(path: str) -> Document:
-    try:
-        return read_template(parse_document(read_text(path), path))
-    except PlanFileError as error:
-        text = str(error)
-        raise PlanFileError(text if text.startswith(f"{path}: ") else f"{path}: {text}") from None
 
 
 def _selected(text: str, resource: ServingPlanResource) -> tuple[str, str, str]:
@@ -125,13 +103,13 @@ def _selected(text: str, resource: ServingPlanResource) -> tuple[str, str, str]:
     label, _, value = rest.partition("=")
     if not label or not value:
         raise InputError(f"--select {text}: write POOL:LABEL=VALUE")
-    found = {p.name: p for p in resource.spec.pools}.get(pool)
-    if found is None:
+    spec = {p.name: p for p in resource.spec.pools}.get(pool)
+    if spec is None:
         raise InputError(f"--select {text}: the plan has no pool {pool!r}")
-    if found.node_selector is not None:
+    if spec.node_selector is not None:
         raise InputError(f"--select {text}: the table names the nodes of pool {pool}; remove it")
     return pool, label, value
 
 
-def _say(line: str) -> None:
+def _warn(line: str) -> None:
     sys.stderr.write(f"{safe(line)}\n")

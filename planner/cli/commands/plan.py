@@ -1,48 +1,37 @@
-"""``archipelago plan``: from a ServingPlan to a plan, checked before anyone sees it."""
+"""``archipelago plan``: plan a ServingPlan, check the plan, and show it."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from archipelago.planner.canonical import API_VERSION
-from archipelago.planner.checker import run_checks
-from archipelago.planner.commands.diff import diff_document, read_plan, show_diff
-from archipelago.planner.commands.files import (
+from ...documents import API_VERSION, Document, safe
+from ...errors import CheckError
+from ...explain.diff import PlanDiff, compare
+from ...explain.what_if import changed
+from ...formats.plan_file import Stored, infeasible_document, plan_document
+from ...plan import Infeasible, Plan, running_islands
+from ...problem import PlanningProblem, RunningIsland
+from ...service import plan as service
+from ...servingplan import ServingPlanResource, load_resource
+from ...strategies import strategy
+from ..show_plan import show_infeasible, show_plan
+from ..terminal import console, progress
+from .diff import diff_document, read_plan, show_diff
+from .files import (
     planned_problem,
-    read_given,
+    read_calibration_files,
     read_text,
     still_calibrated,
     write_document,
 )
-from archipelago.planner.diff import compare
-from archipelago.planner.document import infeasible_document, plan_document
-from archipelago.planner.errors import CheckError
-from archipelago.planner.plan import Infeasible
-from archipelago.planner.render import show_infeasible, show_plan
-from archipelago.planner.running import running_of
-from archipelago.planner.spec import load_resource
-from archipelago.planner.stored import Stored
-from archipelago.planner.strategies import strategy
-from archipelago.planner.terminal import console, progress
-from archipelago.planner.text import safe
-from archipelago.planner.whatif import changed
-
-if TYPE_CHECKING:
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.diff import PlanDiff
-    from archipelago.planner.plan import Plan
-    from archipelago.planner.problem import PlanningProblem, Running
-    from archipelago.planner.spec import ServingPlanResource
-    from archipelago.planner.strategy import Progress
 
 DONE, INFEASIBLE = 0, 1
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the command line sets instead of the file; None leaves the file's value."""
+    """Values of the command line instead of those of the file; None keeps the file's value."""
 
     strategy: str | None = None
     time_limit: int | None = None
@@ -51,7 +40,7 @@ class Overrides:
     calibrations: tuple[str, ...] = ()  # calibration files
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
-        """The resource as if its file had said so."""
+        """Return the resource with these values."""
         if self.strategy is not None:
             strategy(self.strategy)  # an unknown name is an error that lists the known ones
         changes = {"strategy": self.strategy, "time_limit_seconds": self.time_limit}
@@ -60,21 +49,21 @@ class Overrides:
         spec = resource.spec.model_copy(update={"planner": planner})
         return resource.model_copy(update={"spec": spec})
 
-    def islands(self) -> tuple[Running, ...]:
-        """What runs now.
+    def islands(self) -> tuple[RunningIsland, ...]:
+        """Return the running islands.
 
         Raises:
             PlanFileError: the file is no plan.
         """
-        return () if self.running is None else running_of(read_plan(self.running).plan)
+        return () if self.running is None else running_islands(read_plan(self.running).plan)
 
 
 def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
-    """Plan, check, draw and print; 0 for a plan, 1 where there is none."""
+    """Plan, check, draw and print; 0 for a plan, 1 if there is none."""
     _require(plot)  # before the work, not after it
-    running, given = overrides.islands(), read_given(overrides.calibrations)
+    running, files = overrides.islands(), read_calibration_files(overrides.calibrations)
     resource = overrides.apply(load_resource(read_text(path)))
-    answer = _answer(resource, planned_problem(resource, given), running, quiet)
+    answer = _answer(resource, planned_problem(resource, files), running, quiet)
     _draw(answer, plot)
     if form == "table":
         _show(answer)
@@ -84,12 +73,12 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
 
 
 def what_if(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
-    """Plan the changed problem, and compare with the unchanged one where both have a plan."""
+    """Plan the changed problem, and compare it with the unchanged one if both have a plan."""
     _require(plot)
-    running, given = overrides.islands(), read_given(overrides.calibrations)
+    running, files = overrides.islands(), read_calibration_files(overrides.calibrations)
     resource = overrides.apply(load_resource(read_text(path)))
     other = changed(resource, overrides.changes)
-    problem = planned_problem(resource, given)
+    problem = planned_problem(resource, files)
     left = still_calibrated(other, problem.calibrations)
     new = _answer(other, left, running, quiet)
     old = _answer(resource, problem, running, quiet)
@@ -139,14 +128,14 @@ class _Answer:
 
 def _require(plot: str | None) -> None:
     if plot is not None:
-        from archipelago.planner.plot import require  # noqa: PLC0415  # an optional extra
+        from ..plot_marks import require  # noqa: PLC0415  # an optional extra
 
         require(plot)
 
 
 def _draw(answer: _Answer, plot: str | None) -> None:
     if answer.plan is not None and plot is not None:
-        from archipelago.planner.plot import draw  # noqa: PLC0415
+        from ..plot import draw  # noqa: PLC0415
 
         draw(answer.problem, answer.plan, plot)
 
@@ -161,31 +150,20 @@ def _show(answer: _Answer) -> None:
 def _answer(
     resource: ServingPlanResource,
     problem: PlanningProblem,
-    running: tuple[Running, ...],
+    running: tuple[RunningIsland, ...],
     quiet: bool,
 ) -> _Answer:
-    problem = replace(problem, running=running)
-    return _Answer(problem, *_solve(resource, problem, quiet))
-
-
-def _solve(
-    resource: ServingPlanResource, problem: PlanningProblem, quiet: bool
-) -> tuple[Document, Plan | None]:
-    """The document of the answer, and the plan where there is one."""
+    """Plan with the calibrations of the problem."""
     started = time.perf_counter()
-    with progress(quiet) as report:
-        outcome = strategy(problem.solver.strategy).plan(problem, report)
-        if isinstance(outcome, Infeasible):
-            seconds = time.perf_counter() - started
-            return infeasible_document(resource, outcome, seconds, problem.calibrations), None
-        _check(problem, outcome.plan, report)
-    return plan_document(resource, outcome, problem.calibrations), outcome.plan
-
-
-def _check(problem: PlanningProblem, plan: Plan, report: Progress) -> None:
-    """Refuse to show a plan that the independent checker refuses."""
-    report("checking the plan", 0.0)
-    findings = [finding for item in run_checks(problem, plan) for finding in item.findings]
-    if findings:
+    try:
+        with progress(quiet) as report:
+            answer = service.plan(resource, running, problem.calibrations, report)
+    except CheckError as error:
         first = "the planner made a plan that its checker refuses; report this:"
-        raise CheckError([first, *findings])
+        raise CheckError([first, *error.findings]) from None
+    if isinstance(answer.outcome, Infeasible):
+        seconds = time.perf_counter() - started
+        document = infeasible_document(resource, answer.outcome, seconds, problem.calibrations)
+    else:
+        document = plan_document(resource, answer.outcome, problem.calibrations)
+    return _Answer(answer.problem, document, answer.plan)

@@ -1,12 +1,12 @@
-"""``archipelago graph``: a plan file as a picture, or the same data as text."""
+"""``archipelago plot``: draw a plan file, or print the same data as text."""
 
 from __future__ import annotations
 
 import sys
 
-from archipelago.planner.bars import graph_document, text_graph
-from archipelago.planner.commands.diff import read_plan
-from archipelago.planner.commands.files import write_document
+from ..plot_text import plot_document, text_plot
+from .diff import read_plan
+from .files import write_document
 
 DONE = 0
 
@@ -18,17 +18,17 @@ def run(path: str, picture: str | None) -> int:
     """Draw the plan into a file, or print it as text or data."""
     if picture in DATA:
         stored = read_plan(path)
-        write_document(graph_document(stored.problem, stored.plan), picture)
+        write_document(plot_document(stored.problem, stored.plan), picture)
         return DONE
     if picture is not None:
-        from archipelago.planner.plot import require  # noqa: PLC0415  # an optional extra
+        from ..plot_marks import require  # noqa: PLC0415  # an optional extra
 
         require(picture, "-o")  # before the work, not after it
     stored = read_plan(path)
     if picture is None:
-        sys.stdout.writelines(f"{line}\n" for line in text_graph(stored.problem, stored.plan))
+        sys.stdout.writelines(f"{line}\n" for line in text_plot(stored.problem, stored.plan))
     else:
-        from archipelago.planner.plot import draw  # noqa: PLC0415
+        from ..plot import draw  # noqa: PLC0415
 
         draw(stored.problem, stored.plan, picture)
     return DONE

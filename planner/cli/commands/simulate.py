@@ -1,58 +1,53 @@
-"""``archipelago simulate``: a plan file at work, request by request."""
+"""``archipelago simulate``: simulate a plan file, request by request."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.canonical import canonical
-from archipelago.planner.commands.diff import read_plan
-from archipelago.planner.commands.files import write_document
-from archipelago.planner.problem import Phase
-from archipelago.planner.simulate import simulate
-from archipelago.planner.terminal import console, grid, progress
-from archipelago.planner.text import safe
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from archipelago.perfmodel.workload.traces import read_trace
 
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.fleet import GroupResult
-    from archipelago.planner.simulate import Latency, ModelResult, Scenario, Simulation
+from ...documents import Document, canonical, safe
+from ...problem import Phase
+from ...simulate.fleet import GroupResult
+from ...simulate.run import Latency, ModelResult, Scenario, Simulation, simulate
+from ..terminal import console, grid, progress
+from .diff import read_plan
+from .files import write_document
 
 KEPT, MISSED = 0, 1
 
 
 def run(path: str, form: str, scenario: Scenario, trace: str | None, quiet: bool) -> int:
-    """Simulate a plan file; 1 where a mean latency is above its target."""
+    """Simulate a plan file; 1 if a mean latency is above its target."""
     stored = read_plan(path)
     with progress(quiet) as report:
         report("reading the trace", 0.0)
-        given = None if trace is None else read_trace(trace)
-        found = simulate(stored.problem, stored.plan, scenario, given, progress=report)
+        arrivals = None if trace is None else read_trace(trace)
+        result = simulate(stored.problem, stored.plan, scenario, arrivals, progress=report)
     if form == "table":
-        show_simulation(console(), found)
+        show_simulation(console(), result)
     else:
-        write_document(simulation_document(found, scenario), form)
-    return MISSED if found.missed else KEPT
+        write_document(simulation_document(result, scenario), form)
+    return MISSED if result.missed else KEPT
 
 
-def simulation_document(found: Simulation, scenario: Scenario) -> Document:
-    """The simulation as JSON; docs/questions.md describes it. Null: without end, or not stated."""
+def simulation_document(result: Simulation, scenario: Scenario) -> Document:
+    """Return the simulation for JSON; null stands for endless or not stated."""
     document: Document = canonical(
         {
             "kind": "Simulation",
-            "name": found.name,
+            "name": result.name,
             "seed": scenario.seed,
-            "requests": found.requests,
-            "seconds": found.seconds,
-            "requestsPerSecond": found.rate,
-            "plannedRequestsPerSecond": found.promised,
-            "missed": found.missed,
-            "models": [_model(model) for model in found.models],
-            "groups": [_group(group) for group in found.groups],
+            "requests": result.requests,
+            "seconds": result.seconds,
+            "requestsPerSecond": result.rate,
+            "plannedRequestsPerSecond": result.promised,
+            "missed": result.missed,
+            "models": [_model(model) for model in result.models],
+            "groups": [_group(group) for group in result.groups],
         }
     )
     return document
@@ -103,29 +98,29 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def show_simulation(out: Console, found: Simulation) -> None:
+def show_simulation(out: Console, result: Simulation) -> None:
     """Print what users see, then how busy the islands are."""
-    out.print(safe(found.name), style="bold")
+    out.print(safe(result.name), style="bold")
     out.print(
-        f"  {found.requests:,} requests in {found.seconds:,.1f} s at {found.rate:,.2f} req/s; the "
-        f"plan sustains {found.promised:,.2f} req/s",
+        f"  {result.requests:,} requests in {result.seconds:,.1f} s at {result.rate:,.2f} req/s; "
+        f"the plan sustains {result.promised:,.2f} req/s",
         soft_wrap=True,
     )
-    _models(out, found)
-    _prompts(out, [group for group in found.groups if Phase.PREFILL in group.phase.stages])
-    _batches(out, [group for group in found.groups if Phase.DECODE in group.phase.stages])
+    _models(out, result)
+    _prompts(out, [group for group in result.groups if Phase.PREFILL in group.phase.stages])
+    _batches(out, [group for group in result.groups if Phase.DECODE in group.phase.stages])
 
 
-def _models(out: Console, found: Simulation) -> None:
+def _models(out: Console, result: Simulation) -> None:
     table = grid("MODEL", "MS", ">MEAN", ">P50", ">P90", ">P99", ">EXPECTED", ">TARGET", "KEPT")
-    for model in found.models:
+    for model in result.models:
         for name, item in (("TTFT", model.ttft), ("TPOT", model.tpot)):
             figures = (item.mean, item.p50, item.p90, item.p99, item.expected, item.target)
             kept = "-" if item.target is None else ("no" if item.missed else "yes")
             table.add_row(safe(model.model), name, *map(_shown, figures), kept)
     out.print()
     out.print(table)
-    for model in found.models:
+    for model in result.models:
         if model.refused:
             share = f"{model.refused:.2%} of the requests of {safe(model.model)}"
             out.print(f"  {share} are longer than every route: nobody serves them", soft_wrap=True)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from archipelago.planner.canonical import INFEASIBLE
-from archipelago.planner.checker import check_document
-from archipelago.planner.commands.files import parse_document, read_text, write_document
-from archipelago.planner.errors import PlanFileError
-from archipelago.planner.render import phrase
-from archipelago.planner.terminal import console
-from archipelago.planner.text import safe
-
-if TYPE_CHECKING:
-    from archipelago.planner.checker import Checked
+from ...check.checker import CheckResult, check_document
+from ...documents import INFEASIBLE, safe
+from ...errors import PlanFileError
+from ..show_plan import phrase
+from ..terminal import console
+from .files import errors_of, parse_document, read_text, write_document
 
 DONE, FAILED = 0, 1
 SHOWN = 20
@@ -21,13 +15,12 @@ SHOWN = 20
 
 
 def run(path: str, form: str) -> int:
-    """Print every subject with ok or fail; 1 where anything is wrong."""
+    """Print every subject with ok or fail; 1 if there is a finding."""
     document = parse_document(read_text(path), path)
     if document.get("kind") == INFEASIBLE:
-        raise PlanFileError(
-            f"{path}: kind Infeasible says that there is no plan: nothing to verify"
-        )
-    checked = check_document(document)
+        raise PlanFileError(f"{path}: kind Infeasible: there is no plan to verify")
+    with errors_of(path):
+        checked = check_document(document)
     good = not any(item.findings for item in checked)
     if form == "json":
         write_document(
@@ -46,7 +39,7 @@ def run(path: str, form: str) -> int:
     return DONE if good else FAILED
 
 
-def _show(checked: list[Checked], name: str) -> None:
+def _show(checked: list[CheckResult], name: str) -> None:
     out = console()
     for item in checked:
         mark, style = ("fail", "bold red") if item.findings else ("ok", "green")

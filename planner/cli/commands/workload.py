@@ -1,36 +1,36 @@
-"""``archipelago workload``: from a trace to the form that a ServingPlan takes, and a look at it."""
+"""``archipelago workload``: turn a trace into the workload of a ServingPlan, and show it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
-from archipelago.perfmodel.histogram import histogram_bins, moment_loss
-from archipelago.perfmodel.lengths import from_histogram, from_samples
-from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.canonical import canonical
-from archipelago.planner.commands.files import parse_document, read_text, write_document
-from archipelago.planner.errors import InputError
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.terminal import console, grid, progress
-from archipelago.planner.text import safe
+from archipelago.perfmodel.workload.histogram import histogram_bins, moment_loss
+from archipelago.perfmodel.workload.lengths import (
+    Bin,
+    LengthDistribution,
+    from_histogram,
+    from_samples,
+)
+from archipelago.perfmodel.workload.traces import read_trace
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from archipelago.perfmodel.lengths import Bin, LengthDistribution
-    from archipelago.planner.canonical import Document
-    from archipelago.planner.problem import ModelDemand
+from ...documents import Document, canonical, safe
+from ...errors import InputError
+from ...problem import ModelDemand
+from ...servingplan import load_resource, to_problem
+from ..terminal import console, grid, progress
+from .files import parse_document, read_text, write_document
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How a trace becomes a workload: bins of the histogram, ranges of the routes."""
+    """Bins of the histogram and ranges of the routes of a workload."""
 
     bins: int
     ranges: int
@@ -38,7 +38,7 @@ class Cut:
 
 
 def from_trace(path: str, cut: Cut, quiet: bool) -> int:
-    """Write the ``workload`` of a trace, and on standard error what the bins lose."""
+    """Write the ``workload`` of a trace, and on standard error the error of its bins."""
     with progress(quiet) as report:
         report("reading the trace", 0.0)
         inputs, outputs, _ = read_trace(path)
@@ -52,7 +52,7 @@ def from_trace(path: str, cut: Cut, quiet: bool) -> int:
 
 
 def workload_yaml(bins: Sequence[Bin], cut: Cut) -> str:
-    """The YAML that goes under a model of a ServingPlan."""
+    """Return the YAML for a model of a ServingPlan."""
     ranges = yaml.safe_dump({"count": cut.ranges, "spacing": cut.spacing}, default_flow_style=True)
     lines = ["workload:", f"  ranges: {ranges.strip()}", "  histogram:", "    bins:"]
     lines += [f"    - {_flow(_bin(item))}" for item in bins]
@@ -65,7 +65,7 @@ def _flow(fields: dict[str, Any]) -> str:
 
 
 def _bin(item: Bin) -> dict[str, Any]:
-    """Numbers as the resource takes them: whole ones plain, others as decimal strings."""
+    """Return a bin of the resource: whole numbers as they are, others as decimal strings."""
     optional = {
         "inputMean": item.input_mean,
         "outputMean": item.output_mean,
@@ -76,7 +76,7 @@ def _bin(item: Bin) -> dict[str, Any]:
 
 
 def _decimal(value: float) -> str:
-    """At most three digits after the point: a thousandth of a token."""
+    """Return at most three digits after the point: a thousandth of a token."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
@@ -113,7 +113,7 @@ def _models(path: str) -> Sequence[ModelDemand]:
 
 
 def _around(workload: object) -> Document:
-    """The smallest ServingPlan with this workload; its pool and model do not matter here."""
+    """Return a ServingPlan with this workload; its pool and model do not matter."""
     return {
         "apiVersion": "archipelago.dev/v1alpha1",
         "kind": "ServingPlan",
@@ -130,7 +130,7 @@ def _around(workload: object) -> Document:
 def _document(model: ModelDemand) -> Document:
     moments = model.lengths.moments(model.ranges)
     rows = zip(model.ranges, moments.probability, moments.output, moments.context, strict=True)
-    found: Document = canonical(
+    document: Document = canonical(
         {
             "name": model.name,
             "quantiles": {f"p{q * 100:.0f}": model.lengths.quantile(q) for q in QUANTILES},
@@ -146,7 +146,7 @@ def _document(model: ModelDemand) -> Document:
             ],
         }
     )
-    return found
+    return document
 
 
 def _show(out: Any, model: ModelDemand) -> None:  # noqa: ANN401  # a rich console

@@ -2,30 +2,29 @@
 
 import contextlib
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from archipelago.perfmodel.errors import ArchipelagoError
-from archipelago.planner.canonical import content_hash
-from archipelago.planner.checker import check_document, check_plan
-from archipelago.planner.document import plan_document
+from archipelago.planner.check.checker import check_document, check_plan
+from archipelago.planner.documents import content_hash
 from archipelago.planner.errors import PlanFileError
-from archipelago.planner.plan import Planned
-from archipelago.planner.planfile import parse_plan
-from archipelago.planner.problem import Running
-from archipelago.planner.running import running_of
-from archipelago.planner.spec import ServingPlanResource, load_resource, to_problem
+from archipelago.planner.formats.plan_file import parse_plan, plan_document
+from archipelago.planner.plan import Planned, running_islands
+from archipelago.planner.problem import RunningIsland
+from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content, validate_content
+from archipelago.planner.table.validate import validate_content
+from archipelago.planner.table.write import routing_content
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "02-minimal.yaml"
 
 
@@ -107,9 +106,9 @@ def _resource(kind: str) -> ServingPlanResource:
 KINDS = ("minimal", "mixed", "classes", "pipeline", "cheapest", "changed")
 
 
-def _running(kind: str) -> tuple[Running, ...]:
+def _running(kind: str) -> tuple[RunningIsland, ...]:
     """What ran before: the plan for less than a fifth of the rate, where anything did."""
-    return running_of(parse_plan(real_document("cheapest"))) if kind == "changed" else ()
+    return running_islands(parse_plan(real_document("cheapest"))) if kind == "changed" else ()
 
 
 @cache

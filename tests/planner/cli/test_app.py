@@ -14,14 +14,15 @@ import pytest
 import yaml
 from rich.console import Console
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.planner import cli, render, terminal
-from archipelago.planner.document import plan_document
+from archipelago.perfmodel.workload.lengths import Range
+from archipelago.planner.cli import app, show_plan, terminal
+from archipelago.planner.documents import safe
+from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.plan import Pair, Route
-from archipelago.planner.text import safe
-from tests.planner.handmade import LONG, PLAN, PLANNED, SHORT, problem, resource
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import LONG, PLAN, PLANNED, SHORT, problem, resource
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MINIMAL = ROOT / "examples" / "02-minimal.yaml"
 TRACES = ROOT.parent / "shared" / "data" / "traces"
 COMMANDS = (
@@ -30,10 +31,10 @@ COMMANDS = (
     ("verify",),
     ("diff",),
     ("explain",),
-    ("graph",),
-    ("render",),
+    ("plot",),
+    ("manifests",),
     ("simulate",),
-    ("inventory",),
+    ("pools",),
     ("templates",),
     ("workload",),
     ("workload", "from-trace"),
@@ -42,32 +43,6 @@ COMMANDS = (
     ("catalogue", "accelerators"),
     ("catalogue", "models"),
 )
-
-
-class Result:
-    """Exit status and what was written."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-
-class Runner:
-    """Runs the entry point in this process: the same path as the installed command."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._patch, self._capture = monkeypatch, capsys
-
-    def __call__(self, *arguments: object) -> Result:
-        self._patch.setattr(sys, "argv", ["archipelago", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = self._capture.readouterr()
-        return Result(int(end.value.code or 0), out, err)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
 
 
 def process(
@@ -106,10 +81,17 @@ def test_help_fits_a_screen_and_says_the_exit_codes(run: Runner, command: tuple[
     assert max(map(len, result.out.splitlines())) <= 100
 
 
+@pytest.mark.parametrize(("old", "new"), app.RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one(run: Runner, old: str, new: str) -> None:
+    result = run(old, "plan.json")
+    assert (result.status, result.out) == (2, "")
+    assert f"archipelago {new}" in result.err
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['archipelago', '--help']\n"
-        "from archipelago.planner.cli import main\n"
+        "from archipelago.planner.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: print(*sys.modules)"
     )
@@ -202,7 +184,7 @@ def test_infeasible_is_an_answer(run: Runner, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     answer.write_text(json.dumps(document))
     refused = run("verify", answer)
-    assert (refused.status, "nothing to verify" in refused.err) == (2, True)
+    assert (refused.status, "no plan to verify" in refused.err) == (2, True)
 
 
 def _spec_error(body: dict[str, Any], tmp_path: Path) -> Path:
@@ -230,7 +212,7 @@ def test_every_mistake_gets_one_line_with_its_place(run: Runner, tmp_path: Path)
         (("plan", "-f", "gone.yaml"), "gone.yaml: No such file or directory"),
         (("plan", "-f", "."), "Is a directory"),
         (("verify", "gone.json"), "gone.json: No such file"),
-        (("verify", str(MINIMAL)), "kind: 'ServingPlan' is not 'Plan'"),
+        (("verify", str(MINIMAL)), "kind: 'ServingPlan': write 'Plan'"),
         (("plan", "-f", str(MINIMAL), "-o", "xml"), "'xml' is not one of"),
         (("plan", "-f", str(MINIMAL), "--strategy", "luck"), "'luck' is unknown; choose one of"),
         (("plan", "-f", str(MINIMAL), "--time-limit", "0"), "0 is not in the range 1<=x<=900"),
@@ -256,7 +238,9 @@ def test_junk_is_refused_by_name(run: Runner, tmp_path: Path) -> None:
     junk.write_bytes(b"\xff\xfe\x00")
     assert "byte 0 is not UTF-8" in run("verify", junk).err
     junk.write_text('{"kind": "Plan", "apiVersion": "archipelago.dev/v1alpha1"}')
-    assert ": missing; the document is cut off" in run("verify", junk).err
+    err = run("verify", junk).err
+    assert f"{junk}: name: required" in err
+    assert "and 15 more errors" in err
 
 
 def test_overrides_become_part_of_the_problem(run: Runner) -> None:
@@ -427,13 +411,13 @@ def test_neighbours_with_the_same_groups_are_one_line() -> None:
     one, other = (Pair("p", "d", 1_000_000),), (Pair("p", "e", 1_000_000),)
     rare = [Route("m", Range(200 + i, 201 + i), 0.005, (other, one)[i % 2]) for i in range(4)]
     large = [Route("m", SHORT, 0.4, one), Route("m", LONG, 0.3, one)]
-    blocks = render.condensed([*large, *rare, Route("m", Range(204, 300), 0.28, other)])
+    blocks = show_plan.condensed([*large, *rare, Route("m", Range(204, 300), 0.28, other)])
     spans = [(block[0].range.min, block[-1].range.max) for block in blocks]
     assert spans == [(0, 200), (200, 204), (204, 300)]
 
 
 def test_table_of_a_plan_made_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    render.show_plan(terminal.console(), problem(), PLAN, plan_document(resource(), PLANNED))
+    show_plan.show_plan(terminal.console(), problem(), PLAN, plan_document(resource(), PLANNED))
     out = capsys.readouterr().out
     assert "throughput  8.00 req/s" in out
     assert "at most 8.00 req/s is possible, gap 0.050%" in out

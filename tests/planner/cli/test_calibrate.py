@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.planner.test_cli import Runner
+from tests.support.planner.command import Runner
 
 RUNS = """\
 model,precision,tp,input,output,clients,ttft_ms,tpot_ms
@@ -14,11 +14,6 @@ Llama-3.1-70B,fp8,2,1024,1024,64,415.1,28.8
 Llama-3.1-70B,fp8,8,8192,1024,4,300.8,10.2
 Llama-3.1-70B,fp8,8,8192,1024,64,1150.3,34.5
 """
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from archipelago.planner import plot
-from archipelago.planner.bars import text_graph
-from archipelago.planner.diff import Figure, compare, kind_of
+from archipelago.planner.cli import plot
+from archipelago.planner.cli.plot_text import text_plot
+from archipelago.planner.cli.show_plan import show_plan
+from archipelago.planner.cli.terminal import console
+from archipelago.planner.explain.diff import Figure, compare, template_key
+from archipelago.planner.formats.plan_file import Stored
 from archipelago.planner.plan import Plan
 from archipelago.planner.problem import Billing, PlanningProblem
-from archipelago.planner.render import show_plan
-from archipelago.planner.stored import Stored
-from archipelago.planner.terminal import console
-from tests.planner.handmade import PLAN, problem
-from tests.planner.manykinds import KINDS, PROBLEM
+from tests.support.planner.handmade import PLAN, problem
+from tests.support.planner.manykinds import KINDS, PROBLEM
 
 
 def shown(asked: PlanningProblem = PROBLEM, plan: Plan = KINDS) -> str:
@@ -75,7 +75,7 @@ def test_what_changes_is_said_and_escaped() -> None:
     ]
 
 
-def test_nothing_of_all_this_is_said_of_an_ordinary_plan() -> None:
+def test_an_ordinary_plan_shows_none_of_this() -> None:
     text = shown(problem(), PLAN)
     assert not re.search(r"mixed|rented|running|CLASS|least", text)
     assert "  islands     3 prefill, 2 decode\n" in text
@@ -83,7 +83,7 @@ def test_nothing_of_all_this_is_said_of_an_ordinary_plan() -> None:
 
 def test_the_graph_shows_parts_and_what_could_be_rented() -> None:
     """2 columns per GPU of a: 16 of mixed, 4 of the pipeline, 16 of decode, the rest of 24."""
-    lines = list(text_graph(PROBLEM, KINDS))
+    lines = list(text_plot(PROBLEM, KINDS))
     assert lines[0] == "kinds: 6.0 req/s (1.5 times the stated rates)"
     assert lines[1].startswith("within 3.846% of the least possible cost, $26.00 per hour")
     a = "A" * 16 + "B" * 4 + "C" * 16 + "-" * 12
@@ -100,7 +100,7 @@ def test_the_picture_names_mixed_islands_and_what_is_not_rented(tmp_path: Path) 
 
 
 def test_kinds_differ_by_class_and_parts() -> None:
-    kinds = {str(kind_of(group)) for group in KINDS.groups}
+    kinds = {str(template_key(group)) for group in KINDS.groups}
     assert kinds == {
         "m/a@fast/x4/mixed/tp4/b32",
         "m/a+b@fast/x2+1/prefill/pp3",

@@ -13,24 +13,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.lengths import LengthDistribution, Range, from_samples
 from archipelago.perfmodel.model import FloatArray
-from archipelago.perfmodel.traces import Trace, read_trace
-from archipelago.planner.livedemand.buckets import Buckets, from_cumulative
-from archipelago.planner.livedemand.demand import Believed, Observed, Unobserved, observed
-from archipelago.planner.livedemand.entropy import (
+from archipelago.perfmodel.workload.lengths import LengthDistribution, Range, from_samples
+from archipelago.perfmodel.workload.traces import Trace, read_trace
+from archipelago.planner.demand.counters import Buckets, from_cumulative
+from archipelago.planner.demand.entropy import (
     EVEN,
     Shape,
-    rebuilt,
+    exponential_tilt,
+    max_entropy,
     second_moment,
     shape,
-    tilted,
 )
-from archipelago.planner.livedemand.faults import Fault, Reason
-from archipelago.planner.livedemand.posterior import Trust
-from archipelago.planner.livedemand.window import Flow, Window
+from archipelago.planner.demand.estimate import NoDemand, ObservedDemand, Prior, estimate_demand
+from archipelago.planner.demand.faults import Fault, FaultReason
+from archipelago.planner.demand.posterior import PriorStrength
+from archipelago.planner.demand.window import Flow, Window
 
-AZURE = Path(__file__).parents[2] / "../shared/data/traces/azure_2023"
+AZURE = Path(__file__).parents[3] / "../shared/data/traces/azure_2023"
 CUTS = (0, 256, 512, 1024, 1500, 2048, 3000, 4096, 6000, 20000)
 RANGES = tuple(Range(a, b) for a, b in pairwise(CUTS))
 VLLM = tuple(float(d * 10**e) for e in range(5) for d in (1, 2, 5) if d * 10**e <= 20_000)
@@ -61,15 +61,17 @@ def window(inputs: FloatArray, outputs: FloatArray, **flow: float) -> Window:
     return Window(moves, (histogram(inputs),), (histogram(outputs),))
 
 
-def see(window_: Window, planned: LengthDistribution, rates: FloatArray | None = None) -> Observed:
-    seen = observed(window_, Believed(planned, RANGES, rates), np.random.default_rng(7))
-    assert isinstance(seen, Observed)
+def see(
+    window_: Window, planned: LengthDistribution, rates: FloatArray | None = None
+) -> ObservedDemand:
+    seen = estimate_demand(window_, Prior(planned, RANGES, rates), np.random.default_rng(7))
+    assert isinstance(seen, ObservedDemand)
     return seen
 
 
 def test_masses_follow_the_buckets_and_shapes_the_plan() -> None:
     """Three of four requests below 10: of them 4 in 5 stay at length 2, 1 in 5 at 8."""
-    seen = rebuilt(prior(), Buckets(EDGES, (3.0, 1.0, 0.0), None))
+    seen = max_entropy(prior(), Buckets(EDGES, (3.0, 1.0, 0.0), None))
     at = {size: seen.probability[seen.length == size].sum() for size in (2.0, 8.0, 20.0)}
     even = EVEN / 10  # ten lengths below 10, each with its share of the even part
     assert at[2.0] == pytest.approx(0.75 * ((1 - EVEN) * 0.8 + even))
@@ -82,7 +84,7 @@ def test_the_tilt_is_the_one_that_gives_the_mean() -> None:
     zeros = np.zeros(2, dtype=np.intp)
     ends, half = np.array([0.0, 10.0]), np.array([0.5, 0.5])
     two = Shape(ends, half, ends, ends, zeros, zeros[:1])
-    assert tilted(two, np.ones(1), 7.5) == pytest.approx([0.25, 0.75])
+    assert exponential_tilt(two, np.ones(1), 7.5) == pytest.approx([0.25, 0.75])
 
 
 @given(
@@ -94,7 +96,7 @@ def test_every_true_histogram_is_agreed_with(planned: list[int], true: list[int]
     before = from_samples(planned, np.ones(len(planned)))
     lengths = np.array(true, dtype=float)
     seen = histogram(lengths, (9.0, 50.0, 99.0))
-    after = rebuilt(before, seen)
+    after = max_entropy(before, seen)
     assert after.probability.sum() == pytest.approx(1)
     assert after.probability @ after.length == pytest.approx(lengths.mean(), abs=0.05)
     for count, (low, high) in zip(seen.counts, pairwise(seen.edges), strict=True):
@@ -107,7 +109,7 @@ def test_the_rebuilt_is_nearer_to_the_plan_than_others_that_agree() -> None:
     rng = np.random.default_rng(3)
     nothing = LengthDistribution(np.zeros(1), np.zeros(1), np.zeros(1), np.zeros(1))
     within = shape(nothing, np.array([0.0, 12.0]))
-    best = tilted(within, np.ones(1), 4.0)
+    best = exponential_tilt(within, np.ones(1), 4.0)
 
     def entropy(q: FloatArray) -> float:
         there = within.share > 0
@@ -122,12 +124,17 @@ def test_the_rebuilt_is_nearer_to_the_plan_than_others_that_agree() -> None:
 
 
 def test_no_request_leaves_the_plan() -> None:
-    assert rebuilt(prior(), Buckets(EDGES, (0.0, 0.0, 0.0), None)).length.tolist() == [2, 8, 20, 80]
+    assert max_entropy(prior(), Buckets(EDGES, (0.0, 0.0, 0.0), None)).length.tolist() == [
+        2,
+        8,
+        20,
+        80,
+    ]
     idle = Window(Flow(60.0, 0.0, 0.0, 0.0, 0.0), (), ())
     seen = see(idle, prior())
     assert seen.rate == 0
     assert seen.lengths.probability @ seen.lengths.length == pytest.approx(23.6, rel=0.02)
-    assert [fault.reason for fault in seen.faults] == [Reason.NO_TRAFFIC]
+    assert [fault.reason for fault in seen.faults] == [FaultReason.NO_TRAFFIC]
 
 
 def test_the_second_moment_of_a_bucket_is_that_of_an_even_one() -> None:
@@ -136,10 +143,10 @@ def test_the_second_moment_of_a_bucket_is_that_of_an_even_one() -> None:
 
 
 def test_what_makes_a_source_useless_leaves_no_demand() -> None:
-    bad = Fault(Reason.NOT_METRICS, "", "<html>")
+    bad = Fault(FaultReason.NOT_METRICS, "", "<html>")
     facts = Window(Flow(0.0, 0.0, 0.0, 0.0, 0.0), (), (), (bad,))
-    seen = observed(facts, Believed(prior(), RANGES), np.random.default_rng(0))
-    assert seen == Unobserved((bad,))
+    seen = estimate_demand(facts, Prior(prior(), RANGES), np.random.default_rng(0))
+    assert seen == NoDemand((bad,))
 
 
 def test_the_same_seed_gives_the_same_observation() -> None:
@@ -156,7 +163,7 @@ def test_a_window_that_misses_requests_never_lowers_a_range(true: list[int], see
     believed = rng.uniform(0, 30, len(RANGES) + 1)
     sizes = np.array(true, dtype=float)
     grows = window(sizes, sizes, inside_change=100.0, queue_change=100.0)
-    lost = replace(grows, faults=(Fault(Reason.COUNTER_RESET),))
+    lost = replace(grows, faults=(Fault(FaultReason.COUNTER_RESET),))
     seen = see(lost, prior(), believed)
     assert seen.raised
     assert seen.known == 0
@@ -191,7 +198,7 @@ def test_of_growing_queues_the_number_is_known_and_the_mix_of_who_waits_believed
 def test_short_outputs_do_not_lower_the_outputs_where_requests_may_be_missing() -> None:
     """The longest outputs are the last to end: what was planned stays, in every draw."""
     sizes = np.array([5.0, 15.0, 50.0, 90.0] * 500)
-    facts = replace(window(sizes, np.ones(len(sizes))), faults=(Fault(Reason.COUNTER_RESET),))
+    facts = replace(window(sizes, np.ones(len(sizes))), faults=(Fault(FaultReason.COUNTER_RESET),))
     seen, calm = see(facts, prior()), see(window(sizes, np.ones(len(sizes))), prior())
     planned = prior().moments(RANGES)
     assert (seen.output.value[:-1] >= planned.output).all()
@@ -212,13 +219,13 @@ def test_more_requests_narrow_chance_and_not_the_grid() -> None:
     rng = np.random.default_rng(1)
     sizes = np.floor(rng.uniform(500, 2000, 200_000)) + 1
     planned = from_samples(sizes[:1000], np.ones(1000))
-    cut = Believed(planned, (Range(0, 1001), Range(1001, 1500), Range(1500, 2001)))
+    cut = Prior(planned, (Range(0, 1001), Range(1001, 1500), Range(1500, 2001)))
     few, many = (
-        observed(window(part, np.ones(len(part))), cut, np.random.default_rng(2))
+        estimate_demand(window(part, np.ones(len(part))), cut, np.random.default_rng(2))
         for part in (sizes[:300], sizes)
     )
-    assert isinstance(few, Observed)
-    assert isinstance(many, Observed)
+    assert isinstance(few, ObservedDemand)
+    assert isinstance(many, ObservedDemand)
     widths = [(seen.rates.high - seen.rates.low) / seen.rate for seen in (few, many)]
     assert widths[1][0] < 0.2 * widths[0][0]
     assert widths[1][1] > 0.02
@@ -291,8 +298,10 @@ def test_the_prior_halves_the_chance_of_300_requests(traces: dict[str, Trace]) -
         for _ in range(20):
             at = rng.choice(len(trace.inputs), 300, replace=False)
             facts = window(trace.inputs[at], trace.outputs[at])
-            seen = observed(facts, Believed(exact, RANGES), rng, Trust(prior_requests=requests))
-            assert isinstance(seen, Observed)
+            seen = estimate_demand(
+                facts, Prior(exact, RANGES), rng, PriorStrength(prior_requests=requests)
+            )
+            assert isinstance(seen, ObservedDemand)
             errors.append(abs(seen.rates.value[:-1] / seen.rate - shares).sum() / 2)
             low, high = seen.rates.low[:-1] / seen.rate, seen.rates.high[:-1] / seen.rate
             inside.append(((low <= shares) & (shares <= high)).mean())

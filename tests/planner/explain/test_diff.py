@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from archipelago.planner.canonical import to_json, to_yaml
-from archipelago.planner.diff import Figure, IslandChange, Moved, PlanDiff, PoolChange, compare
-from archipelago.planner.document import plan_document
+from archipelago.planner.documents import to_json, to_yaml
+from archipelago.planner.explain.diff import (
+    Figure,
+    IslandChange,
+    MovedShare,
+    PlanDiff,
+    PoolChange,
+    compare,
+)
+from archipelago.planner.formats.plan_file import plan_document, read_stored
 from archipelago.planner.plan import Island, Pair, Plan, Planned, Route
-from archipelago.planner.stored import read_stored
-from tests.planner.handmade import LONG, PLAN, SHORT, resource
-from tests.planner.test_cli import Runner
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import LONG, PLAN, SHORT, resource
 
 
 def document(plan: Plan = PLAN) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def renamed(plan: Plan) -> Plan:
 def test_a_plan_is_the_same_as_itself() -> None:
     found = between(PLAN, PLAN)
     assert found.same
-    assert found.total == Moved("all", 0.0, 0.0, 0.0)
+    assert found.total == MovedShare("all", 0.0, 0.0, 0.0)
 
 
 def test_names_of_groups_do_not_count() -> None:
@@ -140,11 +146,6 @@ def test_what_was_asked_differently_is_named_by_path() -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
-
-
-@pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     """The plan as JSON and as YAML, and another plan."""
     old, same, new = tmp_path / "old.json", tmp_path / "same.yaml", tmp_path / "new.json"
@@ -177,7 +178,7 @@ def test_what_is_no_plan_exits_2_and_names_the_file(
     path.write_text('{"kind": "Infeasible", "apiVersion": "archipelago.dev/v1alpha1"}')
     result = run("diff", files[0], path)
     assert result.status == 2
-    assert result.err.startswith(f"error: {path}: kind: 'Infeasible' is not 'Plan'")
+    assert result.err.startswith(f"error: {path}: kind: 'Infeasible': write 'Plan'")
 
 
 def test_names_that_could_forge_a_line_are_escaped(run: Runner, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from archipelago.planner.errors import InputError, SpecError
-from archipelago.planner.spec import ServingPlanResource, load_resource
-from archipelago.planner.whatif import changed
+from archipelago.planner.explain.what_if import changed
+from archipelago.planner.servingplan import ServingPlanResource, load_resource
 from tests.manifests.cases import good
-from tests.planner.handmade import resource
-from tests.planner.test_cli import Runner
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import resource
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def spec(*changes: str, of: ServingPlanResource | None = None) -> dict[str, Any]:
@@ -147,11 +147,6 @@ def test_what_cannot_be_understood_is_refused_with_the_remedy(change: str, remed
 def test_the_changed_plan_passes_the_rules_of_a_file() -> None:
     with pytest.raises(SpecError, match="budgetPerHour must be larger than 0"):
         spec("budget=0")
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
 
 
 def test_twice_the_gpus_serve_at_least_twice_the_requests(run: Runner) -> None:

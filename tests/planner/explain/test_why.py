@@ -18,23 +18,22 @@ import pytest
 import yaml
 from rich.console import Console
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.provenance import Kind
-from archipelago.planner import explain as explaining
-from archipelago.planner.commands.explain import show_explanation
+from archipelago.perfmodel.calibration.provenance import SourceKind
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.planner.cli.commands.explain import show_explanation
 from archipelago.planner.errors import InputError
-from archipelago.planner.explain import Explanation, explain
+from archipelago.planner.explain import why
+from archipelago.planner.explain.sensitivity import Outcome, perturbations, with_gpus
+from archipelago.planner.explain.why import Explanation, explain
 from archipelago.planner.plan import Certificate, Exclusion, Group, Pair, Plan, Route
 from archipelago.planner.problem import Domain, Link, Objective, Phase, PlanningProblem, Pool
-from archipelago.planner.resolve import Outcome
-from archipelago.planner.steps import steps, with_gpus
-from archipelago.planner.templates import Catalogue
-from tests.planner.handmade import PLAN
-from tests.planner.small import RANGES, demand, problem, template
-from tests.planner.test_cli import Runner
+from archipelago.planner.templates.catalogue import Catalogue
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import PLAN
+from tests.support.planner.small import RANGES, demand, problem, template
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 NEAREST = {("m", Phase.DECODE): Exclusion("m/b/x1/decode/tp1", "TPOT 1 ms: too slow")}
 CATALOGUE = Catalogue(
     (
@@ -127,11 +126,11 @@ def test_limits_say_what_is_used_and_what_binds() -> None:
 
 def test_the_phase_that_runs_out_first_binds() -> None:
     found = explained(problem({"a": 4}), plan(3, 1))
-    assert [(c.phase, c.binds) for c in found.carries] == [
+    assert [(c.phase, c.binds) for c in found.stage_capacities] == [
         (Phase.PREFILL, False),
         (Phase.DECODE, True),
     ]
-    assert [c.theta for c in found.carries] == pytest.approx([15, 10])
+    assert [c.theta for c in found.stage_capacities] == pytest.approx([15, 10])
 
 
 def test_a_plan_of_another_problem_is_refused() -> None:
@@ -186,8 +185,8 @@ def test_a_model_that_is_served_whole_has_one_row() -> None:
     chosen = replace(PLAN, theta=20 / 3, groups=(group,), certificate=Certificate(7.0, 0.05, True))
     asked = problem({"a": 2}, (demand(phases=(Phase.MIXED,)),))
     found = explain(asked, chosen, catalogue=whole)
-    assert [(c.phase, c.binds) for c in found.carries] == [(Phase.MIXED, True)]
-    assert found.carries[0].theta == pytest.approx(20 / 3)
+    assert [(c.phase, c.binds) for c in found.stage_capacities] == [(Phase.MIXED, True)]
+    assert found.stage_capacities[0].theta == pytest.approx(20 / 3)
 
 
 def apart(bytes_per_second: float) -> Explanation:
@@ -239,7 +238,7 @@ def test_steps_name_the_class_where_a_pool_has_several() -> None:
     wide = tuple(
         replace(template("p", 8, Phase.PREFILL, [[1.0, 1.0]]), domain_class=at) for at in "xy"
     )
-    found = [(s.kind, s.subject, s.amount, s.problem) for s in steps(asked, wide)]
+    found = [(s.kind, s.subject, s.amount, s.problem) for s in perturbations(asked, wide)]
     assert [item[:3] for item in found] == [
         ("node", "p in x", 8),
         ("node", "p in x", -8),
@@ -262,7 +261,7 @@ def test_a_pool_that_may_rent_rents_more_or_fewer(delta: int, count: int, most: 
 def test_pools_of_pipelines_change_by_whole_nodes() -> None:
     asked = PlanningProblem("p", (), (NODES,), pipelines=(("p", "q"),))
     small = template("p", 2, Phase.PREFILL, [[1.0, 1.0]])
-    assert {s.amount for s in steps(asked, (small,))} == {8, -8}
+    assert {s.amount for s in perturbations(asked, (small,))} == {8, -8}
 
 
 RACKS = (Domain("a", 3), Domain("b", 4))
@@ -291,11 +290,6 @@ def test_part_of_a_node_is_a_small_node_of_its_own(delta: int, whole: int, part:
     assert changed.pools[1].island_sizes == tuple(s for s in (1, 2, 4) if s <= part)
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
-
-
 def test_every_number_has_a_source(run: Runner) -> None:
     """Prices and targets are the user's, peaks a data sheet's, and what is assumed says so."""
     result = run("explain", "-f", EXAMPLES / "01-llama-on-two-pools.yaml", "-o", "json", "-q")
@@ -303,13 +297,13 @@ def test_every_number_has_a_source(run: Runner) -> None:
     document = json.loads(result.out)
     facts = {(f["subject"], f["name"]): f for f in document["facts"]}
     assert all(f["source"] for f in document["facts"])
-    assert facts["h100", "pricePerGPUHour"]["kind"] == Kind.USER
+    assert facts["h100", "pricePerGPUHour"]["kind"] == SourceKind.USER
     assert facts["H100", "bandwidth"] | {"source": ""} == {
         "subject": "H100", "name": "bandwidth", "value": "3350", "unit": "GB/s",
         "kind": "data sheet", "source": "", "date": "2026-07-25",
     }  # fmt: skip
-    assert facts["H100 bf16", "mfu"]["kind"] == Kind.MEASURED
-    assert facts["engine", "expert_imbalance"]["kind"] == Kind.ASSUMED
+    assert facts["H100 bf16", "mfu"]["kind"] == SourceKind.MEASURED
+    assert facts["engine", "expert_imbalance"]["kind"] == SourceKind.ASSUMED
     for item in (*document["steps"], *document["rejected"]):
         result_of = item["result"]
         if result_of["outcome"] == "solved":
@@ -335,7 +329,7 @@ def test_equal_questions_give_equal_bytes_however_busy_the_machine_is(
     """Limits are nodes and not seconds, and results keep their order."""
     told = []
     for threads in (1, 4):
-        monkeypatch.setattr(explaining, "THREADS", threads)
+        monkeypatch.setattr(why, "THREADS", threads)
         told.append(run("explain", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
     assert told[0] == told[1]
 

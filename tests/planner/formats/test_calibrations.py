@@ -13,36 +13,35 @@ import numpy as np
 import pytest
 import yaml
 
-from archipelago.perfmodel import catalogue
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.calibration import Calibration, Correction, text
-from archipelago.perfmodel.efficiency import EngineFit, engine_fit
-from archipelago.perfmodel.fits.engine import Problem
-from archipelago.perfmodel.fits.series import loop_problem
-from archipelago.perfmodel.intervals import Interval
-from archipelago.perfmodel.measurements.engine_points import EnginePoint, load
+from archipelago.perfmodel.calibration.benches import loop_problem
+from archipelago.perfmodel.calibration.corrections import Calibration, Correction, text
+from archipelago.perfmodel.calibration.fit import Problem
+from archipelago.perfmodel.calibration.intervals import Interval
+from archipelago.perfmodel.calibration.measurements import EnginePoint, load
+from archipelago.perfmodel.catalogue import read
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.efficiency import EngineFit, engine_fit
 from archipelago.perfmodel.model import PerformanceModel
-from archipelago.planner.calibrations import (
-    Given,
+from archipelago.planner.check.index import measured, roofline
+from archipelago.planner.documents import content_hash
+from archipelago.planner.errors import InputError, PlanFileError
+from archipelago.planner.formats.calibrations import (
+    CalibrationFile,
+    applicable,
     calibrated,
     calibration_documents,
     read_calibrations,
-    speaking,
 )
-from archipelago.planner.canonical import content_hash
-from archipelago.planner.checks.facts import roofline
-from archipelago.planner.checks.measured import measured
-from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase, PlanningProblem
-from archipelago.planner.shapes import Shape, shapes
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.templates import build_catalogue
-from archipelago.planner.times import times
-from tests.planner.test_cli import Runner
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.templates.build import performance_model
+from archipelago.planner.templates.catalogue import build_catalogue
+from archipelago.planner.templates.shapes import Shape, shapes
+from tests.support.planner.command import Runner
 
-PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
-DATA = Path(__file__).parents[2] / "../shared/data"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "calibrate.md"
+DATA = Path(__file__).parents[3] / "../shared/data"
 CLOSE = Interval(0.8, 1.25, groups=9)
 """A factor of 1.25 either way."""
 
@@ -85,11 +84,6 @@ def slower(factor: float, model: str = "*", **changes: Any) -> Calibration:  # n
         Correction("H100", model, phase, factor, CLOSE, 9, 9) for phase in ("prefill", "decode")
     )
     return replace(Calibration("H100", "vllm", "0.18", corrections=both), **changes)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
 
 
 @pytest.fixture
@@ -214,8 +208,10 @@ def test_a_value_takes_the_place_of_the_catalogues() -> None:
     """A step of 5 ms on the host in place of the catalogue's: its whole difference, and no more."""
     base = engine_fit(accelerator("H100"), "vllm", "0.18").overheads.step
     shape = shape_of(problem(), 1)
-    plain, _ = times(shape, [Calibration("H100", "vllm", "0.18", values={"step": base})])
-    slow, _ = times(shape, [Calibration("H100", "vllm", "0.18", values={"step": 5e-3})])
+    plain, _ = performance_model(
+        shape, [Calibration("H100", "vllm", "0.18", values={"step": base})]
+    )
+    slow, _ = performance_model(shape, [Calibration("H100", "vllm", "0.18", values={"step": 5e-3})])
     assert step(slow) - step(plain) == pytest.approx(5e-3 - base)
 
 
@@ -228,7 +224,7 @@ def test_both_sides_judge_an_island_of_two_pools_alike(phase: Phase) -> None:
     asked = problem(pools=TWO, pipelines=[{"name": "both", "pools": ["h100", "l40s"]}])
     shape = shape_of(asked, 2, phase)
     known = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3})]
-    model, layers = times(shape, known)
+    model, layers = performance_model(shape, known)
     placed = [
         (pool, Part(pool.name, gpus, n))
         for (pool, gpus), n in zip(shape.sections, layers, strict=True)
@@ -248,18 +244,20 @@ def test_the_calibration_of_a_model_is_no_other_models() -> None:
     other = slower(2.0, models=("Llama-3.1-70B",))
     own, general = slower(3.0, models=("Llama-3.1-8B",)), slower(5.0)
     shape = shape_of(asked, 1)
-    plain, _ = times(shape)
-    assert step(times(shape, [other])[0]) == step(plain)
-    assert step(times(shape, [general, other, own])[0]) == pytest.approx(3 * step(plain))
-    assert speaking(asked, [general, other, own]) == (general, own)
+    plain, _ = performance_model(shape)
+    assert step(performance_model(shape, [other])[0]) == step(plain)
+    assert step(performance_model(shape, [general, other, own])[0]) == pytest.approx(
+        3 * step(plain)
+    )
+    assert applicable(asked, [general, other, own]) == (general, own)
 
 
 def test_order_of_files_does_not_matter_and_what_is_of_no_use_is_not_kept() -> None:
     asked = problem(pools=TWO)
     here, there = slower(1.2), replace(slower(1.1), accelerator="L40S")
     idle = slower(2.0, accelerator="A100")
-    one = calibrated(asked, [Given("a", (here, idle)), Given("b", (there,))])
-    other = calibrated(asked, [Given("b", (there,)), Given("a", (idle, here))])
+    one = calibrated(asked, [CalibrationFile("a", (here, idle)), CalibrationFile("b", (there,))])
+    other = calibrated(asked, [CalibrationFile("b", (there,)), CalibrationFile("a", (idle, here))])
     assert one.calibrations == other.calibrations == (here, there)
 
 
@@ -273,18 +271,26 @@ def test_what_a_calibration_file_says_comes_back() -> None:
 
 def test_files_that_fit_nothing_say_what_would() -> None:
     with pytest.raises(InputError, match=r"far\.yaml: .*vllm 0.18 on H100 .* has pools of H100"):
-        calibrated(problem(), [Given("far.yaml", (slower(1.0, models=("Llama-3.1-70B",)),))])
+        calibrated(
+            problem(), [CalibrationFile("far.yaml", (slower(1.0, models=("Llama-3.1-70B",)),))]
+        )
     asked = problem(pools=[{"name": "h20", "accelerator": "H20", "count": 8}])
     with pytest.raises(InputError, match=r"pools of H20 and models Llama-3\.1-8B"):
-        calibrated(asked, [Given("far.yaml", (slower(1.0),))])
-    with pytest.raises(InputError, match="speaks of nothing"):
-        calibrated(problem(), [Given("none.yaml", ())])
+        calibrated(asked, [CalibrationFile("far.yaml", (slower(1.0),))])
+    with pytest.raises(InputError, match="for nothing"):
+        calibrated(problem(), [CalibrationFile("none.yaml", ())])
 
 
 def test_two_engines_on_one_accelerator_are_refused() -> None:
-    files = [Given("a", (slower(1.0),)), Given("b", (slower(1.0, engine="sglang"),))]
+    files = [
+        CalibrationFile("a", (slower(1.0),)),
+        CalibrationFile("b", (slower(1.0, engine="sglang"),)),
+    ]
     with pytest.raises(InputError, match=r"b: .*sglang 0.18 on H100 .* a has it already .*vllm"):
         calibrated(problem(), files)
+
+
+BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
 
 
 @pytest.mark.parametrize(
@@ -292,15 +298,15 @@ def test_two_engines_on_one_accelerator_are_refused() -> None:
     [
         ({"accelerator": "H1000"}, "[0].accelerator: unknown accelerator 'H1000'; did you mean"),
         ({"models": ["Llama-9"]}, "[0].models[0]: unknown"),
-        ({"engine": ""}, "[0].engine: '' is not the name of an engine"),
+        ({"engine": ""}, "[0].engine: write a name, or leave the field out"),
         ({"values": {"speed": 1.0}}, "[0].values: no such efficiency or overhead: speed"),
-        ({"values": {"mbu": 0}}, "[0].values.mbu: 0 is not a finite number"),
-        ({"values": {"step": 1e10}}, "[0].values.step: 10000000000.0 is not a number from 1e-09"),
-        ({"corrections": [{"factor": 1e4}]}, "[0].corrections[0].factor: 10000.0 is not"),
-        ({"corrections": [{"interval": {"low": 2, "high": 1, "level": 0.9}}]}, "interval.low: 2"),
-        ({"values": {"mbu": "fast"}}, "[0].values.mbu: 'fast' is not a number"),
-        ({"corrections": [{"phase": "both"}]}, "[0].corrections[0].phase: "),
-        ({"values": None}, "[0].values: None is not a mapping"),
+        ({"values": {"mbu": 0}}, "[0].values.mbu: 0.0: write a number from 1e-09"),
+        ({"values": {"step": 1e10}}, "[0].values.step: 10000000000.0: write a number from 1e-09"),
+        ({"corrections": [{"factor": 1e4}]}, "[0].corrections[0].factor: 10000.0: at most 1000"),
+        ({"corrections": [{"interval": BACKWARDS}]}, "interval.high: 1: write at least low"),
+        ({"values": {"mbu": "fast"}}, "[0].values.mbu: 'fast': write a number"),
+        ({"corrections": [{"phase": "both"}]}, "[0].corrections[0].phase: 'both': write one of"),
+        ({"values": None}, "[0].values: required"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
@@ -370,7 +376,7 @@ COLUMNS = "accelerator,engine,version,model,precision,tp,input,output,clients,tt
 
 
 def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
-    """Least and most of tp, lengths and clients: what docs/calibration.md asks for."""
+    """Least and most of tp, lengths and clients: what docs/how-to/calibrate.md asks for."""
     found = []
     degrees = sorted({p.parallelism.tp for p in points})
     for tp in dict.fromkeys((degrees[0], degrees[-1])):
@@ -409,7 +415,7 @@ def test_eight_runs_pay(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for point in load(DATA).rows:
         if point.model.startswith("Llama"):
             sets[point.series].append(point)
-    fits = catalogue.read("fits.yaml")
+    fits = read.read("calibration/data/fits.yaml")
     every = fits["fits"]
     before, after = [], []
     for series, points in sets.items():

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
-from archipelago.planner.canonical import (
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.planner.documents import (
     canonical,
     canonical_bytes,
     content_hash,
@@ -20,25 +22,29 @@ from archipelago.planner.canonical import (
     to_json,
     to_yaml,
 )
-from archipelago.planner.document import (
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.formats.plan_file import (
+    PlanFile,
     infeasible_document,
     normalised_spec,
     parse_plan,
     plan_document,
 )
-from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import (
     Infeasible,
     InfeasibleReason,
     Plan,
     Planned,
     Relaxation,
+    ThetaInterval,
     Unservable,
+    running_islands,
 )
-from archipelago.planner.problem import Objective
-from archipelago.planner.spec import ServingPlanResource, load_resource
-from tests.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
-from tests.planner.handmade_kinds import CHANGED, CLASSES, COST, MIXED, PIPELINE, RENTED
+from archipelago.planner.problem import Objective, Phase, RunningIsland
+from archipelago.planner.servingplan import ServingPlanResource, load_resource
+from tests.support.planner import manykinds
+from tests.support.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
+from tests.support.planner.handmade_kinds import CHANGED, CLASSES, COST, MIXED, PIPELINE, RENTED
 
 KINDS = {
     "mixed": MIXED,
@@ -47,10 +53,11 @@ KINDS = {
     "rented": RENTED,
     "cost": COST,
     "changed": CHANGED,
+    "uncertain": replace(PLAN, interval=ThetaInterval(6.5, 9.5, "H20")),
 }
 """Plans with fields that not every plan has."""
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def document() -> dict[str, Any]:
@@ -128,6 +135,7 @@ def test_reads_back_every_kind_of_plan(plan: Plan) -> None:
         (g.phase, g.domain_class, g.parts) for g in plan.groups
     ]
     assert (read.rented, read.changes) == (plan.rented, plan.changes)
+    assert read.interval == plan.interval
     assert read.certificate.bound == plan.certificate.bound
 
 
@@ -244,16 +252,21 @@ def test_infeasible_document_says_what_would_help() -> None:
 
 
 BROKEN = {
-    "kind": ("Infeasible", "kind: 'Infeasible' is not 'Plan'"),
-    "apiVersion": ("v2", "apiVersion: 'v2' is not 'archipelago.dev/v1alpha1'"),
-    "theta": ("8", "theta: '8' is not a number"),
-    "gap": (math.inf, "gap: inf is not a finite number"),
-    "complete": ("yes", "complete: 'yes' is not true or false"),
-    "costPerHour": (24, "costPerHour: 24 is not a string"),
-    "objective": ("luck", "objective: 'luck' is not one of throughput, headroom"),
-    "groups": ({}, "groups: {} is not a list"),
-    "routes": ([{"model": "m"}], "routes[0].range: missing"),
-    "islands": ([7], "islands[0]: 7 is not a mapping"),
+    "kind": (
+        "Infeasible",
+        "kind: 'Infeasible': write 'Plan'. Give the output of",
+    ),
+    "apiVersion": ("v2", "apiVersion: 'v2': write 'archipelago.dev/v1alpha1'"),
+    "theta": ("8", "theta: '8': write a number"),
+    "gap": (math.inf, "gap: inf: write a finite number"),
+    "bound": (10**5000, "bound: a number of thousands of digits: write a number"),
+    "complete": ("yes", "complete: 'yes': write true or false"),
+    "costPerHour": (24, 'costPerHour: 24: write a text in quotes: "24"'),
+    "objective": ("luck", "objective: 'luck': write one of 'throughput', 'headroom' or 'cost'"),
+    "groups": ({}, "groups: {}: write a list"),
+    "routes": ([{"model": "m"}], "routes[0].range: required"),
+    "islands": ([7], "islands[0]: 7: write a mapping"),
+    "thetaBound": (None, "thetaBound: required"),
 }
 
 
@@ -264,13 +277,30 @@ def test_names_the_field_that_cannot_be_read(field: str, case: tuple[Any, str]) 
         parse_plan({**document(), field: value})
 
 
+def test_lists_the_first_errors_of_many() -> None:
+    with pytest.raises(PlanFileError) as error:
+        parse_plan({**document(), "routes": [7] * 100})
+    lines = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in lines[:-1]] == [f"routes[{i}]" for i in range(5)]
+    assert lines[-1] == "and 95 more errors"
+
+
+def test_the_published_schema_is_that_of_the_model() -> None:
+    """``python -m archipelago.planner.formats.plan_file`` prints it."""
+    published = json.loads((ROOT / "docs/reference/plan-file.schema.json").read_text())
+    assert published == PlanFile.model_json_schema()
+    validator = Draft202012Validator(published)
+    for plan in (PLAN, *KINDS.values()):
+        validator.validate(plan_document(resource(), Planned(plan, 0.0)))
+
+
 def test_names_the_element_that_cannot_be_read() -> None:
     broken = document()
     broken["groups"][1]["parallelism"]["ep"] = 3
     with pytest.raises(PlanFileError, match=r"groups\[1\]\.parallelism: .*ep must be 1 or"):
         parse_plan(broken)
     broken["groups"][1]["parallelism"]["ep"] = True
-    with pytest.raises(PlanFileError, match=r"groups\[1\]\.parallelism\.ep: True is not a whole"):
+    with pytest.raises(PlanFileError, match=r"groups\[1\]\.parallelism\.ep: True: write a whole"):
         parse_plan(broken)
 
 
@@ -291,8 +321,8 @@ def test_names_the_line_of_text_that_is_no_document(text: str, message: str) -> 
 
 
 def test_every_field_is_documented() -> None:
-    """docs/plan-format.md names every field of a plan and of an infeasible answer in code marks."""
-    page = (ROOT / "docs" / "plan-format.md").read_text()
+    """The page plan-file.md names every field of a plan and of an infeasible answer."""
+    page = (ROOT / "docs" / "reference" / "plan-file.md").read_text()
     answer = Infeasible(
         InfeasibleReason.HEADROOM, "x", (Relaxation("rate", 1.0, "1", ("m",), "y"),)
     )
@@ -316,6 +346,18 @@ def _keys(value: object) -> set[str]:
 
 
 def test_examples_in_the_page_are_yaml() -> None:
-    page = (ROOT / "docs" / "plan-format.md").read_text()
+    page = (ROOT / "docs" / "reference" / "plan-file.md").read_text()
     for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
         assert yaml.safe_load(block)
+
+
+def test_every_island_is_listed_with_its_place() -> None:
+    found = running_islands(PLAN)
+    assert [item.name for item in found] == [island.name for island in PLAN.islands]
+    nodes = ("a-rack-1-0",)
+    main = RunningIsland("main-decode-0", "m", Phase.DECODE, Parallelism(tp=8), (("a", 8),), nodes)
+    assert found[3] == main
+
+
+def test_islands_of_several_pools_keep_the_order_of_their_parts() -> None:
+    assert running_islands(manykinds.KINDS)[2].parts == (("a", 2), ("b", 1))

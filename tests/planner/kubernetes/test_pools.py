@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.planner import products
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.planner.documents import Node
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.inventory import LeftOut, read_nodes
-from archipelago.planner.nodes import Why
-from archipelago.planner.spec import load_resource, to_problem
-from tests.planner.test_cli import Runner, process
+from archipelago.planner.kubernetes import nodes as node_facts
+from archipelago.planner.kubernetes.nodes import Why, count, read_node
+from archipelago.planner.kubernetes.pools import LeftOut, read_nodes
+from archipelago.planner.servingplan import load_resource, to_problem
+from tests.planner.cli.test_app import process
+from tests.support.planner.command import Runner
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 CLIQUE, ZONE = "nvidia.com/gpu.clique", "topology.kubernetes.io/zone"
@@ -95,7 +97,7 @@ def test_products_are_found_by_the_labels_of_their_vendors(
 
 
 def test_every_product_of_the_table_is_in_the_catalogue() -> None:
-    table = products._products()
+    table = node_facts._products()
     names = {
         *table["products"],
         *table["machines"],
@@ -186,11 +188,6 @@ def test_what_is_no_node_list_is_refused() -> None:
         read_nodes(nodes({"kind": "Pod", "metadata": {"name": "p"}, "status": {}}))
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
-
-
 def listed(tmp_path: Path, *items: dict[str, Any]) -> Path:
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps(nodes(*items)))
@@ -201,7 +198,7 @@ def test_pools_on_standard_output_and_the_rest_on_the_error_stream(
     run: Runner, tmp_path: Path
 ) -> None:
     path = listed(tmp_path, node("n1", H100), node("n2", H100, cordoned=True))
-    result = run("inventory", "-f", path)
+    result = run("pools", "-f", path)
     assert result.status == 0
     assert yaml.safe_load(result.out) == {
         "pools": [{"name": "h100", "accelerator": "H100", "count": 8, "gpusPerNode": 8}]
@@ -212,21 +209,21 @@ def test_pools_on_standard_output_and_the_rest_on_the_error_stream(
 
 def test_an_unknown_product_is_named_and_exits_1(run: Runner, tmp_path: Path) -> None:
     odd = {"nvidia.com/gpu.product": "NVIDIA-X1\x1b[2J"}
-    result = run("inventory", "-f", listed(tmp_path, node("n1", H100), node("n2", odd)))
+    result = run("pools", "-f", listed(tmp_path, node("n1", H100), node("n2", odd)))
     assert result.status == 1
     assert "left out n2: unknown product (nvidia.com/gpu.product=NVIDIA-X1\\x1b[2J)" in result.err
     assert yaml.safe_load(result.out)["pools"][0]["count"] == 8
 
 
 def test_no_pool_at_all_exits_2(run: Runner, tmp_path: Path) -> None:
-    result = run("inventory", "-f", listed(tmp_path, node("cpu", gpus=None)))
+    result = run("pools", "-f", listed(tmp_path, node("cpu", gpus=None)))
     assert (result.status, result.out) == (2, "")
     assert "no node has GPUs that can be used" in result.err
 
 
 def test_from_nodes_to_a_plan_in_one_pipe(tmp_path: Path) -> None:
     path = listed(tmp_path, node("n1", H100), node("n2", H100))
-    made = process("inventory", "-f", "-", "--model", "llama-3.1-8b", stdin=path.read_text())
+    made = process("pools", "-f", "-", "--model", "llama-3.1-8b", stdin=path.read_text())
     assert made.returncode == 0
     assert "lengths are assumed" in made.stderr
     resource = load_resource(made.stdout)
@@ -234,3 +231,78 @@ def test_from_nodes_to_a_plan_in_one_pipe(tmp_path: Path) -> None:
     planned = process("plan", "-f", "-", "-q", stdin=made.stdout)
     assert planned.returncode == 0
     assert "16 of 16" in planned.stdout
+
+
+CASES: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "node-labels.yaml").read_text()
+)
+KINDS = ("gfd", "sharing", "karpenter", "gke", "aks", "amd", "k8s")
+
+
+def recorded(case: dict[str, Any]) -> dict[str, Any]:
+    """A node with those labels."""
+    found = node(
+        "n",
+        case["labels"],
+        None,
+        ready=case.get("ready", "True"),
+        capacity=case["stock"],
+        allocatable=case.get("allocatable"),
+    )
+    return found | {"spec": case.get("spec", {})}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_every_recorded_label_set_is_read_as_it_is_meant(case: dict[str, Any]) -> None:
+    seen, expected = read_node(Node(recorded(case))), case["expect"]
+    if expected == "nothing":
+        assert not seen.has_gpus
+        return
+    assert seen.has_gpus
+    if "why" in expected:
+        assert seen.unusable() == (Why[expected["why"]], expected.get("detail", ""))
+    else:
+        assert seen.unusable() is None
+        assert (seen.accelerator, seen.free) == (expected["accelerator"], expected["gpus"])
+
+
+def test_the_table_has_every_kind_of_cluster_and_every_reason() -> None:
+    """At least the twelve of A41; a reason that no label set shows has never been seen to work."""
+    assert len(CASES) >= 12
+    assert {case["source"] for case in CASES} == set(KINDS)
+    reasons = {Why[c["expect"]["why"]] for c in CASES if "why" in c["expect"]}
+    assert reasons == set(Why)
+
+
+def test_labels_of_two_tools_that_disagree_on_the_memory_decide_nothing() -> None:
+    """One name for 40 and 80 GB, and two labels for the size: neither is believed."""
+    labels = {
+        "karpenter.k8s.aws/instance-gpu-name": "a100",
+        "karpenter.k8s.aws/instance-gpu-memory": "81920",
+        "eks.amazonaws.com/instance-gpu-memory": "40960",
+    }
+    assert read_node(Node(node("n", labels))).lasting() is not None
+
+
+def test_a_product_label_that_is_not_known_is_not_overruled_by_the_machine() -> None:
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-NVL",
+        "node.kubernetes.io/instance-type": "p5.48xlarge",
+    }
+    assert read_node(Node(node("n", labels))).lasting() == (
+        Why.UNKNOWN,
+        "nvidia.com/gpu.product=NVIDIA-H100-NVL",
+    )
+
+
+def test_a_soft_taint_takes_no_node_away() -> None:
+    soft = node("n", {"nvidia.com/gpu.product": "NVIDIA-H20"})
+    soft["spec"] = {
+        "taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "PreferNoSchedule"}]
+    }
+    assert read_node(Node(soft)).unusable() is None
+
+
+@pytest.mark.parametrize("quantity", ["8k", "-1", "", "٨", "9" * 10, None, 7.5])
+def test_what_is_no_plain_number_counts_as_none(quantity: object) -> None:
+    assert count(quantity) == 0

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.planner.canonical import to_json
-from archipelago.planner.document import plan_document
-from archipelago.planner.engineflags import Engine, Start, arguments, obstacle
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.planner.documents import to_json
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.labels import label_value
-from archipelago.planner.podkinds import NAME_LENGTH
-from archipelago.planner.podtemplate import Fitting, fitted, read_template
+from archipelago.planner.formats.plan_file import plan_document
+from archipelago.planner.kubernetes.engine_flags import Engine, Start, arguments, obstacle
+from archipelago.planner.kubernetes.labels import label_value
+from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
+from archipelago.planner.kubernetes.workloads import NAME_LENGTH, Wish, unplaced, workloads
 from archipelago.planner.problem import Phase
-from archipelago.planner.spec import ServingPlanSpec, load_resource
-from archipelago.planner.table import routing_content, routing_table
-from archipelago.planner.workloads import Wish, unplaced, workloads
+from archipelago.planner.servingplan import ServingPlanSpec, load_resource
+from archipelago.planner.table.write import routing_content, routing_table
 from tests.manifests.cases import good
-from tests.planner.handmade import PLAN, PLANNED, resource
-from tests.planner.test_cli import ROOT, Runner, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["run"]
+from tests.planner.cli.test_app import ROOT
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import PLAN, PLANNED, resource
 
 EXAMPLE = ROOT / "examples" / "render" / "vllm.yaml"
 BARE = {"spec": {"containers": [{"name": "engine", "image": "x"}]}}
@@ -397,9 +393,9 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_a_plan_file_becomes_manifests_the_same_every_time(run: Runner, plan: Path) -> None:
-    first = run("render", plan, "--pod-template", EXAMPLE, "--namespace", "chat")
+    first = run("manifests", plan, "--pod-template", EXAMPLE, "--namespace", "chat")
     assert first.status == 0, first.err
-    assert run("render", plan, "--pod-template", EXAMPLE, "-n", "chat").out == first.out
+    assert run("manifests", plan, "--pod-template", EXAMPLE, "-n", "chat").out == first.out
     assert "&id" not in first.out
     found = list(yaml.safe_load_all(first.out))
     assert [doc["metadata"]["labels"]["archipelago.dev/island"] for doc in found] == [
@@ -411,11 +407,11 @@ def test_a_plan_file_becomes_manifests_the_same_every_time(run: Runner, plan: Pa
     ]
     assert {doc["metadata"]["namespace"] for doc in found} == {"chat"}
     assert first.err.splitlines() == [
-        f"pool {name}: nothing says which nodes are its own; --select {name}:LABEL=VALUE does"
+        f"pool {name}: its nodes are unknown; set --select {name}:LABEL=VALUE"
         for name in ("a", "b")
     ]
     chosen = run(
-        "render", plan, "--pod-template", EXAMPLE,
+        "manifests", plan, "--pod-template", EXAMPLE,
         "--select", "a:pool=h20", "--select", "b:pool=l40s",
     )  # fmt: skip
     assert chosen.err == ""
@@ -431,7 +427,7 @@ def test_a_serving_plan_needs_its_table(run: Runner, tmp_path: Path) -> None:
     path, table = tmp_path / "splan.yaml", tmp_path / "table.yaml"
     whole["metadata"]["namespace"] = "team"
     path.write_text(yaml.safe_dump(whole))
-    without = run("render", path, "--pod-template", EXAMPLE)
+    without = run("manifests", path, "--pod-template", EXAMPLE)
     assert without.status == 2
     assert "a ServingPlan has no islands; give its routing table by --table" in without.err
     written = routing_table({}, routing_content(resource().spec, PLAN))
@@ -439,7 +435,7 @@ def test_a_serving_plan_needs_its_table(run: Runner, tmp_path: Path) -> None:
     told = []
     for document in (written, config_map):
         table.write_text(yaml.safe_dump(document))
-        told.append(run("render", path, "--table", table, "--pod-template", EXAMPLE))
+        told.append(run("manifests", path, "--table", table, "--pod-template", EXAMPLE))
         assert told[-1].status == 0, told[-1].err
     assert told[0].out == told[1].out
     docs = list(yaml.safe_load_all(told[0].out))
@@ -463,7 +459,7 @@ def test_what_cannot_be_written_is_one_line_with_the_place(
     run: Runner, plan: Path, arguments_: tuple[str, ...], said: str
 ) -> None:
     words = [w.replace("FILE", str(EXAMPLE)).replace("PLAN", str(plan)) for w in arguments_]
-    found = run("render", plan, *words)
+    found = run("manifests", plan, *words)
     assert found.status == 2
     assert found.out == ""
     assert said in found.err
@@ -480,7 +476,7 @@ def test_a_found_pool_needs_no_selector_and_takes_none(run: Runner, tmp_path: Pa
     path, table = tmp_path / "splan.yaml", tmp_path / "table.json"
     path.write_text(yaml.safe_dump(whole))
     table.write_text(to_json(routing_table({}, routing_content(resource().spec, PLAN))))
-    words = ("render", path, "--table", table, "--pod-template", EXAMPLE)
+    words = ("manifests", path, "--table", table, "--pod-template", EXAMPLE)
     done = run(*words, "--select", "b:pool=l40s")
     assert (done.status, done.err) == (0, "")
     pods = {

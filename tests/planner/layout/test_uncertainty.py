@@ -5,68 +5,68 @@ import math
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.pipeline import Pipeline, Section
-from archipelago.perfmodel.roofline import Roofline
-from archipelago.perfmodel.uncertainty import log_half_widths
-from archipelago.planner.interval import DEVIATIONS, Weakness, interval
+from archipelago.perfmodel.calibration.uncertainty import log_half_widths
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
+from archipelago.planner.layout.uncertainty import DEVIATIONS, UncertainRow, interval
 
 W = math.log(1.25)
 
 
 def test_one_group_has_the_interval_of_its_times() -> None:
     """Times within a factor 1.25 either way: theta 10 lies between 8 and 12.5."""
-    found = interval(10.0, [Weakness("H20", 10.0, W)])
+    found = interval(10.0, [UncertainRow("H20", 10.0, W)])
     assert (found.low, found.high) == pytest.approx((8.0, 12.5))
     assert found.dominated_by == "H20"
 
 
 def test_groups_of_one_accelerator_are_off_together() -> None:
     """Two groups of equal slack are as one; one with twice the slack does not matter at all."""
-    alone = interval(10.0, [Weakness("H20", 10.0, W)])
-    twice = interval(10.0, [Weakness("H20", 10.0, W), Weakness("H20", 10.0, W)])
-    slack = interval(10.0, [Weakness("H20", 10.0, W), Weakness("H20", 20.0, W)])
+    alone = interval(10.0, [UncertainRow("H20", 10.0, W)])
+    twice = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H20", 10.0, W)])
+    slack = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H20", 20.0, W)])
     assert twice.low == pytest.approx(alone.low)
     assert slack.low == pytest.approx(alone.low)
 
 
 def test_two_accelerators_are_weaker_than_either() -> None:
     """Both must support theta: 0.95 is 0.9747 squared, 1.955 deviations in place of 1.645."""
-    found = interval(10.0, [Weakness("H20", 10.0, W), Weakness("H800", 10.0, W)])
+    found = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H800", 10.0, W)])
     assert found.low == pytest.approx(10 * math.exp(-W * 1.95451 / DEVIATIONS), rel=1e-4)
     # 0.05 is 0.2236 squared: 0.760 deviations faster
     assert found.high == pytest.approx(10 * math.exp(W * 0.76005 / DEVIATIONS), rel=1e-3)
 
 
 def test_the_accelerator_that_is_known_least_dominates() -> None:
-    rows = [Weakness("H20", 10.0, math.log(1.1)), Weakness("H800", 10.0, math.log(1.4))]
+    rows = [UncertainRow("H20", 10.0, math.log(1.1)), UncertainRow("H800", 10.0, math.log(1.4))]
     assert interval(10.0, rows).dominated_by == "H800"
-    roomy = [Weakness("H20", 10.0, math.log(1.1)), Weakness("H800", 100.0, math.log(1.4))]
+    roomy = [UncertainRow("H20", 10.0, math.log(1.1)), UncertainRow("H800", 100.0, math.log(1.4))]
     assert interval(10.0, roomy).dominated_by == "H20"
 
 
 def test_a_target_that_an_idle_step_nearly_fills_makes_theta_more_uncertain() -> None:
     """A / T = 0.8: times 10 % longer leave 0.12 of 0.2, so 0.6 / 1.1 of theta."""
-    row = Weakness("H20", 10.0, math.log(1.1), idle=0.8)
+    row = UncertainRow("H20", 10.0, math.log(1.1), idle=0.8)
     assert row.deviations(10 * 0.12 / 0.2 / 1.1) == pytest.approx(DEVIATIONS)
     assert interval(10.0, [row]).low == pytest.approx(10 * 0.6 / 1.1)
 
 
 def test_a_network_row_is_as_certain_as_the_network() -> None:
-    found = interval(10.0, [Weakness("H20", 10.0, W)], fixed=10.5)
+    found = interval(10.0, [UncertainRow("H20", 10.0, W)], fixed=10.5)
     assert found.high == 10.5
 
 
 def test_a_draw_agrees_with_the_closed_form() -> None:
     """200,000 draws of three accelerators, five groups with slack, one with a TPOT target."""
     rows = [
-        Weakness("A", 10.0, 0.2),
-        Weakness("A", 11.0, 0.3),
-        Weakness("B", 10.5, 0.1, idle=0.5),
-        Weakness("C", 10.2, 0.25),
-        Weakness("C", 14.0, 0.1),
+        UncertainRow("A", 10.0, 0.2),
+        UncertainRow("A", 11.0, 0.3),
+        UncertainRow("B", 10.5, 0.1, idle=0.5),
+        UncertainRow("C", 10.2, 0.25),
+        UncertainRow("C", 14.0, 0.1),
     ]
     draw = np.random.default_rng(5)
     normal = {name: draw.standard_normal(200_000) for name in "ABC"}

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archipelago.planner.layout.weights import join, per_million
 from archipelago.planner.plan import MILLION
-from archipelago.planner.routes import join, per_million
 
 
 def test_largest_remainder_of_thirds() -> None:

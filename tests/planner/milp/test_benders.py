@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from archipelago.planner.milp.benders import solve_by_cuts
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import SolverOptions, solve
 from archipelago.planner.problem import PlanningProblem
-from archipelago.planner.program import build_program
-from archipelago.planner.projected import in_whole_numbers
-from archipelago.planner.solve import Effort, solve
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.strategies.exact import objective
-from archipelago.planner.templates import build_catalogue
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.strategies.exact import objective_of
+from archipelago.planner.templates.catalogue import build_catalogue
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-EFFORT = Effort(5e-4, 20.0, nodes=3_000)
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EFFORT = SolverOptions(5e-4, 20.0, nodes=3_000)
 NAMES = (
     "01-llama-on-two-pools",
     "03-two-models",
@@ -51,9 +51,9 @@ def test_bounds_and_solutions_of_both_searches_fit_together(name: str) -> None:
     """Objectives are minimised: no solution lies below the other search's bound."""
     for problem in variants(name):
         program = build_program(problem, build_catalogue(problem).templates)
-        asked = objective(program, problem)
+        asked = objective_of(program, problem)
         direct = solve(program, asked, EFFORT)
-        other = in_whole_numbers(program, asked, EFFORT)
+        other = solve_by_cuts(program, asked, EFFORT)
         assert (direct is None) == (other is None)
         if direct is None or other is None:
             continue

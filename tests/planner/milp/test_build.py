@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from archipelago.planner.packing import capacity
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.variables import THETA
 from archipelago.planner.problem import STAGES, Phase, PlanningProblem
-from archipelago.planner.program import THETA, build_program
-from archipelago.planner.strategies.exact import best as first_solve
-from archipelago.planner.templates import Template
-from tests.planner.small import demand, problem, template
+from archipelago.planner.strategies.exact import first_solve
+from archipelago.planner.templates.packing import capacity
+from archipelago.planner.templates.template import Template
+from tests.support.planner.small import demand, problem, template
 
 
 def best(p: PlanningProblem, templates: list[Template]) -> float:

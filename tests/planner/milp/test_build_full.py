@@ -14,26 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.deadline import Deadline
-from archipelago.planner.problem import (
-    STAGES,
-    Billing,
-    Domain,
-    Link,
-    Phase,
-    PlanningProblem,
-    Pool,
-)
-from archipelago.planner.program import THETA, Program, build_program
-from archipelago.planner.projected import in_whole_numbers
-from archipelago.planner.settle import settle
-from archipelago.planner.solve import NODE_LIMIT, Effort, Solution, SolveStatus, solve
-from archipelago.planner.strategies.exact import objective, tidiest
-from archipelago.planner.template import Template
-from tests.planner.small import demand, problem, template
+from archipelago.planner.layout.rates import round_rates
+from archipelago.planner.milp.benders import solve_by_cuts
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import NODE_LIMIT, Solution, SolverOptions, SolveStatus, solve
+from archipelago.planner.milp.variables import THETA, Program
+from archipelago.planner.problem import STAGES, Billing, Domain, Link, Phase, PlanningProblem, Pool
+from archipelago.planner.strategies.exact import least_change, objective_of
+from archipelago.planner.templates.template import Template
+from tests.support.planner.small import demand, problem, template
 
-EXACT = Effort(1e-9, 60.0, nodes=NODE_LIMIT)
+EXACT = SolverOptions(1e-9, 60.0, nodes=NODE_LIMIT)
 INPUT = (50.0, 150.0)
 """Lengths of the requests of the two ranges [tokens]; 1e5 bytes of cache a token."""
 
@@ -55,11 +48,11 @@ def pool(name: str, nodes: int, domain_class: str, *, billing: Billing = Billing
 def best(p: PlanningProblem, cards: list[Template]) -> tuple[Program, Solution | None]:
     """Solved directly, and in whole numbers, which must agree."""
     program = build_program(p, tuple(cards))
-    asked = objective(program, p)
+    asked = objective_of(program, p)
     found = solve(program, asked, EXACT)
     if found is not None and found.status is SolveStatus.UNKNOWN:
         return program, found  # no range is served: nothing bounds theta
-    other = in_whole_numbers(program, asked, EXACT)
+    other = solve_by_cuts(program, asked, EXACT)
     assert (found is None) == (other is None)
     if found is not None and other is not None:
         assert other.objective == pytest.approx(found.objective, rel=1e-5, abs=1e-6)
@@ -215,9 +208,9 @@ def test_what_is_settled_keeps_flows_links_and_theta(
     program, found = best(p, cards)
     if found is None or found.values[THETA] <= 1e-6 or not all(program.demands[0].served):
         return
-    tidy = tidiest(program, p, found, Deadline(10.0))
+    tidy = least_change(program, p, found, Deadline(10.0))
     counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
-    settled = settle(p, program, counts)
+    settled = round_rates(p, program, counts)
     assert settled.theta <= theta_of(p, cards, tuple(counts)) * (1 + 1e-6)
     allowed = set(ways(p, cards))
     for pairs in settled.pairs.values():

@@ -1,4 +1,4 @@
-"""The worked example of docs/planning.md, recomputed: every number that stands there."""
+"""The worked example of docs/explanation/planning.md, recomputed: every number on it."""
 
 import re
 from dataclasses import replace
@@ -7,23 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.capacity import (
-    AffineStep,
-    decode_rows,
-    fixed_point,
-    mixed_rows,
-    prefill_row,
-)
-from archipelago.perfmodel.lengths import LengthDistribution, Range
+from archipelago.perfmodel.capacity.operating import fixed_point
+from archipelago.perfmodel.capacity.rows import AffineStep, decode_rows, mixed_rows, prefill_row
+from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
+from archipelago.planner.layout.rates import round_rates
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import Solution, SolverOptions, minimise, solve
+from archipelago.planner.milp.variables import THETA
 from archipelago.planner.problem import Phase, PlanningProblem
-from archipelago.planner.program import THETA, build_program
-from archipelago.planner.settle import settle
-from archipelago.planner.solve import Effort, Solution, question, solve
-from archipelago.planner.template import Template
-from tests.planner.affine import Affine
-from tests.planner.small import demand, problem, template
+from archipelago.planner.templates.template import Template
+from tests.support.planner.affine import Affine
+from tests.support.planner.small import demand, problem, template
 
-PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "planning.md"
 LENGTHS = LengthDistribution(
     np.array([100.0, 300.0]),
     np.array([0.6, 0.4]),
@@ -85,10 +81,10 @@ def largest(counts: tuple[int, ...] | None, *, integer: bool = True) -> tuple[fl
     program = build_program(p, tuple(cards))
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(question(program, cost), integer=integer)
+    asked = replace(minimise(program, cost), integer=integer)
     if counts is not None:
         asked.lower[1:4] = asked.upper[1:4] = counts
-    found = solve(program, asked, Effort(1e-9, 60.0))
+    found = solve(program, asked, SolverOptions(1e-9, 60.0))
     assert found is not None
     return float(found.values[THETA]) * program.scale, found
 
@@ -125,5 +121,5 @@ def test_the_decode_island_settles_where_the_page_says() -> None:
     assert f"{said} {point.kv_tokens:,.0f} cached tokens" in text
     p, cards = planned()
     program = build_program(p, tuple(cards))
-    settled = settle(p, program, np.array([3, 1, 0]))
+    settled = round_rates(p, program, np.array([3, 1, 0]))
     assert settled.theta == pytest.approx(50 / 3, rel=1e-4)  # readable routes cost 0.005 %

@@ -1,4 +1,4 @@
-"""What the rungs reach: tables computed on paper, and what must hold for any table."""
+"""What the levels reach: tables computed on paper, and what must hold for any table."""
 
 from dataclasses import replace
 
@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 
 from archipelago.planner.plan import MILLION, Pair, Plan
 from archipelago.planner.problem import Phase
-from archipelago.planner.replan.facts import Limits, RoleSwitch, Rung
-from archipelago.planner.replan.headroom import load_of, mean_rates
+from archipelago.planner.replan.candidates import bound_candidate, evaluate_candidates
+from archipelago.planner.replan.deployed import DeployedIslands
+from archipelago.planner.replan.evaluate import loads_of, mean_rates, restate
 from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.restate import restated
-from archipelago.planner.replan.serve import flipped, rerouted
-from archipelago.planner.replan.standing import Standing
-from archipelago.planner.replan.weigh import weigh, weigh_bound
-from tests.planner import standing as paper
+from archipelago.planner.replan.reroute_flip import best_flips, best_reroute
+from archipelago.planner.replan.types import Level, Limits, RoleSwitch
+from tests.support.planner import standing
+from tests.support.planner import standing as paper
 
 P, D = Phase.PREFILL, Phase.DECODE
 
 
-def theta(standing: Standing, plan: Plan | None = None) -> float:
+def theta(standing: DeployedIslands, plan: Plan | None = None) -> float:
     mean = mean_rates(standing.problem)[np.newaxis, :]
-    return float(load_of(standing, plan).headroom(mean)[0])
+    return float(loads_of(standing, plan).headroom(mean)[0])
 
 
 def weights(plan: Plan, j: int = 0) -> dict[tuple[str, str], int]:
@@ -31,25 +31,25 @@ def weights(plan: Plan, j: int = 0) -> dict[tuple[str, str], int]:
 
 
 def test_headroom_is_what_the_busiest_island_leaves() -> None:
-    assert theta(paper.two_pools()) == pytest.approx(4 / 3)
+    assert theta(standing.two_pools()) == pytest.approx(4 / 3)
 
 
 def test_headroom_of_many_demands_is_one_product() -> None:
     """Twice the requests, half the headroom; none, no end to it."""
-    load = load_of(paper.two_pools())
+    load = loads_of(standing.two_pools())
     rates = np.array([[7.5, 7.5], [15.0, 15.0], [0.0, 0.0]])
     assert load.headroom(rates).tolist() == pytest.approx([4 / 3, 2 / 3, np.inf])
 
 
-def test_a_range_without_a_route_is_told() -> None:
+def test_a_range_without_a_route_is_reported() -> None:
     standing = paper.two_pools()
     cut = replace(standing.plan, routes=standing.plan.routes[:1])
-    assert load_of(standing, cut).unserved(np.array([3.0, 1.0])) == pytest.approx(0.25)
+    assert loads_of(standing, cut).unserved(np.array([3.0, 1.0])) == pytest.approx(0.25)
 
 
 def test_the_best_weights_make_both_islands_equally_busy() -> None:
     standing = paper.two_pools()
-    found = rerouted(standing)
+    found = best_reroute(standing)
     assert found is not None
     assert theta(standing, found) == pytest.approx(2.0, rel=1e-4)
     served = sum(w for j in (0, 1) for (p, _), w in weights(found, j).items() if p == "fast")
@@ -59,7 +59,7 @@ def test_the_best_weights_make_both_islands_equally_busy() -> None:
 
 def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
     standing = paper.one_and_three()
-    found = flipped(standing, 1)
+    found = best_flips(standing, 1)
     assert found is not None
     plan, changed = found
     assert changed == {"d-2"}  # the last one, and only one
@@ -70,7 +70,7 @@ def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
 
 def test_no_more_islands_flip_than_help() -> None:
     """Three and one carry as much as two and two."""
-    found = flipped(paper.one_and_three(), 3)
+    found = best_flips(standing.one_and_three(), 3)
     assert found is not None
     assert len(found[1]) == 1
 
@@ -79,23 +79,25 @@ def test_the_limit_on_flips_holds() -> None:
     """One prefill of 10 req/s beside nine decode of 100: two flips give 3, eight would give 9."""
     templates = paper.template("a", P, 0.1, 0.1), paper.template("a", D, 0.01, 0.01)
     table = paper.plan({"p": ("a", P, 1), "d": ("a", D, 9)})
-    standing = Standing(paper.problem(10.0), table, templates)
+    standing = DeployedIslands(paper.problem(10.0), table, templates)
     for most, best in ((1, 2.0), (2, 3.0), (8, 9.0)):
-        found = flipped(standing, most)
+        found = best_flips(standing, most)
         assert found is not None
         assert theta(standing, found[0]) == pytest.approx(best)
         assert len(found[1]) == most
 
 
-def test_a_body_in_one_phase_can_be_given_another() -> None:
+def test_an_island_can_change_its_phase() -> None:
     """Pool b has only decode islands; a new group of prefill islands stands there."""
     templates = (
-        paper.template("a", P, 0.1, 0.1),
-        paper.template("b", P, 0.1, 0.1),
-        paper.template("b", D, 0.05, 0.05),
+        standing.template("a", P, 0.1, 0.1),
+        standing.template("b", P, 0.1, 0.1),
+        standing.template("b", D, 0.05, 0.05),
     )
-    table = paper.plan({"p": ("a", P, 1), "d": ("b", D, 3)})
-    found = flipped(Standing(paper.problem(10.0, pools=("a", "b")), table, templates), 1)
+    table = standing.plan({"p": ("a", P, 1), "d": ("b", D, 3)})
+    found = best_flips(
+        DeployedIslands(standing.problem(10.0, pools=("a", "b")), table, templates), 1
+    )
     assert found is not None
     assert {g.name: g.islands for g in found[0].groups} == {"p": 1, "d": 2, "m-b-1g-prefill": 1}
 
@@ -104,17 +106,17 @@ def test_islands_that_cannot_change_phase_do_not() -> None:
     """``roleSwitch: none`` leaves out the templates of the other phase."""
     standing = paper.one_and_three()
     fixed = replace(standing, templates=standing.templates[:1])
-    assert flipped(fixed, 4) is None
+    assert best_flips(fixed, 4) is None
 
 
 @pytest.mark.parametrize(("switch", "seconds"), [("online", 13.0), ("restart", 157.0)])
 def test_a_flip_costs_what_its_engine_takes(switch: str, seconds: float) -> None:
-    found = weigh(paper.one_and_three(), Limits(), None, {"m": RoleSwitch(switch)})
-    assert found[Rung.FLIP].disruption == seconds  # one island of one GPU
+    found = evaluate_candidates(standing.one_and_three(), Limits(), None, {"m": RoleSwitch(switch)})
+    assert found[Level.FLIP].disruption == seconds  # one island of one GPU
 
 
-def test_every_rung_says_what_it_would_reach() -> None:
-    keep, reroute, flip = weigh(paper.one_and_three(), Limits())
+def test_every_level_says_what_it_would_reach() -> None:
+    keep, reroute, flip = evaluate_candidates(standing.one_and_three(), Limits())
     assert (keep.theta, reroute.theta, flip.theta) == pytest.approx((1.0, 1.0, 2.0))
     assert flip.gain == flip.gain_low == pytest.approx(1.0)
     assert reroute.note == "no better weights"
@@ -122,20 +124,20 @@ def test_every_rung_says_what_it_would_reach() -> None:
 
 def test_a_gain_is_certain_where_both_tables_suffer_alike() -> None:
     """Rates 10 % off move both tables by the same factor: the gain of a flip stays 1."""
-    draws = paper.draws(10.0, 0.0) * np.linspace(0.8, 1.2, 200)[:, np.newaxis]
-    keep, _, flip = weigh(paper.one_and_three(), Limits(), draws)
+    draws = standing.draws(10.0, 0.0) * np.linspace(0.8, 1.2, 200)[:, np.newaxis]
+    keep, _, flip = evaluate_candidates(standing.one_and_three(), Limits(), draws)
     assert keep.low == pytest.approx(1 / 1.18, rel=0.01)
     assert flip.gain_low == pytest.approx(1.0)
 
 
 def test_a_bound_says_how_much_reshaping_could_gain() -> None:
-    reached = weigh_bound(paper.one_and_three(), 1.5)
+    reached = bound_candidate(standing.one_and_three(), 1.5)
     assert (reached.theta, reached.gain, reached.bound_only) == (1.5, 0.5, True)
 
 
 def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
     """Theta 4/3 at 15 req/s is 20 req/s in all, 10 of them on either prefill island."""
-    table = restated(paper.two_pools(), 4 / 3)
+    table = restate(standing.two_pools(), 4 / 3)
     assert table.throughput == pytest.approx(20.0)
     found = {g.name: sum(g.rates) for g in table.groups}
     assert found == pytest.approx({"slow": 10.0, "fast": 10.0, "d": 20.0})
@@ -145,7 +147,7 @@ def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
 
 
 def test_a_lost_group_leaves_its_requests_to_the_others() -> None:
-    found = repair(paper.two_pools().plan, {"slow-0"})
+    found = repair(standing.two_pools().plan, {"slow-0"})
     assert isinstance(found, Plan)
     assert weights(found) == {("fast", "d"): MILLION}
     assert [g.name for g in found.groups] == ["fast", "d"]
@@ -153,7 +155,9 @@ def test_a_lost_group_leaves_its_requests_to_the_others() -> None:
 
 def test_a_group_that_loses_half_its_islands_gets_half_the_share() -> None:
     """Of 1/2 : 1/2 with one of two slow islands left: 1/4 : 1/2, so a third and two thirds."""
-    table = paper.plan(paper.TWO_POOLS | {"slow": ("a", P, 2)}, (paper.HALVES, paper.HALVES))
+    table = standing.plan(
+        standing.TWO_POOLS | {"slow": ("a", P, 2)}, (standing.HALVES, standing.HALVES)
+    )
     found = repair(table, {"slow-1"})
     assert isinstance(found, Plan)
     assert weights(found) == {("slow", "d"): 333_333, ("fast", "d"): 666_667}
@@ -164,20 +168,20 @@ def test_a_range_whose_groups_are_gone_goes_to_those_of_longer_ranges() -> None:
         {("slow", "d"): MILLION},
         {("fast", "d"): MILLION},
     )
-    table = paper.plan(paper.TWO_POOLS, routes)
+    table = standing.plan(standing.TWO_POOLS, routes)
     found = repair(table, {"slow-0"})
     assert isinstance(found, Plan)
     assert weights(found, 0) == {("fast", "d"): MILLION}
 
 
 def test_a_phase_without_islands_keeps_the_last_good_table() -> None:
-    found = repair(paper.two_pools().plan, {"d-0"})
+    found = repair(standing.two_pools().plan, {"d-0"})
     assert isinstance(found, Unrepairable)
     assert found.model == "m"
 
 
 def test_a_loss_of_somebody_elses_island_changes_nothing() -> None:
-    table = paper.two_pools().plan
+    table = standing.two_pools().plan
     assert repair(table, {"other-0"}) is table
 
 
@@ -193,10 +197,10 @@ def tables(draw: st.DrawFn) -> Plan:
         cuts = sorted(draw(st.lists(st.integers(0, MILLION), min_size=3, max_size=3)))
         parts = np.diff([0, *cuts, MILLION]).tolist()
         routes.append({way: part for way, part in zip(WAYS, parts, strict=True) if part})
-    return paper.plan(GROUPS, routes)
+    return standing.plan(GROUPS, routes)
 
 
-@given(tables(), st.sets(st.sampled_from([i.name for i in paper.plan(GROUPS).islands])))
+@given(tables(), st.sets(st.sampled_from([i.name for i in standing.plan(GROUPS).islands])))
 def test_a_repair_never_routes_to_what_is_lost(table: Plan, lost: set[str]) -> None:
     found = repair(table, lost)
     if isinstance(found, Unrepairable):
@@ -219,11 +223,11 @@ def test_other_weights_are_never_worse_on_the_observed_mix(
 ) -> None:
     """And a flip is never worse than other weights, within the gap of its solve."""
     templates = tuple(
-        paper.template(pool, phase, *seconds[2 * i : 2 * i + 2])
+        standing.template(pool, phase, *seconds[2 * i : 2 * i + 2])
         for i, (pool, phase) in enumerate([("a", P), ("a", D), ("b", P), ("b", D)])
     )
-    observed = paper.problem(10.0, (short, 1 - short), pools=("a", "b"))
-    keep, reroute, flip = weigh(Standing(observed, table, templates), Limits())
+    observed = standing.problem(10.0, (short, 1 - short), pools=("a", "b"))
+    keep, reroute, flip = evaluate_candidates(DeployedIslands(observed, table, templates), Limits())
     assert reroute.theta >= keep.theta
     assert flip.theta >= reroute.theta * (1 - 2e-3)
     for reached in (reroute, flip):

@@ -1,4 +1,4 @@
-"""Decisions over windows: which rung, when it is held back, and that noise moves nothing."""
+"""Decisions over windows: which level, when it is held back, and that noise moves nothing."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -8,56 +8,56 @@ import pytest
 
 from archipelago.planner.plan import Plan
 from archipelago.planner.problem import Phase
-from archipelago.planner.replan.decide import decide
-from archipelago.planner.replan.facts import (
-    Act,
+from archipelago.planner.replan.candidates import evaluate_candidates
+from archipelago.planner.replan.deployed import DeployedIslands, deployed_islands
+from archipelago.planner.replan.policy import decide
+from archipelago.planner.replan.types import (
+    Candidate,
+    Change,
     Decision,
+    Level,
     Limits,
     Mode,
     Observation,
-    Reached,
-    Rung,
-    State,
+    PolicyState,
     Trigger,
 )
-from archipelago.planner.replan.standing import Standing
-from archipelago.planner.replan.window import Help, replan
-from tests.planner import standing as paper
+from tests.support.planner import standing
 
 SAFE = Limits(tolerance=0.05, hysteresis=0.0, windows=(2, 3), confirm=1)
-TABLE = paper.one_and_three().plan
+TABLE = standing.one_and_three().plan
 ISLAND = frozenset({"d-2"})
 
 
-def reached(rung: Rung, low: float, keep: float = 1.0, **more: object) -> Reached:
-    """A rung with this headroom, certain, over a table with another."""
+def reached(level: Level, low: float, keep: float = 1.0, **more: object) -> Candidate:
+    """A level with this headroom, certain, over a table with another."""
     gain = low / keep - 1
     facts = {"plan": TABLE, "gain": gain, "gain_low": gain} | more
-    return Reached(rung, low, low, **facts)  # type: ignore[arg-type]
+    return Candidate(level, low, low, **facts)  # type: ignore[arg-type]
 
 
 def seen(*lows: float, keep: float, **more: object) -> Observation:
     """A window in which keep, reroute, flip ... reach these headrooms."""
-    rungs = tuple(
+    levels = tuple(
         reached(
-            rung,
+            level,
             low,
             keep,
-            changed=ISLAND if rung > Rung.REROUTE else frozenset(),
-            disruption=157.0 if rung > Rung.REROUTE else 0.0,
+            changed=ISLAND if level > Level.REROUTE else frozenset(),
+            disruption=157.0 if level > Level.REROUTE else 0.0,
         )
-        for rung, low in zip(Rung, (keep, *lows), strict=False)
+        for level, low in zip(Level, (keep, *lows), strict=False)
     )
-    return Observation(paper.problem(), TABLE, rungs=rungs, **more)  # type: ignore[arg-type]
+    return Observation(standing.problem(), TABLE, levels=levels, **more)  # type: ignore[arg-type]
 
 
 def windows(
-    observations: list[Observation], limits: Limits = SAFE, state: State | None = None
+    observations: list[Observation], limits: Limits = SAFE, state: PolicyState | None = None
 ) -> list[Decision]:
     """Decisions of windows of 60 s, the published table never changing."""
     found: list[Decision] = []
     for i, window in enumerate(observations):
-        last = found[-1].state if found else state or State()
+        last = found[-1].state if found else state or PolicyState()
         found.append(decide(window, last, 60.0 * i, limits))
     return found
 
@@ -67,24 +67,24 @@ def windows(
 
 def test_enough_headroom_is_kept() -> None:
     """1 / 0.8 = 1.25 and a hundredth more."""
-    assert windows([seen(1.26, 1.26, keep=1.26)])[0].rung is Rung.KEEP
+    assert windows([seen(1.26, 1.26, keep=1.26)])[0].level is Level.KEEP
 
 
-def test_the_lowest_rung_that_restores_safety_is_taken() -> None:
+def test_the_lowest_level_that_restores_safety_is_taken() -> None:
     """A flip would reach more, but other weights suffice."""
     found = windows([seen(1.3, 2.0, keep=1.2)])[0]
-    assert (found.rung, found.trigger) == (Rung.REROUTE, Trigger.SAFETY)
+    assert (found.level, found.trigger) == (Level.REROUTE, Trigger.SAFETY)
     assert found.plan is TABLE
 
 
 def test_a_flip_is_taken_where_weights_do_not_suffice() -> None:
     found = windows([seen(1.22, 1.3, keep=1.2)])[0]
-    assert (found.rung, found.trigger) == (Rung.FLIP, Trigger.SAFETY)
+    assert (found.level, found.trigger) == (Level.FLIP, Trigger.SAFETY)
 
 
 def test_the_best_there_is_says_how_much_of_the_demand_fits() -> None:
     found = windows([seen(0.7, 0.9, keep=0.6)])[0]
-    assert found.rung is Rung.FLIP
+    assert found.level is Level.FLIP
     assert found.degraded == pytest.approx(0.9)
     assert "90.0% of the demand fits" in found.message
 
@@ -97,35 +97,35 @@ def test_one_unsafe_window_restarts_nobody() -> None:
     """
     twice = replace(SAFE, confirm=2)
     unsafe, safe = seen(1.2, 1.3, keep=1.2), seen(1.3, 1.3, keep=1.3)
-    rungs = [d.rung for d in windows([unsafe, safe, unsafe, unsafe], twice)]
-    assert rungs == [Rung.KEEP, Rung.KEEP, Rung.KEEP, Rung.FLIP]
-    over = [d.rung for d in windows([seen(0.9, 1.3, keep=0.9)] * 2, twice)]
-    assert over == [Rung.KEEP, Rung.FLIP]
+    levels = [d.level for d in windows([unsafe, safe, unsafe, unsafe], twice)]
+    assert levels == [Level.KEEP, Level.KEEP, Level.KEEP, Level.FLIP]
+    over = [d.level for d in windows([seen(0.9, 1.3, keep=0.9)] * 2, twice)]
+    assert over == [Level.KEEP, Level.FLIP]
 
 
 def test_other_weights_do_not_make_an_unsafe_window_forgotten() -> None:
     twice = replace(SAFE, confirm=2)
-    rungs = [d.rung for d in windows([seen(0.95, 1.3, keep=0.8)] * 2, twice)]
-    assert rungs == [Rung.REROUTE, Rung.FLIP]
+    levels = [d.level for d in windows([seen(0.95, 1.3, keep=0.8)] * 2, twice)]
+    assert levels == [Level.REROUTE, Level.FLIP]
 
 
 def test_where_the_mean_does_not_fit_it_is_judged_by_the_mean() -> None:
     """All intervals are wide, and keeping loses a quarter of the requests for sure."""
 
-    def rung(which: Rung, low: float, theta: float) -> Reached:
+    def level(which: Level, low: float, theta: float) -> Candidate:
         return replace(reached(which, low), theta=theta)
 
-    keep, flip = rung(Rung.KEEP, 0.7, 0.75), rung(Rung.FLIP, 0.65, 1.1)
-    window = replace(seen(keep=0.7), rungs=(keep, flip))
-    assert windows([window])[0].rung is Rung.FLIP
+    keep, flip = level(Level.KEEP, 0.7, 0.75), level(Level.FLIP, 0.65, 1.1)
+    window = replace(seen(keep=0.7), levels=(keep, flip))
+    assert windows([window])[0].level is Level.FLIP
 
-    surer = rung(Rung.RESHAPE, 1.03, 1.2)
-    assert windows([replace(window, rungs=(keep, flip, surer))])[0].rung is Rung.RESHAPE
-    no_surer = rung(Rung.RESHAPE, 0.9, 1.2)
-    assert windows([replace(window, rungs=(keep, flip, no_surer))])[0].rung is Rung.FLIP
+    surer = level(Level.RESHAPE, 1.03, 1.2)
+    assert windows([replace(window, levels=(keep, flip, surer))])[0].level is Level.RESHAPE
+    no_surer = level(Level.RESHAPE, 0.9, 1.2)
+    assert windows([replace(window, levels=(keep, flip, no_surer))])[0].level is Level.FLIP
 
-    light = replace(window, rungs=(replace(keep, theta=1.1), flip))
-    assert windows([light])[0].rung is Rung.KEEP
+    light = replace(window, levels=(replace(keep, theta=1.1), flip))
+    assert windows([light])[0].level is Level.KEEP
 
 
 def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:
@@ -141,10 +141,10 @@ def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:
 def test_the_planner_is_asked_where_only_it_could_help() -> None:
     """Meanwhile weights, which cost nothing, but no flip that may be in vain."""
     window = seen(0.7, 0.8, keep=0.6)
-    bound = reached(Rung.RESHAPE, 2.0, plan=None, bound_only=True)
-    found = windows([replace(window, rungs=(*window.rungs, bound))] * 2)
-    assert [d.wanted for d in found] == [Rung.RESHAPE, None]  # not again within the cool-down
-    assert found[0].rung is Rung.REROUTE
+    bound = reached(Level.RESHAPE, 2.0, plan=None, bound_only=True)
+    found = windows([replace(window, levels=(*window.levels, bound))] * 2)
+    assert [d.wanted for d in found] == [Level.RESHAPE, None]  # not again within the cool-down
+    assert found[0].level is Level.REROUTE
     assert found[0].regret == pytest.approx(0.7)  # 1 - 0.6 / 2
 
 
@@ -154,62 +154,66 @@ def test_the_planner_is_asked_where_only_it_could_help() -> None:
 def test_a_gain_is_acted_on_when_enough_windows_show_it() -> None:
     """Two of three: no, yes, and after the act the count starts again."""
     window = seen(1.5, 1.5, keep=1.3)
-    found = [(d.rung, d.trigger) for d in windows([window] * 2)]
-    assert found == [(Rung.KEEP, Trigger.NONE), (Rung.REROUTE, Trigger.GAIN)]
+    found = [(d.level, d.trigger) for d in windows([window] * 2)]
+    assert found == [(Level.KEEP, Trigger.NONE), (Level.REROUTE, Trigger.GAIN)]
     assert windows([window] * 2)[1].state.gainful == ()
 
 
 def test_a_gain_within_the_tolerance_is_left() -> None:
-    assert {d.rung for d in windows([seen(1.35, 1.35, keep=1.3)] * 9)} == {Rung.KEEP}
+    assert {d.level for d in windows([seen(1.35, 1.35, keep=1.3)] * 9)} == {Level.KEEP}
 
 
 def test_a_flip_must_pay_for_its_disruption() -> None:
     """4 GPUs x 10 % x horizon against 157 GPU-s: from 392.5 s on."""
     window = seen(1.3, 1.43, keep=1.3)
-    for horizon, rung in ((390.0, Rung.KEEP), (395.0, Rung.FLIP)):
-        assert windows([window] * 2, replace(SAFE, horizon=horizon))[1].rung is rung
+    for horizon, level in ((390.0, Level.KEEP), (395.0, Level.FLIP)):
+        assert windows([window] * 2, replace(SAFE, horizon=horizon))[1].level is level
 
 
 def test_nobody_restarts_for_a_gain_with_ample_headroom() -> None:
     """But other weights may come."""
-    assert windows([seen(2.5, 5.0, keep=2.5)] * 2)[1].rung is Rung.KEEP
-    assert windows([seen(3.0, 5.0, keep=2.5)] * 2)[1].rung is Rung.REROUTE
+    assert windows([seen(2.5, 5.0, keep=2.5)] * 2)[1].level is Level.KEEP
+    assert windows([seen(3.0, 5.0, keep=2.5)] * 2)[1].level is Level.REROUTE
 
 
-def test_a_higher_rung_must_add_to_the_lower_one() -> None:
+def test_a_higher_level_must_add_to_the_lower_one() -> None:
     """11 % by weights, 12 % by a flip: the one per cent is not worth a restart."""
-    assert windows([seen(1.44, 1.456, keep=1.3)] * 2)[1].rung is Rung.REROUTE
+    assert windows([seen(1.44, 1.456, keep=1.3)] * 2)[1].level is Level.REROUTE
 
 
 # --- limits ---
 
 
-def acted(at: float, rung: Rung = Rung.FLIP, changed: frozenset[str] = frozenset()) -> State:
-    return State(acts=(Act(at, rung, Trigger.GAIN, changed),))
+def acted(
+    at: float, level: Level = Level.FLIP, changed: frozenset[str] = frozenset()
+) -> PolicyState:
+    return PolicyState(changes=(Change(at, level, Trigger.GAIN, changed),))
 
 
 def test_cool_down_holds_a_flip_back_and_says_so() -> None:
     found = windows([seen(1.2, 1.3, keep=1.2)], state=acted(-200.0))[0]
-    assert found.rung is Rung.KEEP
+    assert found.level is Level.KEEP
     assert "cool-down for another 100 s" in found.message
 
 
 def test_an_island_keeps_its_phase_for_the_dwell_time() -> None:
-    for changed, rung in ((ISLAND, Rung.KEEP), (frozenset({"d-1"}), Rung.FLIP)):
+    for changed, level in ((ISLAND, Level.KEEP), (frozenset({"d-1"}), Level.FLIP)):
         state = acted(-400.0, changed=changed)
-        assert windows([seen(1.2, 1.3, keep=1.2)], state=state)[0].rung is rung
+        assert windows([seen(1.2, 1.3, keep=1.2)], state=state)[0].level is level
 
 
 def test_no_more_changes_than_allowed_in_an_hour() -> None:
-    acts = tuple(Act(at, Rung.FLIP, Trigger.SAFETY) for at in (-3700.0, -3500.0, -1000.0))
-    for most, rung in ((2, Rung.KEEP), (3, Rung.FLIP)):
+    acts = tuple(Change(at, Level.FLIP, Trigger.SAFETY) for at in (-3700.0, -3500.0, -1000.0))
+    for most, level in ((2, Level.KEEP), (3, Level.FLIP)):
         limits = replace(SAFE, per_hour=most)
-        assert windows([seen(1.2, 1.3, keep=1.2)], limits, State(acts=acts))[0].rung is rung
+        assert (
+            windows([seen(1.2, 1.3, keep=1.2)], limits, PolicyState(changes=acts))[0].level is level
+        )
 
 
 def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
     state = acted(-1.0)
-    assert windows([seen(1.3, keep=1.2)], state=state)[0].rung is Rung.REROUTE
+    assert windows([seen(1.3, keep=1.2)], state=state)[0].level is Level.REROUTE
     lost = seen(1.3, keep=1.2, lost=frozenset({"d-0"}))
     assert windows([lost], replace(SAFE, mode=Mode.OFF), state)[0].trigger is Trigger.REPAIR
 
@@ -219,7 +223,7 @@ def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
 
 def test_a_repair_comes_first_and_wants_a_second_look() -> None:
     found = windows([seen(1.3, keep=1.2, lost=frozenset({"d-0"}), demand_trusted=False)])[0]
-    assert (found.trigger, found.wanted) == (Trigger.REPAIR, Rung.REROUTE)
+    assert (found.trigger, found.wanted) == (Trigger.REPAIR, Level.REROUTE)
     assert found.plan is not None
     assert "d-0" not in {island.name for island in found.plan.islands}
 
@@ -256,7 +260,7 @@ def test_a_proposal_is_carried_out_by_its_hash_only() -> None:
     assert wrong.plan is None
     assert wrong.proposal is first.proposal  # the same hash, although the demand is another
     right = decide(replace(window, approved=first.proposal.hash), wrong.state, 120.0, ADVISE)
-    assert (right.rung, right.plan) == (Rung.REROUTE, first.proposal.reached.plan)
+    assert (right.level, right.plan) == (Level.REROUTE, first.proposal.reached.plan)
     assert right.state.proposal is None
 
 
@@ -266,7 +270,7 @@ def test_a_proposal_expires_with_its_inputs(cause: str) -> None:
     first = windows([window], ADVISE)[0]
     assert first.proposal is not None
     other = {
-        "table": replace(window, plan=paper.two_pools().plan),
+        "table": replace(window, plan=standing.two_pools().plan),
         "inputs": replace(window, inputs="another spec"),
         "time": window,
     }[cause]
@@ -286,42 +290,45 @@ class Cluster:
     as the planned histogram is a prior, and this window.
     """
 
-    standing: Standing
+    standing: DeployedIslands
     limits: Limits
     random: np.random.Generator
     prior: float = 5.0
-    state: State = field(default_factory=State)
+    state: PolicyState = field(default_factory=PolicyState)
 
     def window(self, at: float, rates: tuple[float, float]) -> Decision:
         counts = self.random.poisson(np.array(rates) * 60.0)
         shape = self.prior * 60.0 * np.array(rates) + counts
         draws = self.random.gamma(shape, 1 / (60.0 * (1 + self.prior)), (200, 2))
         mean = shape / (60.0 * (1 + self.prior))
-        observed = paper.problem(float(mean.sum()), tuple((mean / mean.sum()).tolist()))
-        window = Observation(observed, self.standing.plan, draws)
-        known = Help(templates=self.standing.templates)
-        found = replan(window, self.state, at, self.limits, known)
+        observed = standing.problem(float(mean.sum()), tuple((mean / mean.sum()).tolist()))
+        here = deployed_islands(observed, self.standing.plan, None, self.standing.templates)
+        levels = evaluate_candidates(here, self.limits, draws)
+        window = Observation(observed, here.plan, draws, levels=levels)
+        found = decide(window, self.state, at, self.limits)
         self.state = found.state
         if found.plan is not None:
             self.standing = replace(self.standing, plan=found.plan)
         return found
 
 
-def eight(rate: float, prefill: int = 4) -> Standing:
+def eight(rate: float, prefill: int = 4) -> DeployedIslands:
     """Eight islands: prefill at 10 req/s each for the planned mix, decode at 20."""
     templates = (
-        paper.template("a", Phase.PREFILL, 0.05, 0.15),
-        paper.template("a", Phase.DECODE, 0.05, 0.05),
+        standing.template("a", Phase.PREFILL, 0.05, 0.15),
+        standing.template("a", Phase.DECODE, 0.05, 0.05),
     )
-    table = paper.plan({"p": ("a", Phase.PREFILL, prefill), "d": ("a", Phase.DECODE, 8 - prefill)})
-    return Standing(paper.problem(rate), table, templates)
+    table = standing.plan(
+        {"p": ("a", Phase.PREFILL, prefill), "d": ("a", Phase.DECODE, 8 - prefill)}
+    )
+    return DeployedIslands(standing.problem(rate), table, templates)
 
 
 def test_noise_flips_nobody() -> None:
     """Four hours at 70 % of the best table: 35 req/s where prefill carries 50 and decode 60."""
     cluster = Cluster(eight(35.0, prefill=5), Limits(), np.random.default_rng(1))
-    acts = Counter(cluster.window(60.0 * i, (17.5, 17.5)).rung for i in range(240))
-    assert acts == {Rung.KEEP: 240}
+    acts = Counter(cluster.window(60.0 * i, (17.5, 17.5)).level for i in range(240))
+    assert acts == {Level.KEEP: 240}
 
 
 def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
@@ -332,7 +339,7 @@ def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
     """
     cluster = Cluster(eight(28.0), Limits(), np.random.default_rng(2))
     found = [cluster.window(60.0 * i, (7.0, 21.0)) for i in range(60)]
-    flips = [d for d in found if d.rung is Rung.FLIP]
+    flips = [d for d in found if d.level is Level.FLIP]
     assert len(flips) == 1
     assert flips[0].trigger is Trigger.SAFETY
     assert found[-1].reached[0].theta == pytest.approx(1.43, rel=0.06)
@@ -346,8 +353,8 @@ def test_steps_by_ten_undo_nothing_within_the_dwell_time() -> None:
     for i in range(120):
         mix = (3.0, 24.0) if i // 12 % 2 else (30.0, 3.0)
         found = cluster.window(60.0 * i, mix)
-        if found.rung is Rung.FLIP:
-            act = found.state.acts[-1]
+        if found.level is Level.FLIP:
+            act = found.state.changes[-1]
             for name in act.changed:
                 assert act.at - changed.get(name, -limits.dwell) >= limits.dwell
                 changed[name] = act.at

@@ -1,21 +1,17 @@
-"""Re-planning on the catalogue's silicon: small frozen instances at and beside their own demand."""
+"""Re-planning on real hardware: small frozen instances at and beside their own demand."""
 
 from dataclasses import replace
 
 import pytest
 
-from archipelago.planner.checker import run_checks
-from archipelago.planner.plan import MILLION, Plan, Planned
+from archipelago.planner.check.checker import run_checks
+from archipelago.planner.plan import Plan, Planned, running_islands
 from archipelago.planner.problem import PlanningProblem
-from archipelago.planner.replan.change import change_of
-from archipelago.planner.replan.facts import Limits, Observation, Rung, State, Trigger
-from archipelago.planner.replan.reshape import bound_of, reshaped
-from archipelago.planner.replan.restate import restated
-from archipelago.planner.replan.rollout import routed
-from archipelago.planner.replan.standing import stand
-from archipelago.planner.replan.weigh import weigh
-from archipelago.planner.replan.window import Help, replan
-from archipelago.planner.running import running_of
+from archipelago.planner.replan.candidates import evaluate_candidates, reshape, theta_bound
+from archipelago.planner.replan.deployed import deployed_islands
+from archipelago.planner.replan.evaluate import restate
+from archipelago.planner.replan.rollout import island_changes, routed_groups
+from archipelago.planner.replan.types import Level, Limits
 from archipelago.planner.strategies.exact import ExactStrategy
 from benchmarks.instances import INSTANCES
 from benchmarks.replan import BAR, longer, measure
@@ -50,9 +46,9 @@ NAMES = ("h100-16-llama70b", "l40s-8-llama8b", "two-models-h100-l4", "either-l40
 def test_a_plan_at_its_own_demand_has_the_headroom_that_it_promises(name: str) -> None:
     """At half of its theta, 2; and neither other weights nor flips find more than its gap."""
     problem, plan = planned(name)
-    rungs = weigh(stand(demand(problem, plan, 0.5), plan), Limits())
-    assert rungs[0].theta == pytest.approx(2.0, rel=1e-3)
-    assert max(r.theta for r in rungs) <= 2.0 * (1 + 2e-3)
+    levels = evaluate_candidates(deployed_islands(demand(problem, plan, 0.5), plan), Limits())
+    assert levels[0].theta == pytest.approx(2.0, rel=1e-3)
+    assert max(r.theta for r in levels) <= 2.0 * (1 + 2e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,10 +56,10 @@ def test_the_independent_checker_agrees_with_what_is_said_of_every_table(name: s
     """The published table, other weights and flips, for longer prompts than were planned."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
-    observed = replace(observed, min_headroom=None, running=running_of(plan))
-    standing = stand(observed, plan)
-    keep, *others = weigh(standing, Limits())
-    for table in (restated(standing, keep.theta), *(r.plan for r in others)):
+    observed = replace(observed, min_headroom=None, running=running_islands(plan))
+    standing = deployed_islands(observed, plan)
+    keep, *others = evaluate_candidates(standing, Limits())
+    for table in (restate(standing, keep.theta), *(r.plan for r in others)):
         assert table is not None
         asked = observed if table.changes else replace(observed, running=())
         if table is not plan:
@@ -77,13 +73,13 @@ def test_reshaping_moves_no_more_than_allowed_and_the_bound_holds(name: str) -> 
     observed = demand(problem, plan, 0.9, shift=True)
     reached = []
     for most in (0, 4, 16):
-        found = reshaped(observed, plan, Limits(moved_gpus=most))
+        found = reshape(observed, plan, Limits(moved_gpus=most))
         assert found is not None
         assert found.changes is not None
         assert found.changes.moved_gpus <= most
         reached.append(found.theta)
     assert reached == sorted(reached)
-    assert reached[-1] <= bound_of(observed) * (1 + 1e-6)
+    assert reached[-1] <= theta_bound(observed) * (1 + 1e-6)
 
 
 def admitted(plan: Plan) -> dict[str, tuple[object, int]]:
@@ -98,8 +94,8 @@ def test_an_engine_that_runs_on_admits_the_batch_that_it_was_started_with(name: 
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
     before = admitted(plan)
-    found = [r.plan for r in weigh(stand(observed, plan), Limits())]
-    found += [reshaped(observed, plan, Limits(moved_gpus=most)) for most in (0, 16)]
+    found = [r.plan for r in evaluate_candidates(deployed_islands(observed, plan), Limits())]
+    found += [reshape(observed, plan, Limits(moved_gpus=most)) for most in (0, 16)]
     for table in found:
         assert table is not None
         after = admitted(table)
@@ -109,53 +105,21 @@ def test_an_engine_that_runs_on_admits_the_batch_that_it_was_started_with(name: 
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_the_planners_answer_is_the_rung_that_its_changes_are(name: str) -> None:
+def test_the_planners_answer_is_the_level_that_its_changes_are(name: str) -> None:
     """Without GPUs that may move it is other weights; and never more flips than allowed."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
     for most, flips in ((0, 4), (16, 0), (16, 1)):
-        table = reshaped(observed, plan, Limits(moved_gpus=most, flips=flips))
+        table = reshape(observed, plan, Limits(moved_gpus=most, flips=flips))
         assert table is not None
-        change = change_of(plan, table)
+        change = island_changes(plan, table)
         assert len(change.flipped) <= flips
-        assert most or change.rung is Rung.REROUTE
-        observed_now = replace(observed, min_headroom=None, running=running_of(plan))
-        idle = {g.name for g in table.groups} - routed(table)
+        assert most or change.level is Level.REROUTE
+        observed_now = replace(observed, min_headroom=None, running=running_islands(plan))
+        idle = {g.name for g in table.groups} - routed_groups(table)
         if table.changes and not idle:
             findings = [line for item in run_checks(observed_now, table) for line in item.findings]
             assert findings == []
-
-
-def test_a_window_asks_the_planner_and_takes_its_answer() -> None:
-    """Longer prompts overload the table; the second look has the planner's plan as well."""
-    problem, plan = planned("h100-16-llama70b")
-    observed = demand(problem, plan, 1.1, shift=True)
-    seen, limits = Observation(observed, plan), Limits(flips=0, moved_gpus=16, confirm=1)
-    asked = replan(seen, State(), 0.0, limits, Help(bound=bound_of(observed)))
-    assert asked.wanted is Rung.RESHAPE
-    published = asked.plan or plan
-    answer = reshaped(observed, published, limits)
-    second = replan(
-        replace(seen, plan=published), asked.state, 5.0, limits, Help(planned=answer, asked=True)
-    )
-    assert second.reached[-1].rung is Rung.RESHAPE
-    assert second.reached[-1].theta >= second.reached[0].theta
-    assert second.degraded is None or second.degraded < 1
-
-
-def test_a_lost_island_is_repaired_and_then_weighed() -> None:
-    problem, plan = planned("l40s-8-llama8b")
-    lost = plan.islands[0].name
-    seen = Observation(demand(problem, plan, 0.7), plan, lost=frozenset({lost}))
-    first = replan(seen, State(), 0.0, Limits())
-    assert first.trigger is Trigger.REPAIR
-    assert first.plan is not None
-    again = replan(replace(seen, plan=first.plan), first.state, 0.1, Limits())
-    keep, reroute, _ = again.reached
-    assert reroute.theta >= keep.theta
-    for reached in again.reached:
-        for route in reached.plan.routes if reached.plan else ():
-            assert sum(pair.weight for pair in route.pairs) == MILLION
 
 
 def test_a_thousand_islands_are_decided_about_in_a_quarter_of_a_second() -> None:

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.plan import MILLION, Island, Plan
 from archipelago.planner.problem import Phase, PlanningProblem
-from archipelago.planner.replan.facts import Limits
+from archipelago.planner.replan.candidates import evaluate_candidates
+from archipelago.planner.replan.deployed import deployed_islands
 from archipelago.planner.replan.repair import Unrepairable
-from archipelago.planner.replan.rollout import Step, Wait, rollout, withheld
-from archipelago.planner.replan.standing import stand
-from archipelago.planner.replan.weigh import weigh
-from archipelago.planner.table import routing_content, validate_content
-from tests.planner import small
-from tests.planner.standing import PAIR, D, P, plan, problem
-from tests.planner.test_published import planned
+from archipelago.planner.replan.rollout import Step, Wait, drained, rollout
+from archipelago.planner.replan.types import Limits
+from archipelago.planner.table.validate import validate_content
+from archipelago.planner.table.write import routing_content
+from tests.planner.table.test_plan_of_table import planned
+from tests.support.planner import small
+from tests.support.planner.standing import PAIR, D, P, plan, problem
 
 ASKED = problem(pools=("a", "b"))
 NOBODY: frozenset[str] = frozenset()
@@ -194,9 +195,9 @@ def test_a_range_goes_to_no_island_that_may_refuse_it() -> None:
     """The long range's only prefill group may not leave for another that never served it."""
     short, long = {("p", "d"): MILLION}, {("q", "d"): MILLION}
     old = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 2)}, (short, long))
-    assert isinstance(withheld(old, {"q-0"}, sure=True), Unrepairable)
-    assert isinstance(withheld(old, {"q-0"}), Plan)
-    assert isinstance(withheld(old, {"p-0"}, sure=True), Plan)
+    assert isinstance(drained(old, {"q-0"}, sure=True), Unrepairable)
+    assert isinstance(drained(old, {"q-0"}), Plan)
+    assert isinstance(drained(old, {"p-0"}, sure=True), Plan)
 
 
 @given(
@@ -242,7 +243,7 @@ def real() -> Iterator[tuple[PlanningProblem, Plan, Plan]]:
             for m in asked.models
         )
         seen = replace(asked, models=models, min_headroom=None)
-        flip = weigh(stand(seen, table), Limits(flips=6))[-1]
+        flip = evaluate_candidates(deployed_islands(seen, table), Limits(flips=6))[-1]
         if flip.plan is not None and flip.changed:
             yield seen, table, flip.plan
 

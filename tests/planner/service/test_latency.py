@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import yaml
 
-from archipelago.operator.latency import largest_ttft, mean_ttft
-from archipelago.operator.worker import answer
-from archipelago.perfmodel.capacity import prefill_utilisation
-from archipelago.perfmodel.lengths import from_samples
+from archipelago.perfmodel.capacity.rows import prefill_utilisation
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
-from archipelago.planner.checks.facts import Facts
+from archipelago.perfmodel.workload.lengths import from_samples
+from archipelago.planner.check.index import PlanIndex
 from archipelago.planner.plan import Planned
 from archipelago.planner.problem import Phase
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.service.plan import largest_ttft, mean_ttft
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
+from tests.support.operator.live import plan_of
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "01-llama-on-two-pools.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "01-llama-on-two-pools.yaml"
 
 
 def resource(ttft: int | None) -> dict[str, Any]:
@@ -67,14 +67,14 @@ def test_an_island_at_its_cap_has_the_target_and_no_other_more(target: int) -> N
         float(model.lengths.probability @ performance.prefill_time(model.lengths.length))
         for group in plan.groups
         if group.phase is Phase.PREFILL
-        for performance in [Facts(problem, plan).performance(group)]
+        for performance in [PlanIndex(problem, plan).performance(group)]
     )
     assert idle < ttft
 
 
 def test_the_status_has_it_where_there_is_a_target_and_only_there() -> None:
-    with_target = answer(resource(1000))["planned"]["summary"]
-    without = answer(resource(None))["planned"]["summary"]
+    with_target = plan_of(resource(1000))["summary"]
+    without = plan_of(resource(None))["summary"]
 
     assert 900 < with_target["ttftMilliseconds"] <= 1000
     assert "ttftMilliseconds" not in without

@@ -8,20 +8,28 @@ import numpy as np
 import pytest
 import yaml
 
-from archipelago.operator.islandtimes import IslandTimes, times_document
-from archipelago.operator.liveanswer import live_answer
-from archipelago.operator.livequestion import question_of
-from archipelago.operator.windowdoc import ISLANDS
-from archipelago.planner.onlinecalibration import COLD
+from archipelago.operator.planning import worker
+from archipelago.perfmodel.calibration.online import COLD
+from archipelago.planner.demand.window import IslandTimes, rounded_times
 from archipelago.planner.problem import Phase
-from archipelago.planner.replan.predicted import Alike, alike
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.traffic import poisson
-from tests.closedloop.fleet import World
-from tests.closedloop.live import Live, Told
-from tests.closedloop.loop import Course, play
-from tests.closedloop.traffic import Mix, Spell, Traffic
-from tests.operator.live import SECONDS, ask, like_planned, planned, request
+from archipelago.planner.service.inputs import read_request
+from archipelago.planner.service.learning import GroupTimes, group_times
+from archipelago.planner.service.messages import ReplanRequest, decode_request
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.simulate.traffic import poisson
+from benchmarks.closedloop.fleet import World
+from benchmarks.closedloop.live import Live, Told
+from benchmarks.closedloop.loop import Course, play
+from benchmarks.closedloop.traffic import Mix, Spell, Traffic
+from tests.support.operator.live import (
+    SECONDS,
+    ask,
+    like_planned,
+    plan_of,
+    plan_request,
+    planned,
+    request,
+)
 
 EXAMPLE, MODEL = "01-llama-on-two-pools", "llama-8b"
 H100 = ("H100", "Llama-3.1-8B", "decode")
@@ -40,16 +48,18 @@ def rows(reply: dict[str, Any]) -> Rows:
 
 
 @cache
-def groups() -> tuple[tuple[Alike, tuple[str, ...]], ...]:
+def groups() -> tuple[tuple[GroupTimes, tuple[str, ...]], ...]:
     """What can be compared of the example's table, with the islands of each group."""
-    asked = question_of(request(EXAMPLE)["live"])
+    message = decode_request(json.dumps(request(EXAMPLE)))
+    assert isinstance(message, ReplanRequest)
+    asked = read_request(message)
     members = asked.plan.members()
-    found = alike(asked.problem, asked.plan)
+    found = group_times(asked.problem, asked.plan)
     assert set(found) == {group.name for group in asked.plan.groups}
     return tuple((about, tuple(members[name])) for name, about in found.items())
 
 
-def times(about: Alike, number: int, slower: float, load: float) -> IslandTimes:
+def times(about: GroupTimes, number: int, slower: float, load: float) -> IslandTimes:
     """What an island says that is so much slower, at a load; of every window another number."""
     if about.key.phase == Phase.PREFILL:
         requests = load * SECONDS / about.prompt
@@ -78,7 +88,7 @@ def window(
         if about.key.phase == Phase.PREFILL and crowd:
             one = one._replace(running=crowd, prefill=2 * about.prompt)
         told |= {name: one for name in members if name not in without}
-    document["models"][MODEL][ISLANDS] = times_document(told)
+    document["models"][MODEL]["islands"] = rounded_times(told)
     return document
 
 
@@ -206,7 +216,7 @@ def test_times_are_of_machines_and_outlive_an_edit_of_the_spec() -> None:
 
 def test_equal_requests_give_equal_bytes() -> None:
     asked = request(EXAMPLE, window=window(9), memory=after(COLD + 2)["memory"])
-    one, two = (json.dumps(live_answer(json.loads(json.dumps(asked)))) for _ in range(2))
+    one, two = (worker.answer(json.dumps(asked)) for _ in range(2))
     assert one == two
 
 
@@ -219,14 +229,12 @@ def test_a_repair_keeps_what_is_known() -> None:
 
 
 def plan_anew(memory: dict[str, Any]) -> dict[str, Any]:
-    asked = request(EXAMPLE, memory=memory)["live"] | {"plan": True, "content": None}
-    reply: dict[str, Any] = live_answer({"live": asked})["planned"]
-    return reply
+    return plan_of(**plan_request(EXAMPLE, memory=memory) | {"content": None})
 
 
 def h100_decodes(reply: dict[str, Any]) -> float:
     """Requests per second that an H100 which decodes is given."""
-    content = json.loads(reply["content"])
+    content = json.loads(reply["steps"][-1]["content"])
     names = {
         group["name"]: len(group["members"])
         for group in content["groups"]
@@ -246,7 +254,7 @@ def test_the_next_plan_gives_the_slower_accelerator_less() -> None:
     assert h100_decodes(corrected) < 0.9 * h100_decodes(plain)
     assert "times as islands showed: H100 decode" in corrected["message"]
     assert "times as islands showed" not in plain["message"]
-    assert plan_anew(memory)["content"] == corrected["content"]
+    assert plan_anew(memory)["steps"] == corrected["steps"]
 
 
 def test_what_each_island_took_is_a_few_numbers() -> None:
@@ -254,7 +262,7 @@ def test_what_each_island_took_is_a_few_numbers() -> None:
         f"h100-rack-00-island-{i:04d}": IslandTimes(1 / 3, 1e-7 / 3, None, 1e5, 2 / 3)
         for i in range(1000)
     }
-    assert len(json.dumps(times_document(told))) < 80_000
+    assert len(json.dumps(rounded_times(told))) < 80_000
 
 
 @pytest.fixture(scope="module")
@@ -267,16 +275,14 @@ def played() -> list[Told]:
     spec["replanning"] = {"source": "simulated", "mode": "Advise", "windowSeconds": 30}
     resource = load_resource(yaml.safe_dump(body))
     problem = to_problem(resource.metadata.name, resource.spec)
-    reply = live_answer(
-        {"live": request(EXAMPLE)["live"] | {"resource": body, "plan": True, "content": None}}
-    )["planned"]
+    reply = plan_of(body)
     drawn = poisson(problem, np.ones(1), 20_000, np.random.default_rng(1))
     rate = 0.7 * float(reply["summary"]["throughput"])
     mix = Mix(drawn.inputs, drawn.outputs)
     world = World(problem, {MODEL: "Online"}, slower=_slower)
-    live = Live(body, live_answer, calibrates=True)
+    live = Live(body, calibrates=True)
     course = Course(lambda: Traffic((Spell(MODEL, 0.0, 330.0, rate, mix),)), window=30.0)
-    play(world, json.loads(reply["content"]), course, live)
+    play(world, json.loads(reply["steps"][-1]["content"]), course, live)
     assert live.failures == []
     return live.log
 

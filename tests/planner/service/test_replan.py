@@ -10,16 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archipelago.operator.liveanswer import live_answer
-from archipelago.operator.livequestion import limits_of, resource_of
-from archipelago.operator.worker import answer
-from archipelago.perfmodel.traces import Trace, read_trace
-from archipelago.planner.livedemand.faults import Fault, Reason
+from archipelago.operator.planning import worker
+from archipelago.perfmodel.workload.traces import Trace, read_trace
+from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.plan import MILLION
-from archipelago.planner.table import validate_content
-from tests.operator import live
-from tests.operator.live import ask, like_planned, planned, request, seen, window
-from tests.planner.test_live_demand import AZURE
+from archipelago.planner.service.inputs import limits_of, read_resource
+from archipelago.planner.table.validate import validate_content
+from tests.planner.demand.test_estimate import AZURE
+from tests.support.operator import live
+from tests.support.operator.live import (
+    answer,
+    ask,
+    like_planned,
+    plan_of,
+    plan_request,
+    planned,
+    request,
+    seen,
+    window,
+)
 
 ONE = "01-llama-on-two-pools"
 THESIS = "thesis-b-conversation"
@@ -56,12 +65,12 @@ def of_phase(content: Mapping[str, Any], phase: str) -> list[str]:
 @cache
 def capacity(name: str) -> float:
     """What the example's plan sustains [req/s]."""
-    return float(answer(json.loads(planned(name)[0]))["planned"]["summary"]["throughput"])
+    return float(plan_of(json.loads(planned(name)[0]))["summary"]["throughput"])
 
 
 def test_without_a_window_and_without_a_loss_there_is_nothing_to_decide() -> None:
     reply = ask(request(ONE))
-    assert (reply["rung"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
+    assert (reply["level"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
     assert reply["wanted"] is None
     assert reply["headroom"] is None
     assert reply["summary"]["islands"] == len(islands(table(planned(ONE)[1])))
@@ -72,7 +81,7 @@ def test_lost_islands_leave_the_table_at_once() -> None:
     before = table(planned(ONE)[1])
     lost = of_phase(before, "decode")[:2]
     reply = ask(request(ONE, lost=lost, window=like_planned(ONE, 5.0)))
-    assert (reply["rung"], reply["trigger"], reply["wanted"]) == ("Keep", "Repair", "Reroute")
+    assert (reply["level"], reply["trigger"], reply["wanted"]) == ("Keep", "Repair", "Reroute")
     (step,) = reply["steps"]
     assert step["wait"] == "None"
     after = table(step["content"])
@@ -88,7 +97,7 @@ def test_lost_islands_leave_the_table_at_once() -> None:
             age=0.2,
         )
     )
-    assert again["rung"] in {"Keep", "Reroute"}
+    assert again["level"] in {"Keep", "Reroute"}
     assert float(again["headroom"]) > 0
 
 
@@ -99,7 +108,7 @@ def test_a_loss_without_metrics_is_repaired_and_weighed_for_the_planned_traffic(
     assert (reply["trigger"], reply["wanted"]) == ("Repair", "Reroute")
     asked = {"content": reply["steps"][0]["content"], "memory": reply["memory"]}
     again = ask(request(ONE, age=0.5, **asked))
-    assert (again["rung"], again["trigger"], again["wanted"]) == ("Reroute", "Repair", None)
+    assert (again["level"], again["trigger"], again["wanted"]) == ("Reroute", "Repair", None)
     assert "more of it fits" in again["message"]
     assert again["headroom"] is None
     asked = {"content": again["steps"][0]["content"], "memory": again["memory"]}
@@ -123,7 +132,7 @@ def test_half_of_the_islands_may_go(name: str) -> None:
 
 def test_the_last_good_table_stays_where_nothing_could_serve() -> None:
     reply = ask(request(ONE, lost=of_phase(table(planned(ONE)[1]), "decode")))
-    assert (reply["rung"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
+    assert (reply["level"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
     assert "table kept" in reply["message"]
 
 
@@ -143,7 +152,7 @@ def test_islands_that_are_not_ready_get_no_requests_until_they_are() -> None:
     waiting = ask(request(ONE, unready=quiet, **asked, **more))
     assert waiting["steps"] == []
     back = ask(request(ONE, **asked, **more))
-    assert (back["rung"], back["trigger"]) == ("Reroute", "Repair")
+    assert (back["level"], back["trigger"]) == ("Reroute", "Repair")
     assert "3 islands without requests get some again" in back["message"]
     assert min(served(table(back["steps"][-1]["content"]))[name] for name in quiet) > 0
 
@@ -169,8 +178,8 @@ def test_islands_that_are_not_ready_get_nothing_in_any_table_of_a_change() -> No
 
 def test_calm_traffic_changes_nothing() -> None:
     reply = ask(request(THESIS, window=like_planned(THESIS, 0.3 * capacity(THESIS))))
-    assert (reply["rung"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
-    assert [r["rung"] for r in reply["rungs"]] == ["Keep", "Reroute", "Flip", "Reshape"]
+    assert (reply["level"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
+    assert [r["level"] for r in reply["levels"]] == ["Keep", "Reroute", "Flip", "Reshape"]
     assert float(reply["headroom"]) == pytest.approx(1 / 0.3, rel=0.15)
     assert float(reply["headroomLow"]) <= float(reply["headroom"])
     assert 0 <= float(reply["regret"]) < 0.2
@@ -188,9 +197,9 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
     """Prompts half as long again: other weights in the first window, flips in the second."""
     heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
-    assert (first["rung"], first["trigger"]) == ("Reroute", "Safety")
+    assert (first["level"], first["trigger"]) == ("Reroute", "Safety")
     assert [step["wait"] for step in first["steps"]] == ["None"]
-    now, then = (r["theta"] for r in first["rungs"][:2])
+    now, then = (r["theta"] for r in first["levels"][:2])
     assert first["headroom"] == then
     text = f"rerouted: headroom {float(now):.2f} -> {float(then):.2f} on the observed demand"
     assert first["message"].startswith(text)
@@ -200,7 +209,7 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
         asked["memory"] = reply["memory"]
         if reply["steps"]:
             break
-    assert (reply["rung"], reply["trigger"]) == ("Flip", "Safety")
+    assert (reply["level"], reply["trigger"]) == ("Flip", "Safety")
     waits = [step["wait"] for step in reply["steps"]]
     assert waits[0] == "None"
     assert waits[-1] == "Ready"
@@ -221,13 +230,13 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
             age=60.0,
         )
     )
-    assert later["rung"] in {"Keep", "Reroute"}  # cool-down
+    assert later["level"] in {"Keep", "Reroute"}  # cool-down
 
 
 def test_roles_that_cannot_be_switched_are_not() -> None:
     heavy = like_planned(ONE, 1.3 * capacity(ONE), factor=2.0)
     reply = ask(request(ONE, window=heavy, engine={"roleSwitch": "None"}))
-    flip = next(r for r in reply["rungs"] if r["rung"] == "Flip")
+    flip = next(r for r in reply["levels"] if r["level"] == "Flip")
     assert (flip["changed"], flip["note"]) == (0, "no flip is worth it")
 
 
@@ -237,7 +246,7 @@ def test_advice_waits_for_its_hash() -> None:
     advise = {"window": heavy, "replanning": {"mode": "Advise", "source": "metrics"}}
     first = ask(request(THESIS, **advise))
     assert first["steps"] == []
-    assert first["proposal"]["rung"] == "Reroute"
+    assert first["proposal"]["level"] == "Reroute"
     assert first["proposal"]["message"].startswith("other weights gain")
     second = ask(request(THESIS, memory=first["memory"], **advise, **MINUTE))
     proposal = second["proposal"]
@@ -247,7 +256,7 @@ def test_advice_waits_for_its_hash() -> None:
     asked = {"memory": again["memory"], **advise, **MINUTE}
     assert ask(request(THESIS, approved="f" * 64, **asked))["steps"] == []
     done = ask(request(THESIS, approved=proposal["hash"], **asked))
-    assert (done["rung"], done["trigger"]) == ("Reroute", "Safety")
+    assert (done["level"], done["trigger"]) == ("Reroute", "Safety")
     assert [step["wait"] for step in done["steps"]] == ["None"]
     assert done["proposal"] is None
     assert done["memory"]["proposal"] is None
@@ -277,18 +286,18 @@ def test_off_says_what_it_would_do() -> None:
     heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
     reply = ask(request(THESIS, window=heavy, replanning={"mode": "Off", "source": "metrics"}))
     assert reply["steps"] == []
-    assert float(reply["rungs"][1]["gain"]) > 0.05
+    assert float(reply["levels"][1]["gain"]) > 0.05
     assert reply["proposal"] is None
 
 
 def broken_window(model: str) -> dict[str, Any]:
-    fault = Fault(Reason.SOURCE_FAILED, "", "refused")
+    fault = Fault(FaultReason.SOURCE_FAILED, "", "refused")
     return window({model: seen(np.array([1.0]), np.array([1.0]), faults=(fault,))})
 
 
 def test_a_window_that_is_not_believed_decides_nothing() -> None:
     reply = ask(request(THESIS, window=broken_window("deepseek-v3")))
-    assert (reply["rung"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
+    assert (reply["level"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
     assert reply["reasons"] == ["SourceFailed"]
     assert "SourceFailed" in reply["message"]
     missing = ask(request(THESIS, window=window({})))
@@ -299,10 +308,9 @@ def test_a_censored_window_only_raises() -> None:
     """Half of the requests never finish: the rate is what came, not what ended."""
     calm = like_planned(THESIS, 0.5 * capacity(THESIS))
     first = ask(request(THESIS, window=calm))
-    entry = like_planned(THESIS, 0.25 * capacity(THESIS))["models"]["deepseek-v3"]
-    grown = entry["flow"]["completed"]
-    flow = entry["flow"] | {"insideChange": grown, "queueChange": grown}
-    held = {"seconds": 60.0, "models": {"deepseek-v3": entry | {"flow": flow}}}
+    held = like_planned(THESIS, 0.25 * capacity(THESIS))
+    flow = held["models"]["deepseek-v3"]["metrics"]["window"]["flow"]
+    flow |= {"insideChange": flow["completed"], "queueChange": flow["completed"]}
     second = ask(request(THESIS, window=held, memory=first["memory"], **MINUTE))
     assert second["demand"]["deepseek-v3"]["censored"] is True
     assert second["reasons"] == ["QueuesGrow"]
@@ -315,16 +323,16 @@ def test_a_censored_window_only_raises() -> None:
 def test_no_traffic_keeps_the_table() -> None:
     nothing = window({"deepseek-v3": seen(np.array([]), np.array([]))})
     reply = ask(request(THESIS, window=nothing))
-    assert (reply["rung"], reply["trigger"]) == ("Keep", "None")
+    assert (reply["level"], reply["trigger"]) == ("Keep", "None")
 
 
 def test_equal_requests_have_equal_replies() -> None:
     """Byte by byte; also after other questions, and whatever a process has in memory."""
     heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
     question = request(THESIS, window=heavy, solve=True)
-    one = json.dumps(live_answer(question))
+    one = worker.answer(json.dumps(question))
     ask(request(ONE, window=like_planned(ONE, 1.0)))
-    assert json.dumps(live_answer(json.loads(json.dumps(question)))) == one
+    assert worker.answer(json.dumps(question)) == one
 
 
 def test_the_planner_is_asked_once_per_cool_down() -> None:
@@ -338,8 +346,8 @@ def test_the_planner_is_asked_once_per_cool_down() -> None:
     assert second["wanted"] == "Reshape"
     solved = ask(request(THESIS, solve=True, memory=second["memory"], age=1.0, **asked))
     assert solved["wanted"] is None
-    assert solved["rungs"][-1]["rung"] == "Reshape"
-    assert solved["rungs"][-1]["note"] != "bound only"
+    assert solved["levels"][-1]["level"] == "Reshape"
+    assert solved["levels"][-1]["note"] != "bound only"
     soon = ask(request(THESIS, memory=solved["memory"], age=30.0, **asked))
     assert soon["wanted"] is None
 
@@ -352,8 +360,8 @@ def test_a_gain_needs_three_of_five_windows() -> None:
     for _ in range(4):
         reply = ask(request(ONE, window=gainful, memory=memory))
         memory = reply["memory"]
-        found.append((reply["rung"], reply["trigger"], reply["wanted"]))
-    assert float(reply["rungs"][1]["gainLow"]) > 0.05
+        found.append((reply["level"], reply["trigger"], reply["wanted"]))
+    assert float(reply["levels"][1]["gainLow"]) > 0.05
     assert found == [
         ("Keep", "None", None),
         ("Keep", "None", None),
@@ -363,16 +371,18 @@ def test_a_gain_needs_three_of_five_windows() -> None:
     assert "GPU-seconds" in reply["message"]
 
 
-@pytest.mark.parametrize("memory", [{}, {"version": 0}, {"version": 1}, {"version": 1, "acts": 3}])
+@pytest.mark.parametrize(
+    "memory", [{}, {"version": 0}, {"version": 2}, {"version": 2, "changes": 3}]
+)
 def test_a_memory_that_cannot_be_read_is_none(memory: dict[str, Any]) -> None:
     calm = like_planned(ONE, 0.3 * capacity(ONE))
     assert ask(request(ONE, window=calm, memory=memory)) == ask(request(ONE, window=calm))
 
 
-def test_a_memory_of_other_inputs_says_only_what_was_changed_when() -> None:
+def test_a_memory_of_other_inputs_keeps_only_the_times_of_changes() -> None:
     heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
-    assert len(first["memory"]["acts"]) == 1
+    assert len(first["memory"]["changes"]) == 1
     other = ask(
         request(
             THESIS,
@@ -382,13 +392,13 @@ def test_a_memory_of_other_inputs_says_only_what_was_changed_when() -> None:
             age=30.0,
         )
     )
-    assert [act["age"] for act in other["memory"]["acts"]] == [30.0]
+    assert [change["at"] for change in other["memory"]["changes"]] == [-30.0]
     assert other["memory"]["unsafe"] == 0
 
 
 def test_a_table_of_another_spec_is_refused_and_kept() -> None:
     question = request(ONE, content=planned(THESIS)[1])
-    failed = live_answer(question)["failed"]
+    failed = answer(question)
     assert failed["reason"] == "CheckFailed"
     assert "does not fit the spec" in failed["message"]
 
@@ -411,11 +421,11 @@ def test_names_of_nodes_are_the_clusters() -> None:
         assert found <= set(real.values())
         assert found
     heavy = like_planned(name, 1.2 * capacity(name), factor=1.3)
-    rungs = [
-        ask(request(name, window=heavy, **more))["rungs"]
+    levels = [
+        ask(request(name, window=heavy, **more))["levels"]
         for more in ({}, {"content": content, "nodes": real})
     ]
-    assert rungs[0] == rungs[1]
+    assert levels[0] == levels[1]
 
 
 def test_headroom_beyond_what_a_cheap_plan_asks_for_is_worth_no_restart() -> None:
@@ -425,7 +435,7 @@ def test_headroom_beyond_what_a_cheap_plan_asks_for_is_worth_no_restart() -> Non
     for _ in range(4):
         reply = ask(request(name, window=calm, memory=memory))
         memory = reply["memory"]
-        assert reply["rung"] in {"Keep", "Reroute"}
+        assert reply["level"] in {"Keep", "Reroute"}
 
 
 def test_an_edit_is_planned_beside_what_runs() -> None:
@@ -433,34 +443,23 @@ def test_an_edit_is_planned_beside_what_runs() -> None:
     resource, content = planned(ONE)
     body = json.loads(resource)
     body["spec"]["models"][0]["workload"]["ranges"] = {"count": 4, "spacing": "Loss"}
-    question = {
-        "live": {
-            "plan": True,
-            "resource": body,
-            "content": json.loads(content),
-            "nodes": {},
-            "lost": [],
-            "unready": [],
-        }
-    }
-    found = answer(question)["planned"]
+    found = plan_of(body, content=content)
     assert found["steps"][0]["wait"] == "None"
-    assert found["steps"][-1]["content"] == found["content"]
-    assert len(table(found["content"])["models"][0]["routes"]) >= 4
-    kept = set(islands(table(content))) & set(islands(table(found["content"])))
+    assert len(table(found["steps"][-1]["content"])["models"][0]["routes"]) >= 4
+    kept = set(islands(table(content))) & set(islands(table(found["steps"][-1]["content"])))
     assert len(kept) > len(islands(table(content))) / 2
 
 
 def test_a_price_change_is_planned_with_the_least_change_and_in_waves() -> None:
     """H100 at three times the price: as cheap as if nothing ran. Every table serves every range."""
     name = "07-least-cost"
-    question = request(name)["live"] | {"plan": True}
+    question = plan_request(name)
     question["resource"]["spec"]["pools"][0]["pricePerGPUHour"] = "9.00"
-    found = answer({"live": question})["planned"]
-    fresh = answer(question["resource"])["planned"]
+    found = plan_of(**question)
+    fresh = plan_of(question["resource"])
     assert found["summary"]["costPerHour"] == fresh["summary"]["costPerHour"] == "100.00"
 
-    before, after = (table(text) for text in (planned(name)[1], found["content"]))
+    before, after = (table(text) for text in (planned(name)[1], found["steps"][-1]["content"]))
     stood, stands = ({(i["name"], i["phase"]) for i in t["islands"]} for t in (before, after))
     kept = {name for name, _ in stood & stands}
     assert len(kept) == 8  # the node that is there; what was rented goes
@@ -484,31 +483,33 @@ def test_a_plan_that_costs_less_must_pay_for_its_changes(horizon: int, cost: str
     """
     name = "07-least-cost"
     replanning = {"source": "metrics", "horizonSeconds": horizon}
-    question = request(name, replanning=replanning)["live"] | {"plan": True}
+    question = plan_request(name, replanning=replanning)
     question["resource"]["spec"]["pools"][0]["pricePerGPUHour"] = "4.00"
-    found = answer({"live": question})["planned"]
+    found = plan_of(**question)
     assert found["summary"]["costPerHour"] == cost
     assert "for $1.88 of GPUs out of service" in found["message"]
     stood = islands(table(planned(name)[1]))
-    assert (islands(table(found["content"])) == stood) is (cost == "64.00")
+    assert (islands(table(found["steps"][-1]["content"])) == stood) is (cost == "64.00")
 
 
 def test_islands_that_do_not_do_what_is_asked_now_are_replaced_whatever_that_costs() -> None:
     """Twice the rate within a horizon of a second: what stands sustains 0.63 of 1.2 times that."""
     name = "07-least-cost"
     replanning = {"source": "metrics", "horizonSeconds": 1}
-    question = request(name, replanning=replanning)["live"] | {"plan": True}
+    question = plan_request(name, replanning=replanning)
     question["resource"]["spec"]["models"][0]["requestsPerSecond"] = "400"
-    found = answer({"live": question})["planned"]
+    found = plan_of(**question)
     assert float(found["summary"]["headroom"]) >= 1.2
-    assert len(islands(table(found["content"]))) > len(islands(table(planned(name)[1])))
+    assert len(islands(table(found["steps"][-1]["content"]))) > len(
+        islands(table(planned(name)[1]))
+    )
 
 
 def test_under_a_cost_objective_nobody_restarts_for_headroom() -> None:
     """At a third of the planned rate headroom is ample, and more of it would cost dollars."""
-    spec = resource_of(request("07-least-cost")["live"]["resource"])[0]
+    spec = read_resource(request("07-least-cost")["resource"])[0]
     assert limits_of(spec).ample == 0
-    assert limits_of(resource_of(request(ONE)["live"]["resource"])[0]).ample == 2
+    assert limits_of(read_resource(request(ONE)["resource"])[0]).ample == 2
 
 
 def test_under_a_cost_objective_the_cheapest_safe_table_restores_safety() -> None:
@@ -525,14 +526,22 @@ def test_under_a_cost_objective_the_cheapest_safe_table_restores_safety() -> Non
     for solve in (False, False, True):
         reply = ask(request(name, memory=memory, age=60.0, solve=solve, **asked))
         memory = reply["memory"]
-    assert (reply["rung"], reply["trigger"]) == ("Reshape", "Safety")
+    assert (reply["level"], reply["trigger"]) == ("Reshape", "Safety")
     assert 59 <= float(reply["summary"]["costPerHour"]) < 90
-    assert float(reply["rungs"][-1]["low"]) >= 1.02 / 0.8
+    assert float(reply["levels"][-1]["low"]) >= 1.02 / 0.8
 
 
 def test_the_worker_answers_both_kinds_of_questions() -> None:
-    assert answer(request(ONE))["live"]["rung"] == "Keep"
-    assert "planned" in answer(json.loads(planned("02-minimal")[0]))
+    assert answer(request(ONE))["level"] == "Keep"
+    assert plan_of(json.loads(planned("02-minimal")[0]))["steps"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[1]", b"\xff", b'{"kind": "replan"}', b'{"kind": "plan", "resource": 3}']
+)
+def test_an_unreadable_request_is_refused_with_a_reason(line: bytes) -> None:
+    reply = json.loads(worker.answer(line))
+    assert (reply["kind"], reply["reason"]) == ("failed", "InvalidSpec")
 
 
 @pytest.fixture(scope="module")
@@ -559,17 +568,17 @@ def test_from_conversation_to_code_a_flip_suffices(traces: dict[str, Trace]) -> 
     load = 0.6 * capacity(THESIS)
     code = minute_of(traces["code"], load)
     conversation = ask(request(THESIS, window=minute_of(traces["conv"], load)))
-    assert conversation["rung"] == "Keep"
+    assert conversation["level"] == "Keep"
     replanning = {"source": "metrics", "targetUtilisation": "0.9", "coolDownSeconds": 0}
-    content, memory, rungs = planned(THESIS)[1], conversation["memory"], []
+    content, memory, levels = planned(THESIS)[1], conversation["memory"], []
     for solve in (False, False, True, False, False):
         told = {"content": content, "memory": memory, "solve": solve, "replanning": replanning}
         reply = ask(request(THESIS, window=code, **told))
-        rungs.append(reply["rung"])
+        levels.append(reply["level"])
         content = reply["steps"][-1]["content"] if reply["steps"] else content
         memory = reply["memory"]
-    assert rungs[:3] == ["Reroute", "Keep", "Flip"]
-    assert "Reshape" not in rungs
+    assert levels[:3] == ["Reroute", "Keep", "Flip"]
+    assert "Reshape" not in levels
     assert float(reply["headroom"]) > 1
     assert reply["degraded"] is None
 
@@ -586,7 +595,7 @@ def test_a_repair_of_a_large_table_takes_no_time() -> None:
     taken = []
     for _ in range(3):
         start = time.process_time()
-        reply = json.dumps(live_answer(json.loads(text)))
+        reply = worker.answer(text).decode()
         taken.append(time.process_time() - start)
     assert "islands are lost" in reply
     assert min(taken) < 0.15

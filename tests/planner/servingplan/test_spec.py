@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.document import normalised_spec
+from archipelago.perfmodel.workload.traces import read_trace
 from archipelago.planner.errors import SpecError
+from archipelago.planner.formats.plan_file import normalised_spec
 from archipelago.planner.problem import STAGES, Billing, Domain, Link, Objective, Phase
-from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
-from archipelago.planner.spec.rules import SpecObject
-from archipelago.planner.spec.types import REMEDIES
+from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
+from archipelago.planner.servingplan.load import prune_unknown_fields, remark
+from archipelago.planner.servingplan.rules import SpecObject
+from archipelago.planner.servingplan.types import REMEDIES
 from benchmarks.make_thesis_examples import INVENTORIES, TRACES, example
 from tests.manifests.cases import Bad, bad, good
+from tests.support.operator.live import answer, plan_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 BAD = bad()
 GOOD = good()
@@ -93,8 +94,8 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
     text = MINIMAL.replace("count: 8", "count: -1").replace('"200"', "200.50")
     meaning = "Mean output length [tokens], a decimal string."
     gpus = (
-        "GPUs that exist in the pool and may be used [GPUs]; 0 only beside maxCount. Absent: those "
-        "of the nodes that nodeSelector finds."
+        "GPUs that exist in the pool and may be used [GPUs]; 0 only with maxCount. Absent: the "
+        "GPUs of the nodes of nodeSelector."
     )
     assert problems_of(text) == [
         (
@@ -128,7 +129,7 @@ def test_control_characters_of_a_file_are_escaped_in_messages() -> None:
         pytest.param("", "write a ServingPlan", id="nothing"),
         pytest.param("a: [1", "line 1, column 6", id="not-yaml"),
         pytest.param(MINIMAL + "---" + MINIMAL, "one ServingPlan per file", id="two-documents"),
-        pytest.param("a: 1\nb: 2\na: 3", "the key 'a' stands twice", id="a-key-twice"),
+        pytest.param("a: 1\nb: 2\na: 3", "the key 'a' occurs twice", id="a-key-twice"),
         pytest.param("a: !!python/object/apply:os.abort []", "tag:yaml.org", id="a-python-tag"),
         pytest.param("a: 2024-13-45", "not readable as YAML", id="a-date-that-is-none"),
         pytest.param("[" * 100_000, "nested too deeply", id="deep"),
@@ -345,7 +346,7 @@ def test_a_pool_whose_nodes_nobody_looked_up_says_what_to_do_offline() -> None:
     ]
     remedy = caught.value.problems[1][1]
     assert "state count instead" in remedy
-    assert "kubectl get nodes -o json | archipelago inventory -f -" in remedy
+    assert "kubectl get nodes -o json | archipelago pools -f -" in remedy
 
 
 def test_what_is_watched_and_how_is_read_as_it_is_documented() -> None:
@@ -519,3 +520,59 @@ def test_the_thesis_examples_keep_the_means_of_their_traces(
     lengths = to_problem("x", read.spec).models[0].lengths
     assert float(lengths.probability @ lengths.length) == pytest.approx(input_mean, abs=1e-3)
     assert float(lengths.probability @ lengths.output) == pytest.approx(output_mean, abs=1e-4)
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "02-minimal.yaml"
+
+
+def minimal() -> dict[str, Any]:
+    resource: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    return resource
+
+
+def newer() -> dict[str, Any]:
+    resource = minimal()
+    resource["spec"] |= {"brandNew": "now", "planner": {"depth": {"of": 3}}}
+    resource["spec"]["models"][0]["colour"] = "red"
+    return resource
+
+
+def test_known_fields_stay_and_unknown_ones_are_named_by_path() -> None:
+    resource = newer()
+    before = copy.deepcopy(resource)
+    known, paths = prune_unknown_fields(resource)
+
+    assert known == minimal() | {"spec": minimal()["spec"] | {"planner": {}}}
+    assert paths == ("spec.brandNew", "spec.models[0].colour", "spec.planner.depth")
+    assert resource == before
+
+
+def test_a_resource_that_we_know_is_passed_on_as_it_is() -> None:
+    resource = minimal()
+    known, paths = prune_unknown_fields(resource)
+
+    assert known is resource
+    assert remark(paths) == ""
+
+
+def test_the_plan_is_that_of_the_known_fields_and_says_what_had_no_effect() -> None:
+    plain, odd = plan_of(minimal()), plan_of(newer())
+
+    assert odd["steps"] == plain["steps"]
+    assert odd["message"] == (
+        f"{plain['message']}; without effect, unknown to this version of the operator: "
+        "spec.brandNew, spec.models[0].colour, spec.planner.depth"
+    )
+
+
+def test_a_failure_says_so_too() -> None:
+    resource = newer()
+    resource["spec"]["pools"][0]["accelerator"] = "H9000"
+    failed = answer({"kind": "plan", "resource": resource})
+
+    assert failed["reason"] == "UnknownAccelerator"
+    assert "spec.models[0].colour" in failed["message"]
+
+
+def test_many_are_counted() -> None:
+    assert remark(tuple(f"spec.f{number}" for number in range(12))).endswith("spec.f9 and 2 more")

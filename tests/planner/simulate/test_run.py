@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archipelago.perfmodel.lengths import RangeMoments
+from archipelago.perfmodel.capacity.operating import fixed_point
 from archipelago.perfmodel.model import FloatArray
-from archipelago.perfmodel.operating import fixed_point
-from archipelago.perfmodel.traces import Trace
-from archipelago.planner.canonical import to_json
-from archipelago.planner.document import plan_document
+from archipelago.perfmodel.workload.lengths import RangeMoments
+from archipelago.perfmodel.workload.traces import Trace
+from archipelago.planner.documents import to_json
 from archipelago.planner.errors import InputError
-from archipelago.planner.islands import (
+from archipelago.planner.formats.plan_file import plan_document
+from archipelago.planner.plan import Planned
+from archipelago.planner.problem import Objective, Targets
+from archipelago.planner.simulate.islands import (
     Batched,
     BatchedIsland,
     Prompts,
@@ -23,15 +25,13 @@ from archipelago.planner.islands import (
     Window,
     prefill_queue,
 )
-from archipelago.planner.plan import Planned
-from archipelago.planner.problem import Objective, Targets
-from archipelago.planner.simulate import Scenario, Simulation, simulate
-from archipelago.planner.traffic import poisson, replay
-from tests.planner.affine import Affine
-from tests.planner.handmade import PLAN, build, problem, resource
-from tests.planner.manykinds import KINDS, PROBLEM
-from tests.planner.small import demand
-from tests.planner.test_cli import Runner
+from archipelago.planner.simulate.run import Scenario, Simulation, simulate
+from archipelago.planner.simulate.traffic import poisson, replay
+from tests.support.planner.affine import Affine
+from tests.support.planner.command import Runner
+from tests.support.planner.handmade import PLAN, build, problem, resource
+from tests.support.planner.manykinds import KINDS, PROBLEM
+from tests.support.planner.small import demand
 
 ALWAYS = Window(0.0, 1e9)
 
@@ -281,11 +281,6 @@ def test_stated_rates_are_simulated_where_there_are_any() -> None:
     asked = replace(problem(), models=(demand(rate=4.0),))
     plan = replace(PLAN, objective=Objective.HEADROOM, theta=2.0)
     assert simulate(asked, plan, Scenario(20_000), build=build).rate == pytest.approx(4, rel=0.03)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Runner:
-    return Runner(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -17,14 +17,16 @@ import yaml
 
 from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import OutOfTimeError, SolverError
+from archipelago.planner.layout.rates import round_rates
+from archipelago.planner.milp.build import build_program
 from archipelago.planner.plan import Infeasible, Planned
 from archipelago.planner.problem import PlanningProblem
-from archipelago.planner.program import build_program
-from archipelago.planner.settle import settle
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.strategies.exact import ExactStrategy, best
-from archipelago.planner.templates import build_catalogue
-from tests.planner.adversarial import CALM, WORST, Case, attempt, resource
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.strategies.exact import ExactStrategy, first_solve
+from archipelago.planner.templates.catalogue import build_catalogue
+from tests.support.planner.adversarial import CALM, WORST, Case, attempt, resource
+
+pytestmark = pytest.mark.slow
 
 CASES: list[Case] = yaml.safe_load(WORST.read_text())
 LIMIT = 1
@@ -90,13 +92,13 @@ def test_rates_that_were_found_are_used_where_no_time_is_left_for_better_ones() 
     """Theta of the solution's own rates is what its islands support, at most rounding below."""
     p = problem(10.0, ranges=32)
     program = build_program(p, build_catalogue(p).templates)
-    found = best(program, p, 10.0)
+    found = first_solve(program, p, 10.0)
     assert found is not None
     counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
     with pytest.raises(OutOfTimeError, match="finding the rates"):
-        settle(p, program, counts, None, Deadline(0.0))
-    late = settle(p, program, counts, found.values, Deadline(0.0))
-    good = settle(p, program, counts)
+        round_rates(p, program, counts, None, Deadline(0.0))
+    late = round_rates(p, program, counts, found.values, Deadline(0.0))
+    good = round_rates(p, program, counts)
     assert good.theta * 0.99 <= late.theta <= good.theta * (1 + 1e-6)
 
 
@@ -108,7 +110,7 @@ def test_a_model_that_nothing_serves_is_no_plan_whatever_may_be_lost(serving: st
     assert "no island can serve" in answer.message
 
 
-def test_a_workload_beyond_what_the_model_reads_is_said_to_be() -> None:
+def test_a_workload_beyond_the_context_of_the_model_is_reported() -> None:
     """All prompts have 8 to 16 million tokens, Llama-3.1-8B reads 131,072."""
     turned = {"lengths": "bins", "longest": 16_777_216, "bins": 1, "unservable": "1"}
     answer = ExactStrategy().plan(problem(5.0, **turned))
@@ -159,7 +161,7 @@ def test_prices_below_a_cent_are_not_lost_in_a_tolerance() -> None:
 def test_a_program_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem(10.0)
     templates = build_catalogue(p).templates
-    monkeypatch.setattr("archipelago.planner.program.MOST_ENTRIES", 10)
+    monkeypatch.setattr("archipelago.planner.milp.build.MOST_ENTRIES", 10)
     with pytest.raises(SolverError, match="more than the 10 that are tried: give fewer ranges"):
         build_program(p, templates)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.planner.packing import capacity, island_sizes
+from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.problem import Domain, Pool
-from archipelago.planner.strategies.divider import SKEW, Division, divide, islands
+from archipelago.planner.strategies.bayesian_division import SKEW, Division, divide, islands
+from archipelago.planner.templates.packing import capacity, island_sizes
 
 
 def pool(count: int, domains: tuple[int, ...] = ()) -> Pool:

@@ -1,25 +1,23 @@
 """The thesis' inner program on fleets small enough for paper."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 pytest.importorskip("pulp", reason="needs the extra bayes: pulp is not installed")
 
-from archipelago.planner.strategies.inner_milp import Fleet, InnerParams, assign
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.model import FloatArray
+from archipelago.planner.strategies.bayesian_inner import InnerParams, InnerProblem, assign
 
 PREFILL, DECODE = 0, 1
 
 
-def fleet(rate: "FloatArray", share: tuple[float, ...] = (0.5, 0.5), **more: object) -> Fleet:
+def fleet(
+    rate: "FloatArray", share: tuple[float, ...] = (0.5, 0.5), **more: object
+) -> InnerProblem:
     """One model; ``rate`` has shape (islands, phases, ranges)."""
     islands = len(rate)
     settings: dict[str, object] = {"kind": tuple(range(islands)), "price": np.ones(islands)} | more
-    return Fleet(rate=rate, phase_of=(0, 1), share=np.array(share), **settings)  # type: ignore[arg-type]
+    return InnerProblem(rate=rate, phase_of=(0, 1), share=np.array(share), **settings)  # type: ignore[arg-type]
 
 
 def test_each_island_takes_the_phase_it_is_good_at() -> None:

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import yaml
 
-from archipelago.planner.canonical import content_hash
-from archipelago.planner.checker import check_plan
-from archipelago.planner.document import plan_document
-from archipelago.planner.evaluate import evaluate
+from archipelago.planner.check.checker import check_plan
+from archipelago.planner.documents import content_hash
+from archipelago.planner.formats.plan_file import plan_document
+from archipelago.planner.layout.evaluate import evaluate
 from archipelago.planner.plan import MILLION, Infeasible, InfeasibleReason, Planned
-from archipelago.planner.spec import ServingPlanResource, load_resource, to_problem
-from archipelago.planner.strategies import strategy
-from archipelago.planner.templates import build_catalogue
+from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
+from archipelago.planner.templates.catalogue import build_catalogue
+from tests.support.planner import examples
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 THESIS = sorted(EXAMPLES.glob("thesis-*.yaml"))
 
 
@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def plan(resource: ServingPlanResource) -> Planned | Infeasible:
-    return strategy("exact").plan(to_problem(resource.metadata.name, resource.spec))
+    return examples.solve(examples.problem_of(resource))
 
 
 def small() -> dict[str, Any]:
@@ -77,10 +77,7 @@ def small() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=THESIS, ids=lambda path: path.stem)
 def thesis(request: pytest.FixtureRequest) -> tuple[ServingPlanResource, Planned]:
-    resource = load_resource(request.param.read_text())
-    outcome = plan(resource)
-    assert isinstance(outcome, Planned), outcome
-    return resource, outcome
+    return examples.read(request.param.stem), examples.planned(request.param.stem)
 
 
 def test_six_examples_are_there() -> None:
@@ -154,8 +151,8 @@ def test_order_in_the_file_does_not_matter() -> None:
 
 SCRIPT = """
 import sys
-from archipelago.planner.document import plan_document
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.formats.plan_file import plan_document
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 resource = load_resource(open(sys.argv[1]).read())
 outcome = strategy("exact").plan(to_problem(resource.metadata.name, resource.spec))

@@ -20,18 +20,21 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from archipelago.perfmodel.accelerators import accelerator
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.planner.milp.benders import solve_by_cuts
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import LinearObjective, Solution, SolverOptions, minimise, solve
+from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase, PlanningProblem, Pool
-from archipelago.planner.program import THETA, Program, build_program
-from archipelago.planner.projected import in_whole_numbers
-from archipelago.planner.solve import Effort, Question, Solution, question, solve
-from archipelago.planner.strategies.exact import objective
-from archipelago.planner.template import Template
+from archipelago.planner.strategies.exact import objective_of
+from archipelago.planner.templates.template import Template
 from benchmarks.instances import INSTANCES
-from tests.planner.small import demand, template
+from tests.support.planner.small import demand, template
 
-EXACT = Effort(1e-9, 60.0)
+pytestmark = pytest.mark.slow
+
+EXACT = SolverOptions(1e-9, 60.0)
 REQUESTS = 100.0
 """80 of the first kind and 20 of the second."""
 RATES = {
@@ -43,19 +46,19 @@ RATES = {
 """Requests per second of one replica on each kind of request; the last on two GPUs together."""
 
 
-def found(program: Program, asked: Question) -> Solution:
+def found(program: Program, asked: LinearObjective) -> Solution:
     """The optimum, found directly; in whole numbers it is the same."""
     direct = solve(program, asked, EXACT)
     assert direct is not None
     if asked.integer:
-        other = in_whole_numbers(program, asked, EXACT)
+        other = solve_by_cuts(program, asked, EXACT)
         assert other is not None
         assert other.objective == pytest.approx(direct.objective, rel=1e-6)
     return direct
 
 
 def theta(program: Program, problem: PlanningProblem) -> float:
-    return float(found(program, objective(program, problem)).values[THETA]) * program.scale
+    return float(found(program, objective_of(program, problem)).values[THETA]) * program.scale
 
 
 def composition() -> tuple[PlanningProblem, Program]:
@@ -76,11 +79,11 @@ def composition() -> tuple[PlanningProblem, Program]:
     return problem, build_program(problem, tuple(cards))
 
 
-def fixed(program: Program, counts: tuple[int, ...]) -> Question:
+def fixed(program: Program, counts: tuple[int, ...]) -> LinearObjective:
     """Largest theta of given islands."""
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(question(program, cost), integer=False)
+    asked = replace(minimise(program, cost), integer=False)
     asked.lower[1 : program.first_pair] = asked.upper[1 : program.first_pair] = counts
     return asked
 
@@ -146,7 +149,7 @@ def test_the_best_assignment_is_better_than_the_papers() -> None:
 def test_the_program_finds_composition_configuration_and_assignment_at_once() -> None:
     """For $8: one t1 and two t2 as one replica, and the same 28.43 s."""
     problem, program = composition()
-    solution = found(program, objective(program, problem))
+    solution = found(program, objective_of(program, problem))
     assert np.rint(solution.values[1 : program.first_pair]).tolist() == [1, 0, 0, 1]
     assert REQUESTS / theta(program, problem) == pytest.approx(28.43, abs=0.005)
 
@@ -208,7 +211,7 @@ def test_eight_a100_hold_four_and_cost_as_printed() -> None:
     pool = Pool("a100", accelerator("A100-80GB"), 8, Decimal("1.753"), 8)
     card = replace(replica("a100", 2), price=2 * 1.753)
     problem, program = replicas((pool,), [card])
-    solution = found(program, objective(program, problem))
+    solution = found(program, objective_of(program, problem))
     assert float(solution.values[THETA]) * program.scale == pytest.approx(4.0)
     assert float(program.price @ solution.values) == pytest.approx(14.024)
 
@@ -254,7 +257,7 @@ def nodes(program: Program, values: np.ndarray) -> list[float]:
 def test_deepseeks_day_in_nodes_and_dollars() -> None:
     """7,037,037 / 73,700 = 95.48 and 1,944,444 / 14,800 = 131.38 nodes: $87,116 a day."""
     problem, program = deepseek(4, 18)
-    asked = replace(objective(program, problem), integer=False)
+    asked = replace(objective_of(program, problem), integer=False)
     relaxed = solve(program.without_cover(), asked, EXACT)
     assert relaxed is not None
     assert nodes(program, relaxed.values) == pytest.approx([95.48, 131.38], abs=0.005)
@@ -264,5 +267,5 @@ def test_deepseeks_day_in_nodes_and_dollars() -> None:
 def test_deepseeks_day_in_units_of_four_and_eighteen_nodes() -> None:
     """Its own deployment units: 24 of prefill and 8 of decode, 96 + 144 = 240 nodes."""
     problem, program = deepseek(4, 18)
-    solution = found(program, objective(program, problem))
+    solution = found(program, objective_of(program, problem))
     assert nodes(program, solution.values) == pytest.approx([96, 144])

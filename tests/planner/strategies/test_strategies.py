@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 import yaml
 
-from archipelago.planner.checker import check_plan
-from archipelago.planner.document import plan_document
+from archipelago.planner.check.checker import check_plan
+from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import InputError
+from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.plan import Infeasible, Plan, Planned
 from archipelago.planner.problem import PlanningProblem
-from archipelago.planner.spec import ServingPlanResource, load_resource, to_problem
+from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
 from archipelago.planner.strategies import NAMES, strategy
-from archipelago.planner.strategies.bayesian_divider import EXTRA, BayesianDivider, SearchParams
-from archipelago.planner.strategies.divider import Division
+from archipelago.planner.strategies.bayesian import EXTRA, BayesianDivider, SearchParams
+from archipelago.planner.strategies.bayesian_division import Division
 from archipelago.planner.strategy import Strategy
+from archipelago.planner.templates.catalogue import build_catalogue
 
 ABSENT = [name for name in EXTRA if find_spec(name) is None]
 needs_extra = pytest.mark.skipif(
@@ -37,10 +39,10 @@ EVERY = pytest.mark.parametrize(
     "name",
     [
         "exact",
-        pytest.param("bayesian-divider", marks=needs_extra),
+        pytest.param("bayesian-divider", marks=[needs_extra, pytest.mark.slow]),
     ],
 )
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def small(**changes: object) -> dict[str, Any]:
@@ -176,6 +178,7 @@ def test_progress_is_reported_and_never_exceeds_all(name: str) -> None:
 
 
 @needs_extra
+@pytest.mark.slow
 def test_a_search_is_never_worse_than_where_it_starts() -> None:
     """Eight single GPUs of each pool beat a lone random layout, and are kept."""
     problem = read(small(), "bayesian-divider")[1]
@@ -187,6 +190,7 @@ def test_a_search_is_never_worse_than_where_it_starts() -> None:
 
 
 @needs_extra
+@pytest.mark.slow
 def test_rerouting_never_loses_against_the_inner_program() -> None:
     """Same islands in the same jobs: the routes of the rates' program are at least as good."""
     found = BayesianDivider(TINY).search(read(small(), "bayesian-divider")[1])
@@ -196,12 +200,25 @@ def test_rerouting_never_loses_against_the_inner_program() -> None:
 
 
 @needs_extra
+@pytest.mark.slow
 def test_a_time_limit_ends_the_search_with_an_honest_reason() -> None:
+    """One limit for templates and search: enough for the first, far too short for the second."""
     problem = read(small(), "bayesian-divider")[1]
-    hurried = replace(problem, solver=replace(problem.solver, time_limit=0.001))
-    outcome = BayesianDivider(SearchParams(iterations=50, batch=2)).plan(hurried)
+    hurried = replace(problem, solver=replace(problem.solver, time_limit=4))
+    outcome = BayesianDivider(SearchParams(iterations=10_000, batch=2)).plan(hurried)
     assert isinstance(outcome, Planned)
     assert outcome.plan.certificate.reason == "time limit"
+    assert outcome.seconds < 30
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_search_without_time_still_finds_one_plan() -> None:
+    problem = read(small(), "bayesian-divider")[1]
+    catalogue = build_catalogue(problem)
+    search = BayesianDivider(TINY).search(problem, catalogue=catalogue, deadline=Deadline(0.0))
+    assert not search.complete
+    assert search.best.theta > 0
 
 
 def test_nothing_to_search_is_refused() -> None:
@@ -210,10 +227,8 @@ def test_nothing_to_search_is_refused() -> None:
 
 
 def test_a_missing_extra_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "archipelago.planner.strategies.bayesian_divider.find_spec", lambda _name: None
-    )
-    with pytest.raises(InputError, match=r"pip install 'archipelago\[bayes\]'"):
+    monkeypatch.setattr("archipelago.planner.strategies.bayesian.find_spec", lambda _name: None)
+    with pytest.raises(InputError, match=r"pip install 'archipelago-serving\[bayes\]'"):
         BayesianDivider().plan(read(small(), "bayesian-divider")[1])
 
 
@@ -228,7 +243,7 @@ def test_exact_and_help_load_nothing_of_the_extra(tmp_path: Path) -> None:
     """Nor does naming the other strategy: only running it does."""
     script = """
 import sys
-from archipelago.planner.cli import cli
+from archipelago.planner.cli.app import cli
 from archipelago.planner.strategies import strategy
 strategy("exact"), strategy("bayesian-divider")
 print([name for name in ("ax", "botorch", "torch", "pulp") if name in sys.modules])

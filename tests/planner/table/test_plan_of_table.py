@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,21 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.checker import run_checks
+from archipelago.planner.check.checker import run_checks
+from archipelago.planner.demand.problem import unconstrained
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import PlanFileError
-from archipelago.planner.plan import Plan, Planned
+from archipelago.planner.plan import Plan
 from archipelago.planner.problem import PlanningProblem
-from archipelago.planner.published import accounted, plan_of
-from archipelago.planner.replan.headroom import load_of, mean_rates
-from archipelago.planner.replan.observed import bare
+from archipelago.planner.replan.deployed import deployed_islands
+from archipelago.planner.replan.evaluate import loads_of, mean_rates, restate
 from archipelago.planner.replan.repair import repair
-from archipelago.planner.replan.restate import restated
-from archipelago.planner.replan.standing import stand
-from archipelago.planner.spec import ServingPlanSpec, load_resource, to_problem
-from archipelago.planner.strategies.exact import ExactStrategy
-from archipelago.planner.table import routing_content
+from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
+from archipelago.planner.table.plan_of_table import accounted, plan_of
+from archipelago.planner.table.write import routing_content
+from tests.support.planner import examples
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = (
     "01-llama-on-two-pools",
     "02-minimal",
@@ -38,13 +36,9 @@ NAMES = (
 )
 
 
-@cache
 def planned(name: str) -> tuple[ServingPlanSpec, PlanningProblem, Plan]:
-    resource = load_resource((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
-    problem = to_problem(resource.metadata.name, resource.spec)
-    found = ExactStrategy().plan(problem)
-    assert isinstance(found, Planned)
-    return resource.spec, problem, found.plan
+    resource = examples.read(name)
+    return resource.spec, examples.problem_of(resource), examples.planned(name).plan
 
 
 def written(spec: ServingPlanSpec, plan: Plan) -> bytes:
@@ -68,11 +62,11 @@ def test_what_is_stated_anew_is_what_was_planned(name: str) -> None:
     spec, problem, plan = planned(name)
     rates = {m.name: plan.theta * problem.weight(m) for m in problem.models}
     models = tuple(replace(m, rate=rates[m.name]) for m in problem.models)
-    asked = bare(replace(problem, models=models))
-    standing = stand(asked, plan_of(json.loads(written(spec, plan)), asked))
-    theta = float(load_of(standing).headroom(mean_rates(asked)[None, :])[0])
+    asked = unconstrained(replace(problem, models=models))
+    standing = deployed_islands(asked, plan_of(json.loads(written(spec, plan)), asked))
+    theta = float(loads_of(standing).headroom(mean_rates(asked)[None, :])[0])
     assert theta == pytest.approx(1.0, rel=2e-3)
-    again = accounted(restated(standing, theta), asked)
+    again = accounted(restate(standing, theta), asked)
     assert [line for item in run_checks(asked, again) for line in item.findings] == []
 
 

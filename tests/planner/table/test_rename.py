@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.claims import LivePool
-from archipelago.operator.livepools import resolved_spec
-from archipelago.operator.nodenames import names, to_generic, to_real
-from archipelago.operator.stock import LiveInventory, Stock
-from archipelago.planner.packing import nodes_of
-from archipelago.planner.spec import load_resource, to_problem
-from tests.operator.test_livepools import FOUND, ZONES, inventory, resource
-
-if TYPE_CHECKING:
-    from archipelago.planner.problem import PlanningProblem
+from archipelago.operator.inventory.ownership import PoolSelector
+from archipelago.operator.inventory.pools import PlanInventory, PoolInventory
+from archipelago.operator.inventory.resolve import node_names, resolved_spec
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.table.rename import to_generic, to_real
+from archipelago.planner.templates.packing import nodes_of
+from tests.operator.inventory.test_resolve import FOUND, ZONES, inventory, resource
 
 
 def problem(spec: dict[str, Any]) -> PlanningProblem:
     return to_problem("x", load_resource(resource(spec)).spec)
 
 
-def found() -> tuple[dict[str, Any], LiveInventory]:
+def found() -> tuple[dict[str, Any], PlanInventory]:
     """Pool h100 with nodes n1, n2 in zone-a and n3 in zone-b, l40s with m2, m1; rented counted."""
     there = inventory(FOUND, h100=ZONES, l40s={"": ("m2", "m1")})
     return resolved_spec(FOUND, there), there
 
 
 def test_the_nth_name_is_the_nth_node_of_its_domain() -> None:
-    assert names(*found()) == {
+    assert node_names(*found()) == {
         "h100-zone-a-0": "n1",
         "h100-zone-a-1": "n2",
         "h100-zone-b-0": "n3",
@@ -56,8 +54,8 @@ def test_every_name_of_the_planner_is_one_node_and_the_other_way_round(
     one, other = nodes[:cut], nodes[cut:]
     racks = {f"r{n}": tuple(one[n::domains]) for n in range(domains) if one[n::domains]}
     live = (
-        Stock(LivePool("a", "H100", {"x": "y"}, 8, "rack"), 8, racks, {}),
-        Stock(LivePool("b", "H100", {"x": "z"}, 8), 8, {"": tuple(other)}, {}),
+        PoolInventory(PoolSelector("a", "H100", {"x": "y"}, 8, "rack"), 8, racks, {}),
+        PoolInventory(PoolSelector("b", "H100", {"x": "z"}, 8), 8, {"": tuple(other)}, {}),
     )
     counted = {"name": "c", "accelerator": "H100", "count": 16, "maxCount": 32, "gpusPerNode": 8}
     loose = {"name": "d", "accelerator": "H100", "count": 3}
@@ -67,9 +65,9 @@ def test_every_name_of_the_planner_is_one_node_and_the_other_way_round(
         counted,
         loose,
     ]
-    inventory = LiveInventory(live, ())
+    inventory = PlanInventory(live, ())
     spec = resolved_spec({**FOUND, "pipelines": [], "pools": pools}, inventory)
-    named = names(spec, inventory)
+    named = node_names(spec, inventory)
     planned = [n for pool in problem(spec).pools for ns in nodes_of(pool).values() for n in ns]
     assert sorted(named) == sorted(planned)
     real = [named[name] for name in named if not name.startswith("c-")]
@@ -101,9 +99,9 @@ def test_content_is_translated_and_back() -> None:
             ],
         },
     )
-    named = names(*found())
+    named = node_names(*found())
     real = to_real(planned, named)
-    assert real.strangers == ()
+    assert real.unmapped == ()
     assert [i["nodes"] for i in real.content["islands"]] == [
         ["n2", "n1"],
         ["rented-rented-1"],
@@ -111,7 +109,7 @@ def test_content_is_translated_and_back() -> None:
     ]
     assert [part["nodes"] for part in real.content["islands"][2]["parts"]] == [["m2"], ["n3"]]
     back = to_generic(real.content, named)
-    assert (back.content, back.strangers) == (planned, ())
+    assert (back.content, back.unmapped) == (planned, ())
 
 
 def test_islands_on_nodes_that_the_plan_has_no_more_are_named_and_left() -> None:
@@ -121,8 +119,8 @@ def test_islands_on_nodes_that_the_plan_has_no_more_are_named_and_left() -> None
         island("other", "left", "left-0"),
         island("k", "loose"),
     )
-    back = to_generic(published, names(*found()))
-    assert back.strangers == ("gone", "other")
+    back = to_generic(published, node_names(*found()))
+    assert back.unmapped == ("gone", "other")
     assert [i["nodes"] for i in back.content["islands"]] == [
         ["h100-zone-a-0"],
         ["n2", "n9"],
@@ -135,7 +133,7 @@ def test_without_names_nothing_is_translated_or_missed() -> None:
     """A plan whose pools are all counted."""
     published = content(island("i", "h100", "h100-0"))
     assert to_generic(published, {}).content == published
-    assert to_real(published, {}).strangers == ()
+    assert to_real(published, {}).unmapped == ()
 
 
 def test_a_node_may_be_called_as_the_planner_calls_one_of_another_pool() -> None:

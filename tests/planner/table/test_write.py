@@ -2,6 +2,8 @@
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,40 +13,40 @@ from typing import Any
 import jsonschema
 import pytest
 
-from archipelago.perfmodel.lengths import Range
-from archipelago.planner import table
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.perfmodel.workload.lengths import Range
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import MILLION, Island, Pair, Plan, Route
 from archipelago.planner.problem import Phase
-from archipelago.planner.shards import assemble, digest, split
-from tests.planner.handmade import PLAN, resource
-from tests.planner.handmade_kinds import CLASSES, MIXED, PIPELINE
+from archipelago.planner.table import validate, write
+from archipelago.planner.table.shards import assemble, digest, split
+from tests.support.planner.handmade import PLAN, resource
+from tests.support.planner.handmade_kinds import CLASSES, MIXED, PIPELINE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 31, 12, 0, 0, 999, tzinfo=UTC)
-WHO = table.identity("6c2c", 3, 7, NOW)
+WHO = write.identity("6c2c", 3, 7, NOW)
 
 
 def content() -> dict[str, Any]:
-    return table.routing_content(resource().spec, PLAN)
+    return write.routing_content(resource().spec, PLAN)
 
 
 def whole() -> dict[str, Any]:
-    return table.routing_table(WHO, content())
+    return write.routing_table(WHO, content())
 
 
 def by_schema(candidate: object) -> list[str]:
-    validator = jsonschema.Draft202012Validator(table.schema())
+    validator = jsonschema.Draft202012Validator(write.schema())
     return [error.message for error in validator.iter_errors(candidate)]
 
 
 def test_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(table.schema())
+    jsonschema.Draft202012Validator.check_schema(write.schema())
 
 
 def test_good_table_passes_both_checks() -> None:
-    assert table.validate_table(whole()) == []
+    assert validate.validate_table(whole()) == []
     assert by_schema(whole()) == []
 
 
@@ -91,7 +93,7 @@ def test_unknown_lengths_have_a_route(rule: str, index: int) -> None:
     """Both ranges have half of the requests; the first of equals is the most frequent."""
     spec = resource().spec
     routing = spec.routing.model_copy(update={"unknown_length": rule})
-    found = table.routing_content(spec.model_copy(update={"routing": routing}), PLAN)
+    found = write.routing_content(spec.model_copy(update={"routing": routing}), PLAN)
     assert found["models"][0]["unknownLengthRoute"] == index
 
 
@@ -99,15 +101,15 @@ def test_identity_is_not_content() -> None:
     assert WHO == {
         "uid": "6c2c", "generation": 3, "sequence": 7, "time": "2026-01-31T12:00:00Z",
     }  # fmt: skip
-    later = table.routing_table(table.identity("6c2c", 4, 8, NOW), content())
+    later = write.routing_table(write.identity("6c2c", 4, 8, NOW), content())
     assert later["content"] == whole()["content"]
-    assert table.table_bytes(later) != table.table_bytes(whole())
+    assert write.table_bytes(later) != write.table_bytes(whole())
 
 
 def test_equal_plans_give_equal_bytes() -> None:
     shuffled = replace(PLAN, routes=PLAN.routes[::-1])
-    again = table.routing_content(resource().spec, shuffled)
-    assert table.table_bytes(again) == table.table_bytes(content())
+    again = write.routing_content(resource().spec, shuffled)
+    assert write.table_bytes(again) == write.table_bytes(content())
 
 
 def _pairs(t: dict[str, Any]) -> list[dict[str, Any]]:
@@ -214,11 +216,11 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_finds_what_is_wrong(damage: Callable[[dict[str, Any]], object], expected: str) -> None:
     broken = copy.deepcopy(whole())
     damage(broken)
-    assert expected in "\n".join(table.validate_table(broken))
+    assert expected in "\n".join(validate.validate_table(broken))
 
 
 def of(plan: Plan) -> dict[str, Any]:
-    return table.routing_table(WHO, table.routing_content(resource().spec, plan))
+    return write.routing_table(WHO, write.routing_content(resource().spec, plan))
 
 
 def test_mixed_group_stands_on_both_sides_and_serves_both_stages() -> None:
@@ -230,7 +232,7 @@ def test_mixed_group_stands_on_both_sides_and_serves_both_stages() -> None:
     assert found["content"]["islands"][0]["phase"] == "mixed"
 
 
-def test_class_is_said_where_it_is_not_the_default() -> None:
+def test_a_class_is_shown_unless_it_is_the_default() -> None:
     classes = {
         group["name"]: group.get("domainClass") for group in of(CLASSES)["content"]["groups"]
     }
@@ -253,7 +255,7 @@ def test_island_of_several_pools_says_what_starts_where() -> None:
 
 @pytest.mark.parametrize("plan", [MIXED, CLASSES, PIPELINE], ids=["mixed", "classes", "pipeline"])
 def test_every_kind_of_island_passes_both_checks(plan: Plan) -> None:
-    assert table.validate_table(of(plan)) == []
+    assert validate.validate_table(of(plan)) == []
     assert by_schema(of(plan)) == []
 
 
@@ -298,7 +300,7 @@ BROKEN_KINDS: dict[str, tuple[Plan, Callable[[dict[str, Any]], object], str]] = 
     "a stage across two parts": (
         PIPELINE,
         lambda t: (_parts(t)[0].update(gpus=5), _parts(t)[1].update(gpus=1)),
-        "5 and 1 GPUs are not the stages of tp2-pp3",
+        "5 and 1 GPUs are not 3 stages of 1 x 2 GPUs",
     ),
     "parts in another order": (
         PIPELINE,
@@ -326,7 +328,7 @@ def test_finds_what_is_wrong_with_a_kind_of_island(
 ) -> None:
     broken = copy.deepcopy(of(plan))
     damage(broken)
-    assert expected in "\n".join(table.validate_table(broken))
+    assert expected in "\n".join(validate.validate_table(broken))
 
 
 JUNK: tuple[object, ...] = (None, 7, "x", [], {})
@@ -334,7 +336,7 @@ JUNK: tuple[object, ...] = (None, 7, "x", [], {})
 
 @pytest.mark.parametrize("junk", [*JUNK, {"content": None}])
 def test_junk_is_a_finding_and_no_crash(junk: object) -> None:
-    assert len(table.validate_table(junk)) == 1
+    assert len(validate.validate_table(junk)) == 1
     assert by_schema(junk) != []
 
 
@@ -349,7 +351,7 @@ def test_whatever_the_schema_refuses_the_checks_refuse_too(plan: Plan) -> None:
             for step in path[:-1]:
                 place = place[step]
             place[path[-1]] = value
-            if by_schema(broken) and not table.validate_table(broken):
+            if by_schema(broken) and not validate.validate_table(broken):
                 missed.append((path, value))
     assert missed == []
 
@@ -391,23 +393,23 @@ def test_a_thousand_islands_and_58_ranges_fit(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Island names of 63 characters, 8 nodes each, and 20 pairs per route: below 900 KiB."""
-    found = table.routing_content(resource().spec, _largest(1000, 58, 63))
-    size = len(table.table_bytes(table.routing_table(WHO, found)))
+    found = write.routing_content(resource().spec, _largest(1000, 58, 63))
+    size = len(write.table_bytes(write.routing_table(WHO, found)))
     record_property("bytes", size)
-    assert table.validate_content(found) == []
-    assert 300 * 1024 < size < table.LIMIT
+    assert validate.validate_content(found) == []
+    assert 300 * 1024 < size < write.LIMIT
 
 
 def page() -> dict[str, Any]:
-    """What the code on docs/routing-table.md defines."""
-    text = (ROOT / "docs" / "routing-table.md").read_text()
+    """What the code on docs/reference/routing-table.md defines."""
+    text = (ROOT / "docs" / "reference" / "routing-table.md").read_text()
     names: dict[str, Any] = {}
     exec("".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)), names)  # noqa: S102  # ours
     return names
 
 
 def test_reference_reader_in_the_page_joins_shards_and_refuses_another() -> None:
-    """The ten lines of docs/routing-table.md that read a table in shards."""
+    """The ten lines of docs/reference/routing-table.md that read a table in shards."""
     found = content()
     text = canonical_bytes(found).decode()
     pieces = split(text, 200)
@@ -415,15 +417,15 @@ def test_reference_reader_in_the_page_joins_shards_and_refuses_another() -> None
         {"name": f"s-{n}", "hash": piece.digest, "bytes": piece.stop - piece.start}
         for n, piece in enumerate(pieces)
     ]}  # fmt: skip
-    pointer = {**table.routing_table(WHO, {}), **named}
+    pointer = {**write.routing_table(WHO, {}), **named}
     del pointer["content"]
     data = {f"s-{n}": {"shard.txt": piece.of(text)} for n, piece in enumerate(pieces)}
 
     whole = page()["whole"](pointer, data.__getitem__)
 
     assert whole["content"] == found
-    assert table.validate_table(pointer) == []
-    assert table.validate_content(whole["content"]) == []
+    assert validate.validate_table(pointer) == []
+    assert validate.validate_content(whole["content"]) == []
     with pytest.raises(ValueError, match="s-1 is not"):
         page()["whole"](pointer, (data | {"s-1": data["s-0"]}).__getitem__)
     with pytest.raises(PlanFileError, match="s-1 does not hold"):
@@ -444,7 +446,7 @@ POINTER: dict[str, Any] = {
 
 
 def test_whatever_of_a_pointer_the_schema_refuses_the_checks_refuse_too() -> None:
-    assert table.validate_table(POINTER) == []
+    assert validate.validate_table(POINTER) == []
     assert by_schema(POINTER) == []
     for path in _paths(POINTER):
         for value in JUNK:
@@ -453,19 +455,19 @@ def test_whatever_of_a_pointer_the_schema_refuses_the_checks_refuse_too() -> Non
             for step in path[:-1]:
                 place = place[step]
             place[path[-1]] = value
-            assert table.validate_table(broken) or not by_schema(broken), (path, value)
+            assert validate.validate_table(broken) or not by_schema(broken), (path, value)
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"content": {}}, "one of the two"),
+        ({"content": {}}, "either content or shards"),
         ({"shards": POINTER["shards"][:1]}, "2 to 32"),
         ({"contentBytes": 31}, "30 bytes in all"),
     ],
 )
 def test_a_pointer_that_cannot_be_is_refused(change: dict[str, Any], told: str) -> None:
-    assert any(told in finding for finding in table.validate_table({**POINTER, **change}))
+    assert any(told in finding for finding in validate.validate_table({**POINTER, **change}))
 
 
 def test_equal_contents_are_cut_alike_and_an_edit_keeps_what_is_before_it() -> None:
@@ -477,7 +479,7 @@ def test_equal_contents_are_cut_alike_and_an_edit_keeps_what_is_before_it() -> N
 
 
 def test_reference_reader_in_the_page_follows_the_weights() -> None:
-    """The ten lines that docs/routing-table.md shows are run: shares, affinity, unknown lengths."""
+    """The ten lines on routing-table.md are run: shares, affinity, unknown lengths."""
     choose, found = page()["choose"], content()
     picks = [choose(found, "m", 50, f"user-{i}") for i in range(4000)]
     spare = sum(decode == "spare-decode-0" for _, decode in picks) / len(picks)
@@ -497,3 +499,15 @@ def test_reference_reader_keeps_a_request_on_its_mixed_island() -> None:
     picks = [names["choose"](found, "m", 50, f"user-{i}") for i in range(1000)]
     assert {prefill == decode for prefill, decode in picks} == {True}
     assert {prefill for prefill, _ in picks} == {"short-mixed-0", "short-mixed-1"}
+
+
+def test_readers_of_a_table_need_the_standard_library_only() -> None:
+    """So that a router can load them; PyYAML and Click are no part of it either."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import archipelago.planner.table.shards, archipelago.planner.table.validate\n"
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(*roots - set(sys.stdlib_module_names) - {'archipelago'})"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == []

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.planner.assignment import assign_nodes
-from archipelago.planner.packing import capacity, classes_of, island_sizes
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.planner.layout.placement import assign_nodes
 from archipelago.planner.problem import Billing, Domain, Pool
+from archipelago.planner.templates.packing import capacity, island_sizes
 
 
 def pool(
@@ -189,8 +189,8 @@ def test_rented_nodes_are_filled_last_and_have_a_domain_of_their_own() -> None:
 def test_a_domain_class_has_its_own_nodes() -> None:
     domains = (Domain("a", 2, "east"), Domain("b", 1, "west"))
     p = replace(pool(24, 8), domains=domains)
-    assert classes_of(p) == ("east", "west")
-    assert [capacity(p, 8, c) for c in classes_of(p)] == [2, 1]
+    assert p.classes == ("east", "west")
+    assert [capacity(p, 8, c) for c in p.classes] == [2, 1]
     assert assign_nodes(p, {"i": 8}, "west").nodes == {"i": ("p-b-0",)}
 
 

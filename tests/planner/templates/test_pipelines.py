@@ -1,4 +1,4 @@
-"""Every kind of island and objective on real silicon: checked plans, and what follows from what.
+"""Every kind of island and objective on real hardware: checked plans, and what follows from what.
 
 The models of times are those of the catalogue; the relations hold whatever they are.
 """
@@ -12,23 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.planner.checker import run_checks
+from archipelago.planner.check.checker import run_checks
 from archipelago.planner.errors import InputError
-from archipelago.planner.plan import Infeasible, Plan, Planned
-from archipelago.planner.problem import (
-    Billing,
-    Domain,
-    Link,
-    Phase,
-    PlanningProblem,
-    Pool,
-    Targets,
-)
-from archipelago.planner.running import running_of
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.plan import Infeasible, Plan, Planned, running_islands
+from archipelago.planner.problem import Billing, Domain, Link, Phase, PlanningProblem, Pool, Targets
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategies.exact import ExactStrategy
-from tests.planner.test_strategies import small
+from tests.planner.strategies.test_strategies import small
 
 ALL = tuple(Phase)
 GAP = 1e-3
@@ -278,7 +269,7 @@ def test_what_runs_stays_where_the_problem_stays(case: str) -> None:
     """The plan of the same problem with that plan running changes nothing."""
     problem = CASES[case]()
     plan = planned(problem)
-    again = planned(replace(problem, running=running_of(plan)))
+    again = planned(replace(problem, running=running_islands(plan)))
     assert again.changes is not None
     assert again.changes.moved_gpus == 0
     assert again.changes.started == again.changes.moved == ()
@@ -297,7 +288,7 @@ def test_longer_prompts_change_less_with_the_running_plan_than_without() -> None
     longer["spec"]["models"][0]["requestsPerSecond"] = "40"
     longer["spec"]["models"][0]["workload"]["logNormal"]["median"] = 2000
     after = to_problem("kinds", load_resource(longer).spec)
-    running = running_of(planned(problem))
+    running = running_islands(planned(problem))
     kept = planned(replace(after, running=running))
     fresh = planned(after)
     assert kept.changes is not None
@@ -324,7 +315,7 @@ def test_a_lost_node_leaves_the_other_islands_alone() -> None:
     """8 of 16 H20 vanish: what stood on the other node stays there."""
     problem = with_pools(base(), gpus_per_node=8, count=16)
     plan = planned(problem)
-    running = running_of(plan)
+    running = running_islands(plan)
     smaller = replace(problem, pools=(replace(problem.pools[0], count=8), problem.pools[1]))
     after = planned(replace(smaller, running=running))
     assert after.changes is not None
