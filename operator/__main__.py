@@ -1,14 +1,14 @@
 """Archipelago's operator: ``python -m archipelago.operator``. Settings: ``settings.py``.
 
-    watch, resync  ->  cache  ->  queue  ->  reconcile.decide  ->  apply  ->  cluster
-    (kopf thread)      newest     keyed      pure: actions         one        server-side
-                       facts                 with reasons          write      apply
-                                                  |
-                                             planning (processes)
+    informer, resync  ->  cache         ->  queue  ->  decide   ->  apply    ->  cluster.client
+    (kopf thread)         newest facts      keyed      pure:        one          server-side
+                                                       actions      write        apply
+                                                                      |
+                                                                  planning (processes)
 
-Exit status (docs/operating.md): 0 after SIGTERM, 1 where the watches did not come up for minutes,
-2 where what it was started with cannot be used: a setting, the credentials, the address of its
-probes. With 1 and 2 the last line says why.
+Exit status (docs/reference/settings.md): 0 after SIGTERM, 1 if the watches got no answer for
+minutes, 2 if a setting, the credentials or the address of the probes cannot be used. With 1 and 2
+the last line has the reason.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ import logging
 import os
 import sys
 
-from archipelago.operator import garbage, logs, runtime
-from archipelago.operator.errors import SettingsError
-from archipelago.operator.settings import Settings
-from archipelago.operator.watch import WatchFailed
+from . import app, logs
+from .cluster.informer import WatchFailed
+from .errors import SettingsError
+from .settings import Settings
+from .traffic import window
 
 log = logging.getLogger("archipelago.operator")
 
 
 def main() -> int:
-    """Run the operator; returns the exit status."""
+    """Run the operator; return the exit status."""
     try:
         settings = Settings.from_environment(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     logs.configure(settings.log_level)
-    garbage.kept_for_good()
+    window.freeze_startup_objects()
     status = 0
     try:
-        asyncio.run(runtime.run(settings))
+        asyncio.run(app.run(settings))
     except* SettingsError as unusable:
         sys.stderr.write(f"{unusable.exceptions[0]}\n")
         status = 2
     except* WatchFailed as failures:
-        log.error("%s", failures.exceptions[0])  # noqa: TRY400  # the sentence says it all
+        log.error("%s", failures.exceptions[0])  # noqa: TRY400  # the message is complete
         status = 1
     return status
 

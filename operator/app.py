@@ -1,4 +1,8 @@
-"""The parts of the operator, put together, started in order and ended in order."""
+"""Build all parts of the operator, start them in order and stop them in order.
+
+Imports every folder of the operator except ``kubectl``. Only ``__main__`` imports it. It decides
+nothing: it passes functions from part to part.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,33 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from archipelago.operator.apply import Reconciler
-from archipelago.operator.around import Around
-from archipelago.operator.asking import Sources
-from archipelago.operator.cache import Cache
-from archipelago.operator.cluster import ApiCluster
-from archipelago.operator.endpoint import Health, Lag, serve
-from archipelago.operator.events import Events
-from archipelago.operator.fleet import Fleet
-from archipelago.operator.installed import Installed
-from archipelago.operator.metrics import Metrics
-from archipelago.operator.nodelists import NodeLists
-from archipelago.operator.observer import Observer
-from archipelago.operator.planning import Limits, Planner
-from archipelago.operator.queue import Backoff, KeyedQueue, Workers
-from archipelago.operator.resync import Resync
-from archipelago.operator.rights import Rights
-from archipelago.operator.settings import OFF
-from archipelago.operator.sources import SourcesFile
-from archipelago.operator.state import Now
-from archipelago.operator.watch import INVENTORY, Feed, Streams, Watch
-from archipelago.operator.windows import Windows
-
-if TYPE_CHECKING:
-    from archipelago.operator.manifests import Key, Right
-    from archipelago.operator.settings import Settings
-    from archipelago.operator.verdict import Answer
+from .apply.events import Events
+from .apply.observation import ObservationBuilder
+from .apply.reconciler import Reconciler
+from .cluster.client import ApiCluster
+from .cluster.informer import INVENTORY, EventHandler, Informer, WatchHealth
+from .cluster.prerequisites import CrdReady, PermissionCheck
+from .cluster.resync import NodeResync, Resync
+from .decide.state import Now
+from .health import Health, Lag, serve
+from .inventory.cluster_inventory import ClusterInventory
+from .metrics import Metrics
+from .planning.pool import Limits, PlannerPool
+from .planning.result import PlannerResult
+from .queue import JitteredBackoff, KeyedQueue, Workers
+from .resources.cache import Cache
+from .resources.names import Key, Permission
+from .settings import OFF, Settings
+from .traffic.config import SourcesFile
+from .traffic.watcher import MetricSources, TrafficWatcher
+from .traffic.window import Windows
 
 DRAIN: Final = 20.0
-"""Seconds that the keys being worked on have at the end; a pod has 30."""
+"""Time for the running keys at the end [s]; a pod has 30."""
 FIRST_ANSWER: Final = 2.0
-"""Seconds that the watches wait for the answer whether nodes may be watched."""
+"""Time that the watches wait for the first review of permissions [s]."""
 
 log = logging.getLogger(__name__)
 
@@ -58,94 +56,96 @@ class Operator:
         self._random = random
         self._metrics = Metrics()
         self._cache = Cache()
-        self._queue = KeyedQueue(Backoff(random))
+        self._queue = KeyedQueue(JitteredBackoff(random))
         self._workers = Workers(
             self._queue, self._work, time.monotonic, settings.reconcilers, self._failed
         )
         limits = Limits(
             settings.planner_memory_mib, settings.planner_grace_seconds, settings.table_limit_bytes
         )
-        self._planner = Planner(settings.planners, limits, self._planned, self._metrics)
-        self._quick = Planner(1, limits, self._planned, self._metrics, warm=False)
-        self._looks = settings.inventory != OFF
-        self._fleet = Fleet(
+        self._planner = PlannerPool(settings.planners, limits, self._planned, self._metrics)
+        self._quick = PlannerPool(1, limits, self._planned, self._metrics, warm=False)
+        self._watches_nodes = settings.inventory != OFF
+        self._inventory = ClusterInventory(
             settings.allowed_nodes,
             on_news=self._node_news,
-            on_pods=self._workers.mark,
-            on_lack=self._list_nodes,
-            off=not self._looks,
+            on_pods=self._workers.enqueue,
+            on_missing_labels=self._list_nodes,
+            off=not self._watches_nodes,
         )
-        self._observer = Observer(
+        self._traffic = TrafficWatcher(
             self._cache,
-            Sources(SourcesFile(Path(settings.sources) if settings.sources else None)),
+            MetricSources(SourcesFile(Path(settings.sources) if settings.sources else None)),
             Windows(),
             metrics=self._metrics,
-            look_again=self._workers.mark,
+            enqueue=self._workers.enqueue,
         )
-        self._around = Around(self._fleet, self._observer)
+        self._observations = ObservationBuilder(self._inventory, self._traffic)
         self._reconciler = Reconciler(
             cluster,
             self._cache,
             planner=self._planner,
             quick=self._quick,
-            around=self._around,
+            observations=self._observations,
             events=Events(cluster, self._metrics, now, instance()),
             metrics=self._metrics,
             now=now,
-            look_again=self._workers.mark,
+            enqueue_after=self._workers.enqueue_after,
             grace=settings.shard_grace_seconds,
             limit=settings.table_limit_bytes,
         )
-        self._streams = Streams(self._metrics)
+        self._watch_health = WatchHealth(self._metrics)
         self._lag = Lag(self._metrics)
-        self._rights = Rights(cluster, settings.namespaces, self._metrics, inventory=self._looks)
-        self._rights.on_nodes = self._rights_changed
-        self._lists = NodeLists(
-            cluster, self._fleet, settings.namespaces, lambda: self._rights.may_see_nodes
+        self._permissions = PermissionCheck(
+            cluster, settings.namespaces, self._metrics, inventory=self._watches_nodes
         )
-        cluster.on_refusal = self._rights.doubt
-        self._installed = Installed(cluster)
-        self._health = Health(self._streams, self._queue, self._lag, self._metrics)
-        self._health.ask(self._installed.findings)
-        self._health.ask(self._rights.findings)
-        self._health.show(self._show_nodes)
+        self._permissions.on_nodes = self._node_permissions_changed
+        self._node_resync = NodeResync(
+            cluster, self._inventory, settings.namespaces, lambda: self._permissions.may_see_nodes
+        )
+        cluster.on_refusal = self._permissions.recheck
+        self._crd_ready = CrdReady(cluster)
+        self._health = Health(self._watch_health, self._queue, self._lag, self._metrics)
+        self._health.add_check(self._crd_ready.findings)
+        self._health.add_check(self._permissions.findings)
+        self._health.add_refresh(self._show_nodes)
         self._resync = Resync(
             cluster,
             self._cache,
             settings.namespaces,
-            look_again=self._workers.mark,
+            enqueue=self._workers.enqueue,
             random=random,
-            installed=self._installed.wait,
-            others=self._list_fleet if self._looks else None,
+            installed=self._crd_ready.wait,
+            others=self._list_inventory if self._watches_nodes else None,
         )
-        self._watch: Watch | None = None
+        self._watch: Informer | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT, then finish what is being worked on.
+        """Run until SIGTERM or SIGINT, then finish the running keys.
 
         Raises:
-            WatchFailed: the API server does not answer; Kubernetes should try again.
+            WatchFailed: the API server does not answer; Kubernetes should restart the process.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        feed = Feed(
+        handler = EventHandler(
             self._cache,
-            self._workers.mark,
-            self._streams,
+            self._workers.enqueue,
+            self._watch_health,
             loop,
-            self._fleet,
-            on_refusal=self._rights.doubt,
-            on_gap=self._may_have_missed,
+            self._inventory,
+            on_refusal=self._permissions.recheck,
+            on_gap=self._list_again,
         )
-        self._watch = watch = Watch(
-            feed,
-            self._streams,
+        self._watch = watch = Informer(
+            handler,
+            self._watch_health,
             self._settings,
             self._metrics,
             self._may_watch,
-            beside=self._beside,
+            inventory_kinds=self._inventory_kinds,
         )
         address = (self._settings.http_host, self._settings.http_port)
         async with serve(self._health, *address) as port, asyncio.TaskGroup() as group:
@@ -153,12 +153,12 @@ class Operator:
             watching = group.create_task(watch.run(self._random), name="watch")
             background = [
                 group.create_task(self._lag.measure(), name="loop lag"),
-                group.create_task(self._rights.run(), name="rights"),
+                group.create_task(self._permissions.run(), name="rights"),
                 group.create_task(self._planner.run(), name="planner"),
                 group.create_task(self._quick.run(), name="quick planner"),
-                group.create_task(self._observer.run(), name="observer"),
-                group.create_task(self._fleet.run(), name="fleet"),
-                group.create_task(self._lists.run(), name="lists of nodes"),
+                group.create_task(self._traffic.run(), name="observer"),
+                group.create_task(self._inventory.run(), name="fleet"),
+                group.create_task(self._node_resync.run(), name="lists of nodes"),
                 group.create_task(self._reconcile(), name="reconcile"),
             ]
             try:
@@ -172,53 +172,54 @@ class Operator:
             await watching
 
     async def _may_watch(self) -> None:
-        """The kind is there, and it is known, if the API server answers, what may be watched."""
-        await self._installed.wait()
+        """Wait for the custom resource and, for a moment, for the first review of permissions."""
+        await self._crd_ready.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ANSWER):
-                await self._rights.asked()
+                await self._permissions.reviewed()
 
-    def _beside(self) -> tuple[str, ...]:
-        """What is watched beside plans and tables."""
-        if not self._looks:
+    def _inventory_kinds(self) -> tuple[str, ...]:
+        """Return the kinds that are watched besides plans and tables."""
+        if not self._watches_nodes:
             return ()
-        return tuple(kind for kind in INVENTORY if kind != "nodes" or self._rights.may_see_nodes)
+        return tuple(
+            kind for kind in INVENTORY if kind != "nodes" or self._permissions.may_see_nodes
+        )
 
-    def _rights_changed(self, missing: tuple[Right, ...]) -> None:
-        self._fleet.forbid(missing)
+    def _node_permissions_changed(self, missing: tuple[Permission, ...]) -> None:
+        self._inventory.forbid(missing)
         if not missing:
-            self._lists.soon()
+            self._node_resync.request()
         if self._watch is not None:
-            self._watch.again()
+            self._watch.restart()
 
-    async def _list_fleet(self) -> None:
-        """The plans first: of nodes those labels are kept that some plan asks for."""
-        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
-        await self._lists.once()
+    async def _list_inventory(self) -> None:
+        """List nodes and pods, after the plans: they name the labels that are kept."""
+        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        await self._node_resync.once()
 
-    def _may_have_missed(self, kind: str) -> None:
-        """A watch began anew: what it watches is listed, and nothing else."""
+    def _list_again(self, kind: str) -> None:
+        """List what a watch with a gap covers, and nothing else."""
         if kind in INVENTORY:
-            self._lists.missed()
+            self._node_resync.request_all()
         else:
-            self._resync.soon()
+            self._resync.request()
 
     def _list_nodes(self) -> None:
-        if self._looks:
-            self._lists.soon()
+        if self._watches_nodes:
+            self._node_resync.request()
 
     def _node_news(self, keys: frozenset[Key], lost: bool) -> None:
-        """Nodes of these plans were lost, or they are to be made with others."""
-        said = "nodes were lost" if lost else "other nodes are there"
-        log.info(said, extra={"plans": len(keys)})
+        """Enqueue plans that lost nodes, or whose inventory has changed."""
+        log.info("nodes lost" if lost else "inventory changed", extra={"plans": len(keys)})
         for key in keys:
-            self._workers.mark(key)
+            self._workers.enqueue(key)
 
     def _show_nodes(self) -> None:
-        self._metrics.counted(self._fleet.counts())
+        self._metrics.set_nodes(self._inventory.counts())
 
     async def _reconcile(self) -> None:
-        """Nothing is decided before the first full list."""
+        """Run the workers after the first full list."""
         await self._resync.until_done()
         self._listed()
         async with asyncio.TaskGroup() as group:
@@ -237,31 +238,31 @@ class Operator:
         with self._metrics.reconcile.time():
             await self._reconciler.reconcile(key)
 
-    def _planned(self, key: Key, verdict: Answer) -> None:
+    def _planned(self, key: Key, verdict: PlannerResult) -> None:
         self._reconciler.planned(key, verdict)
 
     def _failed(self, _key: Key, error: Exception) -> None:
         self._metrics.failures.labels(type(error).__name__).inc()
 
     def _listed(self) -> None:
-        """Whose a node is depends on all plans, so that all are told before any is decided on."""
-        self._around.see_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        """Give the inventory all plans, which decide who owns a node, before any is decided."""
+        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
         self._health.listed = True
         self._metrics.resyncs.inc()
 
 
 def now() -> Now:
-    """The time."""
+    """Return the wall clock and the monotonic clock."""
     return Now(datetime.now(UTC), time.monotonic())
 
 
 def instance() -> str:
-    """Name of this process in events: the pod's, where there is one."""
+    """Return the name of this process in events: the pod's, if there is one."""
     return os.environ.get("POD_ID") or socket.gethostname()
 
 
 async def run(settings: Settings) -> None:
-    """Connect, then run an operator until it is told to stop."""
+    """Connect, then run an operator until a signal stops it."""
     cluster = await ApiCluster.connect()
     try:
         await Operator(settings, cluster).run()

@@ -2,19 +2,35 @@
 
 ArchipelagoError
 └── OperatorError
-    ├── SettingsError         the environment is not usable: say what of it, end the process
-    └── ClusterError          the API server's answer, translated in ``cluster.py``
-        ├── Retryable             ask again after ``delay`` seconds (429, 5xx, no answer)
-        ├── Conflict              somebody was faster: look again, then decide again (409)
-        ├── NotFound              it is gone: forget it (404)
-        └── Refused               asking again changes nothing by itself; say so in the status
+    ├── SettingsError         the environment cannot be used: name the variable, end the process
+    └── ClusterError          the API server's answer, translated in ``cluster/client.py``
+        ├── Retryable             send the request again after ``delay`` seconds (429, 5xx, none)
+        ├── Conflict              another writer was faster: read and decide again (409)
+        ├── NotFound              the object was deleted: forget it (404)
+        └── Refused               a retry alone does not help: show it in the status
             ├── Forbidden             a missing grant or a quota (401, 403)
             └── Invalid               the server does not accept the object (400, 413, 422)
 
-What the planner cannot do is not an error here but a ``Failed`` verdict with a reason.
+A failure of the planner is not an error here but a result with a reason.
 """
 
+from dataclasses import dataclass
+
 from archipelago.perfmodel.errors import ArchipelagoError
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Exponential back-off without jitter: ``first`` [s], doubled up to ``longest`` [s]."""
+
+    first: float
+    longest: float
+
+    def delay(self, failures: int) -> float:
+        """Return the delay after that many failures in a row [s]; 0 without failures."""
+        if failures < 1:
+            return 0.0
+        return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
 
 
 class OperatorError(ArchipelagoError):
@@ -22,15 +38,15 @@ class OperatorError(ArchipelagoError):
 
 
 class SettingsError(OperatorError):
-    """What the operator was started with cannot be used: a variable, or the credentials."""
+    """A setting or the credentials cannot be used."""
 
 
 class ClusterError(OperatorError):
-    """The API server did not do what was asked."""
+    """The API server did not carry out a request."""
 
 
 class Retryable(ClusterError):  # noqa: N818  # a consequence, not a suffix
-    """The same request may succeed later; ``delay`` [s] is the server's own wish, or None."""
+    """The same request may succeed later; ``delay`` [s]: as the server demands, or None."""
 
     def __init__(self, message: str, delay: float | None = None) -> None:
         super().__init__(message)
@@ -38,7 +54,7 @@ class Retryable(ClusterError):  # noqa: N818  # a consequence, not a suffix
 
 
 class Conflict(ClusterError):  # noqa: N818
-    """The object exists already, or it changed since it was read."""
+    """The object exists already, or has changed since it was read."""
 
 
 class NotFound(ClusterError):  # noqa: N818
@@ -46,7 +62,7 @@ class NotFound(ClusterError):  # noqa: N818
 
 
 class Refused(ClusterError):  # noqa: N818
-    """The server understood and said no."""
+    """The server understood the request and refused it."""
 
 
 class Forbidden(Refused):

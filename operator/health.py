@@ -1,41 +1,212 @@
-"""The wall clock beside the monotonic one: how far they have come apart; pure.
+"""Probes and metrics: ``/healthz``, ``/readyz``, ``/metrics``.
 
-Everything that waits goes by the monotonic clock, so a wall clock that is set, or a machine that
-slept, changes no schedule. It shows here: times that were written down are then not comparable.
+kopf's probe stays green while a watch is dead. These check the age of each watch, the lag of the
+event loop, the age of the oldest key in the queue, and the clocks. All schedules use the monotonic
+clock, so a change of the wall clock or a machine that slept moves none. But stored times are then
+not comparable, so a large difference fails ``/healthz``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from .cluster.informer import INVENTORY, KINDS, WatchHealth
+from .errors import SettingsError
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+    from .queue import KeyedQueue
+
 
 LARGEST_SKEW: Final = 300.0
-"""Seconds from which on the process is better begun anew."""
+"""Largest difference of the clocks before a restart [s]."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class ClockReading:
     """Both clocks at one moment [s]."""
 
     wall: float
     monotonic: float
 
 
-def read() -> Reading:
-    """The clocks of this machine, now."""
-    return Reading(time.time(), time.monotonic())
+def read() -> ClockReading:
+    """Return the clocks of this machine."""
+    return ClockReading(time.time(), time.monotonic())
 
 
-def skew(since: Reading, now: Reading) -> float:
-    """How far the wall clock went ahead of the monotonic one [s]; below 0: it fell behind."""
+def skew(since: ClockReading, now: ClockReading) -> float:
+    """Return how far the wall clock is ahead of the monotonic one [s]."""
     return (now.wall - since.wall) - (now.monotonic - since.monotonic)
 
 
-def finding(since: Reading, now: Reading) -> list[str]:
-    """A sentence where the clocks are too far apart."""
+def finding(since: ClockReading, now: ClockReading) -> list[str]:
+    """Return a message if the clocks differ too much."""
     apart = skew(since, now)
     if abs(apart) <= LARGEST_SKEW:
         return []
     direction = "forward" if apart > 0 else "back"
     return [f"the wall clock went {direction} by {abs(apart):.0f} s since the start"]
+
+
+LONGEST_FAILURE: Final = 30.0
+OLDEST_ANSWER: Final = 400.0  # a watch is renewed after 300 s, or 330 s at the latest
+LONGEST_LAG: Final = 5.0
+OLDEST_KEY: Final = 300.0
+PROBE_PERIOD: Final = 0.1
+EVERYWHERE: Final = "::"
+
+
+class Lag:
+    """Measures the lag of the event loop by a sleep of 0.1 s."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._beat = clock()
+
+    async def measure(self) -> None:
+        """Measure until cancelled."""
+        while True:
+            started = self._clock()
+            await asyncio.sleep(PROBE_PERIOD)
+            self._beat = self._clock()
+            self._metrics.loop_lag.observe(max(0.0, self._beat - started - PROBE_PERIOD))
+
+    def age(self) -> float:
+        """Return the time since the last measurement [s]."""
+        return self._clock() - self._beat
+
+
+class Health:
+    """The checks of liveness and readiness."""
+
+    def __init__(
+        self,
+        watches: WatchHealth,
+        queue: KeyedQueue,
+        lag: Lag,
+        metrics: Metrics,
+        clocks: Callable[[], ClockReading] = read,
+    ) -> None:
+        self._clocks = clocks
+        self._since = clocks()
+        self._watches = watches
+        self._queue = queue
+        self._lag = lag
+        self._metrics = metrics
+        self._checks: list[Callable[[], list[str]]] = []
+        self._refreshes: list[Callable[[], None]] = []
+        self.listed = False
+
+    def add_check(self, findings: Callable[[], list[str]]) -> None:
+        """Add a source of messages for ``/readyz``."""
+        self._checks.append(findings)
+
+    def add_refresh(self, refresh: Callable[[], None]) -> None:
+        """Add a function that updates metrics before they are read."""
+        self._refreshes.append(refresh)
+
+    def liveness_findings(self) -> list[str]:
+        """Return reasons to restart the process."""
+        stuck = [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
+        return stuck + finding(self._since, self._clocks())
+
+    def readiness_findings(self) -> list[str]:
+        """Return reasons why the status of plans may be out of date."""
+        findings = self.liveness_findings()
+        for check in self._checks:
+            findings += check()
+        if not self.listed:
+            findings.append("the first list is not complete")
+        for kind in (*KINDS, *INVENTORY):
+            if self._watches.failing_for(kind) > LONGEST_FAILURE:
+                findings.append(f"{kind}: failing for {self._watches.failing_for(kind):.0f} s")
+            elif not self._watches.has_answered(kind):
+                if kind in INVENTORY:
+                    continue  # switched off, or not permitted, which another check reports
+                # The first list does not use the watch: a rollout must not pass yet.
+                findings.append(f"{kind}: not watched yet")
+            elif self._watches.age(kind) > OLDEST_ANSWER:
+                findings.append(f"{kind}: no answer for {self._watches.age(kind):.0f} s")
+        waiting = self._queue.oldest_age(time.monotonic())
+        if waiting > OLDEST_KEY:
+            findings.append(f"a key has been waiting for {waiting:.0f} s")
+        return findings
+
+    def metrics(self) -> bytes:
+        """Return the current metrics."""
+        for kind in (*KINDS, *filter(self._watches.has_answered, INVENTORY)):
+            self._metrics.stream_age.labels(kind).set(self._watches.age(kind))
+        for refresh in self._refreshes:
+            refresh()
+        self._metrics.queue_depth.set(len(self._queue))
+        self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
+        self._metrics.tasks.set(len(asyncio.all_tasks()))
+        self._metrics.skew(skew(self._since, self._clocks()))
+        return self._metrics.exposition()
+
+
+@asynccontextmanager
+async def serve(health: Health, host: str, port: int) -> AsyncIterator[int]:
+    """Serve probes and metrics; yield the port.
+
+    Raises:
+        SettingsError: this address cannot be listened on.
+    """
+    runner = web.AppRunner(_application(health), access_log=None)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listening(host, port)).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a listening socket; ``::`` includes IPv4, and is IPv4 alone without IPv6.
+
+    asyncio would make every IPv6 socket refuse IPv4.
+
+    Raises:
+        SettingsError: this address cannot be listened on.
+    """
+    both = host == EVERYWHERE and socket.has_dualstack_ipv6()
+    if host == EVERYWHERE and not both:
+        host = "0.0.0.0"  # noqa: S104  # the setting demands it
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        where = f"ARCHIPELAGO_HTTP_HOST={host!r}, ARCHIPELAGO_HTTP_PORT={port}"
+        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
+
+
+def _application(health: Health) -> web.Application:
+    async def healthz(_request: web.Request) -> web.Response:
+        return _answer(health.liveness_findings())
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return _answer(health.readiness_findings())
+
+    async def metrics(_request: web.Request) -> web.Response:
+        content = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=health.metrics(), headers={"Content-Type": content})
+
+    app = web.Application()
+    for handler in (healthz, readyz, metrics):
+        app.router.add_get(f"/{handler.__name__}", handler)
+    return app
+
+
+def _answer(findings: list[str]) -> web.Response:
+    text = "".join(f"{finding}\n" for finding in findings) or "ok\n"
+    return web.Response(text=text, status=503 if findings else 200)

@@ -1,6 +1,8 @@
-"""One JSON object per log line: nothing in a name or a message can forge a line or a colour.
+"""Logs as one JSON object per line, and one line per outage.
 
-``json.dumps`` escapes control characters (CR, LF, ESC) and everything outside ASCII.
+``json.dumps`` escapes control characters (CR, LF, ESC) and everything outside ASCII, so no name and
+no message can forge a line or a colour. ``Outages`` logs a failure that is retried once, and its
+end once: an API server that is down for ten minutes is one line, not a hundred.
 """
 
 from __future__ import annotations
@@ -8,22 +10,64 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
+
+QUIET: Final = 60.0
+"""Shortest time between two log lines about one failing thing [s]."""
+LONGEST: Final = 300  # characters of an error
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Outage:
+    began: float
+    logged: bool
+
+
+class Outages:
+    """Logs one line when a thing begins to fail, and one when it works again."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._now: dict[str, _Outage] = {}
+        self._last_logged: dict[str, float] = {}
+
+    def failed(self, what: str, why: str) -> None:
+        """Note a failure."""
+        now = self._clock()
+        outage = self._now.setdefault(what, _Outage(now, logged=False))
+        if outage.logged or now - self._last_logged.get(what, float("-inf")) < QUIET:
+            return
+        outage.logged, self._last_logged[what] = True, now
+        log.warning("%s: fails, and is tried until it works", what, extra={"why": why[:LONGEST]})
+
+    def works(self, what: str) -> None:
+        """Note a success; log it if the failure was logged."""
+        outage = self._now.pop(what, None)
+        if outage is not None and outage.logged:
+            seconds = round(self._clock() - outage.began, 1)
+            log.info("%s: works again", what, extra={"after_s": seconds})
+
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-# kopf says this at every start; it runs in a thread of its own on purpose (watch.py).
+# kopf logs this at every start; it runs in a thread on purpose (cluster/informer.py).
 _EXPECTED = "OS signals are ignored: running not in the main thread."
-# And this at each try of a request; outages.py tells of the first and of the end.
+# kopf logs each try of a request; ``Outages`` logs the first and the end.
 _TRY = "Request attempt #"
-# With a traceback, up to three times for one error, which watch.py tells of when it gets it.
+# With a traceback, up to three times for one error, which cluster/informer.py logs.
 _FAILED = " has failed: "
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, and what was given as ``extra``."""
+    """Formats time, level, logger, message and ``extra`` as JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of ASCII."""
+        """Return one line of ASCII."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -37,7 +81,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Log to standard error. The libraries speak only when something is wrong."""
+    """Log to standard error; libraries log warnings and errors only."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     handler.addFilter(is_news)
@@ -46,7 +90,7 @@ def configure(level: str) -> None:
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Whether a record is worth a line."""
+    """Return whether a record is logged."""
     if not record.name.startswith("kopf"):
         return True
     message = record.getMessage()

@@ -1,52 +1,49 @@
-"""A keyed work queue: one entry per key, one worker per key, back-off, and fair ages.
+"""A keyed work queue: one entry per key, one worker per key, back-off, oldest key first.
 
-``KeyedQueue`` is the judgement: synchronous, without a clock of its own. ``Workers`` runs it on
-asyncio. Marking a key again while it waits adds nothing; marking it while it is worked on makes it
-wait again afterwards, so the last state of an object is always looked at.
+``KeyedQueue`` is synchronous and has no clock; ``Workers`` runs it on asyncio. A key that waits is
+not added twice. A key that is added while it is worked on waits again afterwards, so the last state
+of an object is always processed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
-from archipelago.operator.errors import ClusterError, Retryable
+from .errors import Backoff, ClusterError, Retryable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from random import Random
+    from .resources.names import Key
 
-    from archipelago.operator.manifests import Key
 
-FIRST_DELAY = 0.2
-LONGEST_DELAY = 20.0  # so that a key is at rest within 30 s after whatever made it fail
-JITTER = 0.2  # a delay is drawn from +-20 %, so that what failed together does not return together
+KEY_BACKOFF = Backoff(0.2, 20.0)  # a key is done within 30 s after the cause of its failure ended
+JITTER = 0.2  # a delay is drawn from +-20 %: keys that failed together do not return together
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Backoff:
-    """Delay [s] before try number ``failures`` + 1: doubled each time, with jitter."""
+class JitteredBackoff:
+    """A back-off with jitter, so that keys that failed together do not return together."""
 
     random: Random
-    first: float = FIRST_DELAY
-    longest: float = LONGEST_DELAY
+    plain: Backoff = KEY_BACKOFF
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after that many failures in a row (1 or more)."""
-        plain = min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
-        jittered: float = plain * self.random.uniform(1 - JITTER, 1 + JITTER)
-        return min(jittered, self.longest)
+        """Return the delay after that many failures in a row [s]."""
+        factor = self.random.uniform(1 - JITTER, 1 + JITTER)
+        return min(self.plain.delay(failures) * factor, self.plain.longest)
 
 
 class KeyedQueue:
-    """Which key is next. All times are monotonic seconds given by the caller."""
+    """The waiting and the active keys. The caller passes all times [monotonic s]."""
 
-    def __init__(self, backoff: Backoff) -> None:
+    def __init__(self, backoff: JitteredBackoff) -> None:
         self._backoff = backoff
         self._due: dict[Key, float] = {}  # waiting: when it may be taken
         self._active: set[Key] = set()
@@ -55,12 +52,12 @@ class KeyedQueue:
     def __len__(self) -> int:
         return len(self._due)
 
-    def mark_at(self, key: Key, when: float) -> None:
-        """Look at the key at that time at the latest, also where it is backing off."""
+    def enqueue_at(self, key: Key, when: float) -> None:
+        """Make the key due at that time at the latest, even during its back-off."""
         self._due[key] = min(when, self._due.get(key, when))
 
     def take(self, now: float) -> Key | None:
-        """Take the key that has been due longest and nobody works on."""
+        """Take the key that has been due longest and is not worked on."""
         ready = [(due, key) for key, due in self._due.items() if due <= now]
         ready = [item for item in ready if item[1] not in self._active]
         if not ready:
@@ -71,29 +68,29 @@ class KeyedQueue:
         return key
 
     def done(self, key: Key) -> None:
-        """The work succeeded; the next failure starts from the shortest delay."""
+        """End successful work; the next failure has the shortest delay again."""
         self._active.discard(key)
         self._failures.pop(key, None)
 
     def failed(self, key: Key, now: float, at_least: float | None = None) -> float:
-        """The work failed; returns the delay after which it is taken again [s]."""
+        """End failed work; return the delay until the next try [s]."""
         self._active.discard(key)
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = max(self._backoff.delay(self._failures[key]), at_least or 0.0)
-        self.mark_at(key, now + delay)
+        self.enqueue_at(key, now + delay)
         return delay
 
     def next_due(self) -> float | None:
-        """When the next key that nobody works on is due; None where there is none."""
+        """Return when the next key that is not worked on is due; None without one."""
         return min((due for key, due in self._due.items() if key not in self._active), default=None)
 
     def oldest_age(self, now: float) -> float:
-        """How long the key that is due longest has been waiting [s]."""
+        """Return how long the oldest due key has been waiting [s]."""
         return max((now - due for due in self._due.values() if due <= now), default=0.0)
 
 
 class Workers:
-    """Runs ``work`` for keys of a queue, several keys at once, never one key twice at once."""
+    """Run ``work`` for the keys of a queue: several at once, but never one key twice at once."""
 
     def __init__(
         self,
@@ -109,18 +106,22 @@ class Workers:
         self._count = count
         self._on_failure = on_failure
         self._wake = asyncio.Event()
-        self._begun = False
+        self._started = False
         self._stopping = False
         self.finished = asyncio.Event()
 
-    def mark(self, key: Key, delay: float = 0.0) -> None:
-        """Look at the key after ``delay`` seconds at the latest."""
-        self._queue.mark_at(key, self._clock() + delay)
+    def enqueue(self, key: Key) -> None:
+        """Work on the key now."""
+        self.enqueue_after(key, 0.0)
+
+    def enqueue_after(self, key: Key, delay: float) -> None:
+        """Work on the key in at most ``delay`` seconds."""
+        self._queue.enqueue_at(key, self._clock() + delay)
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until stopped; returns when every key that was being worked on is finished."""
-        self._begun = True
+        """Work until stopped, then finish the running keys."""
+        self._started = True
         free = asyncio.Semaphore(self._count)
         async with asyncio.TaskGroup() as group:
             while not self._stopping:
@@ -134,10 +135,10 @@ class Workers:
         self.finished.set()
 
     def stop(self) -> None:
-        """Take no more keys."""
+        """Take no further keys."""
         self._stopping = True
         self._wake.set()
-        if not self._begun:
+        if not self._started:
             self.finished.set()
 
     async def _sleep(self) -> None:
@@ -150,7 +151,7 @@ class Workers:
     async def _once(self, key: Key, free: asyncio.Semaphore) -> None:
         try:
             await self._work(key)
-        except Exception as error:  # noqa: BLE001  # whatever it is, this key is tried again
+        except Exception as error:  # noqa: BLE001  # any error: the key is tried again
             self._report(key, error)
         else:
             self._queue.done(key)

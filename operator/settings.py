@@ -1,15 +1,13 @@
-"""Environment -> one frozen ``Settings``; every knob with its unit, default and limits."""
+"""The operator's settings from the environment, with unit, default and limits of each."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from archipelago.operator.errors import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from .errors import SettingsError
 
 PREFIX = "ARCHIPELAGO_"
 MEBIBYTE = 1 << 20
@@ -26,22 +24,22 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Settings:
-    """How the operator runs. Names in the environment: upper case, with ``ARCHIPELAGO_`` before."""
+    """All settings. Names in the environment are in upper case, with prefix ``ARCHIPELAGO_``."""
 
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
     http_host: str = "::"  # IPv6 and IPv4 alike: probes and Prometheus come from outside the pod
     http_port: int = 8080  # /healthz, /readyz, /metrics; 0: any free port, see the log
-    reconcilers: int = 8  # keys worked on at once
+    reconcilers: int = 8  # keys worked on at the same time
     planners: int = 2  # warm planner processes
     planner_memory_mib: int = 1536  # RLIMIT_AS of each planner process [MiB]
-    planner_grace_seconds: float = 2.0  # beyond the plan's own time limit, then it is killed
-    resync_seconds: float = 300.0  # every object is listed and looked at again, +-10 %
-    watch_silence_seconds: float = 70.0  # a watch that tells nothing for so long is begun anew
+    planner_grace_seconds: float = 2.0  # beyond the plan's time limit; then the process is killed
+    resync_seconds: float = 300.0  # time between two full lists, +-10 %
+    watch_silence_seconds: float = 70.0  # a watch that is silent for so long is restarted
     table_limit_bytes: int = TABLE_BYTES  # a larger content is stored in shards of this size
-    shard_grace_seconds: float = 60.0  # before a shard that no table names any more is removed
-    inventory: str = "Auto"  # whether to look at nodes and pods; Off: at neither
+    shard_grace_seconds: float = 60.0  # before a shard without a table is removed
+    inventory: str = "Auto"  # Off: watch neither nodes nor pods
     node_selector: str = ""  # labels that a node must have before any plan may use it
-    sources: str = ""  # path of the file of metric sources (sources.py); empty: there are none
+    sources: str = ""  # path of the file of metric sources (traffic/config.py); empty: none
     log_level: str = "INFO"
 
     @classmethod
@@ -95,7 +93,7 @@ class Settings:
 
 
 def selector_of(text: str) -> dict[str, str]:
-    """Labels and their values.
+    """Return labels and their values.
 
     Raises:
         ValueError: it is not of the form ``label=value,label=value``.

@@ -1,6 +1,6 @@
-"""Kubernetes events of a plan: told once, not too often, in words of a closed vocabulary.
+"""Kubernetes events of a plan: once each, rate limited, with reasons of a closed vocabulary.
 
-An event that cannot be stored is only logged: the status says the same, and keeps saying it.
+An event that cannot be stored is only logged: the status has the same reason, and keeps it.
 """
 
 from __future__ import annotations
@@ -8,21 +8,21 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
+from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.conditions import bounded
-from archipelago.operator.errors import ClusterError
-from archipelago.operator.manifests import API_VERSION, KIND, Key, Manifest
+from ..errors import ClusterError
+from ..resources.names import API_VERSION, KIND, Key, Manifest
+from ..resources.status import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
+    from ..cluster.client import Cluster
+    from ..decide.actions import EmitEvent
+    from ..decide.state import Now
+    from ..metrics import Metrics
+    from ..resources.objects import PlanObject
 
-    from archipelago.operator.actions import EmitEvent
-    from archipelago.operator.cluster import Cluster
-    from archipelago.operator.metrics import Metrics
-    from archipelago.operator.observe import SeenPlan
-    from archipelago.operator.state import Now
 
 MOST: Final = 10
 WINDOW: Final = 600.0
@@ -34,30 +34,30 @@ log = logging.getLogger(__name__)
 
 
 class Limiter:
-    """Which events are worth telling; the time is given, in monotonic seconds."""
+    """A rate limit of events per plan; times are monotonic seconds."""
 
     def __init__(self, most: int = MOST, window: float = WINDOW) -> None:
         self._most = most
         self._window = window
-        self._told: dict[Key, deque[tuple[float, EmitEvent]]] = {}
+        self._recent: dict[Key, deque[tuple[float, EmitEvent]]] = {}
 
-    def lets_pass(self, key: Key, event: EmitEvent, now: float) -> bool:
-        """Whether to tell it; counts it where so."""
-        told = self._told.setdefault(key, deque())
-        while told and told[0][0] <= now - self._window:
-            told.popleft()
-        if len(told) >= self._most or any(event == earlier for _, earlier in told):
+    def admit(self, key: Key, event: EmitEvent, now: float) -> bool:
+        """Return whether to emit the event; if so, count it."""
+        recent = self._recent.setdefault(key, deque())
+        while recent and recent[0][0] <= now - self._window:
+            recent.popleft()
+        if len(recent) >= self._most or any(event == earlier for _, earlier in recent):
             return False
-        told.append((now, event))
+        recent.append((now, event))
         return True
 
     def forget(self, key: Key) -> None:
-        """The plan is gone."""
-        self._told.pop(key, None)
+        """Drop a deleted plan."""
+        self._recent.pop(key, None)
 
 
 class Events:
-    """Tells about plans."""
+    """Emits events about plans."""
 
     def __init__(
         self, cluster: Cluster, metrics: Metrics, now: Callable[[], Now], instance: str
@@ -68,10 +68,10 @@ class Events:
         self._instance = instance
         self._limiter = Limiter()
 
-    async def emit(self, plan: SeenPlan, event: EmitEvent) -> None:
-        """Store the event, unless it was told lately or there have been too many."""
+    async def emit(self, plan: PlanObject, event: EmitEvent) -> None:
+        """Store the event, unless it is a repetition or there have been too many."""
         now = self._now()
-        if not self._limiter.lets_pass(plan.key, event, now.monotonic):
+        if not self._limiter.admit(plan.key, event, now.monotonic):
             return
         self._metrics.event(event.reason)
         try:
@@ -80,12 +80,12 @@ class Events:
             log.warning("event not stored", extra={"plan": str(plan.key), "error": str(error)})
 
     def forget(self, key: Key) -> None:
-        """The plan is gone."""
+        """Drop a deleted plan."""
         self._limiter.forget(key)
 
 
-def event_manifest(plan: SeenPlan, event: EmitEvent, instance: str, time: datetime) -> Manifest:
-    """An ``events.k8s.io/v1`` event about the plan."""
+def event_manifest(plan: PlanObject, event: EmitEvent, instance: str, time: datetime) -> Manifest:
+    """Return an ``events.k8s.io/v1`` event about the plan."""
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -112,8 +112,9 @@ def event_manifest(plan: SeenPlan, event: EmitEvent, instance: str, time: dateti
 
 
 def _moment(time: datetime) -> str:
-    """Sixteen digits that grow with time: `kubectl describe` shows our events by their names.
+    """Return sixteen digits that grow with time, for the name of an event.
 
-    It orders by a stamp that events of this version must not have, and else leaves them as listed.
+    `kubectl describe` orders by a field that events of this version must not have, and else shows
+    them as listed: by name.
     """
     return f"{int(time.timestamp() * 1e6):016x}"

@@ -1,192 +1,167 @@
-"""What is known of live plans beside their objects, put together for one decision."""
+"""The observation of a plan: its objects, and the runtime facts of a live plan beside them.
+
+The folder: carries out what `decide` decides; for `app` only; judges nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from archipelago.operator.conditions import Finding, Reason, Truth
-from archipelago.operator.livefacts import ALONE, Live
-from archipelago.operator.livepair import left_until
-from archipelago.operator.livepools import NoPoolError, claimant, resolved_spec
-from archipelago.operator.nodenames import names
-from archipelago.operator.verdict import Planned
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
 
+from ..decide.takeover import trusted_since
+from ..inventory.ownership import PlanSelector
+from ..inventory.resolve import NoPoolError, node_names, plan_selector, resolved_spec
+from ..resources.live import LiveStatus, Traffic
+from ..resources.names import Key
+from ..resources.objects import Observation, PlanObject
+from ..resources.status import ConditionStatus, Finding, Reason
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from archipelago.operator.claims import Claimant
-    from archipelago.operator.fleet import Fleet
-    from archipelago.operator.livefacts import Traffic
-    from archipelago.operator.manifests import Key
-    from archipelago.operator.observe import Observation, SeenPlan
-    from archipelago.operator.state import Now, State
-    from archipelago.operator.stock import LiveInventory
+    from ..decide.state import Now, PlanState
+    from ..inventory.cluster_inventory import ClusterInventory
+    from ..inventory.pools import PlanInventory
 
 
-class Watched(Protocol):
-    """The traffic of plans, as far as it is observed."""
+class TrafficSource(Protocol):
+    """The observed traffic of plans."""
 
     def traffic(self, key: Key) -> Traffic | None:
-        """The last window that is over."""
+        """Return the last complete window."""
 
-    def finding(self, plan: SeenPlan) -> Finding | None:
-        """What the condition ``MetricsAvailable`` says; None: the plan names no source."""
+    def finding(self, plan: PlanObject) -> Finding | None:
+        """Return the finding for ``MetricsAvailable``; None if the plan names no source."""
 
     def forget(self, key: Key) -> None:
-        """The plan is gone."""
+        """Drop a deleted plan."""
 
 
 @dataclass(frozen=True)
 class _Resolved:
-    """The spec with what its pools have found, for that spec and inventory.
+    """A spec with the nodes of its pools.
 
-    ``digest``: of ``names``, the real names of nodes by the planner's own. ``view``: of the nodes
-    alone, whatever the spec.
+    ``names``: Kubernetes names of nodes by the planner's names; ``names_hash``: hash of them.
+    ``nodes_hash``: hash of the nodes alone, whatever the spec.
     """
 
     spec: Mapping[str, Any]
-    inventory: LiveInventory
-    found: Mapping[str, Any]
+    inventory: PlanInventory
+    resolved: Mapping[str, Any]
     names: Mapping[str, str]
-    digest: str
-    view: str
+    names_hash: str
+    nodes_hash: str
 
 
-class Around:
-    """Gives every observation of a live plan its nodes, pods and traffic."""
+class ObservationBuilder:
+    """Adds current nodes, pods and traffic to the objects of live plans."""
 
-    def __init__(self, fleet: Fleet, watched: Watched) -> None:
-        self._fleet = fleet
-        self._watched = watched
+    def __init__(self, inventory: ClusterInventory, traffic: TrafficSource) -> None:
+        self._inventory = inventory
+        self._traffic = traffic
         self._resolved: dict[Key, _Resolved] = {}
-        self._hurried: dict[Key, str] = {}  # the content of which nothing was left
-        self._answered: dict[Key, str] = {}  # the view that a stored table was last made of
 
-    def see_all(self, plans: Iterable[SeenPlan | None]) -> None:
-        """All plans there are: of two that select a node, the older one has it."""
-        self._fleet.plans({plan.key: _claimant(plan) for plan in plans if plan is not None})
-
-    def dress(self, seen: Observation, state: State, now: Now) -> Observation:
-        """The same observation with what its plan's pools, pods and traffic are now."""
-        plan = seen.plan
-        if plan is None:
-            return seen
-        wanted = _claimant(plan)
-        self._fleet.see_plan(plan.key, wanted)
-        if not plan.is_live:
-            return seen
-        live = Live(
-            pods=self._fleet.island_pods(plan.key),
-            traffic=self._watched.traffic(plan.key),
-            metrics=self._watched.finding(plan),
-            decision=state.live.decision if state.live.untold else ALONE,
-            said=state.live.said,
+    def update_all(self, plans: Iterable[PlanObject | None]) -> None:
+        """Take in all plans: if two select the same node, the older plan gets it."""
+        self._inventory.replace_plans(
+            {plan.key: _plan_selector(plan) for plan in plans if plan is not None}
         )
-        if wanted is None:
-            return self._left(replace(seen, plan=replace(plan, live=live)), state, now)
-        self._hurry(seen, state)
-        dressed = self._with_nodes(plan, wanted, live, nodes_of(seen, state))
-        return self._left(replace(seen, plan=dressed), state, now)
+
+    def build(self, objects: Observation, state: PlanState, now: Now) -> Observation:
+        """Return the observation with current inventory, pods and traffic added."""
+        plan = objects.plan
+        if plan is None:
+            return objects
+        selector = _plan_selector(plan)
+        self._inventory.update_plan(plan.key, selector)
+        if not plan.is_live:
+            return objects
+        live = LiveStatus(
+            pods=self._inventory.island_pods(plan.key),
+            traffic=self._traffic.traffic(plan.key),
+            metrics=self._traffic.finding(plan),
+        )
+        if selector is None:
+            return replace(objects, plan=replace(plan, live=live))
+        islands = objects.table.islands.values() if objects.table else ()
+        nodes = {node for island in islands for node in island.nodes}
+        nodes |= state.to_store.nodes if state.to_store else frozenset()
+        trusted = trusted_since(objects, state, now)
+        return replace(objects, plan=self._with_nodes(plan, selector, live, nodes, trusted))
+
+    def refresh(self, key: Key) -> None:
+        """Take the plan's current nodes at once."""
+        self._inventory.refresh(key)
 
     def forget(self, key: Key) -> None:
-        """The plan is gone."""
+        """Drop a deleted plan."""
         self._resolved.pop(key, None)
-        self._hurried.pop(key, None)
-        self._answered.pop(key, None)
-        self._fleet.drop_plan(key)
-        self._watched.forget(key)
-
-    def _left(self, seen: Observation, state: State, now: Now) -> Observation:
-        """With the stored table left to the operator that stored it, where that is so.
-
-        What it was made of is then what is asked for: the nodes that we know are not planned with.
-        """
-        plan, table = seen.plan, seen.table
-        if plan is None or plan.live is None or table is None:
-            return seen
-        if plan.live.refusal is not None or not plan.live.listed:
-            return seen
-        live, known = plan.live, self._resolved.get(plan.key)
-        if known is not None and table.answers(plan):
-            self._answered[plan.key] = known.view
-        old = known is None or self._answered.get(plan.key) == known.view
-        until = left_until(plan, table, state.live, old=old)
-        if until <= now.monotonic:
-            return seen
-        live = replace(live, left=until)
-        if table.inputs_hash != plan.inputs_hash and state.live.lying is not None:
-            under, trusted = nodes_of(seen, state), state.live.lying.begun
-            live = replace(live, lost=self._fleet.lost(under, trusted), away=True)
-            plan = replace(plan, inputs_hash=table.inputs_hash or "")
-        return replace(seen, plan=replace(plan, live=live))
-
-    def _hurry(self, seen: Observation, state: State) -> None:
-        """Where no repair helps, the next plan does not wait for its turn; once for each table."""
-        helpless, verdict = state.live.helpless, state.verdict
-        hashes = {seen.table.content_hash} if seen.table else set()
-        if isinstance(verdict, Planned) and verdict.content is not None:
-            hashes.add(verdict.content_hash)
-        if helpless in hashes and self._hurried.get(seen.key) != helpless:
-            self._hurried[seen.key] = helpless
-            self._fleet.hurry(seen.key)
+        self._inventory.delete_plan(key)
+        self._traffic.forget(key)
 
     def _with_nodes(
-        self, plan: SeenPlan, wanted: Claimant, live: Live, under: Iterable[str]
-    ) -> SeenPlan:
-        live = replace(live, inventory=self._fleet.finding(wanted))
-        inventory = self._fleet.inventory(wanted)
-        if inventory is None and self._fleet.is_blind:
-            why = replace(self._fleet.finding(wanted), status=Truth.FALSE)
+        self,
+        plan: PlanObject,
+        selector: PlanSelector,
+        live: LiveStatus,
+        nodes: Iterable[str],
+        trusted: float,
+    ) -> PlanObject:
+        """Add the inventory. ``nodes``: under the stored table and the one to be stored."""
+        live = replace(live, inventory=self._inventory.finding(selector))
+        inventory = self._inventory.inventory(selector)
+        if inventory is None and self._inventory.is_blind:
+            why = replace(self._inventory.finding(selector), status=ConditionStatus.FALSE)
             return replace(plan, live=replace(live, refusal=why))
         if inventory is None:
-            return replace(plan, live=replace(live, listed=False))
-        live = replace(live, lost=self._fleet.lost(under))
+            return replace(plan, live=replace(live, nodes_listed=False))
+        live = replace(
+            live,
+            lost=self._inventory.lost(nodes),
+            lost_if_trusted=self._inventory.lost(nodes, trusted),
+        )
         try:
-            found = self._found(plan, inventory)
+            resolved = self._resolve(plan, inventory)
         except SpecError as error:
             return replace(plan, live=replace(live, refusal=_refusal(error)))
-        live = replace(live, names=found.names, away=bool(self._fleet.lost(found.names.values())))
-        return replace(plan.with_nodes(found.found, found.digest), live=live)
+        live = replace(
+            live,
+            names=resolved.names,
+            nodes_hash=resolved.nodes_hash,
+            plan_nodes_lost=bool(self._inventory.lost(resolved.names.values())),
+        )
+        return replace(plan.with_nodes(resolved.resolved, resolved.names_hash), live=live)
 
-    def _found(self, plan: SeenPlan, inventory: LiveInventory) -> _Resolved:
-        """Made anew where the spec or the inventory is another one."""
-        known = self._resolved.get(plan.key)
-        if known is None or known.inventory is not inventory or known.spec != plan.spec:
-            found = resolved_spec(plan.spec, inventory)
-            named = names(found, inventory)
-            digest = hashlib.sha256(canonical_bytes(dict(named))).hexdigest()
-            known = _Resolved(plan.spec, inventory, found, named, digest, _view(inventory))
-            self._resolved[plan.key] = known
-        return known
-
-
-def _view(inventory: LiveInventory) -> str:
-    stocks = [[stock.gpus_per_node, dict(stock.nodes)] for stock in inventory.stocks]
-    return hashlib.sha256(canonical_bytes(stocks)).hexdigest()
-
-
-def nodes_of(seen: Observation, state: State) -> set[str]:
-    """Nodes under the stored table, and under the one that is to be stored."""
-    table, verdict = seen.table, state.verdict
-    found = {node for i in table.islands.values() for node in i.nodes} if table else set()
-    if isinstance(verdict, Planned) and verdict.content is not None:
-        found |= verdict.nodes
-    return found
+    def _resolve(self, plan: PlanObject, inventory: PlanInventory) -> _Resolved:
+        """Return the resolved spec, made anew only if spec or inventory has changed."""
+        last = self._resolved.get(plan.key)
+        if last is not None and last.inventory is inventory and last.spec == plan.spec:
+            return last
+        spec = resolved_spec(plan.spec, inventory)
+        names = node_names(spec, inventory)
+        stocks = [[stock.gpus_per_node, dict(stock.nodes)] for stock in inventory.pools]
+        resolved = self._resolved[plan.key] = _Resolved(
+            plan.spec, inventory, spec, names, _hash(dict(names)), _hash(stocks)
+        )
+        return resolved
 
 
-def _claimant(plan: SeenPlan) -> Claimant | None:
-    return claimant(plan.key, plan.uid, plan.created, plan.spec)
+def _hash(document: object) -> str:
+    return hashlib.sha256(canonical_bytes(document)).hexdigest()
+
+
+def _plan_selector(plan: PlanObject) -> PlanSelector | None:
+    return plan_selector(plan.key, plan.uid, plan.created, plan.spec)
 
 
 def _refusal(error: SpecError) -> Finding:
-    """Why there is nothing to plan with, in the words of the one reason that fits."""
-    said = "; ".join(str(error).splitlines())
+    """Why nothing can be planned, with the reason that fits."""
+    message = "; ".join(str(error).splitlines())
     if isinstance(error, NoPoolError):
-        return Finding(Truth.FALSE, Reason.NO_NODES, said)
+        return Finding(ConditionStatus.FALSE, Reason.NO_NODES, message)
     unknown = any(path.endswith(".accelerator") for path, _ in error.problems)
     reason = Reason.UNKNOWN_ACCELERATOR if unknown else Reason.INVALID_SPEC
-    return Finding(Truth.FALSE, reason, said)
+    return Finding(ConditionStatus.FALSE, reason, message)

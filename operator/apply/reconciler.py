@@ -1,67 +1,81 @@
-"""Carries out what ``decide`` decides, one write at a time per key, and looks again after each."""
+"""The reconciler: observe, decide, act, and again until nothing is left to do.
+
+The folder: `app` uses `Reconciler`, `ObservationBuilder` and `Events`; it carries out what `decide`
+decides and judges nothing itself. The memory of plans is stored here, at one place.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from archipelago.operator.actions import (
+from ..decide.actions import (
     Action,
-    AskLive,
+    AdoptTable,
     CancelPlanning,
     EmitEvent,
     Forget,
     ReadIslands,
     ReadTable,
+    RefreshInventory,
     RemoveShards,
+    Requeue,
     StartPlanning,
-    TakeTable,
-    Wait,
+    StartReplan,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
-from archipelago.operator.errors import Conflict, NotFound, OperatorError, Refused, Retryable
-from archipelago.operator.livedecide import has_waited_enough, may_step
-from archipelago.operator.livejobs import lost_islands
-from archipelago.operator.livepair import abreast
-from archipelago.operator.liveplans import Asking, LivePlans, stood_over
-from archipelago.operator.manifests import TABLE_BYTES, Key, status_manifest, table_name
-from archipelago.operator.observe import Observation, SeenPlan
-from archipelago.operator.reconcile import decide
-from archipelago.operator.state import Now, State
-from archipelago.operator.tables import Tables
-from archipelago.operator.upkeep import dues
-from archipelago.operator.verdict import Decided, Failed, Planned
+from ..decide.decision import Limits, decide, receive
+from ..decide.rollout import base_hash, with_replan
+from ..decide.state import Now, PlanState
+from ..decide.takeover import follow
+from ..errors import Conflict, NotFound, OperatorError, Refused, Retryable
+from ..planning.result import PlanFailed, PlannerResult, ReplanResult
+from ..resources.manifests import status_manifest
+from ..resources.names import TABLE_BYTES, Key, table_name
+from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
+from .replanning import PlanExecutor, PlannerProcesses
+from .tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from ..cluster.client import Cluster
+    from ..metrics import Metrics
+    from ..resources.cache import Cache
+    from .events import Events
 
-    from archipelago.operator.cache import Cache
-    from archipelago.operator.cluster import Cluster
-    from archipelago.operator.events import Events
-    from archipelago.operator.metrics import Metrics
-    from archipelago.operator.verdict import Answer
 
 ROUNDS = 12
-"""Decisions in one go; a change needs four. More means that somebody undoes what we write."""
+"""Decisions in one run; a change needs four. More means that somebody undoes our writes."""
 
-CHANGING = (ReadTable, ReadIslands, TakeTable, WriteStatus, WriteTable, WriteShards, RemoveShards)
-"""After these the next decision may be another one."""
+CHANGING = (
+    RefreshInventory,
+    ReadTable,
+    ReadIslands,
+    AdoptTable,
+    WriteStatus,
+    WriteTable,
+    WriteShards,
+    RemoveShards,
+)
+"""After these there is a new decision."""
 
 log = logging.getLogger(__name__)
 
 
-class Surroundings(Protocol):
-    """What is known of live plans beside their objects."""
+class Observations(Protocol):
+    """Adds the runtime facts of live plans to their objects."""
 
-    def dress(self, seen: Observation, state: State, now: Now) -> Observation:
-        """The same observation with what its plan's pools, pods and traffic are now."""
+    def build(self, objects: Observation, state: PlanState, now: Now) -> Observation:
+        """Return the observation with current inventory, pods and traffic added."""
+
+    def refresh(self, key: Key) -> None:
+        """Take the plan's current nodes at once."""
 
     def forget(self, key: Key) -> None:
-        """The plan is gone."""
+        """Drop a deleted plan."""
 
 
 class Reconciler:
@@ -72,223 +86,216 @@ class Reconciler:
         cluster: Cluster,
         cache: Cache,
         *,
-        planner: Asking,
-        quick: Asking,
-        around: Surroundings,
+        planner: PlannerProcesses,
+        quick: PlannerProcesses,
+        observations: Observations,
         events: Events,
         metrics: Metrics,
         now: Callable[[], Now],
-        look_again: Callable[[Key, float], None],
+        enqueue_after: Callable[[Key, float], None],
         grace: float = 60.0,
         limit: int = TABLE_BYTES,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._tables = Tables(cluster, cache, metrics)
-        self._planner = planner
-        self._live = LivePlans(self._tables, planner, quick, limit)
-        self._around = around
-        self._limit = limit
+        self._executor = PlanExecutor(self._tables, planner, quick, limit)
+        self._observations = observations
+        self._limits = Limits(grace, limit)
         self._events = events
         self._metrics = metrics
         self._now = now
-        self._look_again = look_again
-        self._grace = grace
-        self._states: dict[Key, State] = {}
+        self._enqueue_after = enqueue_after
+        self._states: dict[Key, PlanState] = {}
 
     async def reconcile(self, key: Key) -> None:
         """Decide and act until a decision changes nothing.
 
         Raises:
-            ClusterError: where the same request may succeed later.
+            ClusterError: the same request may succeed later.
         """
         for _ in range(ROUNDS):
-            seen, now = self._cache.observe(key), self._now()
-            state = abreast(seen, self._state(key), now, self._limit)
-            seen = self._around.dress(seen, state, now)
-            state = self._states[key] = self._brought_up(seen, state, now)
-            actions = decide(seen, state, now)
-            if not await self._carry_out(seen, actions):
+            now = self._now()
+            observation, state = self._observe(key, now)
+            if observation.plan is not None and observation.plan.is_live:
+                self._executor.warm()
+            actions, state = decide(observation, state, now, self._limits)
+            self._remember(key, state)
+            if not await self._carry_out(observation, actions):
                 self._metrics.show(self._cache.plans.get(key))
                 return
         raise OperatorError(f"{key}: still something to write after {ROUNDS} decisions")
 
-    def planned(self, key: Key, verdict: Answer) -> None:
-        """Take in the planner's answer; one that nobody waits for any more is dropped."""
-        state, now = self._state(key), self._now()
-        if verdict.inputs_hash == state.live.asking:
-            self._states[key] = self._decided(key, state, verdict, now)
-        elif state.planning == verdict.inputs_hash and not isinstance(verdict, Decided):
-            self._states[key] = state.with_verdict(verdict, now)
-        else:
+    def planned(self, key: Key, result: PlannerResult) -> None:
+        """Take in a result of the planner; one that nobody waits for any more is dropped."""
+        now = self._now()
+        observation, before = self._observe(key, now)
+        state, accepted = receive(observation, before, result, now)
+        if state is before:
             return
-        self._look_again(key, 0.0)
+        self._remember(key, state)
+        replan = before.request is not None and result.inputs_hash == before.request.name
+        if accepted and replan and observation.plan:
+            self._report(observation.plan, observation, result)
+        self._enqueue_after(key, 0.0)
 
-    def _decided(self, key: Key, state: State, verdict: Answer, now: Now) -> State:
-        """What a live plan's question came to; where it failed, everything stays as it is."""
-        plan = self._around.dress(self._cache.observe(key), state, now).plan
-        if plan is None or not self._is_asked_for(plan, state):
-            return replace(state, live=replace(state.live.without_question(), hurt=frozenset()))
-        if isinstance(verdict, Decided):
-            note_decision(plan, verdict)
-            self._show(key, plan, verdict, state.live.asking or "")
-            return state.with_decision(verdict, plan, now)
-        if isinstance(verdict, Failed):
-            note_failure(plan, verdict)
-        return replace(state, live=state.live.with_failure(now.monotonic))
+    def _observe(self, key: Key, now: Now) -> tuple[Observation, PlanState]:
+        """Return what is there, and the memory, after what another operator may have stored."""
+        objects, state = self._cache.observe(key), self._state(key)
+        observation = self._observations.build(objects, state, now)
+        return follow(observation, state, now, self._limits.table_bytes)
 
-    def _is_asked_for(self, plan: SeenPlan, state: State) -> bool:
-        """Whether plan and table are those that the question was about."""
-        table, verdict = self._cache.observe(plan.key).table, state.verdict
-        there = {table.content_hash if table else None}
-        if isinstance(verdict, Planned) and verdict.content is not None:
-            there = {verdict.content_hash}
-        return plan.inputs_hash == state.live.inputs and state.live.about in there
+    def _report(self, plan: PlanObject, observation: Observation, result: PlannerResult) -> None:
+        """Log how a request about a live plan ended, and count it: figures are metrics."""
+        if isinstance(result, PlanFailed):
+            log_failure(plan, result)
+        if not isinstance(result, ReplanResult):
+            return
+        log_decision(plan, result)
+        facts, kind = result.facts, result.inputs_hash.partition("-")[0]
+        self._metrics.replanned(facts["trigger"], facts["level"], result.seconds, kind)
+        table = observation.table
+        self._metrics.decided(plan.key, facts, len(lost_islands(plan, table)) if table else 0)
 
-    def _show(self, key: Key, plan: SeenPlan, decided: Decided, question: str) -> None:
-        """Numbers of a decision, which change with every window."""
-        facts, kind = decided.facts, question.partition("-")[0]
-        trigger, rung = facts["trigger"], facts["rung"]
-        self._metrics.replanned(trigger, rung, decided.seconds, kind)
-        table = self._cache.observe(key).table
-        lost = lost_islands(plan, table) if table else []
-        self._metrics.decided(key, facts, len(lost))
+    def _state(self, key: Key) -> PlanState:
+        return self._states.get(key, PlanState())
 
-    def _brought_up(self, seen: Observation, state: State, now: Now) -> State:
-        """The memory as of now: shards become spare, tables of a roll-out become due."""
-        if seen.plan is not None and seen.plan.is_live:
-            self._live.warm()
-        if seen.shards or state.spare:
-            state = state.with_spare(dues(seen, state, now.monotonic, self._grace))
-        if may_step(seen, state, now):
-            return state.with_next_step(self._limit)
-        return state.without_steps() if has_waited_enough(state, now) else state
+    def _remember(self, key: Key, state: PlanState) -> None:
+        """Store the memory of a plan: the only place that does."""
+        self._states[key] = state
 
-    def _state(self, key: Key) -> State:
-        return self._states.get(key, State())
-
-    async def _carry_out(self, seen: Observation, actions: tuple[Action, ...]) -> bool:
-        """Do them in order; True where what we see has changed and a new decision is due."""
+    async def _carry_out(self, observation: Observation, actions: tuple[Action, ...]) -> bool:
+        """Execute the actions in order; return whether a new decision is due."""
         changed = False
         for action in actions:
             started = time.monotonic()
-            changed |= await self._do(seen, action)
-            _note(seen, action, time.monotonic() - started)
+            changed |= await self._do(observation, action)
+            _log_action(observation, action, time.monotonic() - started)
         return changed
 
-    async def _do(self, seen: Observation, action: Action) -> bool:
-        match action, seen.plan:
+    async def _do(self, observation: Observation, action: Action) -> bool:
+        match action, observation.plan:
             case Forget(), _:
-                self._forget(seen.key)
-            case Wait(seconds), _:
-                self._look_again(seen.key, seconds)
+                self._forget(observation.key)
+            case Requeue(seconds), _:
+                self._enqueue_after(observation.key, seconds)
+            case RefreshInventory(), _:
+                self._observations.refresh(observation.key)
             case ReadTable(_, shard), _:
-                await self._look(seen.key, shard)
-            case ((CancelPlanning() | StartPlanning() | TakeTable() | AskLive()), _):
-                await self._ask(seen, action)
-            case ReadIslands(), SeenPlan() as plan:
-                await self._read_islands(plan, seen)
-            case WriteStatus(), SeenPlan() as plan:
+                await self._tables.read(
+                    Key(observation.key.namespace, shard or table_name(observation.key.name))
+                )
+            case ((CancelPlanning() | StartPlanning() | AdoptTable() | StartReplan()), _):
+                await self._plan(observation, action)
+            case ReadIslands(), PlanObject() as plan:
+                await self._read_islands(plan, observation.table)
+            case WriteStatus(), PlanObject() as plan:
                 await self._write_status(plan, action)
-            case ((WriteTable() | WriteShards()), SeenPlan() as plan):
-                await self._store(plan, seen, action)
-            case RemoveShards(), SeenPlan() as plan:
-                await self._tables.remove_shards(plan, seen, action)
-            case EmitEvent(), SeenPlan() as plan:
+            case ((WriteTable() | WriteShards()), PlanObject() as plan):
+                await self._store(plan, observation, action)
+            case RemoveShards(), PlanObject() as plan:
+                await self._tables.remove_shards(plan, observation, action)
+            case EmitEvent(), PlanObject() as plan:
                 await self._events.emit(plan, action)
         return isinstance(action, CHANGING)
 
-    async def _ask(self, seen: Observation, action: Action) -> None:
-        """Ask the planner processes, or stop asking; what is read for that may fail first."""
-        state, now = self._state(seen.key), self._now()
-        match action, seen.plan:
-            case StartPlanning(inputs_hash), SeenPlan() as plan:
-                remembered = state.live, now.monotonic
-                job = await self._live.question(plan, seen.table, remembered)
-                state = state.with_planning(inputs_hash, stood_over(plan, seen.table))
-                self._live.cancel(seen.key)
-                self._planner.ask(job)
-            case TakeTable(), _:
-                state = await self._live.take(seen, state, now)
-            case AskLive(kind), _:
-                state = await self._live.ask(seen, state, kind, now)
+    async def _plan(self, observation: Observation, action: Action) -> None:
+        """Start, adopt or cancel planning; the table that it is about is read first."""
+        key, plan, table = observation.key, observation.plan, observation.table
+        match action:
+            case StartPlanning(inputs_hash) if plan is not None:
+                running = await self._executor.base(plan, table)
+                state = self._state(key)
+                self._executor.start_plan(plan, running, state, self._now())
+                self._remember(key, state.with_planning(inputs_hash, base_hash(plan, table)))
+            case AdoptTable() if plan is not None and table is not None:
+                adopted = await self._executor.adopted(plan, table, self._state(key).steps)
+                if adopted is not None:
+                    self._remember(key, self._state(key).with_result(adopted, self._now()))
+            case StartReplan(kind) if plan is not None and table is not None:
+                base = await self._executor.replan_base(plan, table, self._state(key))
+                now = self._now()
+                state = with_replan(self._state(key), plan, table, kind, base.content_hash)
+                self._executor.start_replan(plan, base, state, kind, now)
+                self._remember(key, state)
+            case CancelPlanning():
+                self._executor.cancel(key)
             case _:
-                self._planner.cancel(seen.key)
-                self._live.cancel(seen.key)
-                state = state.without_planning()
-        self._states[seen.key] = state
+                pass
 
-    async def _write_status(self, plan: SeenPlan, action: WriteStatus) -> None:
-        """Apply the status. A plan that changed meanwhile comes by the watch; wait for that."""
+    async def _write_status(self, plan: PlanObject, action: WriteStatus) -> None:
+        """Apply the status; if the plan has changed meanwhile, wait for the watch."""
         try:
             body = await self._cluster.apply_status(status_manifest(plan, action.status))
         except NotFound:
-            self._cache.drop_plan(plan.key, plan.uid)
+            self._cache.delete_plan(plan.key, plan.uid)
             return
         except Conflict as conflict:
             raise Retryable(f"{plan.key} changed before its status was written") from conflict
         finally:
             self._metrics.write("status")
-        self._cache.see_plan(SeenPlan.from_body(body))
-        state = self._state(plan.key)
-        told = replace(state, live=state.live.with_told(action.status, plan.live))
-        self._states[plan.key] = told.with_reserved(action.reserves or state.reserved)
+        self._cache.update_plan(PlanObject.from_body(body))
+        state = self._state(plan.key).with_status(action.status, plan.live, action.reserves)
+        self._remember(plan.key, state)
 
     async def _store(
-        self, plan: SeenPlan, seen: Observation, action: WriteTable | WriteShards
+        self, plan: PlanObject, observation: Observation, action: WriteTable | WriteShards
     ) -> None:
-        """Store the table or shards of it; a refusal is remembered."""
-        now, known = self._now(), self._state(plan.key)
+        """Store the table or some of its shards."""
+        now = self._now()
         try:
             if isinstance(action, WriteShards):
-                return await self._tables.write_shards(plan, seen, action)
-            self._states[plan.key] = known = known.with_try(action.sequence)
-            if await self._tables.write(plan, seen.table, action, now.wall):
-                self._states[plan.key] = known.with_table_written(now)
+                await self._tables.write_shards(plan, observation, action)
+            elif await self._tables.write(plan, observation.table, action, now.wall):
+                self._remember(plan.key, self._state(plan.key).with_table_written(now))
         except Refused as refusal:
-            # Surely not stored: the sequence is still free, and is not promised anew each time.
-            free = known.with_reserved(action.sequence)
-            self._states[plan.key] = free.with_refusal(str(refusal), now)
+            state = self._state(plan.key).with_refusal(str(refusal), action.sequence, now)
+            self._remember(plan.key, state)
 
-    async def _read_islands(self, plan: SeenPlan, seen: Observation) -> None:
-        if seen.table is None or await self._tables.content(plan, seen.table) is None:
+    async def _read_islands(self, plan: PlanObject, table: TableObject | None) -> None:
+        if table is None or await self._tables.content(plan, table) is None:
             raise Retryable(f"{plan.key}: the table changed before its islands were read")
-
-    async def _look(self, plan: Key, shard: str | None) -> None:
-        self._states[plan] = self._state(plan).with_recheck(self._now())
-        await self._tables.read(Key(plan.namespace, shard or table_name(plan.name)))
 
     def _forget(self, key: Key) -> None:
         self._states.pop(key, None)
-        self._around.forget(key)
-        self._live.cancel(key)
+        self._observations.forget(key)
+        self._executor.cancel(key)
         self._cache.forget(key)
         self._events.forget(key)
         self._metrics.forget(key)
 
 
-def note_decision(plan: SeenPlan, decided: Decided) -> None:
-    """One line where something is done or wanted; windows that keep the table are for metrics."""
-    changed = decided.planned is not None or decided.wanted is not None
-    said = {"decision": str(decided.facts["rung"]), "reason": str(decided.facts["trigger"])}
+def log_decision(plan: PlanObject, result: ReplanResult) -> None:
+    """Log a decision about a live plan; windows that change nothing only for debugging."""
+    changed = result.planned is not None or result.wanted is not None
     log.log(
         logging.INFO if changed else logging.DEBUG,
-        decided.message,
-        extra=_whose(plan.key, plan) | said | {"duration_s": round(decided.seconds, 4)},
+        result.message,
+        extra=_fields(plan.key, plan)
+        | {
+            "decision": str(result.facts["level"]),
+            "reason": str(result.facts["trigger"]),
+            "duration_s": round(result.seconds, 4),
+        },
     )
 
 
-def note_failure(plan: SeenPlan, failed: Failed) -> None:
-    """The table stays as it is."""
-    said = {"decision": "Keep", "reason": failed.reason.value, "error": failed.message}
+def log_failure(plan: PlanObject, failed: PlanFailed) -> None:
+    """Log a request about a live plan that failed: its table stays."""
     log.warning(
-        "a question about a live plan had no answer",
-        extra=_whose(plan.key, plan) | said | {"duration_s": round(failed.seconds, 4)},
+        "a request about a live plan failed",
+        extra=_fields(plan.key, plan)
+        | {
+            "decision": "Keep",
+            "reason": failed.reason.value,
+            "error": failed.message,
+            "duration_s": round(failed.seconds, 4),
+        },
     )
 
 
-def _whose(key: Key, plan: SeenPlan | None) -> dict[str, Any]:
-    """What every line about a plan carries."""
+def _fields(key: Key, plan: PlanObject | None) -> dict[str, Any]:
+    """Return the fields of every log line about a plan."""
     return {
         "plan": key.name,
         "namespace": key.namespace,
@@ -297,15 +304,12 @@ def _whose(key: Key, plan: SeenPlan | None) -> dict[str, Any]:
     }
 
 
-def _note(seen: Observation, action: Action, seconds: float) -> None:
-    """One line per action, with what a reader needs to follow a plan through the log.
-
-    Looking and waiting are told to who asks for details alone: an hour without a change is silent.
-    """
+def _log_action(observation: Observation, action: Action, seconds: float) -> None:
+    """Log one line per action; reads and waits only for debugging, so that rest is silent."""
     decision, reason = type(action).__name__, getattr(action, "reason", "")
     log.log(
-        logging.DEBUG if isinstance(action, ReadTable | Wait | AskLive) else logging.INFO,
+        logging.DEBUG if isinstance(action, ReadTable | Requeue | StartReplan) else logging.INFO,
         decision,
-        extra=_whose(seen.key, seen.plan)
+        extra=_fields(observation.key, observation.plan)
         | {"decision": decision, "reason": str(reason), "duration_s": round(seconds, 4)},
     )

@@ -1,98 +1,190 @@
-"""What a planner process is asked about a live plan: values, no process.
+"""Starts planning and re-planning with the stored table; the requests are JSON.
 
-The answers are ``operator/liveanswer.py``; both sides of the pipe are JSON.
+`planner/service` computes their results, in a planner process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from typing import TYPE_CHECKING, Any, Final
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
-from archipelago.operator.livefacts import Ask
-from archipelago.operator.observe import islands_of
-from archipelago.operator.question import Job, time_limit
+from archipelago.planner.service.messages import PlanRequest, ReplanRequest
+
+from ..decide.rollout import base_hash
+from ..errors import Retryable
+from ..planning.messages import Job, plan_ready, time_limit
+from ..planning.result import PlanReady
+from ..resources.live import ReplanKind, Step
+from ..resources.names import Key
+from ..resources.objects import (
+    PlanObject,
+    TableObject,
+    islands_of,
+    lost_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from archipelago.operator.livefacts import SeenIsland
-    from archipelago.operator.livestate import LiveState
-    from archipelago.operator.observe import SeenPlan, SeenTable
-
-SECONDS: Final = 30.0
-"""Of a question that needs no planner: it takes a fraction of one."""
+    from ..decide.state import Now, PlanState
+    from .tables import Tables
 
 
-def live_job(
-    plan: SeenPlan, content: Mapping[str, Any], state: LiveState, ask: tuple[Ask, float]
-) -> Job:
-    """The question under way; ``ask``: its kind and the time [monotonic s].
-
-    Named by the state that has it under way, so that an answer which nobody waits for is known.
-    """
-    kind, now = ask
-    question = {
-        **_standing(plan, islands_of(content), content),
-        **_remembered(state, now),
-        "window": None if kind is Ask.REPAIR else _traffic(plan),
-        "solve": kind is Ask.SOLVE,
-        "approved": plan.replanning.get("approve"),
-        "inputs": plan.inputs_hash,
-        "seed": _seed(plan, state),
-    }
-    limit = time_limit(plan) + SECONDS if kind is Ask.SOLVE else SECONDS
-    urgent = kind is Ask.REPAIR
-    return Job(plan.key, state.asking or "", {"live": question}, limit, urgent=urgent)
+REQUEST_SECONDS: Final = 30.0
+"""Limit of a request that solves nothing: it takes a fraction of a second."""
 
 
-def plan_job(
-    plan: SeenPlan, content: Mapping[str, Any] | None, remembered: tuple[LiveState, float]
-) -> Job:
-    """Plan anew, beside what runs: the answer keeps what it can and says in which order.
-
-    ``content`` None: nothing runs. ``remembered``: until the time [monotonic s]; what islands
-    taught of times is used, and never a reason to plan.
-    """
-    islands = islands_of(content) if content else {}
-    question = {**_standing(plan, islands, content), **_remembered(*remembered), "plan": True}
-    return Job(plan.key, plan.inputs_hash, {"live": question}, time_limit(plan))
-
-
-def lost_islands(plan: SeenPlan, table: SeenTable) -> list[str]:
-    """Islands of the table that stand on a node which is gone."""
-    return lost_of(plan, table.islands)
-
-
-def lost_of(plan: SeenPlan, islands: Mapping[str, SeenIsland]) -> list[str]:
-    """Those of the islands that stand on a node which is gone."""
-    lost = plan.live.lost if plan.live else frozenset()
-    return sorted(name for name, island in islands.items() if lost & set(island.nodes))
-
-
-def _standing(
-    plan: SeenPlan, islands: Mapping[str, SeenIsland], content: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    live = plan.live
-    return {
-        "resource": plan.to_resource(),
-        "content": content,
-        "nodes": dict(live.names) if live else {},
-        "lost": lost_of(plan, islands),
-        "unready": sorted(live.unready(islands)) if live else [],
-    }
-
-
-def _remembered(state: LiveState, now: float) -> dict[str, Any]:
-    age = max(0.0, now - state.answered) if state.memory else 0.0
-    return {"memory": dict(state.memory), "age": age}
-
-
-def _traffic(plan: SeenPlan) -> Mapping[str, Any] | None:
+def replan_job(plan: PlanObject, content: str, state: PlanState, kind: ReplanKind, now: Now) -> Job:
+    """Return the request that ``state`` has under way; its result carries the request's name."""
+    solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
     traffic = plan.live.traffic if plan.live else None
-    return traffic.document if traffic else None
+    # Another seed for each request, and the same one if a request is repeated.
+    seed = hashlib.sha256(f"{plan.uid} {state.requests}".encode()).digest()[:4]
+    plain = _plan_request(plan, content, state, now)
+    request = ReplanRequest(
+        resource=plain.resource,
+        content=content,
+        inputs=plan.inputs_hash,
+        seed=int.from_bytes(seed, "big"),
+        nodes=plain.nodes,
+        lost=plain.lost,
+        unready=plain.unready,
+        memory=plain.memory,
+        age=plain.age,
+        window=traffic.window if traffic and not repair else None,
+        solve=solve,
+        approved=plan.replanning.get("approve"),
+    )
+    limit = time_limit(plan) + REQUEST_SECONDS if solve else REQUEST_SECONDS
+    name = state.request.name if state.request else ""
+    return Job(plan.key, name, request, limit, urgent=repair)
 
 
-def _seed(plan: SeenPlan, state: LiveState) -> int:
-    """Of the draws: another for each question, the same whenever the same one is asked."""
-    named = f"{plan.uid} {state.asked}".encode()
-    return int.from_bytes(hashlib.sha256(named).digest()[:4], "big")
+def plan_job(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> Job:
+    """Return the request to plan beside what runs: the result keeps what it can.
+
+    Args:
+        plan: A live plan.
+        content: Of the table that runs; None if nothing runs.
+        state: Memory of the plan: what was learnt about times is used, but is no reason to plan.
+        now: The time.
+    """
+    request = _plan_request(plan, content, state, now)
+    return Job(plan.key, plan.inputs_hash, request, time_limit(plan))
+
+
+def _plan_request(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> PlanRequest:
+    """Return the plan, the table that runs, which of its islands cannot serve, and the state."""
+    live, islands = plan.live, islands_of(json.loads(content)) if content else {}
+    age = max(0.0, now.monotonic - state.replan_state_at) if state.replan_state else 0.0
+    return PlanRequest(
+        resource=plan.to_resource(),
+        content=content,
+        nodes=dict(live.names) if live else {},
+        lost=tuple(lost_of(plan, islands)),
+        unready=tuple(sorted(live.unready(islands))) if live else (),
+        memory=dict(state.replan_state),
+        age=age,
+    )
+
+
+class PlannerProcesses(Protocol):
+    """A pool of planner processes."""
+
+    def ask(self, job: Job) -> None:
+        """Start this request; drop an earlier one for its key."""
+
+    def cancel(self, key: Key) -> None:
+        """Drop the request for the key."""
+
+    def warm(self) -> None:
+        """Start a process if there is none."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The content that a request is about."""
+
+    content: str
+    content_hash: str
+
+
+class PlanExecutor:
+    """Starts planning and re-planning with the stored table.
+
+    ``quick``: processes for requests about live plans, so that a repair never waits for a plan.
+    """
+
+    def __init__(
+        self, tables: Tables, planner: PlannerProcesses, quick: PlannerProcesses, limit: int
+    ) -> None:
+        self._tables = tables
+        self._planner = planner
+        self._quick = quick
+        self._limit = limit
+
+    async def base(self, plan: PlanObject, table: TableObject | None) -> str | None:
+        """Return the content that runs while a new plan is made; None if nothing runs."""
+        if table is None or not base_hash(plan, table):
+            return None
+        return await self._tables.content(plan, table)
+
+    def start_plan(self, plan: PlanObject, base: str | None, state: PlanState, now: Now) -> None:
+        """Start to plan these inputs; a live plan keeps what it can of its ``base``."""
+        job = Job.of(plan)
+        if plan.is_live:
+            job = plan_job(plan, base, state, now)
+        self._quick.cancel(plan.key)
+        self._planner.ask(job)
+
+    async def replan_base(self, plan: PlanObject, table: TableObject, state: PlanState) -> Base:
+        """Return the table that a request is about: the goal that is to be stored, if any.
+
+        Raises:
+            Retryable: the stored table is not the observed one.
+        """
+        result = state.to_store
+        if result is not None and result.content is not None:
+            goal = result.steps[-1].content if result.steps else result.content
+            return Base(goal, result.content_hash)
+        content = await self._tables.content(plan, table)
+        if content is None:
+            raise Retryable(f"{plan.key}: the table changed before re-planning read it")
+        return Base(content, table.content_hash or "")
+
+    def start_replan(
+        self, plan: PlanObject, base: Base, state: PlanState, kind: ReplanKind, now: Now
+    ) -> None:
+        """Start the request that ``state`` has under way."""
+        job = replan_job(plan, base.content, state, kind, now)
+        (self._planner if kind is ReplanKind.SOLVE else self._quick).ask(job)
+
+    async def adopted(
+        self, plan: PlanObject, table: TableObject, steps: tuple[Step, ...]
+    ) -> PlanReady | None:
+        """Return the stored table as a result of the planner; None if it is not there any more."""
+        content = await self._tables.content(plan, table)
+        if content is None:
+            return None
+        ready = plan.status.summary.get("contentHash") == table.content_hash
+        sequence = table.identity.sequence if table.identity else 0
+        result = await asyncio.to_thread(
+            plan_ready,
+            plan.inputs_hash,
+            content,
+            plan.status.summary if ready else {},
+            f"the table of sequence {sequence} stays as re-planning left it",
+            self._limit,
+        )
+        result = replace(result, origin=table.origin, steps=steps, adopted=True)
+        return result.without_content() if table.is_up_to_date(plan) else result
+
+    def warm(self) -> None:
+        """Start a process if there is none: a repair must not wait for that."""
+        self._quick.warm()
+
+    def cancel(self, key: Key) -> None:
+        """Drop what is under way for the key."""
+        self._planner.cancel(key)
+        self._quick.cancel(key)

@@ -1,49 +1,41 @@
-"""Tables and their shards on the API server: written, read, removed; what is found is seen.
+"""Writes, reads and removes tables and their shards on the API server.
 
-Where another version lies there than was seen, that one is read instead; the next decision looks at
-it.
+If an object has another version than the observed one, it is read into the cache instead; the next
+decision uses it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from archipelago.operator.errors import Conflict, NotFound
-from archipelago.operator.manifests import (
-    TABLE_KEY,
-    Key,
-    Manifest,
-    holding,
-    marked,
-    table_manifest,
-    table_name,
+from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.table.shards import digest
+
+from ..errors import Conflict, NotFound
+from ..resources.manifests import holding, pointer_text, shard_manifest, table_manifest, with_origin
+from ..resources.names import TABLE_KEY, Key, Manifest, table_name
+from ..resources.objects import (
+    Observation,
+    PlanObject,
+    ShardObject,
+    TableObject,
+    islands_of,
+    read_config_map,
 )
-from archipelago.operator.observe import SeenPlan, SeenShard, SeenTable, islands_of, seen_map
-from archipelago.operator.sharding import (
-    SHARD_KEY,
-    pointer,
-    pointer_hash,
-    pointer_text,
-    shard_manifest,
-    shards_of,
-)
-from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.shards import digest
+from ..resources.shards import SHARD_KEY, pointer, pointer_hash, shards_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from archipelago.operator.actions import RemoveShards, WriteShards, WriteTable
-    from archipelago.operator.cache import Cache
-    from archipelago.operator.cluster import Cluster
-    from archipelago.operator.metrics import Metrics
-    from archipelago.operator.observe import Observation
+    from ..cluster.client import Cluster
+    from ..decide.actions import RemoveShards, WriteShards, WriteTable
+    from ..metrics import Metrics
+    from ..resources.cache import Cache
 
 
 class Tables:
-    """Carries out what was decided about one plan's table."""
+    """Executes actions on tables and shards."""
 
     def __init__(self, cluster: Cluster, cache: Cache, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -51,66 +43,70 @@ class Tables:
         self._metrics = metrics
 
     async def write(
-        self, plan: SeenPlan, table: SeenTable | None, action: WriteTable, time: datetime
+        self, plan: PlanObject, table: TableObject | None, action: WriteTable, time: datetime
     ) -> bool:
-        """Store the table, or the pointer to its shards; False where another version lies there.
+        """Store the table, or the pointer to its shards; return False if it has another version.
 
         Raises:
-            Refused: the API server does not take it.
+            Refused: the API server refuses it.
         """
-        manifest = marked(_manifest(plan, table, action, time), action.mark, plan.spec_hash)
+        manifest = with_origin(_manifest(plan, table, action, time), action.origin, plan.spec_hash)
         return await self._apply(manifest, "table")
 
-    async def write_shards(self, plan: SeenPlan, seen: Observation, action: WriteShards) -> None:
-        """Store one shard after the other, up to one that lies there in another version.
+    async def write_shards(
+        self, plan: PlanObject, observation: Observation, action: WriteShards
+    ) -> None:
+        """Store the shards in order, up to one that has another version.
 
         Raises:
-            Refused: the API server does not take one.
+            Refused: the API server refuses one.
         """
         shards = shards_of(plan.key.name, action.pieces)
         for shard, piece in zip(shards, action.pieces, strict=True):
-            known, text = seen.shards.get(shard.name), piece.of(action.content)
-            manifest = shard_manifest(plan, known, shard, text, action.sequence)
+            stored, text = observation.shards.get(shard.name), piece.of(action.content)
+            manifest = shard_manifest(plan, stored, shard, text, action.sequence)
             if not await self._apply(manifest, "shard"):
                 return
 
-    async def remove_shards(self, plan: SeenPlan, seen: Observation, action: RemoveShards) -> None:
-        """Delete them, if the table that does not name them is still the stored one."""
+    async def remove_shards(
+        self, plan: PlanObject, observation: Observation, action: RemoveShards
+    ) -> None:
+        """Delete the shards, if the table that does not name them is still the stored one."""
         await self.read(Key(plan.key.namespace, table_name(plan.key.name)))
-        if self._cache.observe(plan.key).table == seen.table:
+        if self._cache.observe(plan.key).table == observation.table:
             for shard in action.shards:
                 await self._remove(shard)
 
     async def read(self, key: Key) -> None:
-        """Look at what lies under that name."""
+        """Read the ConfigMap of that name into the cache."""
         try:
             body = await self._cluster.read_table(key)
         except NotFound:
-            self._cache.drop_table(key)
+            self._cache.delete_table(key)
         else:
-            self._cache.see_table(await asyncio.to_thread(seen_map, body))
+            self._cache.update_table(await asyncio.to_thread(read_config_map, body))
 
-    async def content(self, plan: SeenPlan, table: SeenTable) -> str | None:
-        """The stored content's text, if it is still the one that was seen; else that is seen now.
+    async def content(self, plan: PlanObject, table: TableObject) -> str | None:
+        """Return the stored content, joined from its shards if there are any.
 
-        Of a table in shards as well.
+        None if the table has changed since it was observed; the cache has the new one then.
         """
         key = Key(plan.key.namespace, table_name(plan.key.name))
         try:
             body = await self._cluster.read_table(key)
         except NotFound:
-            self._cache.drop_table(key)
+            self._cache.delete_table(key)
             return None
-        now = await asyncio.to_thread(seen_map, body)
-        self._cache.see_table(now)
-        if not isinstance(now, SeenTable) or now.content_hash != table.content_hash:
+        stored = await asyncio.to_thread(read_config_map, body)
+        self._cache.update_table(stored)
+        if not isinstance(stored, TableObject) or stored.content_hash != table.content_hash:
             return None
-        if not now.shards:
+        if not stored.shards:
             return await asyncio.to_thread(_content, body["data"][TABLE_KEY])
-        return await self._joined(plan, now)
+        return await self._joined(plan, stored)
 
-    async def _joined(self, plan: SeenPlan, table: SeenTable) -> str | None:
-        """What the shards hold together; None where one is gone or is another one."""
+    async def _joined(self, plan: PlanObject, table: TableObject) -> str | None:
+        """Return the content of the shards; None if one is gone or has changed."""
         texts = []
         for shard in table.shards:
             try:
@@ -121,9 +117,9 @@ class Tables:
         joined = "".join(texts)
         if digest(joined) != table.content_hash:
             return None
-        if table.mark is not None:
+        if table.origin is not None:
             content = await asyncio.to_thread(json.loads, joined)
-            self._cache.learn(table, islands_of(content))
+            self._cache.update_islands(table, islands_of(content))
         return joined
 
     async def _apply(self, manifest: Manifest, kind: str) -> bool:
@@ -135,10 +131,10 @@ class Tables:
             return False
         finally:
             self._metrics.write(kind)
-        self._cache.see_table(await asyncio.to_thread(seen_map, body))
+        self._cache.update_table(await asyncio.to_thread(read_config_map, body))
         return True
 
-    async def _remove(self, shard: SeenShard) -> None:
+    async def _remove(self, shard: ShardObject) -> None:
         try:
             await self._cluster.remove_shard(shard.key, shard.uid, shard.resource_version)
         except Conflict:
@@ -147,7 +143,7 @@ class Tables:
             pass
         finally:
             self._metrics.write("shard")
-        self._cache.drop_table(shard.key, shard.uid)
+        self._cache.delete_table(shard.key, shard.uid)
         return None
 
 
@@ -156,10 +152,10 @@ def _content(text: str) -> str:
 
 
 def _manifest(
-    plan: SeenPlan, table: SeenTable | None, action: WriteTable, time: datetime
+    plan: PlanObject, table: TableObject | None, action: WriteTable, time: datetime
 ) -> Manifest:
     if not action.pieces:
         return table_manifest(plan, table, action.identity, action.content, time)
-    named = pointer(shards_of(plan.key.name, action.pieces), digest(action.content))
-    text = pointer_text(action.identity, named, time)
-    return holding(plan, table, text, pointer_hash(named))
+    shards = pointer(shards_of(plan.key.name, action.pieces), digest(action.content))
+    text = pointer_text(action.identity, shards, time)
+    return holding(plan, table, text, pointer_hash(shards))

@@ -1,6 +1,8 @@
-"""The one module that calls the API server; its answers leave here as our own errors.
+"""The only module that calls the API server; all its failures become errors of ``operator.errors``.
 
-Each method is one request. Nothing is retried here: the queue does that, with its back-off.
+The folder ``cluster`` imports ``inventory``, ``metrics``, ``queue`` and ``resources``. Others use
+``ApiCluster`` (also its protocols ``Cluster`` and ``Access``), ``Informer``, ``Resync`` and the
+prerequisites. It decides nothing. Each method is one request, without retries: the queue retries.
 """
 
 from __future__ import annotations
@@ -8,35 +10,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
-from archipelago.operator.errors import (
-    ClusterError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    Retryable,
-    SettingsError,
-)
-from archipelago.operator.manifests import (
-    GROUP,
-    PLURAL,
-    SELECTOR,
-    VERSION,
-    Key,
-    Manifest,
-    Right,
-    review_manifest,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from ..errors import ClusterError, Conflict, Forbidden, Invalid, NotFound, Retryable, SettingsError
+from ..resources.manifests import review_manifest
+from ..resources.names import GROUP, PLURAL, SELECTOR, VERSION, Key, Manifest, Permission
 
 KUBECONFIG = "KUBECONFIG"
 MANAGER = "archipelago"
@@ -46,35 +30,35 @@ TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 PAGE = 50  # objects of one list request: a table may have 900 KiB
 LARGE_PAGE = 500  # nodes and pods have about 10 kB
 NOT_OVER = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector of pods: one that is over holds nothing, and its object may stay for weeks."""
+"""Field selector of pods: an ended pod holds no GPUs, and its object may stay for weeks."""
 
 
 class Cluster(Protocol):
-    """What the operator asks of Kubernetes."""
+    """The requests of the operator about plans and tables."""
 
     async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
-        """Store a ConfigMap under our field manager; returns it as it is then.
+        """Store a ConfigMap under our field manager; return it as stored.
 
         Raises:
             Conflict: its resource version is not the stored one.
         """
 
     async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
-        """Store a ServingPlan's status; returns the ServingPlan. Raises as ``apply_table``."""
+        """Store a ServingPlan's status; return the ServingPlan. Raises as ``apply_table``."""
 
     async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
-        """Delete a ConfigMap, that very version of it and no other.
+        """Delete exactly this version of a ConfigMap.
 
         Raises:
-            Conflict: another version lies there.
-            NotFound: it is gone.
+            Conflict: another version is stored.
+            NotFound: it was deleted.
         """
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
-        """Read a ConfigMap, whoever's it is.
+        """Read a ConfigMap of any owner.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
         """
 
     async def create_event(self, manifest: Manifest) -> None:
@@ -88,26 +72,26 @@ class Cluster(Protocol):
 
 
 class Access(Protocol):
-    """What the operator asks of Kubernetes about itself."""
+    """The requests of the operator about its prerequisites."""
 
-    async def may(self, right: Right, namespace: str | None) -> bool:
-        """Whether we may do that, there or (None) in all namespaces."""
+    async def may(self, right: Permission, namespace: str | None) -> bool:
+        """Return whether the operator has a permission, in a namespace or (None) in all."""
 
     async def serves_plans(self) -> bool:
-        """Whether the API server knows ServingPlans."""
+        """Return whether the API server serves ServingPlans."""
 
 
 class ApiCluster:
-    """The API server that KUBECONFIG, or else the pod's service account, points to."""
+    """The API server of KUBECONFIG, else of the pod's service account."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._api = api
         self.on_refusal: Callable[[], None] = lambda: None
-        """Called when the server says that we may not do something."""
+        """Called after each refused request."""
 
     @classmethod
     async def connect(cls) -> ApiCluster:
-        """Read the credentials; nothing is sent yet.
+        """Read the credentials; send nothing yet.
 
         Raises:
             SettingsError: there are none, or they cannot be read.
@@ -122,13 +106,13 @@ class ApiCluster:
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise SettingsError(_unusable(kubeconfig, error)) from error
-        # The token goes to the API server and nowhere else, whatever the environment says.
+        # The token goes to the API server only, whatever proxy the environment names.
         settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
 
     @classmethod
     async def connect_as_user(cls, context: str | None) -> tuple[ApiCluster, str]:
-        """Read a person's kubeconfig; gives the cluster and the context's namespace.
+        """Read a user's kubeconfig; return the cluster and the context's namespace.
 
         Raises:
             SettingsError: there is no kubeconfig, or no such context in it.
@@ -143,7 +127,7 @@ class ApiCluster:
         return cls(client.ApiClient(settings)), named["context"].get("namespace", "default")
 
     async def read(self, path: str) -> Mapping[str, Any]:
-        """Read any object, for people who look for what is wrong; the operator never does."""
+        """Read any object, for the kubectl plugin; the operator never calls it."""
         return await self._send("GET", path)
 
     async def close(self) -> None:
@@ -191,19 +175,19 @@ class ApiCluster:
             yield page
 
     async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``nodelists.NodeSource``."""
+        """See ``resync.NodeSource``."""
         async for page in self.pages("/api/v1/nodes", {}, LARGE_PAGE):
             yield page
 
     async def pods(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``nodelists.NodeSource``."""
+        """See ``resync.NodeSource``."""
         where = f"/namespaces/{namespace}" if namespace else ""
         query = {"fieldSelector": NOT_OVER}
         async for page in self.pages(f"/api/v1{where}/pods", query, LARGE_PAGE):
             yield page
 
-    async def may(self, right: Right, namespace: str | None) -> bool:
-        """See ``Access``. Every authenticated user may ask this."""
+    async def may(self, right: Permission, namespace: str | None) -> bool:
+        """See ``Access``. Every authenticated user has this permission."""
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = await self._send("POST", path, body=review_manifest(right, namespace))
         return bool(answer["status"]["allowed"])
@@ -211,10 +195,10 @@ class ApiCluster:
     async def serves_plans(self) -> bool:
         """See ``Access``."""
         try:
-            found = await self._send("GET", f"/apis/{GROUP}/{VERSION}")
+            group = await self._send("GET", f"/apis/{GROUP}/{VERSION}")
         except NotFound:
             return False
-        return any(resource["name"] == PLURAL for resource in found["resources"])
+        return any(resource["name"] == PLURAL for resource in group["resources"])
 
     async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
         query = {"fieldManager": manager, "force": "true"}
@@ -223,7 +207,7 @@ class ApiCluster:
     async def pages(
         self, path: str, query: Mapping[str, str], objects: int = PAGE
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """List anything, page by page of so many objects."""
+        """List a path in pages of so many objects."""
         query = {**query, "limit": str(objects)}
         page = await self._send("GET", path, query)
         yield page
@@ -260,20 +244,20 @@ class ApiCluster:
         )
         await response.read()  # type: ignore[no-untyped-call]
         answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
-        found: dict[str, Any] = answer.data
-        if not isinstance(found, dict):
-            raise ValueError(f"no JSON object but {type(found).__name__}")  # noqa: TRY004  # as above
-        return found
+        document: dict[str, Any] = answer.data
+        if not isinstance(document, dict):
+            raise ValueError(f"no JSON object but {type(document).__name__}")  # noqa: TRY004  # as above
+        return document
 
 
 def _refuse_missing(kubeconfig: str) -> None:
-    """Of several files some may be missing, as kubectl has it, but not all."""
+    """Raise if all files of KUBECONFIG are missing; some may, as for kubectl."""
     if not any(Path(name).exists() for name in kubeconfig.split(os.pathsep)):
         raise FileNotFoundError("no such file")
 
 
 def _unusable(kubeconfig: str | None, error: Exception) -> str:
-    """One sentence; what the libraries raise at a broken file is of every kind."""
+    """Return one sentence; the libraries raise any kind of error for a broken file."""
     why = " ".join(str(error).split()) or type(error).__name__
     if kubeconfig:
         return f"{KUBECONFIG}={kubeconfig!r} is not a readable kubeconfig file: {why}"
@@ -289,14 +273,14 @@ def _plans(namespace: str | None) -> str:
 
 
 async def _translated(call: Awaitable[Mapping[str, Any]], what: str) -> Mapping[str, Any]:
-    """Wait for the answer; every error becomes one of ours."""
+    """Wait for the answer; translate every error."""
     try:
         return await call
     except ApiException as error:
         raise _error(error, what) from error
     except (TimeoutError, asyncio.IncompleteReadError, OSError, aiohttp.ClientError) as error:
         raise Retryable(f"{what}: no answer: {error!r}") from error
-    except ValueError as error:  # cut on the way, or of something else than an API server
+    except ValueError as error:  # truncated, or not from an API server
         raise Retryable(f"{what}: an answer that cannot be read: {error}") from error
 
 
@@ -316,17 +300,17 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 def _error(error: ApiException, what: str) -> ClusterError:
     message = f"{what}: {error.status} {_message(error)}"
-    known = _BY_STATUS.get(error.status)
-    return known(message) if known else Retryable(message, _retry_after(error))
+    kind = _BY_STATUS.get(error.status)
+    return kind(message) if kind else Retryable(message, _retry_after(error))
 
 
 def _message(error: ApiException) -> str:
-    """What the server says in words; its answer as it is where that is no ``Status``."""
+    """Return the message of the server's ``Status``, else the text of its answer."""
     try:
-        found = json.loads(error.body or "")["message"]
+        text = json.loads(error.body or "")["message"]
     except (TypeError, ValueError, KeyError):
-        found = error.body
-    return str(found or error.reason)[:1000]
+        text = error.body
+    return str(text or error.reason)[:1000]
 
 
 def _retry_after(error: ApiException) -> float | None:

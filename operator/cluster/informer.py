@@ -1,29 +1,58 @@
-"""How the watches log in: at which address, and how often while they are refused."""
+"""The informer: kopf in a thread that only hands over events, and is restarted when it ends.
+
+kopf needs a thread because it takes over the signals of its event loop, cancels every task started
+after it, and ends with any dead watch. The thread parses objects and hands small facts to the
+operator's event loop. This file also has the login of the watches and their health.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from http import HTTPStatus
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+import kopf
+
+from ..errors import Backoff, OperatorError
+from ..inventory.nodes import read_versioned
+from ..inventory.pods import read_pod
+from ..logs import Outages
+from ..resources.names import PLURAL, Key
+from ..resources.objects import PlanObject, read_config_map
+from .client import KUBECONFIG
+from .handlers import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from ..inventory.cluster_inventory import ClusterInventory
+    from ..metrics import Metrics
+    from ..resources.cache import Cache
+    from ..settings import Settings
 
-FIRST_PAUSE: Final = 1.0  # s, doubled with each login that was refused at once
-LONGEST_PAUSE: Final = 30.0
+
+RESTART: Final = Backoff(1.0, 30.0)
+"""Before a login or a start after failures."""
 
 
 def server_of_pod(environment: Mapping[str, str]) -> str:
-    """The API server's address as the kubelet gives it to every pod; no name, so no DNS."""
+    """Return the API server's address from the pod's environment; it needs no DNS."""
     host, port = (environment[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
-class Pace:
+class LoginBackoff:
     """How long to wait before the credentials are read again.
 
-    At a 401 kopf reads them anew and asks again at once. That is right when a token ended and the
-    kubelet has written the next; where the account itself is gone it would ask dozens of times a
-    second, for as long as the pod lives.
+    After a 401 kopf reads them again and repeats the request at once. That is right if a token
+    expired and the kubelet has written the next. If the account was deleted, it would repeat the
+    request dozens of times a second, as long as the pod lives.
     """
 
     def __init__(
@@ -33,19 +62,325 @@ class Pace:
         self._clock = clock
         self._logged_in = float("-inf")
         self._denied = False
-        self._in_vain = 0
+        self._failures = 0
 
     def denied(self) -> None:
-        """The API server did not take the credentials."""
+        """Note that the API server refused the credentials."""
         self._denied = True
 
     def pause(self) -> float:
-        """Seconds to wait before this login; none where the credentials before worked once."""
-        in_vain = self._denied and self._last_answer() <= self._logged_in
-        self._in_vain = self._in_vain + 1 if in_vain else 0
+        """Return the wait before this login [s]; 0 if the last credentials worked once."""
+        failed = self._denied and self._last_answer() <= self._logged_in
+        self._failures = self._failures + 1 if failed else 0
         self._denied = False
-        return min(FIRST_PAUSE * 2 ** (self._in_vain - 1), LONGEST_PAUSE) if in_vain else 0.0
+        return RESTART.delay(self._failures)
 
     def logged_in(self) -> None:
-        """The credentials were read."""
+        """Note that the credentials were read."""
         self._logged_in = self._clock()
+
+
+KINDS: Final = (PLURAL, "configmaps")
+INVENTORY: Final = ("nodes", "pods")
+"""Watched as well if the inventory is on and permitted."""
+MOST_FAILURES: Final = 10
+FAILURE_WINDOW: Final = 600.0
+_LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
+
+log = logging.getLogger(__name__)
+
+
+class WatchFailed(OperatorError):  # noqa: N818
+    """The watches get no answer after many starts; Kubernetes should restart the process."""
+
+
+class WatchHealth:
+    """Time of the last answer to each kind's list or watch; written and read by two threads."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._outages = Outages(clock)
+        self._started = clock()
+        self._answered: dict[str, float] = {}
+        self._failing: dict[str, float] = {}
+
+    def answered(self, kind: str) -> bool:
+        """Note an answer; return whether the request before had failed."""
+        self._answered[kind] = self._clock()
+        self._outages.works(f"the watch of {kind}")
+        return self._failing.pop(kind, None) is not None
+
+    def failed(self, kind: str, why: str) -> None:
+        """Note a failed request."""
+        self._failing.setdefault(kind, self._clock())
+        self._metrics.stream_failures.labels(kind).inc()
+        self._outages.failed(f"the watch of {kind}", why)
+
+    def has_answered(self, kind: str) -> bool:
+        """Return whether a list or watch of that kind was ever answered."""
+        return kind in self._answered
+
+    def age(self, kind: str) -> float:
+        """Return the time since the last answer [s]. A healthy watch is renewed every 300 s."""
+        return self._clock() - self._answered.get(kind, self._started)
+
+    def failing_for(self, kind: str) -> float:
+        """Return the time since requests began to fail [s]; 0 if the last one succeeded."""
+        since = self._failing.get(kind)
+        return 0.0 if since is None else self._clock() - since
+
+    def ended(self, kind: str) -> None:
+        """Forget a kind that is not watched any more."""
+        self._answered.pop(kind, None)
+        self._failing.pop(kind, None)
+
+    def last_answer(self) -> float:
+        """Return the time of the last answer for any kind [monotonic s]; -infinity without one."""
+        return max(self._answered.values(), default=float("-inf"))
+
+
+class EventHandler:
+    """Parse the events of kopf's thread and hand them to the operator's event loop."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        enqueue: Callable[[Key], None],
+        health: WatchHealth,
+        loop: asyncio.AbstractEventLoop,
+        inventory: ClusterInventory,
+        *,
+        on_refusal: Callable[[], None],
+        on_gap: Callable[[str], None],
+    ) -> None:
+        self._cache = cache
+        self._enqueue = enqueue
+        self._health = health
+        self._loop = loop
+        self._inventory = inventory
+        self._pods: set[str] = set()  # uids that the inventory has; only kopf's thread uses it
+        self._on_refusal = on_refusal
+        self._on_gap = on_gap
+        self._backoff = LoginBackoff(health.last_answer)
+
+    def plan(self, event: dict[str, Any]) -> None:
+        """Handle an event of a ServingPlan."""
+        seen = PlanObject.from_body(event["object"])
+        if event["type"] == "DELETED":
+            self._hand_over(self._cache.delete_plan, seen.key, seen.uid)
+        else:
+            self._hand_over(self._cache.update_plan, seen)
+
+    def table(self, event: dict[str, Any]) -> None:
+        """Handle an event of a ConfigMap."""
+        seen = read_config_map(event["object"])
+        if event["type"] == "DELETED":
+            self._hand_over(self._cache.delete_table, seen.key, seen.uid)
+        else:
+            self._hand_over(self._cache.update_table, seen)
+
+    def node(self, event: dict[str, Any]) -> None:
+        """Handle an event of a node."""
+        node, version = read_versioned(event["object"])
+        if event["type"] == "DELETED":
+            self._loop.call_soon_threadsafe(self._inventory.delete_node, node.name, version)
+        else:
+            self._loop.call_soon_threadsafe(self._inventory.update_node, node, version)
+
+    def pod(self, event: dict[str, Any]) -> None:
+        """Handle an event of a pod; one without GPUs and without a plan is ignored."""
+        meta = event["object"]["metadata"]
+        pod = None if event["type"] == "DELETED" else read_pod(event["object"])
+        if pod is not None:
+            self._pods.add(pod.uid)
+            self._loop.call_soon_threadsafe(self._inventory.update_pod, pod)
+        elif meta["uid"] in self._pods:
+            self._pods.discard(meta["uid"])
+            version = int(meta["resourceVersion"])
+            self._loop.call_soon_threadsafe(self._inventory.delete_pod, meta["uid"], version)
+
+    async def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
+        """Return a traced session with the credentials of KUBECONFIG, else of the pod.
+
+        kopf by itself would prefer a file in HOME to the pod's credentials, and would need the
+        cluster's DNS to find the API server.
+        """
+        await asyncio.sleep(self._backoff.pause())
+        self._backoff.logged_in()
+        by_file = bool(os.environ.get(KUBECONFIG))
+        log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
+        credentials = log_in(settings=settings)
+        if credentials is None:
+            raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
+        return kopf.AiohttpSession(
+            server=credentials.server if by_file else server_of_pod(os.environ),
+            default_namespace=credentials.default_namespace,
+            aiohttp_session=aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
+                headers=credentials.as_http_headers(),
+                read_bufsize=_LONGEST_LINE,
+                trace_configs=[_trace(self._health, self._refused, self._gap)],
+                trust_env=False,
+            ),
+        )
+
+    def _refused(self, status: int) -> None:
+        if status == HTTPStatus.UNAUTHORIZED:
+            self._backoff.denied()
+        self._loop.call_soon_threadsafe(self._on_refusal)
+
+    def _gap(self, kind: str) -> None:
+        """Report that kopf listed a kind or reconnected: it does not report deletions."""
+        self._loop.call_soon_threadsafe(self._on_gap, kind)
+
+    def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
+        self._loop.call_soon_threadsafe(self._take, take, facts)
+
+    def _take(self, take: Callable[..., Key | None], facts: tuple[object, ...]) -> None:
+        key = take(*facts)
+        if key is not None:
+            self._enqueue(key)
+
+
+class Informer:
+    """Runs kopf, and starts it again whenever it ends.
+
+    ``inventory_kinds``: returns which of ``INVENTORY`` to watch; called at each start.
+    """
+
+    def __init__(
+        self,
+        handler: EventHandler,
+        health: WatchHealth,
+        settings: Settings,
+        metrics: Metrics,
+        ready: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        inventory_kinds: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._handler = handler
+        self._health = health
+        self._settings = settings
+        self._metrics = metrics
+        self._ready = ready
+        self._inventory_kinds = inventory_kinds
+        self._stop = threading.Event()
+        self._stopping = asyncio.Event()
+        self._stop_kopf = threading.Event()
+
+    def stop(self) -> None:
+        """End the thread; ``run`` then returns."""
+        self._stop.set()
+        self._stopping.set()
+        self._stop_kopf.set()
+
+    def restart(self) -> None:
+        """End the watches; they start again with the kinds of that time."""
+        self._stop_kopf.set()
+
+    async def run(self, random: Random, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep the watches running.
+
+        Raises:
+            WatchFailed: ten starts in ten minutes without a single answer.
+        """
+        failures: list[float] = []
+        while await self._may_start():
+            try:
+                await asyncio.to_thread(self._kopf)
+            except Exception as error:  # whatever it is, they are started again
+                # A traceback only for what did not come from the API server.
+                expected = type(error).__module__.startswith("kopf.")
+                log.warning(
+                    "the watches ended and are started again",
+                    extra={"error": f"{type(error).__name__}: {error}"},
+                    exc_info=None if expected else error,
+                )
+            if self._stop.is_set():
+                return
+            self._metrics.watch_restarts.inc()
+            failures = still_counting(failures, clock(), self._health.last_answer())
+            if len(failures) >= MOST_FAILURES:
+                raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
+            longest = RESTART.delay(len(failures))
+            await asyncio.to_thread(self._stop.wait, longest * random.uniform(0.5, 1.0))
+
+    async def _may_start(self) -> bool:
+        """Wait for the kinds, which kopf reads once; return False if the operator stops."""
+        waiting = asyncio.create_task(self._ready(), name="wait for the kind")
+        stopping = asyncio.create_task(self._stopping.wait(), name="wait for the end")
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        return not self._stop.is_set()
+
+    def _kopf(self) -> None:
+        # A new event for each start: kopf waits for it in a thread that it joins at its end.
+        self._stop_kopf = stop = threading.Event()
+        if self._stop.is_set():
+            return
+        inventory = self._inventory_kinds()
+        for kind in INVENTORY:
+            if kind not in inventory:
+                self._health.ended(kind)
+        kopf.run(
+            registry=registry(inventory),
+            memo=kopf.Memo(
+                handler=self._handler, stop=stop, silence=self._settings.watch_silence_seconds
+            ),
+            standalone=True,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+            identity="archipelago",  # type: ignore[arg-type]  # kopf would look up a user name
+            stop_flag=stop,
+        )
+
+
+def still_counting(failures: list[float], now: float, last_answer: float) -> list[float]:
+    """Return the recent failures and this one; an answer removes the failures before it."""
+    recent = [when for when in failures if when > now - FAILURE_WINDOW and when > last_answer]
+    return [*recent, now]
+
+
+def _trace(
+    health: WatchHealth, on_refusal: Callable[[int], None], on_gap: Callable[[str], None]
+) -> aiohttp.TraceConfig:
+    """Return a trace that notes every answer and failure of kopf's requests."""
+    trace = aiohttp.TraceConfig()
+
+    async def ended(
+        _session: aiohttp.ClientSession,
+        _context: SimpleNamespace,
+        params: aiohttp.TraceRequestEndParams,
+    ) -> None:
+        status = params.response.status
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            on_refusal(status)
+        kind = _kind(params.url.path)
+        if kind and status < 400:  # noqa: PLR2004  # client and server errors
+            # Later pages of a list have the version of its first.
+            if health.answered(kind) or not {"watch", "continue"} & params.url.query.keys():
+                on_gap(kind)
+        elif kind:
+            health.failed(kind, f"{status} {params.response.reason}")
+
+    async def broke(
+        _session: aiohttp.ClientSession,
+        _context: SimpleNamespace,
+        params: aiohttp.TraceRequestExceptionParams,
+    ) -> None:
+        if kind := _kind(params.url.path):
+            health.failed(kind, f"{type(params.exception).__name__}: {params.exception}")
+
+    trace.on_request_end.append(ended)
+    trace.on_request_exception.append(broke)
+    return trace
+
+
+def _kind(path: str) -> str | None:
+    """Return the kind that a request lists or watches; None for other requests of kopf."""
+    kind = path.rsplit("/", 1)[-1]
+    return kind if kind in (*KINDS, *INVENTORY) else None

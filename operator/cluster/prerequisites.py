@@ -1,17 +1,27 @@
-"""Waits until the API server knows ServingPlans: an operator may be started before they are."""
+"""Prerequisites in the API server: the custom resource, and the operator's permissions.
+
+The operator may start before its custom resource is installed, and waits for it. Permissions are
+reviewed at the start and after every refusal. A missing one stops nothing: it is shown in the log,
+by ``/readyz`` and in a metric, and reviewed again until it is granted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.errors import ClusterError
-from archipelago.operator.manifests import API_VERSION, GROUP, PLURAL
-from archipelago.operator.outages import Outages
+from ..errors import ClusterError
+from ..logs import Outages
+from ..resources.names import API_VERSION, GROUP, PLURAL, Permission
 
 if TYPE_CHECKING:
-    from archipelago.operator.cluster import Access
+    from ..metrics import Metrics
+    from .client import Access
+
 
 PERIOD: Final = 2.0
 KIND: Final = f"{PLURAL}.{GROUP}"
@@ -19,22 +29,22 @@ KIND: Final = f"{PLURAL}.{GROUP}"
 log = logging.getLogger(__name__)
 
 
-class Installed:
-    """Whether the custom resource is there; several may wait, one asks."""
+class CrdReady:
+    """Whether the custom resource is installed; several tasks may wait, one requests."""
 
     def __init__(self, cluster: Access) -> None:
         self._cluster = cluster
         self._outages = Outages()
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._absent = False
 
     def findings(self) -> list[str]:
-        """Words for where it is not there."""
+        """Return a message while it is not installed."""
         return [f"{KIND} is not installed"] * self._absent
 
     async def wait(self) -> None:
-        """Return when the kind is served."""
-        async with self._asking:
+        """Wait until the API server serves the kind."""
+        async with self._lock:
             while not await self._is_served():  # noqa: ASYNC110  # only the server can tell
                 await asyncio.sleep(PERIOD)
 
@@ -42,12 +52,157 @@ class Installed:
         try:
             served = await self._cluster.serves_plans()
         except ClusterError as error:
-            self._outages.failed("asking for the kinds that are installed", str(error))
+            self._outages.failed("reading the installed kinds", str(error))
             return False
-        self._outages.works("asking for the kinds that are installed")
+        self._outages.works("reading the installed kinds")
         if not served and not self._absent:
             log.error("%s (%s) is not installed; waiting until crds/ is applied", KIND, API_VERSION)
         elif served and self._absent:
             log.info("%s is installed now", KIND)
         self._absent = not served
         return served
+
+
+NEEDED: Final = (
+    Permission("list", GROUP, PLURAL),
+    Permission("watch", GROUP, PLURAL),
+    Permission("patch", GROUP, f"{PLURAL}/status"),
+    Permission("get", "", "configmaps"),
+    Permission("list", "", "configmaps"),
+    Permission("watch", "", "configmaps"),
+    Permission("create", "", "configmaps"),
+    Permission("patch", "", "configmaps"),
+    Permission("delete", "", "configmaps"),
+    Permission("create", "events.k8s.io", "events"),
+)
+"""In every served namespace. Together with ``PODS`` and ``NODES``: deploy/base/rbac.yaml."""
+PODS: Final = (Permission("list", "", "pods"), Permission("watch", "", "pods"))
+"""In every served namespace, unless ``ARCHIPELAGO_INVENTORY=Off``."""
+NODES: Final = (Permission("list", "", "nodes"), Permission("watch", "", "nodes"))
+"""In the cluster. Without them pools with a nodeSelector have no nodes; all else works."""
+RECHECK: Final = 15.0
+"""Time until a missing permission is reviewed again [s]."""
+RECHECK_NODES: Final = 120.0
+"""The same for those of nodes, which may be missing on purpose [s]."""
+PAUSE: Final = 5.0
+"""Shortest time between two reviews [s], however often the API server refuses."""
+MOST_NAMED: Final = 10
+
+
+@dataclass(frozen=True, order=True)
+class MissingPermission:
+    """A permission that is not granted in a namespace; "" if it is needed in all."""
+
+    right: Permission
+    namespace: str
+
+    def __str__(self) -> str:
+        where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
+        return f"{self.right} {where}"
+
+
+class PermissionCheck:
+    """The missing permissions, kept up to date.
+
+    Args:
+        cluster: Reviews permissions.
+        namespaces: To review; none: all.
+        metrics: Where missing permissions are shown.
+        inventory: Whether nodes and pods are watched.
+    """
+
+    def __init__(
+        self,
+        cluster: Access,
+        namespaces: tuple[str, ...],
+        metrics: Metrics,
+        *,
+        inventory: bool = True,
+    ) -> None:
+        self._cluster = cluster
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._metrics = metrics
+        self._outages = Outages()
+        self._due = asyncio.Event()
+        self._missing: tuple[MissingPermission, ...] = ()
+        self._needed = (*NEEDED, *PODS) if inventory else NEEDED
+        self._of_nodes = NODES if inventory else ()
+        self._without: tuple[Permission, ...] = ()
+        self._reviewed = asyncio.Event()
+        self.on_nodes: Callable[[tuple[Permission, ...]], None] = lambda _missing: None
+        """Called with the missing permissions about nodes when they change."""
+
+    def recheck(self) -> None:
+        """Review the permissions: the API server has refused a request."""
+        self._due.set()
+
+    def findings(self) -> list[str]:
+        """Return a message for each missing permission, and one for the rest."""
+        named = [f"missing right: {missing}" for missing in self._missing[:MOST_NAMED]]
+        more = len(self._missing) - len(named)
+        return [*named, *([f"and {more} more"] if more else [])]
+
+    async def reviewed(self) -> None:
+        """Wait for the first review."""
+        await self._reviewed.wait()
+
+    @property
+    def may_see_nodes(self) -> bool:
+        """Whether no permission about nodes is known to be missing."""
+        return not self._without
+
+    async def run(self) -> None:
+        """Review until cancelled: now, after refusals, and repeatedly while one is missing."""
+        while True:
+            self._due.clear()
+            await self._check()
+            await asyncio.sleep(PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_next()):
+                    await self._due.wait()
+
+    async def _check(self) -> None:
+        try:
+            missing = [
+                MissingPermission(right, namespace or "")
+                for namespace in self._namespaces
+                for right in self._needed
+                if not await self._cluster.may(right, namespace)
+            ]
+            granted = [(right, await self._cluster.may(right, None)) for right in self._of_nodes]
+        except ClusterError as error:
+            self._outages.failed("reviewing our permissions", str(error))
+            return
+        self._outages.works("reviewing our permissions")
+        self._set_missing(tuple(missing))
+        self._set_missing_of_nodes(tuple(right for right, ok in granted if not ok))
+        self._reviewed.set()
+
+    def _until_next(self) -> float | None:
+        if self._missing:
+            return RECHECK - PAUSE
+        return RECHECK_NODES - PAUSE if self._without else None
+
+    def _set_missing_of_nodes(self, without: tuple[Permission, ...]) -> None:
+        if without == self._without:
+            return
+        self._without = without
+        if without:
+            log.warning(
+                "pools with a nodeSelector have no nodes: not granted in the cluster",
+                extra={"rights": ", ".join(map(str, without))},
+            )
+        else:
+            log.info("the nodes of the cluster may be listed now")
+        self.on_nodes(without)
+
+    def _set_missing(self, missing: tuple[MissingPermission, ...]) -> None:
+        """Show what is missing; log it if it has changed."""
+        for right in self._needed:
+            count = sum(item.right == right for item in missing)
+            self._metrics.missing_rights.labels(right.verb, right.resource).set(count)
+        before, self._missing = self._missing, missing
+        if missing and missing != before:
+            log.error("%s; grant what deploy/base/rbac.yaml grants", "; ".join(self.findings()))
+        elif before and not missing:
+            log.info("every right is granted now")

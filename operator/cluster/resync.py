@@ -1,33 +1,52 @@
-"""Full lists of nodes and of pods: at the start, with every resync, after a gap in their watches.
+"""Full lists at the start, every few minutes, and after a gap in a watch.
 
-Nodes are listed too for labels that were not kept. Lists go to the fleet and not to the cache. A
-right that is missing fails nothing here: the rest of the operator goes on, and ``rights`` says
-what is missing.
+Nothing is decided before the first full list is complete. Later lists correct what a watch missed:
+changes, and objects that were deleted while it was interrupted. A watch that cannot resume lists
+again and does not report deletions, so a full list follows it. A full list follows an outage too:
+keys whose requests failed need not wait any longer.
+
+Plans and tables go to the cache, nodes and pods to the inventory. Nodes are also listed for labels
+that were not kept. A missing permission fails nothing here; ``PermissionCheck`` reports it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from archipelago.operator.errors import ClusterError, Forbidden
-from archipelago.operator.nodefacts import read_versioned
-from archipelago.operator.outages import Outages
-from archipelago.operator.podfacts import read_pod
+from archipelago.planner.kubernetes.nodes import SeenNode
+
+from ..errors import Backoff, ClusterError, Forbidden
+from ..inventory.nodes import read_versioned
+from ..inventory.pods import PodFacts, read_pod
+from ..logs import Outages
+from ..queue import JitteredBackoff
+from ..resources.names import Key
+from ..resources.objects import (
+    ConfigMapObject,
+    PlanObject,
+    ShardObject,
+    TableObject,
+    read_config_map,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from ..inventory.cluster_inventory import ClusterInventory
+    from ..resources.cache import Cache, Store
+    from .client import Cluster
 
-    from archipelago.operator.fleet import Fleet
-    from archipelago.operator.podfacts import SeenPod
-    from archipelago.planner.nodes import SeenNode
 
+LIST_BACKOFF: Final = Backoff(0.2, 10.0)
+"""Between lists at the start that fail."""
 PAUSE: Final = 5.0
-"""Seconds after a list that failed before the next."""
+"""Time after a failed list before the next [s]."""
 
 
 class NodeSource(Protocol):
-    """What is asked of the API server here."""
+    """The lists that a ``NodeResync`` needs."""
 
     def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
         """List all nodes, page by page."""
@@ -36,56 +55,56 @@ class NodeSource(Protocol):
         """List all pods that are not over, page by page; None: of the whole cluster."""
 
 
-class NodeLists:
-    """Lists into a fleet. ``namespaces``: of the pods; nodes have none, and may be forbidden."""
+class NodeResync:
+    """Lists nodes and pods into the inventory. ``namespaces``: of the pods."""
 
     def __init__(
         self,
         cluster: NodeSource,
-        fleet: Fleet,
+        inventory: ClusterInventory,
         namespaces: tuple[str, ...],
         may_see_nodes: Callable[[], bool],
     ) -> None:
         self._cluster = cluster
-        self._fleet = fleet
+        self._inventory = inventory
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._may_see_nodes = may_see_nodes
         self._outages = Outages()
-        self._one_at_a_time = asyncio.Lock()
-        self._wanted = asyncio.Event()
-        self._pods_too = False
+        self._lock = asyncio.Lock()
+        self._due = asyncio.Event()
+        self._with_pods = False
 
-    def missed(self) -> None:
-        """A watch of pods or nodes began anew: nobody told what went meanwhile."""
-        self._pods_too = True
-        self._wanted.set()
+    def request_all(self) -> None:
+        """List pods and nodes soon: a watch of them may have missed deletions."""
+        self._with_pods = True
+        self._due.set()
 
-    def soon(self) -> None:
-        """List the nodes: labels are asked for that were not kept, or they may be listed now."""
-        self._wanted.set()
+    def request(self) -> None:
+        """List the nodes soon: a plan needs labels that were not kept, or listing was permitted."""
+        self._due.set()
 
     async def once(self) -> None:
-        """List pods and nodes; where that is not allowed, nothing is known of them.
+        """List pods and nodes; those that must not be listed stay unknown.
 
         Raises:
-            ClusterError: a list failed; what was listed before that is taken in.
+            ClusterError: a list failed; the pages before are taken in.
         """
         for namespace in self._namespaces:
             await self._pods(namespace)
         await self._nodes()
 
     async def run(self) -> None:
-        """List the nodes where that was asked for, and the pods, until cancelled."""
+        """List what was requested, until cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            pods_too, self._pods_too = self._pods_too, False
+            await self._due.wait()
+            self._due.clear()
+            with_pods, self._with_pods = self._with_pods, False
             try:
-                await (self.once() if pods_too else self._nodes())
+                await (self.once() if with_pods else self._nodes())
             except ClusterError as error:
                 self._outages.failed("the list of nodes", str(error))
-                self._pods_too |= pods_too
-                self._wanted.set()
+                self._with_pods |= with_pods
+                self._due.set()
                 await asyncio.sleep(PAUSE)
             else:
                 self._outages.works("the list of nodes")
@@ -93,18 +112,18 @@ class NodeLists:
     async def _nodes(self) -> None:
         if not self._may_see_nodes():
             return
-        async with self._one_at_a_time:
-            self._fleet.begin_list()
+        async with self._lock:
+            self._inventory.begin_list()
             names: set[str] = set()
             try:
                 async for page in self._cluster.nodes():
                     version = int(page["metadata"]["resourceVersion"])
                     for node, at in await asyncio.to_thread(_read_nodes, page):
-                        self._fleet.see_node(node, at)
+                        self._inventory.update_node(node, at)
                         names.add(node.name)
             except Forbidden:
                 return
-            self._fleet.nodes_listed(names, version)
+            self._inventory.replace_nodes(names, version)
 
     async def _pods(self, namespace: str | None) -> None:
         uids: set[str] = set()
@@ -112,16 +131,140 @@ class NodeLists:
             async for page in self._cluster.pods(namespace):
                 version = int(page["metadata"]["resourceVersion"])
                 for pod in await asyncio.to_thread(_read_pods, page):
-                    self._fleet.see_pod(pod)
+                    self._inventory.update_pod(pod)
                     uids.add(pod.uid)
         except Forbidden:
             return
-        self._fleet.pods_listed(uids, version, namespace)
+        self._inventory.replace_pods(uids, version, namespace)
 
 
 def _read_nodes(page: Mapping[str, Any]) -> list[tuple[SeenNode, int]]:
     return [read_versioned(body) for body in page["items"]]
 
 
-def _read_pods(page: Mapping[str, Any]) -> list[SeenPod]:
+def _read_pods(page: Mapping[str, Any]) -> list[PodFacts]:
     return [pod for pod in map(read_pod, page["items"]) if pod]
+
+
+S = TypeVar("S", PlanObject, TableObject | ShardObject)
+JITTER = 0.1
+"""Share by which the period of full lists varies."""
+
+
+class ListedKind(Generic[S]):
+    """How one kind is listed, parsed and stored."""
+
+    _pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]]
+    _parse: Callable[[Mapping[str, Any]], S]
+    _update: Callable[[S], Key | None]
+    _store: Store[S]
+    _covers: Callable[[S], bool]
+
+    def __init__(
+        self,
+        pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]],
+        parse: Callable[[Mapping[str, Any]], S],
+        update: Callable[[S], Key | None],
+        store: Store[S],
+        covers: Callable[[S], bool],
+    ) -> None:
+        self._pages = pages
+        self._parse = parse
+        self._update = update
+        self._store = store
+        self._covers = covers
+
+    async def list(self, namespace: str | None) -> tuple[Key, ...]:
+        """Update the store from a full list; return the keys of deleted objects."""
+        listed: set[Key] = set()
+        version = "0"
+        async for page in self._pages(namespace):
+            version = page["metadata"]["resourceVersion"]
+            for body in page["items"]:
+                item = await asyncio.to_thread(self._parse, body)
+                self._update(item)
+                listed.add(item.key)
+        return self._store.delete_unlisted(listed, version, namespace, self._covers)
+
+
+class Resync:
+    """Lists all plans and tables, then enqueues every plan.
+
+    ``others``: lists what is not cached; skipped after a gap in a watch of plans or tables.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        namespaces: tuple[str, ...],
+        *,
+        enqueue: Callable[[Key], None],
+        random: Random,
+        installed: Callable[[], Awaitable[None]],
+        others: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._cache = cache
+        self._installed = installed
+        self._others = others
+        self._outages = Outages()
+        self._plans = ListedKind(
+            cluster.plans, PlanObject.from_body, cache.update_plan, cache.plans, lambda _plan: True
+        )
+        self._tables = ListedKind(
+            cluster.tables,
+            read_config_map,
+            cache.update_table,
+            cache.tables,
+            ConfigMapObject.is_selected,
+        )
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._enqueue = enqueue
+        self._random = random
+        self._due = asyncio.Event()
+
+    def request(self) -> None:
+        """List soon, before the period is over: a watch of plans or tables had a gap."""
+        self._due.set()
+
+    async def once(self, *, others: bool = True) -> None:
+        """List all objects once.
+
+        Raises:
+            ClusterError: a list failed; the pages before are taken in.
+        """
+        deleted: list[Key] = []
+        for namespace in self._namespaces:
+            deleted += await self._plans.list(namespace)
+            await self._tables.list(namespace)
+        if self._others is not None and others:
+            await self._others()
+        for key in (*deleted, *self._cache.plans.keys()):
+            self._enqueue(key)
+
+    async def until_done(self, *, others: bool = True) -> None:
+        """List all objects; try until it succeeds."""
+        backoff, failures = JitteredBackoff(self._random, LIST_BACKOFF), 0
+        while True:
+            await self._installed()
+            try:
+                await self.once(others=others)
+            except ClusterError as error:
+                failures += 1
+                self._outages.failed("the full list", str(error))
+                await asyncio.sleep(backoff.delay(failures))
+            else:
+                return self._outages.works("the full list")
+
+    async def every(self, period: float, done: Callable[[], None]) -> None:
+        """List all objects every ``period`` seconds +-10 %; call ``done`` after each list."""
+        while True:
+            wait = period * self._random.uniform(1 - JITTER, 1 + JITTER)
+            await asyncio.sleep(min(PAUSE, wait))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait - PAUSE)):
+                    await self._due.wait()
+            gap = self._due.is_set()
+            self._due.clear()
+            await self.until_done(others=not gap)
+            done()

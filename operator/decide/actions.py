@@ -1,4 +1,4 @@
-"""Actions: values that say what to do and why; the log line, the metric and the test read them."""
+"""Actions as values with reasons; the log, the metrics and the tests read them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from archipelago.operator.conditions import Reason
-    from archipelago.operator.livefacts import Ask
-    from archipelago.operator.manifests import Identity
-    from archipelago.operator.observe import SeenShard
-    from archipelago.operator.status import Status
-    from archipelago.planner.shards import Piece
+    from archipelago.planner.table.shards import Piece
+
+    from ..resources.live import ReplanKind
+    from ..resources.names import Identity
+    from ..resources.objects import ShardObject
+    from ..resources.status import Reason, Status
 
 
 class EventType(StrEnum):
-    """The two that Kubernetes knows."""
+    """The types of Kubernetes events."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -24,7 +24,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class StartPlanning:
-    """Give the inputs to a planner process."""
+    """Start a planner process on the inputs."""
 
     inputs_hash: str
     reason: str
@@ -32,14 +32,14 @@ class StartPlanning:
 
 @dataclass(frozen=True)
 class CancelPlanning:
-    """Nobody wants the answer any more."""
+    """Cancel planning: its result is not needed any more."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class WriteStatus:
-    """Apply the status. ``reserves``: the table's next sequence that it promises; 0 for none."""
+    """Apply the status. ``reserves``: the sequence it reserves for the next table; 0 for none."""
 
     status: Status
     reason: str
@@ -48,27 +48,27 @@ class WriteStatus:
 
 @dataclass(frozen=True)
 class WriteTable:
-    """Create the table, or apply it to the version that was seen.
+    """Create the table, or apply it to the observed version.
 
-    With ``pieces`` their shards are stored, and what is written is the pointer to them. ``mark``:
-    how the table of a live plan came to be.
+    With ``pieces`` the shards are stored already, and this is the pointer to them. ``origin``: how
+    the table of a live plan came to be; empty for a static plan.
     """
 
     identity: Identity
     content: str
     reason: str
     pieces: tuple[Piece, ...] = ()
-    mark: str = ""
+    origin: str = ""
 
     @property
     def sequence(self) -> int:
-        """What the table will be numbered."""
+        """Return the sequence of the table."""
         return self.identity.sequence
 
 
 @dataclass(frozen=True)
 class WriteShards:
-    """Store shards of the content for the pointer of that sequence, which is written after them."""
+    """Store shards of the content for the pointer of that sequence, which follows."""
 
     content: str
     pieces: tuple[Piece, ...]
@@ -78,17 +78,17 @@ class WriteShards:
 
 @dataclass(frozen=True)
 class RemoveShards:
-    """Delete these very versions of our own shards, unless the stored table has changed."""
+    """Delete these versions of our shards, unless the stored table has changed."""
 
-    shards: tuple[SeenShard, ...]
+    shards: tuple[ShardObject, ...]
     reason: str
 
 
 @dataclass(frozen=True)
 class ReadTable:
-    """Look at what lies under the table's name; no watch tells us about others' objects.
+    """Read the object with the table's name: no watch reports objects of others.
 
-    ``shard``: under that name instead.
+    ``shard``: read the object of this name instead.
     """
 
     reason: str
@@ -97,7 +97,7 @@ class ReadTable:
 
 @dataclass(frozen=True)
 class EmitEvent:
-    """Tell the people who look at the plan."""
+    """Emit a Kubernetes event about the plan."""
 
     type: EventType
     reason: Reason
@@ -105,38 +105,45 @@ class EmitEvent:
 
 
 @dataclass(frozen=True)
-class TakeTable:
-    """Take the stored table for the answer: it is what re-planning made of the same inputs."""
+class AdoptTable:
+    """Adopt the stored table: re-planning made it of the same inputs."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ReadIslands:
-    """Read where the islands of a live plan's table stand: of one in shards no watch tells it."""
+    """Read the islands of a live plan's table in shards: no watch reports them."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class AskLive:
-    """Ask a planner process what to do about a live plan's table."""
+class StartReplan:
+    """Start a request about a live plan's table."""
 
-    kind: Ask
+    kind: ReplanKind
     reason: str
 
 
 @dataclass(frozen=True)
-class Wait:
-    """Look again after that many seconds."""
+class Requeue:
+    """Reconcile again after that many seconds."""
 
     seconds: float
     reason: str
 
 
 @dataclass(frozen=True)
+class RefreshInventory:
+    """Take the plan's current nodes at once instead of at its turn."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Forget:
-    """The plan is gone; its table is collected through its owner reference."""
+    """Drop a deleted plan; Kubernetes collects its table by the owner reference."""
 
     reason: str
 
@@ -149,11 +156,12 @@ Action: TypeAlias = (
     | WriteShards
     | RemoveShards
     | ReadTable
-    | TakeTable
+    | AdoptTable
     | ReadIslands
-    | AskLive
+    | StartReplan
     | EmitEvent
-    | Wait
+    | RefreshInventory
+    | Requeue
     | Forget
 )
-"""At most one of a decision's actions writes objects; the next decision sees what came of it."""
+"""At most one action of a decision writes objects; the next decision sees the result."""

@@ -1,313 +1,368 @@
-"""One decision: what we see, what we remember and the time -> what to do, with reasons; pure.
+"""The decision about one plan: observation, memory and time -> actions with reasons; pure.
 
-The order of a change is: say that it was seen (and promise the table a sequence), plan, store the
-table, say so. Each decision makes at most one write; when it is done the next decision looks at
-what is there then. So it does not matter after which step the operator was killed: the same
-function picks up from what is stored.
+The folder: use `decide`, `receive`, the actions and `PlanState`; it never awaits, reads or writes.
 
-A ServingPlan that has its answer leads to no action at all, after a restart as well: the table
-carries the hash of the inputs that it answers. What may still happen to the table of a live plan
-is ``livedecide``.
+Order of a change: write an early status and reserve a sequence, plan, write the table, write the
+final status. Each decision makes at most one write; the next one sees what came of it. So it does
+not matter after which step the operator was killed.
+
+A plan whose table is current leads to no action, after a restart as well: the table carries the
+hash of its inputs. `rollout` has the rules that change the table of a live plan without an edit.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
 
-from archipelago.operator import report
-from archipelago.operator.actions import (
+from archipelago.planner.table.shards import MOST_SHARDS
+
+from ..planning.result import PlanFailed, PlannerResult, PlanReady, ReplanResult
+from ..resources.names import TABLE_BYTES, Identity
+from ..resources.objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
+from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status
+from . import status_text
+from .actions import (
     Action,
+    AdoptTable,
     CancelPlanning,
     EmitEvent,
     EventType,
     Forget,
     ReadTable,
+    RefreshInventory,
     RemoveShards,
+    Requeue,
     StartPlanning,
-    TakeTable,
-    Wait,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
-from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.livedecide import (
-    ends_first,
+from .rollout import (
     is_unfinished,
     is_whole_again,
     is_written_of,
     live_actions,
-    mark_of,
-    may_take,
-    spoilt_meanwhile,
+    may_adopt,
+    next_step_due,
+    origin_of,
+    repair_before_publish,
+    rollout_timed_out,
+    wait_for_drain,
 )
-from archipelago.operator.manifests import Identity
-from archipelago.operator.observe import SeenShard
-from archipelago.operator.state import STRIKES, Now, State
-from archipelago.operator.upkeep import as_readers_find_it, in_the_way, to_write
-from archipelago.operator.verdict import Failed, Planned
-from archipelago.planner.shards import MOST_SHARDS
-
-if TYPE_CHECKING:
-    from archipelago.operator.observe import Observation, SeenMap, SeenPlan, SeenTable
-    from archipelago.operator.status import Status
-
-WORD: Final = 5.0
-"""Seconds that who stored a table has to say so in the status."""
+from .shard_gc import dues, in_the_way, to_write, with_readable_table
+from .state import RECHECK, STRIKES, Now, PendingReplan, PlanState
+from .takeover import wait_for_writer
 
 
-def decide(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
-    """What to do about one key."""
-    seen = as_readers_find_it(seen)
-    plan = seen.plan
-    if plan is None or plan.deleting:
-        return (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
-    if plan.suspended:
-        status = report.suspended(plan, seen.table, now.wall)
-        return (*_cancel(state, "suspended"), *_say(plan, status, "suspended"))
-    if state.planning not in (None, plan.inputs_hash):
-        return (*_cancel(state, "newer inputs"), *_pursue(plan, seen, state, now))
-    if plan.live is not None and not plan.live.listed and plan.finds_nodes:
-        return ()  # half a list of nodes looks like half a cluster
-    doing = _pursue(plan, seen, state, now)
-    if any(not isinstance(action, Wait) for action in doing):
-        return doing
-    return (*(doing or _tidy(seen, state, now)), *live_actions(seen, state, now), *_left(plan, now))
+@dataclass(frozen=True)
+class Limits:
+    """``shard_grace`` [s]: how long a spare shard stays. ``table_bytes`` [B]: more makes shards."""
+
+    shard_grace: float = 60.0
+    table_bytes: int = TABLE_BYTES
 
 
-def _pursue(plan: SeenPlan, seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
-    verdict, table = _refused(plan) or state.verdict_on(plan.inputs_hash), seen.table
-    if verdict is None:
-        if _is_settled(plan, seen) and not is_unfinished(plan, table):
-            return _refresh(plan, now)
-        return _take_or_begin(plan, table, state, now)
-    if isinstance(verdict, Failed):
-        return _fail(plan, table, verdict, state, now)
-    return _publish(plan, seen, verdict, state, now)
+def decide(
+    observation: Observation, state: PlanState, now: Now, limits: Limits | None = None
+) -> tuple[tuple[Action, ...], PlanState]:
+    """Return what to do about one key, and its memory when that is begun."""
+    state = _as_of(observation, state, now, limits or Limits())
+    irreparable = _irreparable(observation, state)
+    if irreparable and state.refreshed != irreparable:
+        why = "no repair helps: the next plan does not wait for its turn"
+        return (RefreshInventory(why),), replace(state, refreshed=irreparable)
+    observation = with_readable_table(_with_memory(observation, state))
+    if observation.plan is None or observation.plan.deleting:
+        actions = (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
+    else:
+        actions = _Decision(observation.plan, observation, state, now).actions()
+    for action in actions:
+        match action:
+            case CancelPlanning():
+                state = replace(state, planning=None)
+            case ReadTable():
+                state = replace(state, recheck_at=now.monotonic + RECHECK)
+            case WriteTable():
+                state = state.with_try(action.sequence)
+            case _:
+                pass
+    return actions, state
 
 
-def _left(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
-    """Look again when another operator has had its time with what it stored."""
-    if plan.live is None or plan.live.left is None:
-        return ()
-    return (Wait(plan.live.left - now.monotonic, "another operator goes on with its table"),)
+def receive(
+    observation: Observation, state: PlanState, result: PlannerResult, now: Now
+) -> tuple[PlanState, bool]:
+    """Return the memory with a result of the planner, and whether that was still waited for."""
+    if state.request is None or result.inputs_hash != state.request.name:
+        if state.planning != result.inputs_hash or isinstance(result, ReplanResult):
+            return state, False
+        return state.with_result(result, now), True
+    plan = observation.plan
+    if plan is None or not _is_about(observation, plan, state, state.request):
+        return replace(state, request=None, failed_repairs=frozenset()), False
+    if isinstance(result, ReplanResult):
+        return state.with_replan(result, plan.inputs_hash, now), True
+    return state.with_replan_failure(now), True
 
 
-def _refused(plan: SeenPlan) -> Failed | None:
-    """What the planner would only say later: there are no nodes to plan with."""
-    refusal = plan.live.refusal if plan.live else None
-    return None if refusal is None else Failed(plan.inputs_hash, refusal.reason, refusal.message)
+def _is_about(
+    observation: Observation, plan: PlanObject, state: PlanState, request: PendingReplan
+) -> bool:
+    """Whether plan and table are still those that the request was about."""
+    table = state.to_store or observation.table
+    content_hash = table.content_hash if table else None
+    return (request.inputs_hash, request.content_hash) == (plan.inputs_hash, content_hash)
 
 
-def _refresh(plan: SeenPlan, now: Now) -> tuple[Action, ...]:
-    """Say what is new of a live plan whose table stays."""
-    if plan.live is None:
-        return ()
-    return _say(plan, report.refreshed(plan, now.wall), "live")
+def _as_of(observation: Observation, state: PlanState, now: Now, limits: Limits) -> PlanState:
+    """Return the memory as of now: shards become spare, tables of a rollout become due."""
+    if observation.shards or state.spare:
+        due = dues(observation, state, now.monotonic, limits.shard_grace)
+        state = replace(state, spare=due)
+    if next_step_due(observation, state, now):
+        return state.with_next_step(limits.table_bytes)
+    return state.without_steps() if rollout_timed_out(state, now) else state
 
 
-def _take_or_begin(
-    plan: SeenPlan, table: SeenTable | None, state: State, now: Now
-) -> tuple[Action, ...]:
-    """Start anew, unless what is stored is what re-planning made of the same inputs."""
-    if state.planning is None and may_take(plan, table, state):
-        return (TakeTable("re-planning made it of the same inputs"),)
-    if plan.live is not None and plan.live.left is not None:
-        return ()
-    return _begin(plan, table, state, now)
+def _irreparable(observation: Observation, state: PlanState) -> str:
+    """Hash of a table of which nothing is left without its lost nodes; empty if there is none."""
+    plan = observation.plan
+    if plan is None or not plan.selects_nodes:
+        return ""
+    hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
+    return state.irreparable if state.irreparable in hashes else ""
 
 
-def _is_settled(plan: SeenPlan, seen: Observation) -> bool:
-    """Whether what is stored is already the whole answer; so it is after a restart."""
-    table = seen.table
-    return (
-        table is not None
-        and table.answers(plan)
-        and plan.status.is_complete
-        and plan.status.observed_generation == plan.generation
-        and plan.status.is_true_at(ConditionType.READY, plan.generation)
-        and plan.status.summary.get("contentHash") == table.content_hash
-    )
+def _with_memory(observation: Observation, state: PlanState) -> Observation:
+    """Add what the status has reported, and a decision that it has not."""
+    plan = observation.plan
+    if plan is None or plan.live is None:
+        return observation
+    live = replace(plan.live, reported=state.reported or plan.live.reported)
+    if state.unreported:
+        live = replace(live, decision=state.decision)
+    return replace(observation, plan=replace(plan, live=live))
 
 
-def _begin(plan: SeenPlan, table: SeenTable | None, state: State, now: Now) -> tuple[Action, ...]:
-    """Start the planner and say that the change was seen."""
-    start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, "no plan is at hand"),)
-    if state.planning == plan.inputs_hash:
-        start = ()
-    if plan.status.is_complete and plan.status.observed_generation == plan.generation:
-        return start
-    sequence = report.last_sequence(plan, table) + 1
-    status = report.planning(plan, sequence, now.wall)
-    return (*start, WriteStatus(status, "the change was seen", reserves=sequence))
+class _Decision:
+    """What to do about a plan that exists; its parts share what they look at."""
+
+    def __init__(
+        self, plan: PlanObject, observation: Observation, state: PlanState, now: Now
+    ) -> None:
+        self.plan = plan
+        self.observation = observation
+        self.table = observation.table
+        self.state = state
+        self.now = now
+
+    def actions(self) -> tuple[Action, ...]:
+        """Return what to do now."""
+        plan, state = self.plan, self.state
+        if plan.suspended:
+            status = status_text.suspended(plan, self.table, self.now.wall)
+            return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
+        if state.planning not in (None, plan.inputs_hash):
+            return (*_cancel(state, "newer inputs"), *self._pursue())
+        if plan.live is not None and not plan.live.nodes_listed and plan.selects_nodes:
+            return ()  # half a list of nodes looks like half a cluster
+        actions = self._pursue()
+        if any(not isinstance(action, Requeue) for action in actions):
+            return actions
+        actions = actions or self._collect_shards()
+        actions = (*actions, *live_actions(self.observation, state, self.now))
+        if plan.live is None or plan.live.yield_until is None:
+            return actions
+        seconds = plan.live.yield_until - self.now.monotonic
+        return (*actions, Requeue(seconds, "another operator goes on with its table"))
+
+    def _pursue(self) -> tuple[Action, ...]:
+        """Bring the plan one step closer to a current table that the status reports."""
+        plan = self.plan
+        result = self.state.result_for(plan.inputs_hash)
+        if plan.live is not None and plan.live.refusal is not None:
+            refusal = plan.live.refusal  # there are no nodes to plan with
+            result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
+        if result is None:
+            if self._is_reported() and not is_unfinished(plan, self.table):
+                return self._refresh()
+            return self._adopt_or_plan()
+        return self._fail(result) if isinstance(result, PlanFailed) else self._publish(result)
+
+    def _is_reported(self) -> bool:
+        """Whether the stored table is current and the status reports it."""
+        plan, table = self.plan, self.table
+        return (
+            table is not None
+            and table.is_up_to_date(plan)
+            and plan.status.is_complete
+            and plan.status.observed_generation == plan.generation
+            and plan.status.is_true_at(ConditionType.READY, plan.generation)
+            and plan.status.summary.get("contentHash") == table.content_hash
+        )
+
+    def _refresh(self) -> tuple[Action, ...]:
+        """Report what is new of a live plan whose table stays."""
+        if self.plan.live is None:
+            return ()
+        return self._report(status_text.refreshed(self.plan, self.now.wall), "live")
+
+    def _adopt_or_plan(self) -> tuple[Action, ...]:
+        """Plan, unless the stored table is what re-planning made of the same inputs."""
+        plan = self.plan
+        if self.state.planning is None and may_adopt(plan, self.table, self.state):
+            return (AdoptTable("re-planning made it of the same inputs"),)
+        if plan.live is not None and plan.live.yield_until is not None:
+            return ()
+        return self._start_planning()
+
+    def _start_planning(self) -> tuple[Action, ...]:
+        """Start the planner, and acknowledge the change in the status."""
+        plan = self.plan
+        start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, "no plan is at hand"),)
+        if self.state.planning == plan.inputs_hash:
+            start = ()
+        if plan.status.is_complete and plan.status.observed_generation == plan.generation:
+            return start
+        sequence = status_text.last_sequence(plan, self.table) + 1
+        status = status_text.planning(plan, sequence, self.now.wall)
+        return (*start, WriteStatus(status, "the change was seen", reserves=sequence))
+
+    def _fail(self, result: PlanFailed) -> tuple[Action, ...]:
+        """Keep the last good table; try again if that may help."""
+        plan, state = self.plan, self.state
+        again = StartPlanning(plan.inputs_hash, f"again after {result.reason}")
+        if result.reason is Reason.PLANNER_CRASHED and state.strikes < STRIKES:
+            return () if state.planning else (again,)
+        status = status_text.failed(plan, result, self.table, self.now.wall)
+        report = self._report(status, result.reason)
+        if state.planning or not result.is_retryable:
+            return report
+        seconds = state.retry_at - self.now.monotonic
+        if seconds <= 0:
+            return (*report, again)
+        return (*report, Requeue(seconds, "the planner may succeed later"))
+
+    def _publish(self, result: PlanReady) -> tuple[Action, ...]:
+        """Store the table unless it is stored, or report why it cannot be stored."""
+        plan, table, state, now = self.plan, self.table, self.state, self.now
+        foreign = in_the_way(self.observation, result)
+        if foreign is not None:
+            if now.monotonic >= state.recheck_at:
+                shard = foreign.key.name if isinstance(foreign, ShardObject) else None
+                return (ReadTable("the name is taken", shard),)
+            why = _name_conflict(plan, foreign)
+            wait = Requeue(state.recheck_at - now.monotonic, why.reason)
+            return (*self._give_up(result, why), wait)
+        if table is not None and table.is_up_to_date(plan) and is_written_of(plan, result, table):
+            return self._report_stored(table, result)
+        if len(result.pieces) > MOST_SHARDS:
+            return self._give_up(result, _too_large(result))
+        refusal = state.refusal
+        if refusal is not None and now.monotonic < refusal.until:
+            why = Finding(ConditionStatus.FALSE, Reason.WRITE_REFUSED, refusal.message)
+            wait = Requeue(refusal.until - now.monotonic, why.reason)
+            return (*self._give_up(result, why), wait)
+        if result.content is None:
+            return self._adopt_or_plan()
+        repair = repair_before_publish(plan, table, state, now)
+        if repair is not None:
+            return repair
+        return wait_for_drain(plan, table, state, now) or self._store(result, result.content)
+
+    def _report_stored(self, table: TableObject, result: PlanReady) -> tuple[Action, ...]:
+        """Report the stored table, unless its writer has done so or will in a moment."""
+        if is_whole_again(self.plan, table) and result.content is None:
+            return self._start_planning()
+        if result.adopted and self._is_reported():
+            return self._refresh()
+        seconds = wait_for_writer(result, self.state, self.now)
+        if seconds > 0:
+            return (Requeue(seconds, "another operator stored it and is about to report it"),)
+        status = status_text.published(self.plan, result, table, self.now.wall)
+        return self._report(status, Reason.PUBLISHED, quiet=result.origin is not None)
+
+    def _store(self, result: PlanReady, content: str) -> tuple[Action, ...]:
+        """Reserve a sequence, write the shards, write the table: one of them per decision."""
+        plan, table, reserved = self.plan, self.table, self.state.reserved
+        last = status_text.last_sequence(plan, table)
+        stored = table.identity.sequence if table and table.identity else 0
+        if not reserved == last > stored:
+            status = status_text.reserving(plan.status, last + 1)
+            return (WriteStatus(status, "a sequence for the table", reserves=last + 1),)
+        missing = to_write(self.observation, result, reserved)
+        if missing:
+            return (WriteShards(content, missing, reserved, "the pointer will name them"),)
+        why = "the table is of other inputs or was changed" if table else "there is no table"
+        identity = Identity(plan.uid, plan.generation, reserved)
+        write = WriteTable(identity, content, why, result.pieces, origin_of(plan, result))
+        if table is None or table.is_unmodified() or table.written_hash is None:
+            return (write,)
+        message = f"ConfigMap {table.key.name} was changed by someone else and is restored"
+        return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, message))
+
+    def _collect_shards(self) -> tuple[Action, ...]:
+        """Remove shards that nobody needs any more, or wait until they may go."""
+        spare, now = self.state.spare, self.now.monotonic
+        if not spare:
+            return ()
+        due = sorted(name for name, shard in spare.items() if shard.at <= now)
+        if due:
+            shards = tuple(self.observation.shards[name] for name in due)
+            return (RemoveShards(shards, "no table has named them for the grace period"),)
+        first = min(shard.at for shard in spare.values())
+        return (Requeue(first - now, "readers of an earlier table may need its shards"),)
+
+    def _give_up(self, result: PlanReady, why: Finding) -> tuple[Action, ...]:
+        """Report a plan whose table cannot be stored."""
+        status = status_text.unpublished(self.plan, result, self.table, why, self.now.wall)
+        return self._report(status, why.reason)
+
+    def _report(self, status: Status, reason: str, *, quiet: bool = False) -> tuple[Action, ...]:
+        """Write the status if it has news, and emit an event if Ready turns."""
+        if status.says_the_same(self.plan.status):
+            return ()
+        return (WriteStatus(status, reason), *_event(self.plan.status, status, quiet=quiet))
 
 
-def _fail(
-    plan: SeenPlan, table: SeenTable | None, verdict: Failed, state: State, now: Now
-) -> tuple[Action, ...]:
-    """No plan: keep the last good table, and try again where that may help."""
-    again = StartPlanning(plan.inputs_hash, f"again after {verdict.reason}")
-    if verdict.reason is Reason.PLANNER_CRASHED and state.strikes < STRIKES:
-        return () if state.planning else (again,)
-    said = _say(plan, report.failed(plan, verdict, table, now.wall), verdict.reason)
-    if state.planning or not verdict.may_pass_later:
-        return said
-    if now.monotonic >= state.retry_at:
-        return (*said, again)
-    return (*said, Wait(state.retry_at - now.monotonic, "the planner may succeed later"))
+def _event(before: Status, after: Status, *, quiet: bool) -> tuple[Action, ...]:
+    """One event if Ready turns or a new table is in use; none while planning.
 
-
-def _publish(
-    plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
-) -> tuple[Action, ...]:
-    """A plan: store its table unless it is stored already, then say so."""
-    table, stranger = seen.table, in_the_way(seen, verdict)
-    if stranger is not None:
-        if now.monotonic >= state.recheck_at:
-            return (_look_at(stranger),)
-        why = _in_the_way(plan, stranger)
-        wait = Wait(state.recheck_at - now.monotonic, why.reason)
-        return (*_give_up(plan, table, verdict, why, now), wait)
-    return _unless_stored(plan, seen, verdict, state, now)
-
-
-def _unless_stored(
-    plan: SeenPlan, seen: Observation, verdict: Planned, state: State, now: Now
-) -> tuple[Action, ...]:
-    table = seen.table
-    if table is not None and table.answers(plan) and is_written_of(plan, verdict, table):
-        return _stored(plan, seen, table, verdict, (state, now))
-    if len(verdict.pieces) > MOST_SHARDS:
-        return _give_up(plan, table, verdict, _too_large(verdict), now)
-    if state.refusal is not None and now.monotonic < state.refused_until:
-        why = Finding(Truth.FALSE, Reason.WRITE_REFUSED, state.refusal)
-        wait = Wait(state.refused_until - now.monotonic, why.reason)
-        return (*_give_up(plan, table, verdict, why, now), wait)
-    if verdict.content is None:
-        return _take_or_begin(plan, table, state, now)
-    instead = spoilt_meanwhile(plan, table, state, now)
-    if instead is not None:
-        return instead
-    first = ends_first(plan, table, state, now)
-    return first or _store(plan, seen, verdict, verdict.content, state)
-
-
-def _stored(
-    plan: SeenPlan,
-    seen: Observation,
-    table: SeenTable,
-    verdict: Planned,
-    remembered: tuple[State, Now],
-) -> tuple[Action, ...]:
-    """The table lies there: say so, unless who stored it says it, or will in a moment."""
-    state, now = remembered
-    if is_whole_again(plan, table) and verdict.content is None:
-        return _begin(plan, table, state, now)
-    if verdict.taken and _is_settled(plan, seen):
-        return _refresh(plan, now)
-    lying = state.live.lying
-    theirs = verdict.taken and lying is not None and lying.theirs
-    left = lying.since + WORD - now.monotonic if lying is not None and theirs else 0.0
-    if left > 0:
-        return (Wait(left, "another operator stored it and is about to say so"),)
-    status = report.published(plan, verdict, table, now.wall)
-    return _say(plan, status, Reason.PUBLISHED, quiet=verdict.mark is not None)
-
-
-def _store(
-    plan: SeenPlan, seen: Observation, verdict: Planned, content: str, state: State
-) -> tuple[Action, ...]:
-    table, last = seen.table, report.last_sequence(plan, seen.table)
-    if not state.reserved == last > _stored_sequence(table):
-        promise = report.reserving(plan.status, last + 1)
-        return (WriteStatus(promise, "a sequence for the table", reserves=last + 1),)
-    missing = to_write(seen, verdict, state.reserved)
-    if missing:
-        return (WriteShards(content, missing, state.reserved, "the pointer will name them"),)
-    identity, pieces = Identity(plan.uid, plan.generation, state.reserved), verdict.pieces
-    mark = mark_of(plan, verdict)
-    if table is None:
-        return (WriteTable(identity, content, "there is no table", pieces, mark),)
-    why = "the table answers other inputs or was changed"
-    write = WriteTable(identity, content, why, pieces, mark)
-    if table.is_untouched() or table.written_hash is None:
-        return (write,)
-    restored = f"ConfigMap {table.key.name} was changed by someone else and is restored"
-    return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, restored))
-
-
-def _tidy(seen: Observation, state: State, now: Now) -> tuple[Action, ...]:
-    """Nothing else to do: remove shards that nobody needs any more, or wait until they may go."""
-    if not state.spare:
-        return ()
-    ripe = {name for name, due in state.spare.items() if due.at <= now.monotonic}
-    if ripe:
-        shards = tuple(seen.shards[name] for name in sorted(ripe))
-        return (RemoveShards(shards, "no table has named them for the grace period"),)
-    first = min(due.at for due in state.spare.values())
-    return (Wait(first - now.monotonic, "readers of an earlier table may need its shards"),)
-
-
-def _look_at(stranger: SeenMap) -> ReadTable:
-    """Something that is not this plan's lies under a name that it needs: never touch it."""
-    shard = stranger.key.name if isinstance(stranger, SeenShard) else None
-    return ReadTable("the name is taken", shard)
-
-
-def _in_the_way(plan: SeenPlan, found: SeenMap) -> Finding:
-    name = f"ConfigMap {found.key.name}"
-    if found.deleting or found.is_left_by_predecessor_of(plan):
-        message = f"{name} of a deleted plan has not been collected yet"
-        return Finding(Truth.FALSE, Reason.WAITING_FOR_COLLECTION, message)
-    message = f"{name} exists and is not this plan's: rename the plan, or delete that ConfigMap"
-    return Finding(Truth.FALSE, Reason.NAME_CONFLICT, message)
-
-
-def _give_up(
-    plan: SeenPlan, table: SeenTable | None, verdict: Planned, why: Finding, now: Now
-) -> tuple[Action, ...]:
-    return _say(plan, report.unpublished(plan, verdict, table, why, now.wall), why.reason)
-
-
-def _say(plan: SeenPlan, status: Status, reason: str, *, quiet: bool = False) -> tuple[Action, ...]:
-    """Write the status where it says something new, and tell people about a turn."""
-    if status.says_the_same(plan.status):
-        return ()
-    return (WriteStatus(status, reason), *_tell(plan.status, status, quiet=quiet))
-
-
-def _tell(before: Status, after: Status, *, quiet: bool) -> tuple[Action, ...]:
-    """One event where Ready turns, or a new table is in use; none while planning.
-
-    Of what re-planning did, one in its own words instead. ``quiet``: the table is one of that, and
-    a new one is nothing to tell of.
+    A decision of re-planning has an event of its own. ``quiet``: the table comes from re-planning,
+    so a new one needs no other event.
     """
     if after.last_decision and dict(after.last_decision) != dict(before.last_decision):
-        return (report.decision_event(after.last_decision),)
+        return (status_text.decision_event(after.last_decision),)
     old, new = before.condition(ConditionType.READY), after.condition(ConditionType.READY)
-    if new is None or new.status is Truth.UNKNOWN:
+    if new is None or new.status is ConditionStatus.UNKNOWN:
         return ()
-    same_turn = old is not None and (old.status, old.reason) == (new.status, new.reason)
+    same = old is not None and (old.status, old.reason) == (new.status, new.reason)
     same_table = before.summary.get("contentHash") == after.summary.get("contentHash")
-    if same_turn and (quiet or same_table):
+    if same and (quiet or same_table):
         return ()
-    wanted = new.status is Truth.TRUE or new.reason is Reason.SUSPENDED
-    kind = EventType.NORMAL if wanted else EventType.WARNING
+    normal = new.status is ConditionStatus.TRUE or new.reason is Reason.SUSPENDED
+    kind = EventType.NORMAL if normal else EventType.WARNING
     return (EmitEvent(kind, new.reason, new.message),)
 
 
-def _cancel(state: State, reason: str) -> tuple[Action, ...]:
+def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:
     return (CancelPlanning(reason),) if state.planning else ()
 
 
-def _stored_sequence(table: SeenTable | None) -> int:
-    return table.identity.sequence if table and table.identity else 0
+def _name_conflict(plan: PlanObject, foreign: ConfigMapObject) -> Finding:
+    """Why nothing is stored: an object that is not this plan's has a name that it needs."""
+    name = f"ConfigMap {foreign.key.name}"
+    if foreign.deleting or foreign.is_left_by_predecessor_of(plan):
+        message = f"{name} of a deleted plan has not been collected yet"
+        return Finding(ConditionStatus.FALSE, Reason.WAITING_FOR_COLLECTION, message)
+    message = f"{name} exists and is not this plan's: rename the plan, or delete that ConfigMap"
+    return Finding(ConditionStatus.FALSE, Reason.NAME_CONFLICT, message)
 
 
-def _too_large(verdict: Planned) -> Finding:
+def _too_large(result: PlanReady) -> Finding:
     message = (
-        f"the table has {verdict.content_bytes} bytes and would take {len(verdict.pieces)} "
+        f"the table has {result.content_bytes} bytes and would take {len(result.pieces)} "
         f"ConfigMaps, at most {MOST_SHARDS} are made: use fewer ranges "
         "(spec.models[].workload.ranges.count) or larger islands"
     )
-    return Finding(Truth.FALSE, Reason.TABLE_TOO_LARGE, message)
+    return Finding(ConditionStatus.FALSE, Reason.TABLE_TOO_LARGE, message)

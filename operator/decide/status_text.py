@@ -1,127 +1,135 @@
-"""What to say in each situation: observation -> status; pure.
+"""The status in each situation: observation -> status; pure.
 
-A status never promises more than what is stored: ``published`` is given the table that lies there.
+A status never claims more than what is stored: `published` takes the stored table.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from archipelago.operator import conditions
-from archipelago.operator.actions import EmitEvent, EventType
-from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.manifests import timestamp
-from archipelago.operator.status import Status, Summary
-from archipelago.operator.verdict import Failed, Planned, Verdict
+from ..planning.result import PlanFailed, PlanOutcome, PlanReady
+from ..resources import status
+from ..resources.names import timestamp
+from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
+from .actions import EmitEvent, EventType
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from ..resources.objects import PlanObject, TableObject
 
-    from archipelago.operator.observe import SeenPlan, SeenTable
 
 Findings: TypeAlias = dict[ConditionType, Finding]
 
 SEQUENCE: Final = "tableSequence"
 
 _NO_METRICS = Finding(
-    Truth.UNKNOWN, Reason.NOT_CONFIGURED, "no metrics source is configured; the spec is planned for"
+    ConditionStatus.UNKNOWN,
+    Reason.NOT_CONFIGURED,
+    "no metrics source is configured; the spec is planned for",
 )
 _FIRST_WINDOW = Finding(
-    Truth.UNKNOWN, Reason.SIGNAL_MISSING, "the first window of traffic is not over yet"
+    ConditionStatus.UNKNOWN, Reason.SIGNAL_MISSING, "the first window of traffic is not over yet"
 )
-_COUNTED = Finding(Truth.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools")
-_ACTIVE = Finding(Truth.FALSE, Reason.ACTIVE, "the plan is kept up to date")
-_UNDER_WAY = Finding(Truth.UNKNOWN, Reason.PLANNING, "the planner is at work")
+_COUNTED = Finding(
+    ConditionStatus.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools"
+)
+_ACTIVE = Finding(ConditionStatus.FALSE, Reason.ACTIVE, "the plan is kept up to date")
+_UNDER_WAY = Finding(ConditionStatus.UNKNOWN, Reason.PLANNING, "the planner is at work")
 
 
-def planning(plan: SeenPlan, sequence: int, now: datetime) -> Status:
-    """Before the planner answers. What holds for the last generation stays said about that one.
+def planning(plan: PlanObject, sequence: int, now: datetime) -> Status:
+    """Return the early status, while the planner works.
 
-    ``sequence`` is promised to the table that may come of it.
+    Conditions that hold for the last generation keep that generation. ``sequence`` is reserved for
+    the table that may follow.
     """
     before = plan.status
-    kept = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED} | _ready_if_true(before)
+    stays = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED} | _ready_if_true(before)
     unknown = {
         kind: _UNDER_WAY
         for kind in ConditionType
-        if kind not in kept or before.condition(kind) is None
+        if kind not in stays or before.condition(kind) is None
     }
     fixed = {ConditionType.METRICS_AVAILABLE: _metrics(plan), ConditionType.SUSPENDED: _ACTIVE}
     return reserving(_status(plan, {**unknown, **fixed}, before.summary, now), sequence)
 
 
 def reserving(status: Status, sequence: int) -> Status:
-    """The same status with a sequence promised to the next table.
+    """Return the status with a sequence reserved for the next table.
 
-    Promised first and stored before the table is written, so that no sequence is ever given twice
-    or goes back, whoever deletes the table and whenever the operator is killed.
+    It is stored before the table is written. So no sequence is used twice or goes back, whoever
+    deletes the table and whenever the operator is killed.
     """
     return replace(status, summary={**status.summary, SEQUENCE: sequence})
 
 
-def last_sequence(plan: SeenPlan, table: SeenTable | None) -> int:
-    """The highest sequence that a table of the plan may have."""
+def last_sequence(plan: PlanObject, table: TableObject | None) -> int:
+    """Return the highest sequence that a table of the plan may have."""
     return max(_sequence(table), int(plan.status.summary.get(SEQUENCE, 0)))
 
 
-def published(plan: SeenPlan, verdict: Planned, table: SeenTable, now: datetime) -> Status:
-    """The table answers the plan."""
+def published(plan: PlanObject, result: PlanReady, table: TableObject, now: datetime) -> Status:
+    """Return the status if the stored table is current."""
     where = f"ConfigMap {table.key.name}, sequence {_sequence(table)}"
     findings = {
-        ConditionType.READY: Finding(Truth.TRUE, Reason.PUBLISHED, f"{verdict.message}; {where}"),
-        ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
+        ConditionType.READY: Finding(
+            ConditionStatus.TRUE, Reason.PUBLISHED, f"{result.message}; {where}"
+        ),
+        ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
-        ConditionType.PUBLISHED: Finding(Truth.TRUE, Reason.PUBLISHED, where),
+        ConditionType.PUBLISHED: Finding(ConditionStatus.TRUE, Reason.PUBLISHED, where),
     }
-    return _settled(plan, findings, {**verdict.summary, **_pointer(plan, table)}, verdict, now)
+    return _settled(plan, findings, {**result.summary, **_pointer(plan, table)}, result, now)
 
 
-def failed(plan: SeenPlan, verdict: Failed, table: SeenTable | None, now: datetime) -> Status:
-    """There is no plan; the last good table stays and stays described."""
-    why = Finding(Truth.FALSE, verdict.reason, verdict.message)
+def failed(
+    plan: PlanObject, result: PlanFailed, table: TableObject | None, now: datetime
+) -> Status:
+    """Return the status if there is no plan: the last good table stays."""
+    why = Finding(ConditionStatus.FALSE, result.reason, result.message)
     findings = {
         ConditionType.READY: why,
         ConditionType.PLANNED: why,
-        ConditionType.INVENTORY_RESOLVED: _inventory(plan, verdict),
+        ConditionType.INVENTORY_RESOLVED: _inventory(plan, result),
         ConditionType.PUBLISHED: _last_good(plan, table),
     }
-    return _settled(plan, findings, _summary_of(plan, table), verdict, now)
+    return _settled(plan, findings, _summary_of(plan, table), result, now)
 
 
 def unpublished(
-    plan: SeenPlan,
-    verdict: Planned,
-    table: SeenTable | None,
+    plan: PlanObject,
+    result: PlanReady,
+    table: TableObject | None,
     why: Finding,
     now: datetime,
 ) -> Status:
-    """There is a plan, but its table cannot be stored."""
+    """Return the status if there is a plan, but its table cannot be stored."""
     findings = {
         ConditionType.READY: why,
-        ConditionType.PLANNED: Finding(Truth.TRUE, Reason.PLANNED, verdict.message),
+        ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.PUBLISHED: why,
     }
-    return _settled(plan, findings, _summary_of(plan, table), verdict, now)
+    return _settled(plan, findings, _summary_of(plan, table), result, now)
 
 
-def suspended(plan: SeenPlan, table: SeenTable | None, now: datetime) -> Status:
-    """Nothing is planned or written until ``spec.suspend`` is false again."""
+def suspended(plan: PlanObject, table: TableObject | None, now: datetime) -> Status:
+    """Return the status of a suspended plan."""
     message = "spec.suspend is true: the stored table stays as it is"
     findings = {
-        ConditionType.READY: Finding(Truth.FALSE, Reason.SUSPENDED, message),
-        ConditionType.PLANNED: Finding(Truth.UNKNOWN, Reason.SUSPENDED, message),
+        ConditionType.READY: Finding(ConditionStatus.FALSE, Reason.SUSPENDED, message),
+        ConditionType.PLANNED: Finding(ConditionStatus.UNKNOWN, Reason.SUSPENDED, message),
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.METRICS_AVAILABLE: _metrics(plan),
         ConditionType.PUBLISHED: _last_good(plan, table),
-        ConditionType.SUSPENDED: Finding(Truth.TRUE, Reason.SUSPENDED, message),
+        ConditionType.SUSPENDED: Finding(ConditionStatus.TRUE, Reason.SUSPENDED, message),
     }
     return _status(plan, findings, _summary_of(plan, table), now)
 
 
-def refreshed(plan: SeenPlan, now: datetime) -> Status:
-    """What is new of a live plan whose table stays: its nodes, its metrics, what was decided."""
+def refreshed(plan: PlanObject, now: datetime) -> Status:
+    """Return the status of a live plan whose table stays: new nodes, metrics, decision."""
     findings = {
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.METRICS_AVAILABLE: _metrics(plan),
@@ -137,41 +145,41 @@ _DONE: Final = {
 
 
 def decision_event(decision: Summary) -> EmitEvent:
-    """What people are told of a decision about a live plan."""
+    """Return the event of a decision about a live plan."""
     message = str(decision.get("message", ""))
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
     if decision.get("proposal"):
         return EmitEvent(EventType.NORMAL, Reason.PROPOSED, message)
-    if done := _DONE.get(str(decision.get("rung"))):
+    if done := _DONE.get(str(decision.get("level"))):
         return EmitEvent(EventType.NORMAL, done, message)
     return EmitEvent(EventType.WARNING, Reason.DEGRADED, message)
 
 
 def _settled(
-    plan: SeenPlan, findings: Findings, summary: Summary, verdict: Verdict, now: datetime
+    plan: PlanObject, findings: Findings, summary: Summary, result: PlanOutcome, now: datetime
 ) -> Status:
     steady = {ConditionType.METRICS_AVAILABLE: _metrics(plan), ConditionType.SUSPENDED: _ACTIVE}
     status = _status(plan, {**findings, **steady}, summary, now)
-    return replace(status, last_plan=_ended(plan, verdict, now))
+    return replace(status, last_plan=_ended(plan, result, now))
 
 
-def _ended(plan: SeenPlan, verdict: Verdict, now: datetime) -> Summary:
-    """How the planner's last run ended."""
-    outcome = verdict.reason if isinstance(verdict, Failed) else Reason.PLANNED
+def _ended(plan: PlanObject, result: PlanOutcome, now: datetime) -> Summary:
+    """Return how the last run of the planner ended."""
+    outcome = result.reason if isinstance(result, PlanFailed) else Reason.PLANNED
     return {
         "generation": plan.generation,
         "time": timestamp(now),
         "outcome": outcome.value,
-        "planSeconds": f"{verdict.seconds:.3f}",
+        "planSeconds": f"{result.seconds:.3f}",
     }
 
 
-def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime) -> Status:
+def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetime) -> Status:
     before = plan.status.conditions
     return Status(
         observed_generation=plan.generation,
-        conditions=conditions.at(plan.generation, findings, before, now),
+        conditions=status.at(plan.generation, findings, before, now),
         summary=summary,
         last_plan=plan.status.last_plan,
         last_decision=(plan.live.decision if plan.live else None) or plan.status.last_decision,
@@ -179,36 +187,36 @@ def _status(plan: SeenPlan, findings: Findings, summary: Summary, now: datetime)
 
 
 def _ready_if_true(before: Status) -> set[ConditionType]:
-    """Ready stays True, of its older generation, while that generation's table is in use."""
+    """Ready stays True, with its older generation, while that generation's table is in use."""
     ready = before.condition(ConditionType.READY)
-    return {ConditionType.READY} if ready and ready.status is Truth.TRUE else set()
+    return {ConditionType.READY} if ready and ready.status is ConditionStatus.TRUE else set()
 
 
-def _inventory(plan: SeenPlan, verdict: Failed) -> Finding:
-    if verdict.reason is Reason.UNKNOWN_ACCELERATOR:
-        return Finding(Truth.FALSE, verdict.reason, verdict.message)
+def _inventory(plan: PlanObject, result: PlanFailed) -> Finding:
+    if result.reason is Reason.UNKNOWN_ACCELERATOR:
+        return Finding(ConditionStatus.FALSE, result.reason, result.message)
     return _nodes(plan)
 
 
-def _nodes(plan: SeenPlan) -> Finding:
+def _nodes(plan: PlanObject) -> Finding:
     if plan.live is None or plan.live.inventory is None:
         return _COUNTED
-    return _or_others(plan, ConditionType.INVENTORY_RESOLVED, plan.live.inventory)
+    return _or_reported(plan, ConditionType.INVENTORY_RESOLVED, plan.live.inventory)
 
 
-def _or_others(plan: SeenPlan, kind: ConditionType, found: Finding) -> Finding:
-    """What was said already is not insisted on: two operators may have found different things."""
+def _or_reported(plan: PlanObject, kind: ConditionType, finding: Finding) -> Finding:
+    """Keep what another operator reported: two operators may see different things."""
     before = plan.status.condition(kind)
-    if before is None or plan.live is None or found not in plan.live.said:
-        return found
+    if before is None or plan.live is None or finding not in plan.live.reported:
+        return finding
     return Finding(before.status, before.reason, before.message)
 
 
-def _metrics(plan: SeenPlan) -> Finding:
-    """Before the first window is over, what was said by the process before this one."""
-    found = plan.live.metrics if plan.live else None
-    if found is not None:
-        return _or_others(plan, ConditionType.METRICS_AVAILABLE, found)
+def _metrics(plan: PlanObject) -> Finding:
+    """Return the present finding; before the first window is over, the last reported one."""
+    finding = plan.live.metrics if plan.live else None
+    if finding is not None:
+        return _or_reported(plan, ConditionType.METRICS_AVAILABLE, finding)
     if not plan.replanning.get("source"):
         return _NO_METRICS
     before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
@@ -217,27 +225,28 @@ def _metrics(plan: SeenPlan) -> Finding:
     return Finding(before.status, before.reason, before.message)
 
 
-def _last_good(plan: SeenPlan, table: SeenTable | None) -> Finding:
+def _last_good(plan: PlanObject, table: TableObject | None) -> Finding:
     if table is None or not table.belongs_to(plan):
-        return Finding(Truth.FALSE, Reason.NOT_PLANNED, "no table has been stored yet")
-    if not table.is_untouched() or table.identity is None:
+        return Finding(ConditionStatus.FALSE, Reason.NOT_PLANNED, "no table has been stored yet")
+    if not table.is_unmodified() or table.identity is None:
         message = f"ConfigMap {table.key.name} was changed and no plan is at hand to restore it"
-        return Finding(Truth.FALSE, Reason.NOT_PLANNED, message)
-    kept = f"the table of generation {table.identity.generation} stays in use"
-    return Finding(Truth.TRUE, Reason.LAST_GOOD_KEPT, f"{kept}, sequence {table.identity.sequence}")
+        return Finding(ConditionStatus.FALSE, Reason.NOT_PLANNED, message)
+    generation, sequence = table.identity.generation, table.identity.sequence
+    message = f"the table of generation {generation} stays in use, sequence {sequence}"
+    return Finding(ConditionStatus.TRUE, Reason.LAST_GOOD_KEPT, message)
 
 
-def _summary_of(plan: SeenPlan, table: SeenTable | None) -> Summary:
-    """The summary describes the stored table; where none is stored only its sequence is left."""
+def _summary_of(plan: PlanObject, table: TableObject | None) -> Summary:
+    """Return the summary of the stored table; if none is stored, only the last sequence."""
     ours = table is not None and table.belongs_to(plan)
     last = last_sequence(plan, table if ours else None)
     return {**(plan.status.summary if ours else {}), SEQUENCE: last}
 
 
-def _sequence(table: SeenTable | None) -> int:
+def _sequence(table: TableObject | None) -> int:
     return table.identity.sequence if table and table.identity else 0
 
 
-def _pointer(plan: SeenPlan, table: SeenTable) -> Summary:
-    """Which stored table the status speaks about."""
+def _pointer(plan: PlanObject, table: TableObject) -> Summary:
+    """Return which table the summary is about."""
     return {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}

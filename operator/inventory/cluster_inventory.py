@@ -1,10 +1,13 @@
-"""The nodes and pods of the cluster as the plans see them, and when a plan has to hear of it.
+"""Nodes and pods of the cluster -> the inventory of each plan, and when it has changed.
 
-Lives in the operator's loop; the watches hand over small facts. What a plan is told is held back:
-``inventory`` gives what the plan was last told, until its own pools change or the next re-plan for
-nodes' sake is due (``nodenews``: a minute apart at least). So whoever asks, and however often, no
-plan is made more often than that. Losses do not wait: ``lost`` is as of now, and is told within
-half a second. Nothing is known, and nothing is lost, before the first list is complete.
+Imports: ``resources``, ``settings``, ``errors`` and the planner's plain data. Other folders may use
+``ClusterInventory``, ``read_versioned``, ``read_pod``, ``plan_selector``, ``resolved_spec`` and
+``node_names``. It never calls the API server: watches and lists hand over small facts.
+
+``ClusterInventory.inventory`` returns the same inventory until the plan's pools change or its next
+replan because of nodes is due (``debounce``: at least a minute apart). So no plan is made more
+often than that, whatever calls it. Losses do not wait: ``lost`` is current, and reported within
+half a second. Before the first list is complete, no node is known and no node is lost.
 """
 
 from __future__ import annotations
@@ -12,68 +15,67 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from archipelago.operator.bulletin import Bulletin
-from archipelago.operator.claims import label_keys, owners
-from archipelago.operator.inventoryreport import inventory_finding, unlisted
-from archipelago.operator.manifests import Key, label_value
-from archipelago.operator.nodebook import NodeBook
-from archipelago.operator.podfacts import PodTable
-from archipelago.operator.stock import Surroundings, resolve
+from archipelago.planner.kubernetes.nodes import SeenNode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-    from archipelago.operator.claims import Claimant
-    from archipelago.operator.conditions import Finding
-    from archipelago.operator.manifests import Right
-    from archipelago.operator.nodebook import Change
-    from archipelago.operator.nodefacts import Shape
-    from archipelago.operator.podfacts import IslandPods, SeenPod
-    from archipelago.operator.stock import LiveInventory
-    from archipelago.planner.nodes import SeenNode
+from ..resources.live import IslandPods
+from ..resources.names import Key, Permission, label_value
+from ..resources.status import Finding
+from .debounce import Debouncer
+from .node_store import NodeChange, NodeStore
+from .nodes import Shape
+from .ownership import PlanSelector, assign_owners, label_keys
+from .pods import PodFacts, PodTable
+from .pools import (
+    PlanInventory,
+    ResolveContext,
+    inventory_finding,
+    resolve_inventory,
+    unlisted_finding,
+)
 
 TURN: Final = 0.05
-"""Seconds between two looks at what is due, however much is heard."""
-TIDY: Final = 600.0
-"""Seconds between two times that old records are dropped."""
+"""Shortest time between two ticks [s], however many events come."""
+PRUNE: Final = 600.0
+"""Time between two removals of old records [s]."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a plan was told of its nodes. ``nodes``: names of those that it is made with."""
+class InventorySnapshot:
+    """The inventory that a plan is made with. ``nodes``: names of its nodes."""
 
-    inventory: LiveInventory
+    inventory: PlanInventory
     nodes: frozenset[str]
 
     @classmethod
-    def of(cls, inventory: LiveInventory) -> Told:
-        """Of an inventory."""
-        names = (name for stock in inventory.stocks for of in stock.nodes.values() for name in of)
-        return cls(inventory, frozenset(names))
+    def of(cls, inventory: PlanInventory) -> InventorySnapshot:
+        """Return the snapshot of an inventory."""
+        domains = (names for pool in inventory.pools for names in pool.nodes.values())
+        return cls(inventory, frozenset(name for names in domains for name in names))
 
-    def is_as_good_as(self, other: Told) -> bool:
-        """Whether neither the plan nor what is said of it would differ."""
+    def equivalent(self, other: InventorySnapshot) -> bool:
+        """Return whether both give the same plan and the same condition."""
         return (
-            [(stock.gpus_per_node, stock.nodes) for stock in self.inventory.stocks]
-            == [(stock.gpus_per_node, stock.nodes) for stock in other.inventory.stocks]
+            [(pool.gpus_per_node, pool.nodes) for pool in self.inventory.pools]
+            == [(pool.gpus_per_node, pool.nodes) for pool in other.inventory.pools]
         ) and inventory_finding(self.inventory) == inventory_finding(other.inventory)
 
 
-class Fleet:
-    """Nodes and pods, which plan they belong to, and what that plan has to hear of them.
+class ClusterInventory:
+    """Nodes and pods, the plan that each belongs to, and the changes that a plan has to learn of.
 
     Args:
         allowed: The administrator's selector: no plan gets a node outside it.
-        on_news: Called with the plans whose nodes were lost (True: their tables are to be
-            repaired) or whose ``inventory`` is another one now (False).
-        on_pods: Called with a plan whose island pods changed: placed, ready, another phase, gone.
-        on_lack: Called where nodes have to be listed once more, for labels that were not kept.
+        on_news: Called with plans and True if they lost nodes (their tables need a repair), or
+            False if their ``inventory`` has changed.
+        on_pods: Called with a plan whose island pods changed: scheduled, ready, phase, deleted.
+        on_missing_labels: Called if nodes have to be listed again for labels that were not kept.
         clock: Monotonic time [s].
-        off: No node will ever be seen, and ``finding`` says so.
+        off: The operator watches no nodes, and ``finding`` states it.
     """
 
     def __init__(
@@ -81,148 +83,162 @@ class Fleet:
         allowed: Mapping[str, str],
         on_news: Callable[[frozenset[Key], bool], None],
         on_pods: Callable[[Key], None],
-        on_lack: Callable[[], None],
+        on_missing_labels: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         *,
         off: bool = False,
     ) -> None:
         self._allowed = allowed
-        self._on_news, self._on_pods, self._on_lack = on_news, on_pods, on_lack
+        self._on_news, self._on_pods = on_news, on_pods
+        self._on_missing_labels = on_missing_labels
         self._clock = clock
         self._off = off
-        self._nodes, self._pods = NodeBook(), PodTable()
-        self._missing: tuple[Right, ...] = ()
-        self._plans: dict[Key, Claimant | None] = {}
-        self._labels: dict[Key, Key] = {}  # what its pods say -> the plan
-        self._told: dict[Key, Told] = {}
+        self._nodes, self._pods = NodeStore(), PodTable()
+        self._missing: tuple[Permission, ...] = ()
+        self._plans: dict[Key, PlanSelector | None] = {}
+        self._labels: dict[Key, Key] = {}  # namespace and label value of its pods -> the plan
+        self._snapshots: dict[Key, InventorySnapshot] = {}
         self._waiting: set[Key] = set()
-        self._bulletin = Bulletin()
-        self._tidied = clock()
-        self._poked = asyncio.Event()
+        self._debouncer = Debouncer()
+        self._pruned = clock()
+        self._wake = asyncio.Event()
 
     @property
     def complete(self) -> bool:
-        """Whether the nodes were listed; before that nothing is said of any."""
+        """Whether the nodes were listed; no node is known before."""
         return self._nodes.complete
 
     @property
     def is_blind(self) -> bool:
-        """Whether no node will be seen as things are: switched off, or not allowed."""
+        """Whether no node will be listed: switched off, or not permitted."""
         return self._off or bool(self._missing)
 
-    # What is seen: called by the watches and the lists.
+    # Called by watches and lists.
 
-    def see_node(self, node: SeenNode, version: int) -> None:
-        """A node as it was at that version of its object."""
-        self._changed(self._nodes.take(node, version, self._clock()))
+    def update_node(self, node: SeenNode, version: int) -> None:
+        """Take in a node at that version of its object."""
+        self._node_changed(self._nodes.update(node, version, self._clock()))
 
-    def drop_node(self, name: str, version: int) -> None:
-        """A node was deleted at that version."""
-        self._changed(self._nodes.drop(name, version, self._clock()))
+    def delete_node(self, name: str, version: int) -> None:
+        """Remove a node that was deleted at that version."""
+        self._node_changed(self._nodes.delete(name, version, self._clock()))
 
     def begin_list(self) -> None:
-        """Nodes are about to be listed: from now on keep every label that some plan asks for."""
-        self._nodes.begin(self._keys())
+        """Begin a list of nodes; from now on keep every label that a plan names."""
+        self._nodes.begin_list(self._label_keys())
 
-    def nodes_listed(self, names: Collection[str], version: int) -> None:
-        """All nodes of the cluster were seen, as they were at that version."""
-        gone, more_labels = self._nodes.ended(names, version, self._clock())
-        for change in gone:
-            self._changed(change)
-        if more_labels:
-            self._hear(self._told)
+    def replace_nodes(self, names: Collection[str], version: int) -> None:
+        """End a list of all nodes that was taken at that version."""
+        deleted, labels_changed = self._nodes.end_list(names, version, self._clock())
+        for change in deleted:
+            self._node_changed(change)
+        if labels_changed:
+            self._add_events(self._snapshots)
         waiting, self._waiting = frozenset(self._waiting), set()
         if waiting:
             self._on_news(waiting, False)  # no node was lost
-        self._ask_for_labels()
+        self._check_labels()
 
-    def see_pod(self, pod: SeenPod) -> None:
-        """A pod that asks for GPUs or says that it belongs to a plan."""
+    def update_pod(self, pod: PodFacts) -> None:
+        """Take in a pod that requests GPUs or has the label of a plan."""
         before = self._pods.get(pod.uid)
-        if self._pods.see(pod):
+        if self._pods.update(pod):
             self._pod_changed(before, pod)
 
-    def drop_pod(self, uid: str, version: int) -> None:
-        """A pod is gone, or nobody's any more."""
+    def delete_pod(self, uid: str, version: int) -> None:
+        """Remove a pod that was deleted, or that lost its label."""
         before = self._pods.get(uid)
-        if self._pods.drop(uid, version):
+        if self._pods.delete(uid, version):
             self._pod_changed(before, None)
 
-    def pods_listed(self, uids: Collection[str], version: int, namespace: str | None) -> None:
-        """All pods of the namespace (None: of the cluster) were seen, as of that version."""
-        for pod in self._pods.missing(uids, version, namespace):
-            self.drop_pod(pod.uid, version)
+    def replace_pods(self, uids: Collection[str], version: int, namespace: str | None) -> None:
+        """End a list of all pods of the namespace (None: of the cluster), as of that version."""
+        for pod in self._pods.unlisted(uids, version, namespace):
+            self.delete_pod(pod.uid, version)
 
-    def forbid(self, missing: Sequence[Right]) -> None:
-        """The rights that are missing to see the nodes of the cluster; none: it may."""
+    def forbid(self, missing: Sequence[Permission]) -> None:
+        """Set the permissions that are missing to list the nodes; none: listing is permitted."""
         if tuple(missing) != self._missing:
             self._missing = tuple(missing)
-            live = frozenset(key for key, claimant in self._plans.items() if claimant)
+            live = frozenset(key for key, selector in self._plans.items() if selector)
             if live:
                 self._on_news(live, False)  # no node was lost
 
-    # Whose they are: called for every plan, live or not.
+    # Called for every plan, live or not.
 
-    def plans(self, plans: Mapping[Key, Claimant | None]) -> None:
-        """All plans there are; None: one whose pools state their counts."""
+    def replace_plans(self, plans: Mapping[Key, PlanSelector | None]) -> None:
+        """Set all plans; None: all pools of the plan state counts."""
         for key in self._plans.keys() - plans.keys():
-            self.drop_plan(key)
-        for key, claimant in plans.items():
-            self.see_plan(key, claimant)
+            self.delete_plan(key)
+        for key, selector in plans.items():
+            self.update_plan(key, selector)
 
-    def see_plan(self, key: Key, claimant: Claimant | None) -> None:
-        """A plan is there or has changed; the same again costs nothing."""
-        if key in self._plans and self._plans[key] == claimant:
+    def update_plan(self, key: Key, selector: PlanSelector | None) -> None:
+        """Take in a plan; the same selector again costs nothing."""
+        if key in self._plans and self._plans[key] == selector:
             return
         before = self._plans.get(key)
-        self._plans[key] = claimant
-        self._labels[_as_label(key)] = key
-        self._told.pop(key, None)
-        self._hear_younger(before, claimant)
-        self._ask_for_labels()
+        self._plans[key] = selector
+        self._labels[_pod_label(key)] = key
+        self._snapshots.pop(key, None)
+        self._notify_younger(before, selector)
+        self._check_labels()
 
-    def drop_plan(self, key: Key) -> None:
-        """A plan is gone, and its nodes are free."""
+    def delete_plan(self, key: Key) -> None:
+        """Remove a plan; its nodes are free."""
         before = self._plans.pop(key, None)
-        self._labels.pop(_as_label(key), None)
+        self._labels.pop(_pod_label(key), None)
         self._waiting.discard(key)
-        self._told.pop(key, None)
-        self._bulletin.drop(key)
-        self._hear_younger(before, None)
+        self._snapshots.pop(key, None)
+        self._debouncer.delete(key)
+        self._notify_younger(before, None)
 
-    # What a plan asks.
+    # Called to decide on a plan.
 
-    def inventory(self, claimant: Claimant) -> LiveInventory | None:
-        """What the plan is to be made with; None: not known yet, ``on_news`` will tell.
+    def inventory(self, selector: PlanSelector) -> PlanInventory | None:
+        """Return the inventory to plan with; None if it is not known yet (``on_news`` follows).
 
-        The same until the plan's pools change or ``on_news`` tells of another one.
+        It stays the same until the plan's pools change or ``on_news`` reports another one.
         """
-        self.see_plan(claimant.key, claimant)
-        told = self._told.get(claimant.key)
-        if told is None:
-            if self._nodes.lacks(label_keys((claimant,), self._allowed)):
-                self._waiting.add(claimant.key)
+        self.update_plan(selector.key, selector)
+        snapshot = self._snapshots.get(selector.key)
+        if snapshot is None:
+            if self._nodes.lacks(label_keys((selector,), self._allowed)):
+                self._waiting.add(selector.key)
                 return None
-            told = self._told[claimant.key] = Told.of(self._resolve(claimant))
-        return told.inventory
+            snapshot = InventorySnapshot.of(self._resolve(selector))
+            self._snapshots[selector.key] = snapshot
+        return snapshot.inventory
 
-    def hurry(self, key: Key) -> None:
-        """Nothing is left of its table without what was lost: it is told now what there is."""
-        self._retell(key)
+    def refresh(self, key: Key) -> None:
+        """Update the plan's inventory now: without the lost nodes, its table has no island left."""
+        selector, before = self._plans.get(key), self._snapshots.get(key)
+        if selector is None or before is None:
+            self._debouncer.done(key, replanned=False)
+            return
+        snapshot = self._snapshots[key] = InventorySnapshot.of(self._resolve(selector))
+        changed = not snapshot.equivalent(before)
+        self._debouncer.done(key, replanned=changed)
+        if changed:
+            self._on_news(frozenset({key}), False)  # no node was lost
 
-    def finding(self, claimant: Claimant) -> Finding:
-        """What the condition ``InventoryResolved`` says of it."""
-        inventory = self.inventory(claimant)
+    def finding(self, selector: PlanSelector) -> Finding:
+        """Return the condition ``InventoryResolved``."""
+        inventory = self.inventory(selector)
         if self.is_blind or inventory is None:
-            return unlisted(self._missing, off=self._off)
+            return unlisted_finding(self._missing, off=self._off)
         return inventory_finding(inventory)
 
     def lost(self, names: Iterable[str], trusted: float = -math.inf) -> frozenset[str]:
-        """Those of the nodes whose pods do not serve now: gone, not ready, being taken away.
+        """Return the nodes whose pods do not serve now: deleted, not ready, being removed.
 
-        One that comes back is lost until it has stayed for a while (``steadiness``); one that is
-        cordoned is not. Nothing is lost before the first list is complete. ``trusted``: when
-        another operator, who may have seen less of their past, planned with them [s].
+        A node that comes back stays lost for a while (``flap_damping``); a cordoned node is not
+        lost. No node is lost before the first list is complete.
+
+        Args:
+            names: Nodes to look up.
+            trusted: When another operator, which may not have seen their losses, planned with them
+                [s].
         """
         if not self.complete:
             return frozenset()
@@ -230,123 +246,112 @@ class Fleet:
         return frozenset(name for name in names if self._nodes.is_lost(name, now, trusted))
 
     def island_pods(self, key: Key) -> dict[str, IslandPods]:
-        """Pods of the plan's islands, by the value of their label (``label_value(island)``)."""
-        return self._pods.islands(_as_label(key))
+        """Return the pods of the plan's islands, by label value (``label_value(island)``)."""
+        return self._pods.islands(_pod_label(key))
 
     def counts(self) -> dict[str, int]:
-        """Nodes with GPUs: ``usable``, ``lost`` (not serving) and ``aside`` (all others)."""
+        """Return the number of ``usable``, ``lost`` (not serving) and ``excluded`` nodes."""
         return self._nodes.counts(self._clock())
 
     # Time.
 
     def tick(self) -> None:
-        """Tell what is due: all losses, and one plan of what it is to be made with."""
+        """Report what is due: all losses, and the new inventory of one plan."""
         now = self._clock()
-        for facts in self._nodes.settled(now):
-            self._hear(self._selecting((facts.shape,)))
-        lost = self._bulletin.losses(now)
+        for facts in self._nodes.take_settled(now):
+            self._add_events(self._selecting((facts.shape,)))
+        lost = self._debouncer.take_losses(now)
         if lost:
-            self._on_news(lost, True)  # to be repaired
-        ripe = self._bulletin.next_ripe()
-        if ripe is not None:
-            self._retell(ripe)
-        if now - self._tidied > TIDY:
-            self._tidied = now
-            self._nodes.tidy(now)
-            self._bulletin.tidy(now)
+            self._on_news(lost, True)  # their tables need a repair
+        ready = self._debouncer.next_ready()
+        if ready is not None:
+            self.refresh(ready)
+        if now - self._pruned > PRUNE:
+            self._pruned = now
+            self._nodes.prune(now)
+            self._debouncer.prune(now)
 
     def wake(self) -> float:
-        """When to ``tick`` next if nothing is heard [monotonic s]; infinity: no need."""
-        settles = self._nodes.next(self._clock())
-        return min(self._bulletin.wake(), math.inf if settles is None else settles)
+        """Return when to ``tick`` next if no event comes [monotonic s]; infinity: no need."""
+        settles = self._nodes.wake(self._clock())
+        return min(self._debouncer.wake(), math.inf if settles is None else settles)
 
     async def run(self) -> None:
-        """Tell what is due when it is due, until cancelled."""
+        """Tick whenever something is due, until cancelled."""
         while True:
-            self._poked.clear()
+            self._wake.clear()
             self.tick()
             wait = self.wake() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if wait == math.inf else max(0.0, wait)):
-                    await self._poked.wait()
+                    await self._wake.wait()
             await asyncio.sleep(TURN)
 
-    def _keys(self) -> frozenset[str]:
-        return label_keys((plan for plan in self._plans.values() if plan), self._allowed)
+    def _selectors(self) -> list[PlanSelector]:
+        return [selector for selector in self._plans.values() if selector]
 
-    def _ask_for_labels(self) -> None:
-        if self.complete and self._nodes.lacks(self._keys()):
-            self._on_lack()
+    def _label_keys(self) -> frozenset[str]:
+        return label_keys(self._selectors(), self._allowed)
 
-    def _resolve(self, claimant: Claimant) -> LiveInventory:
+    def _check_labels(self) -> None:
+        if self.complete and self._nodes.lacks(self._label_keys()):
+            self._on_missing_labels()
+
+    def _resolve(self, selector: PlanSelector) -> PlanInventory:
         now, nodes = self._clock(), list(self._nodes)
-        around = Surroundings(
-            owners((plan for plan in self._plans.values() if plan), nodes, self._allowed),
-            self._pods.held_by_others(_as_label(claimant.key)),
+        context = ResolveContext(
+            assign_owners(self._selectors(), nodes, self._allowed),
+            self._pods.held_by_others(_pod_label(selector.key)),
             lambda name: self._nodes.is_steady(name, now),
             self._allowed,
         )
-        return resolve(claimant, nodes, around)
+        return resolve_inventory(selector, nodes, context)
 
-    def _retell(self, key: Key) -> None:
-        """Tell a plan of what it has now, where that is not what it was told."""
-        claimant, before = self._plans.get(key), self._told.get(key)
-        if claimant is None or before is None:
-            self._bulletin.told(key, replans=False)
-            return
-        told = self._told[key] = Told.of(self._resolve(claimant))
-        replans = not told.is_as_good_as(before)
-        self._bulletin.told(key, replans=replans)
-        if replans:
-            self._on_news(frozenset({key}), False)  # no node was lost
-
-    def _changed(self, change: Change | None) -> None:
+    def _node_changed(self, change: NodeChange | None) -> None:
         if change is None or not self.complete:
             return
         if change.is_loss:
             pods = {self._labels.get(label) for label in self._pods.plans_on(change.name)}
-            made_with = {key for key, told in self._told.items() if change.name in told.nodes}
-            self._hear(made_with.union(key for key in pods if key), (change.name,))
-        self._hear(self._selecting(change.shapes))
+            users = {key for key, known in self._snapshots.items() if change.name in known.nodes}
+            self._add_events(users.union(key for key in pods if key), (change.name,))
+        self._add_events(self._selecting(change.shapes))
 
-    def _pod_changed(self, before: SeenPod | None, after: SeenPod | None) -> None:
-        holding = (pod for pod in (before, after) if pod and pod.holds)
+    def _pod_changed(self, before: PodFacts | None, after: PodFacts | None) -> None:
         if (before and before.holds) != (after and after.holds):
-            for pod in holding:
-                node = self._nodes.get(pod.node)
-                own = {self._labels.get(pod.plan)} if pod.plan else set()
-                self._hear(self._selecting((node.shape,)) - own if node else ())
+            for pod in (before, after):
+                node = self._nodes.get(pod.node) if pod and pod.holds else None
+                if pod and node:
+                    owner = {self._labels.get(pod.plan)} if pod.plan else set()
+                    self._add_events(self._selecting((node.shape,)) - owner)
         if self.complete:
             for label in {pod.plan for pod in (before, after) if pod and pod.plan and pod.island}:
                 if label in self._labels:
                     self._on_pods(self._labels[label])
 
     def _selecting(self, shapes: Collection[Shape]) -> set[Key]:
-        """Plans one of whose pools asks for such nodes, with whatever result."""
+        """Return the plans with a pool that selects such nodes, usable by it or not."""
         return {
-            key
-            for key, plan in self._plans.items()
-            if plan and any(s.matches(pool.selector) for pool in plan.pools for s in shapes)
+            plan.key
+            for plan in self._selectors()
+            if any(shape.matches(pool.selector) for pool in plan.pools for shape in shapes)
         }
 
-    def _hear_younger(self, *changed: Claimant | None) -> None:
-        """Plans that take what these leave."""
+    def _notify_younger(self, *changed: PlanSelector | None) -> None:
+        """Add an event for the plans that get the nodes which these leave."""
         ages = [(plan.created, plan.uid) for plan in changed if plan]
         if ages:
-            self._hear(
-                key
-                for key, plan in self._plans.items()
-                if plan and (plan.created, plan.uid) > min(ages)
+            self._add_events(
+                plan.key for plan in self._selectors() if (plan.created, plan.uid) > min(ages)
             )
 
-    def _hear(self, keys: Iterable[Key], lost: tuple[str, ...] = ()) -> None:
+    def _add_events(self, keys: Iterable[Key], lost: tuple[str, ...] = ()) -> None:
         now = self._clock()
         for key in keys:
-            if lost or key in self._told:
-                self._bulletin.hear(key, now, lost)
-        self._poked.set()
+            if lost or key in self._snapshots:
+                self._debouncer.add(key, now, lost)
+        self._wake.set()
 
 
-def _as_label(key: Key) -> Key:
-    """What its pods say."""
+def _pod_label(key: Key) -> Key:
+    """Return namespace and label value of the plan's pods."""
     return Key(key.namespace, label_value(key.name))

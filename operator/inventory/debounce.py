@@ -1,66 +1,152 @@
-"""What every plan has heard of its nodes and not been told yet: ``nodenews`` for many plans."""
+"""Debounce and limit the node events of each plan; pure.
+
+Half of a cluster may fail within a second, node by node, and a kubelet's restart hides its GPUs for
+moments. So events are collected until they stop for a while, or until a limit. A repair (islands on
+lost nodes leave the table) must be stored within 2 s of the loss. A new plan may wait, and comes at
+most once a minute. Times are monotonic [s].
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
 
-from archipelago.operator.nodenews import EVERY, Pending, decide, heard
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from archipelago.operator.manifests import Key
+from ..resources.names import Key
 
 
-class Bulletin:
-    """Gathers what is heard, plan by plan. Times are monotonic [s]."""
+@dataclass(frozen=True)
+class Delay:
+    """How long events are collected [s]: until ``quiet`` without one, at most ``longest``."""
+
+    quiet: float
+    longest: float
+
+
+REPAIR: Final = Delay(quiet=0.2, longest=0.5)
+REPLAN: Final = Delay(quiet=5.0, longest=15.0)
+EVERY: Final = 60.0
+"""Shortest time between two replans of one plan because of nodes [s]."""
+
+
+@dataclass(frozen=True)
+class Burst:
+    """Times of the first and the last event since the last action [s]."""
+
+    first: float
+    last: float
+
+    def due(self, delay: Delay) -> float:
+        """Return when to act on the burst [s]."""
+        return min(self.last + delay.quiet, self.first + delay.longest)
+
+
+@dataclass(frozen=True)
+class PendingEvents:
+    """Events of one plan without an action yet. ``replanned``: time of its last replan [s]."""
+
+    lost: frozenset[str] = frozenset()
+    repair: Burst | None = None
+    replan: Burst | None = None
+    replanned: float = -math.inf
+
+    @property
+    def repair_due(self) -> float:
+        """When the table has to be repaired [s]."""
+        return self.repair.due(REPAIR) if self.repair else math.inf
+
+    @property
+    def replan_due(self) -> float:
+        """When the plan has to be planned again [s]."""
+        return max(self.replan.due(REPLAN), self.replanned + EVERY) if self.replan else math.inf
+
+
+@dataclass(frozen=True)
+class DueWork:
+    """Work that is due now. ``wake``: when the next work is due if no event comes [s]."""
+
+    lost: frozenset[str]
+    replan: bool
+    wake: float | None
+
+
+def with_event(pending: PendingEvents, now: float, lost: Iterable[str] = ()) -> PendingEvents:
+    """Add one node event. ``lost``: nodes whose pods have stopped serving."""
+    names = frozenset(lost)
+    return replace(
+        pending,
+        lost=pending.lost | names,
+        repair=_extended(pending.repair, now) if names else pending.repair,
+        replan=_extended(pending.replan, now),
+    )
+
+
+def take_due(pending: PendingEvents, now: float) -> tuple[DueWork, PendingEvents]:
+    """Return the work that is due, and the events that remain after it."""
+    repair, replan = now >= pending.repair_due, now >= pending.replan_due
+    rest = replace(
+        pending,
+        lost=frozenset() if repair else pending.lost,
+        repair=None if repair else pending.repair,
+        replan=None if replan else pending.replan,
+        replanned=now if replan else pending.replanned,
+    )
+    wake = min(rest.repair_due, rest.replan_due)
+    lost = pending.lost if repair else frozenset()
+    return DueWork(lost, replan, None if wake == math.inf else wake), rest
+
+
+def _extended(burst: Burst | None, now: float) -> Burst:
+    return Burst(burst.first if burst else now, now)
+
+
+class Debouncer:
+    """The pending node events of all plans. Times are monotonic [s]."""
 
     def __init__(self) -> None:
-        self._pending: dict[Key, Pending] = {}
-        self._ripe: dict[Key, float] = {}  # plan -> when it was told of a re-plan before [s]
+        self._pending: dict[Key, PendingEvents] = {}
+        self._ready: dict[Key, float] = {}  # plan to be planned again -> its replan before [s]
 
-    def hear(self, key: Key, now: float, lost: Iterable[str] = ()) -> None:
-        """Something about a node of the plan. ``lost``: nodes whose pods do not serve any more."""
-        self._pending[key] = heard(self._pending.get(key, Pending()), now, lost)
+    def add(self, key: Key, now: float, lost: Iterable[str] = ()) -> None:
+        """Add a node event of the plan. ``lost``: nodes whose pods have stopped serving."""
+        self._pending[key] = with_event(self._pending.get(key, PendingEvents()), now, lost)
 
-    def losses(self, now: float) -> frozenset[Key]:
-        """Plans whose tables are to be repaired now; each is named once for each burst."""
-        return frozenset([key for key in self._pending if self._decide(key, now)])
+    def take_losses(self, now: float) -> frozenset[Key]:
+        """Return the plans whose tables have to be repaired now, each once per burst."""
+        losses = set()
+        for key, before in self._pending.items():
+            work, self._pending[key] = take_due(before, now)
+            if work.replan:
+                self._ready.setdefault(key, before.replanned)
+            if work.lost:
+                losses.add(key)
+        return frozenset(losses)
 
-    def next_ripe(self) -> Key | None:
-        """One of the plans that may be told to plan again, by the last call of ``losses``."""
-        return next(iter(self._ripe), None)
+    def next_ready(self) -> Key | None:
+        """Return a plan that may be planned again, as of the last ``take_losses``."""
+        return next(iter(self._ready), None)
 
-    def told(self, key: Key, *, replans: bool) -> None:
-        """It was told, or there was nothing to tell: then the next time need not wait for that."""
-        before = self._ripe.pop(key)
-        if not replans:
+    def done(self, key: Key, *, replanned: bool) -> None:
+        """Finish a ready plan; if it was not planned again, the next time is not delayed by it."""
+        before = self._ready.pop(key, None)
+        if before is not None and not replanned:
             self._pending[key] = replace(self._pending[key], replanned=before)
 
-    def drop(self, key: Key) -> None:
-        """The plan is gone."""
+    def delete(self, key: Key) -> None:
+        """Remove a plan that was deleted."""
         self._pending.pop(key, None)
-        self._ripe.pop(key, None)
+        self._ready.pop(key, None)
 
     def wake(self) -> float:
-        """When something will be due [s]; infinity: nothing is."""
+        """Return when work is due [s]; infinity if none is pending."""
         dues = (min(item.repair_due, item.replan_due) for item in self._pending.values())
-        return -math.inf if self._ripe else min(dues, default=math.inf)
+        return -math.inf if self._ready else min(dues, default=math.inf)
 
-    def tidy(self, now: float) -> None:
-        """Forget plans that have nothing to hear and were told long ago."""
+    def prune(self, now: float) -> None:
+        """Remove plans without pending events whose last replan limits nothing any more."""
         self._pending = {
             key: item
             for key, item in self._pending.items()
-            if item.repair or item.replan or key in self._ripe or now - item.replanned < EVERY
+            if item.repair or item.replan or key in self._ready or now - item.replanned < EVERY
         }
-
-    def _decide(self, key: Key, now: float) -> bool:
-        """Move what is due to where it is told from; whether there is a loss."""
-        before = self._pending[key]
-        work, self._pending[key] = decide(before, now)
-        if work.replan:
-            self._ripe.setdefault(key, before.replanned)
-        return bool(work.lost)

@@ -1,40 +1,38 @@
-"""What is kept of a node: its name, its version, and a shape that equal nodes share; pure.
+"""Nodes as the inventory keeps them: a name, a version, and a shape that equal nodes share; pure.
 
-A node object has 7 kB and more and is sent anew whenever its kubelet reports, every ten seconds to
-five minutes. Of 5,000 of them we keep what a plan can depend on, and nothing else: so an object
-that changed nothing of it compares equal to what is known, and nobody plans for it.
+A node object has 7 kB and more and is sent again with each report of its kubelet, every ten seconds
+to five minutes. Of 5,000 of them only what a plan can depend on is kept. So a report without a
+relevant change compares equal to the stored node, and nothing is planned for it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.planner.nodes import SeenNode, Why, read_node
-from archipelago.planner.reader import Node
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+from archipelago.planner.documents import Node
+from archipelago.planner.kubernetes.nodes import SeenNode, Why, read_node
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A node but for its name: two nodes of one shape are the same to every plan.
+    """A node without its name: no plan distinguishes two nodes of one shape.
 
     Attributes:
-        accelerator: Name in the catalogue; empty where it is unknown or the GPUs are in parts.
-        said: What decided that: a label, a resource; empty where the node says nothing.
-        lasting: Why it can be in no pool whatever its state; None where it can.
-        passing: Why it cannot be used now; None where it can.
-        serving: Whether pods that run on it go on; a cordon or a plugin's restart ends none.
-        free: Whole GPUs allocatable [GPUs].
-        there: Whole GPUs built in [GPUs].
-        labels: Those that pools select or name domains by, in order of their keys.
+        accelerator: Name in the catalogue; empty if it is unknown or the GPUs are divided.
+        detail: What ``lasting`` was concluded from: a label or a resource; may be empty.
+        lasting: Why no pool can use the node, whatever its state; None if one can.
+        passing: Why the node cannot be used now; None if it can.
+        serving: Whether its pods continue; neither a cordon nor a plugin's restart ends one.
+        free: Whole GPUs that are allocatable [GPUs].
+        there: Whole GPUs that are built in [GPUs].
+        labels: Labels in selectors and domain labels of pools, in order of their keys.
     """
 
     accelerator: str
-    said: str
+    detail: str
     lasting: Why | None
     passing: Why | None
     serving: bool
@@ -44,21 +42,21 @@ class Shape:
 
     @property
     def up(self) -> bool:
-        """Whether its GPUs could be used now."""
+        """Whether the GPUs can be used now."""
         return self.lasting is None and self.passing is None and self.free > 0
 
     def label(self, key: str) -> str | None:
-        """The value of a label that is kept."""
+        """Return the value of a kept label."""
         return next((value for name, value in self.labels if name == key), None)
 
     def matches(self, selector: Mapping[str, str]) -> bool:
-        """Whether all labels of a selector are there; an empty one selects every node."""
+        """Return whether the node has all labels of a selector; an empty one selects all nodes."""
         return all(self.label(key) == value for key, value in selector.items())
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node. ``version``, of the object, grows with every heartbeat and does not compare."""
+    """One node. ``version``, of the object, grows with every report and does not compare."""
 
     name: str
     shape: Shape
@@ -66,13 +64,13 @@ class NodeFacts:
 
 
 def shape_of(node: SeenNode, keys: Collection[str]) -> Shape | None:
-    """Its shape with those of its labels; None where there are no GPUs to speak of."""
+    """Return the node's shape with those of its labels; None if it has no GPUs."""
     if not node.has_gpus:
         return None
     lasting, passing = node.lasting(), node.passing()
     return Shape(
         accelerator="" if lasting else node.accelerator,
-        said=lasting[1] if lasting else "",
+        detail=lasting[1] if lasting else "",
         lasting=lasting[0] if lasting else None,
         passing=passing[0] if passing else None,
         serving=node.ready and not node.leaving,
@@ -83,19 +81,24 @@ def shape_of(node: SeenNode, keys: Collection[str]) -> Shape | None:
 
 
 def read_versioned(body: Mapping[str, Any]) -> tuple[SeenNode, int]:
-    """A node and the version of its object. Raises as ``NodeTable.see``."""
+    """Return a node and the version of its object.
+
+    Raises:
+        PlanFileError: the object is not a node.
+        InputError: the object has another kind.
+    """
     return read_node(Node(body)), int(body["metadata"]["resourceVersion"])
 
 
 class NodeTable:
-    """The nodes with GPUs as last seen. ``keys``: the labels that are kept of each."""
+    """The newest version of all nodes with GPUs. ``keys``: the labels that are kept."""
 
     def __init__(self, keys: Collection[str] = ()) -> None:
         self.keys = frozenset(keys)
         self._nodes: dict[str, NodeFacts] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._used: Counter[Shape] = Counter()
-        self._gone: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -104,63 +107,52 @@ class NodeTable:
         return iter(self._nodes.values())
 
     def get(self, name: str) -> NodeFacts | None:
-        """What is known of a node with GPUs."""
+        """Return a node with GPUs."""
         return self._nodes.get(name)
 
     def lacks(self, keys: Collection[str]) -> bool:
-        """Whether a plan asks for a label that was not kept: then list the nodes into a new one."""
+        """Return whether one of these labels is not kept."""
         return not self.keys.issuperset(keys)
 
-    def see(self, body: Mapping[str, Any]) -> bool:
-        """Take in an object of the API server; True where a plan could care.
-
-        Raises:
-            PlanFileError: it is no node.
-            InputError: it is an object of another kind.
-        """
-        return self.take(*read_versioned(body))
-
-    def take(self, node: SeenNode, version: int) -> bool:
-        """Take in a node that was read elsewhere; True where a plan could care."""
-        known = self._nodes.get(node.name)
-        if version <= max(known.version if known else -1, self._gone.get(node.name, -1)):
+    def update(self, node: SeenNode, version: int) -> bool:
+        """Take in a node; return whether a plan could depend on the change."""
+        before = self._nodes.get(node.name)
+        if version <= max(before.version if before else -1, self._deleted.get(node.name, -1)):
             return False
         shape = shape_of(node, self.keys)
         if shape is None:
-            return self.drop(node.name)
-        self._put(NodeFacts(node.name, self._shapes.setdefault(shape, shape), version))
-        return known is None or known.shape != shape
+            return self.delete(node.name)
+        self._nodes[node.name] = NodeFacts(
+            node.name, self._shapes.setdefault(shape, shape), version
+        )
+        self._used[shape] += 1
+        if before is not None:
+            self._release(before.shape)
+        return before is None or before.shape != shape
 
-    def drop(self, name: str, version: int = -1) -> bool:
-        """Forget a node that was gone at that version; True where it was known.
+    def delete(self, name: str, version: int = -1) -> bool:
+        """Remove a node that was deleted at that version; return whether the table had it.
 
         A list from before that version does not bring it back.
         """
         if version >= 0:
-            self._gone[name] = version
-        known = self._nodes.pop(name, None)
-        if known is not None:
-            self._release(known.shape)
-        return known is not None
+            self._deleted[name] = version
+        node = self._nodes.pop(name, None)
+        if node is not None:
+            self._release(node.shape)
+        return node is not None
 
-    def list_ended(self, listed: Collection[str], version: int) -> tuple[str, ...]:
-        """Forget what a list taken at that version does not hold; the names of what went."""
-        gone = self.missing(listed, version)
-        for name in gone:
-            self.drop(name)
-        self._gone = {name: when for name, when in self._gone.items() if when > version}
-        return gone
+    def delete_unlisted(self, listed: Collection[str], version: int) -> tuple[str, ...]:
+        """Remove the nodes that a list taken at that version lacks; return their names."""
+        names = self.unlisted(listed, version)
+        for name in names:
+            self.delete(name)
+        self._deleted = {name: when for name, when in self._deleted.items() if when > version}
+        return names
 
-    def missing(self, listed: Collection[str], version: int) -> tuple[str, ...]:
-        """Names that a list taken at that version does not hold."""
+    def unlisted(self, listed: Collection[str], version: int) -> tuple[str, ...]:
+        """Return the names that a list taken at that version lacks."""
         return tuple(sorted(f.name for f in self if f.name not in listed and f.version <= version))
-
-    def _put(self, facts: NodeFacts) -> None:
-        known = self._nodes.get(facts.name)
-        self._nodes[facts.name] = facts
-        self._used[facts.shape] += 1
-        if known is not None:
-            self._release(known.shape)
 
     def _release(self, shape: Shape) -> None:
         self._used[shape] -= 1

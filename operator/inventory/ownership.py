@@ -1,32 +1,29 @@
-"""Which plan a node belongs to: one at most, the oldest that selects it; pure.
+"""Which plan a node belongs to: at most one, the oldest plan that selects it; pure.
 
-Decided by what the node is (labels, accelerator) and by nothing that passes: a node that is
-cordoned or not ready keeps its owner, else every flap would hand it from plan to plan.
+Ownership depends on what the node is (labels, accelerator) and on nothing temporary: a node that is
+cordoned or not ready keeps its owner. Otherwise every flap would move it between plans.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
-
-    from archipelago.operator.manifests import Key
-    from archipelago.operator.nodefacts import NodeFacts, Shape
+from ..resources.names import Key
+from .nodes import NodeFacts, Shape
 
 
 @dataclass(frozen=True)
-class LivePool:
-    """A pool whose nodes are found instead of counted.
+class PoolSelector:
+    """A pool with a ``nodeSelector`` instead of a count.
 
     Attributes:
         name: Of the pool in its plan.
-        accelerator: Name in the catalogue; nodes with another one are not the pool's.
+        accelerator: Name in the catalogue; nodes with another one do not belong to the pool.
         selector: Labels that a node must have; empty selects every node.
         gpus_per_node: GPUs of a node [GPUs]; None: as many as most nodes of the pool have.
-        domain_label: Key of the label that names the network domain; None: all in one.
+        domain_label: Key of the label that names the network domain; None: one domain.
     """
 
     name: str
@@ -36,56 +33,52 @@ class LivePool:
     domain_label: str | None = None
 
     def labels(self) -> frozenset[str]:
-        """Labels that have to be kept of every node."""
+        """Return the keys of the labels that have to be kept of every node."""
         return frozenset(self.selector) | ({self.domain_label} if self.domain_label else set())
 
     def has(self, shape: Shape) -> bool:
-        """Whether a node is of this pool, usable at the moment or not."""
+        """Return whether a node belongs to the pool, usable now or not."""
         return shape.accelerator == self.accelerator and shape.matches(self.selector)
 
 
 @dataclass(frozen=True)
-class Claimant:
-    """A plan that looks for nodes. ``created``: creationTimestamp of its object."""
+class PlanSelector:
+    """The pools of a plan that select nodes. ``created``: creationTimestamp of its object."""
 
     key: Key
     uid: str
     created: datetime
-    pools: tuple[LivePool, ...]
+    pools: tuple[PoolSelector, ...]
 
-    def pool_of(self, shape: Shape) -> LivePool | None:
-        """Its pool that a node is in: the first by name, where two select it."""
+    def pool_of(self, shape: Shape) -> PoolSelector | None:
+        """Return the pool that has a node: the first by name if several select it."""
         pools = sorted(self.pools, key=lambda pool: pool.name)
         return next((pool for pool in pools if pool.has(shape)), None)
 
 
-def label_keys(plans: Iterable[Claimant], allowed: Mapping[str, str]) -> frozenset[str]:
-    """Labels that any plan, or the operator's own selector, looks at."""
+def label_keys(plans: Iterable[PlanSelector], allowed: Mapping[str, str]) -> frozenset[str]:
+    """Return the keys of all labels that a plan, or the administrator's selector, names."""
     return frozenset(allowed).union(*(pool.labels() for plan in plans for pool in plan.pools))
 
 
-def owners(
-    plans: Iterable[Claimant], nodes: Iterable[NodeFacts], allowed: Mapping[str, str]
+def assign_owners(
+    plans: Iterable[PlanSelector], nodes: Iterable[NodeFacts], allowed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Uid of the owner by name of node; nodes that nobody selects are not in it.
+    """Return the uid of the owner by name of node, without the nodes that no plan selects.
 
     Args:
-        plans: All that have live pools; suspended ones keep their nodes, their tables are in use.
-        nodes: All that are known.
+        plans: All plans with selectors; suspended plans keep their nodes, their tables are in use.
+        nodes: All nodes.
         allowed: The administrator's selector: no plan gets a node outside it.
     """
-    in_turn = sorted(plans, key=lambda plan: (plan.created, plan.uid))
+    by_age = sorted(plans, key=lambda plan: (plan.created, plan.uid))
     by_shape: dict[Shape, str | None] = {}
-    found: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for node in nodes:
-        if node.shape not in by_shape:
-            by_shape[node.shape] = _owner(in_turn, node.shape, allowed)
-        if owner := by_shape[node.shape]:
-            found[node.name] = owner
-    return found
-
-
-def _owner(in_turn: list[Claimant], shape: Shape, allowed: Mapping[str, str]) -> str | None:
-    if not shape.matches(allowed):
-        return None
-    return next((plan.uid for plan in in_turn if plan.pool_of(shape)), None)
+        shape = node.shape
+        if shape not in by_shape:
+            owner = (plan.uid for plan in by_age if plan.pool_of(shape))
+            by_shape[shape] = next(owner, None) if shape.matches(allowed) else None
+        if uid := by_shape[shape]:
+            owners[node.name] = uid
+    return owners

@@ -1,28 +1,32 @@
-"""GPUs that running pods hold, node by node, and whose pods they are; pure.
+"""Pods as the inventory keeps them: the GPUs that each holds, and the island it belongs to; pure.
 
-A pod of a plan carries ``archipelago.dev/plan`` and lives in the plan's namespace. What any other
-pod requests is not the plan's to use, even where the plan owns the node.
+A pod of a plan has the label ``archipelago.dev/plan`` and is in the plan's namespace. Only pods
+with this label, or with a request for GPUs, are kept. A plan must not use what any other pod
+requests, even on a node that it owns. A report without a relevant change compares equal to the
+stored pod.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from archipelago.operator.manifests import Key
-from archipelago.planner.nodes import gpus
+from archipelago.planner.kubernetes.nodes import gpus
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from ..resources.live import IslandPods
+from ..resources.names import Key
 
 PLAN_LABEL: Final = "archipelago.dev/plan"
+ISLAND_LABEL: Final = "archipelago.dev/island"
+PHASE_LABEL: Final = "archipelago.dev/phase"
 OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuPod:
-    """A pod that holds GPUs. ``plan``: the one whose label it carries, None for nobody's."""
+    """A pod that holds GPUs. ``plan``: that of its label; None without one."""
 
     uid: str
     node: str
@@ -30,8 +34,35 @@ class GpuPod:
     plan: Key | None
 
 
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod. ``version``, of the object, grows with every report and does not compare.
+
+    Attributes:
+        uid: Of the object.
+        namespace: Of the object.
+        version: Resource version.
+        node: Where it runs or will run; empty if it is not scheduled.
+        holds: The GPUs of its node that it holds; None without any, or after its end.
+        plan: Namespace and label value of its plan; None without one.
+        island: Label value of its island; empty without one.
+        phase: What its engine runs as: prefill, decode or mixed; empty if not stated.
+        ready: Whether it may get requests: Ready, and not being deleted.
+    """
+
+    uid: str
+    namespace: str
+    version: int = field(compare=False)
+    node: str
+    holds: GpuPod | None
+    plan: Key | None
+    island: str
+    phase: str
+    ready: bool
+
+
 def gpu_pod(body: Mapping[str, Any]) -> GpuPod | None:
-    """Read a pod; None where it holds no whole GPU of a node: not placed, or over, or without.
+    """Read a pod; return None if it holds no whole GPU: not scheduled, over, or without any.
 
     A pod that is being deleted holds its GPUs until its object is gone.
     """
@@ -45,22 +76,28 @@ def gpu_pod(body: Mapping[str, Any]) -> GpuPod | None:
 
 
 def requested(spec: Mapping[str, Any]) -> int:
-    """GPUs that the scheduler sets aside for a pod [GPUs].
+    """Return the GPUs that the scheduler reserves for a pod [GPUs].
 
-    Containers run together, and with them the sidecars (init containers that are restarted
-    always); another init container runs alone but for the sidecars started before it.
+    Containers run together, and with them the sidecars (init containers that are always restarted).
+    Any other init container runs alone, except for the sidecars started before it.
     """
     sidecars, peak = 0, 0
     for container in spec.get("initContainers") or ():
         if container.get("restartPolicy") == "Always":
-            sidecars += _held(container)
+            sidecars += _container_gpus(container)
         else:
-            peak = max(peak, sidecars + _held(container))
-    return max(peak, sidecars + sum(_held(c) for c in spec.get("containers") or ()))
+            peak = max(peak, sidecars + _container_gpus(container))
+    return max(peak, sidecars + sum(map(_container_gpus, spec.get("containers") or ())))
+
+
+def _container_gpus(container: Mapping[str, Any]) -> int:
+    """Return a container's GPUs: of an extended resource, a limit alone is the request as well."""
+    resources = container.get("resources") or {}
+    return gpus({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def held_by_others(pods: Iterable[GpuPod], plan: Key) -> Counter[str]:
-    """GPUs of each node that pods outside the plan hold [GPUs]."""
+    """Return the GPUs of each node that pods outside the plan hold [GPUs]."""
     held: Counter[str] = Counter()
     for pod in pods:
         if pod.plan != plan:
@@ -68,7 +105,113 @@ def held_by_others(pods: Iterable[GpuPod], plan: Key) -> Counter[str]:
     return held
 
 
-def _held(container: Mapping[str, Any]) -> int:
-    """Of extended resources a limit alone is a request as well, and both are equal."""
-    resources = container.get("resources") or {}
-    return gpus({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+def read_pod(body: Mapping[str, Any]) -> PodFacts | None:
+    """Read a pod; return None if it neither requests GPUs nor has the label of a plan."""
+    meta, spec = body["metadata"], body["spec"]
+    labels = meta.get("labels") or {}
+    plan = labels.get(PLAN_LABEL)
+    if not plan and not requested(spec):
+        return None
+    status = body.get("status") or {}
+    is_part = bool(plan) and status.get("phase") not in OVER  # an ended pod's object may stay
+    conditions = status.get("conditions") or ()
+    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return PodFacts(
+        uid=meta["uid"],
+        namespace=meta["namespace"],
+        version=int(meta["resourceVersion"]),
+        node=spec.get("nodeName") or "",
+        holds=gpu_pod(body),
+        plan=Key(meta["namespace"], plan) if plan else None,
+        island=(labels.get(ISLAND_LABEL) or "") if is_part else "",
+        phase=(labels.get(PHASE_LABEL) or "") if is_part else "",
+        ready="deletionTimestamp" not in meta and ready,
+    )
+
+
+class PodTable:
+    """The newest version of all relevant pods."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodFacts] = {}
+        self._of_plan: defaultdict[Key, set[str]] = defaultdict(set)
+        self._on_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._deleted: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def get(self, uid: str) -> PodFacts | None:
+        """Return a pod."""
+        return self._pods.get(uid)
+
+    def update(self, pod: PodFacts) -> bool:
+        """Take in a version; return whether anything relevant changed."""
+        before = self._pods.get(pod.uid)
+        if pod.version <= max(before.version if before else -1, self._deleted.get(pod.uid, -1)):
+            return False
+        if before is not None:
+            self._unlink(before)
+        self._pods[pod.uid] = pod
+        self._on_node[pod.node].add(pod.uid)
+        if pod.plan:
+            self._of_plan[pod.plan].add(pod.uid)
+        return before != pod
+
+    def delete(self, uid: str, version: int) -> bool:
+        """Remove a pod deleted at that version; a list from before does not bring it back."""
+        self._deleted[uid] = version
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self._unlink(pod)
+        return pod is not None
+
+    def unlisted(
+        self, listed: Collection[str], version: int, namespace: str | None
+    ) -> tuple[PodFacts, ...]:
+        """Return what a list of the namespace (None: of all), taken at that version, lacks."""
+        self._deleted = {uid: when for uid, when in self._deleted.items() if when > version}
+        return tuple(
+            pod
+            for uid, pod in self._pods.items()
+            if uid not in listed and namespace in (None, pod.namespace) and pod.version <= version
+        )
+
+    def plans_on(self, node: str) -> frozenset[Key]:
+        """Return the plans with pods on a node."""
+        pods = (self._pods[uid] for uid in self._on_node.get(node, ()))
+        return frozenset(pod.plan for pod in pods if pod.plan)
+
+    def held_by_others(self, plan: Key) -> Mapping[str, int]:
+        """Return the GPUs of each node that pods outside the plan hold [GPUs]."""
+        return held_by_others((pod.holds for pod in self._pods.values() if pod.holds), plan)
+
+    def islands(self, plan: Key) -> dict[str, IslandPods]:
+        """Return the islands of a plan that have pods, by the value of their label."""
+        by_island: defaultdict[str, list[PodFacts]] = defaultdict(list)
+        for uid in self._of_plan.get(plan, ()):
+            pod = self._pods[uid]
+            if pod.island:
+                by_island[pod.island].append(pod)
+        islands = {}
+        for island, pods in sorted(by_island.items()):
+            phases = {pod.phase for pod in pods}
+            islands[island] = IslandPods(
+                ready=all(pod.ready for pod in pods),
+                phase=phases.pop() if len(phases) == 1 else "",
+                pods=len(pods),
+                gpus=sum(pod.holds.gpus for pod in pods if pod.holds),
+                nodes=frozenset(pod.node for pod in pods if pod.node),
+            )
+        return islands
+
+    def _unlink(self, pod: PodFacts) -> None:
+        _discard(self._on_node, pod.node, pod.uid)
+        if pod.plan:
+            _discard(self._of_plan, pod.plan, pod.uid)
+
+
+def _discard(index: defaultdict[Any, set[str]], key: object, uid: str) -> None:
+    index[key].discard(uid)
+    if not index[key]:
+        del index[key]

@@ -1,90 +1,252 @@
-"""What is said of live pools in the condition ``InventoryResolved``; pure.
+"""The pools of one plan: their nodes, the excluded nodes, and the condition; pure.
 
-A plan goes on with what it has. The message counts before it names, names five nodes at most, and
-never another plan: who may read one namespace is not told what another has.
+Every selected node is either in the pool or listed as excluded with a reason. A node counts with
+all its GPUs or not at all, because all nodes of a pool of a ServingPlan have the same number.
+
+The message of the condition ``InventoryResolved`` counts before it names, names at most five nodes,
+and never another plan: readers of one namespace must not learn about another.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
-from archipelago.operator.conditions import Finding, Reason, Truth
-from archipelago.operator.stock import UNKNOWN, Aside
+from archipelago.planner.documents import listed
+from archipelago.planner.kubernetes.nodes import Why
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from ..resources.names import Permission
+from ..resources.status import ConditionStatus, Finding, Reason
+from .nodes import NodeFacts
+from .ownership import PlanSelector, PoolSelector
 
-    from archipelago.operator.manifests import Right
-    from archipelago.operator.stock import Left, LiveInventory
-
+UNKNOWN: Final = frozenset({Why.UNKNOWN, Why.NO_PRODUCT})
 NAMED: Final = 5
 """Nodes that a message names."""
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_NAME: Final = 54
+"""Characters of a domain's name before its hash of eight: 63 in all."""
 
 
-def inventory_finding(inventory: LiveInventory) -> Finding:
-    """The reason that explains most, and a sentence for each.
+class ExclusionReason(StrEnum):
+    """Why a selected node is not in the pool, besides the reasons that the node itself states."""
+
+    CLAIMED = "belongs to an older plan"
+    FORBIDDEN = "outside the operator's selector"
+    OTHER = "another accelerator"
+    ODD = "another number of GPUs"
+    NO_DOMAIN = "no domain label"
+    HELD = "pods outside the plan hold GPUs"
+    UNSTEADY = "was lost a short while ago"
+
+
+@dataclass(frozen=True)
+class ExcludedNode:
+    """A node that a pool selects but cannot use, with the value that decided."""
+
+    node: str
+    pool: str
+    reason: Why | ExclusionReason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PoolInventory:
+    """The nodes of one pool.
+
+    Attributes:
+        pool: The selector.
+        gpus_per_node: GPUs of each of its nodes [GPUs].
+        nodes: Names of whole nodes by domain; one domain ``""`` without a domain label.
+        parts: GPUs left on nodes with missing or held GPUs [GPUs]. They are not in ``count``: a
+            pool of a ServingPlan cannot express them.
+    """
+
+    pool: PoolSelector
+    gpus_per_node: int
+    nodes: Mapping[str, tuple[str, ...]]
+    parts: Mapping[str, int]
+
+    @property
+    def count(self) -> int:
+        """GPUs that may be used [GPUs]."""
+        return self.gpus_per_node * sum(map(len, self.nodes.values()))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a ServingPlan that state these counts."""
+        fields: dict[str, Any] = {"count": self.count}
+        if self.count:
+            fields["gpusPerNode"] = self.gpus_per_node
+        if self.pool.domain_label and self.nodes:
+            fields["domains"] = [
+                {"name": name, "nodes": len(nodes)} for name, nodes in self.nodes.items()
+            ]
+        return fields
+
+
+@dataclass(frozen=True)
+class PlanInventory:
+    """The pools of one plan, and all nodes that they select but cannot use."""
+
+    pools: tuple[PoolInventory, ...]
+    excluded: tuple[ExcludedNode, ...]
+
+    def excluded_for(self, reasons: Iterable[Why | ExclusionReason]) -> tuple[ExcludedNode, ...]:
+        """Return the nodes that are excluded for one of these reasons."""
+        reasons = frozenset(reasons)
+        return tuple(node for node in self.excluded if node.reason in reasons)
+
+
+@dataclass(frozen=True)
+class ResolveContext:
+    """What decides besides the nodes themselves.
+
+    Attributes:
+        owners: Uid of the plan that owns each node (``assign_owners``).
+        held: GPUs of each node that pods outside the plan hold [GPUs].
+        steady: Whether a node's past allows planning with it (``flap_damping``).
+        allowed: The administrator's selector.
+    """
+
+    owners: Mapping[str, str]
+    held: Mapping[str, int]
+    steady: Callable[[str], bool]
+    allowed: Mapping[str, str]
+
+
+def resolve_inventory(
+    plan: PlanSelector, nodes: Iterable[NodeFacts], context: ResolveContext
+) -> PlanInventory:
+    """Return the inventory of a plan; the order of the nodes does not matter."""
+    excluded: list[ExcludedNode] = []
+    members: dict[str, list[NodeFacts]] = {pool.name: [] for pool in plan.pools}
+    by_name = sorted(plan.pools, key=lambda pool: pool.name)
+    for node in sorted(nodes, key=lambda n: n.name):
+        selecting = (pool for pool in by_name if node.shape.matches(pool.selector))
+        pool = plan.pool_of(node.shape) or next(selecting, None)
+        if pool is None:
+            continue
+        reason = _exclusion(plan, pool, node, context)
+        if reason is None:
+            members[pool.name].append(node)
+        else:
+            excluded.append(ExcludedNode(node.name, pool.name, *reason))
+    pools = [_pool(pool, members[pool.name], context.held, excluded) for pool in plan.pools]
+    return PlanInventory(tuple(pools), tuple(sorted(excluded, key=lambda item: item.node)))
+
+
+def domain_name(value: str) -> str:
+    """Return a DNS label for a domain, from its value alone: other domains do not change it."""
+    if _LABEL.fullmatch(value):
+        return value
+    plain = re.sub(r"[^a-z0-9]+", "-", value.casefold()).strip("-")[:_NAME].strip("-")
+    return f"{plain}-{hashlib.sha256(value.encode()).hexdigest()[:8]}".strip("-")
+
+
+def _exclusion(
+    plan: PlanSelector, pool: PoolSelector, node: NodeFacts, context: ResolveContext
+) -> tuple[Why | ExclusionReason, str] | None:
+    """Return why a node is excluded: the most permanent reason first."""
+    shape = node.shape
+    if not shape.matches(context.allowed):
+        return ExclusionReason.FORBIDDEN, ""
+    if shape.lasting:
+        return shape.lasting, shape.detail
+    if shape.accelerator != pool.accelerator:
+        return ExclusionReason.OTHER, shape.accelerator
+    if context.owners.get(node.name) != plan.uid:
+        return ExclusionReason.CLAIMED, ""
+    if pool.domain_label and not shape.label(pool.domain_label):
+        return ExclusionReason.NO_DOMAIN, pool.domain_label
+    if shape.passing:
+        return shape.passing, ""
+    if not shape.free:
+        return Why.NO_GPUS, ""
+    return None if context.steady(node.name) else (ExclusionReason.UNSTEADY, "")
+
+
+def _pool(
+    pool: PoolSelector,
+    nodes: list[NodeFacts],
+    held: Mapping[str, int],
+    excluded: list[ExcludedNode],
+) -> PoolInventory:
+    """Return the inventory of a pool; add its nodes that are not whole to ``excluded``."""
+    size = pool.gpus_per_node or _usual_size(nodes)
+    domains: dict[str, list[str]] = {}
+    parts: dict[str, int] = {}
+    for node in nodes:
+        shape, taken = node.shape, held.get(node.name, 0)
+        if shape.free == size and not taken:
+            value = shape.label(pool.domain_label) if pool.domain_label else None
+            domains.setdefault(domain_name(value) if value else "", []).append(node.name)
+            continue
+        if shape.free == size:
+            reason, detail = ExclusionReason.HELD, f"{taken} of {size}"
+        else:
+            reason = ExclusionReason.ODD
+            detail = f"{shape.free} of {shape.there} allocatable, not {size}"
+        excluded.append(ExcludedNode(node.name, pool.name, reason, detail))
+        if 0 < shape.free - taken < size:
+            parts[node.name] = shape.free - taken
+    whole = {name: tuple(domains[name]) for name in sorted(domains)}
+    return PoolInventory(pool, size, whole, parts)
+
+
+def _usual_size(nodes: list[NodeFacts]) -> int:
+    """Return the GPUs of most nodes, the larger number of a tie [GPUs]; 0 without nodes.
+
+    Built-in GPUs count, not allocatable ones: a node with a broken GPU decides nothing.
+    """
+    sizes = Counter(node.shape.there for node in nodes)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def inventory_finding(inventory: PlanInventory) -> Finding:
+    """Return the condition: the reason that explains most, and a sentence for each problem.
 
     Claimed and unknown nodes come before an empty pool: they may be why it is empty.
     """
-    found = [*_claimed(inventory), *_unknown(inventory), *_empty(inventory)]
-    if not found:
-        return Finding(Truth.TRUE, Reason.NODES_FOUND, _summary(inventory))
-    message = "; ".join(sentence for _, sentence in found)
-    return Finding(Truth.FALSE, found[0][0], f"{message}; {_summary(inventory)}")
+    summary = "GPUs in use by pool: " + ", ".join(
+        f"{p.pool.name} {p.count}" for p in inventory.pools
+    )
+    problems: list[tuple[Reason, str]] = []
+    if claimed := inventory.excluded_for({ExclusionReason.CLAIMED}):
+        text = f"{len(claimed)} nodes that this plan selects belong to an older plan"
+        problems.append((Reason.POOL_CLAIMED, f"{text}: {named(claimed)}"))
+    if unknown := inventory.excluded_for(UNKNOWN):
+        text = f"{len(unknown)} nodes have accelerators that are not in the catalogue"
+        problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {named(unknown)}"))
+    for pool in inventory.pools:
+        if not pool.count:
+            name = pool.pool.name
+            counts = Counter(str(node.reason) for node in inventory.excluded if node.pool == name)
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
+            why = f" ({reasons})" if reasons else ": none has the labels that it selects"
+            problems.append((Reason.NO_NODES, f"pool {name} has no node{why}"))
+    if not problems:
+        return Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, summary)
+    message = "; ".join([*(sentence for _, sentence in problems), summary])
+    return Finding(ConditionStatus.FALSE, problems[0][0], message)
 
 
-def unlisted(missing: Sequence[Right], *, off: bool) -> Finding:
-    """Pools have nodes, and which is not known: switched off, not allowed, not listed yet."""
+def unlisted_finding(missing: Sequence[Permission], *, off: bool) -> Finding:
+    """Return the condition while no node is known: switched off, not permitted, not listed yet."""
     if off:
-        said = "the operator does not look at nodes: set ARCHIPELAGO_INVENTORY=Auto"
+        message = "the operator does not watch nodes: set ARCHIPELAGO_INVENTORY=Auto"
     elif missing:
         rights = ", ".join(map(str, missing))
-        said = f"missing right: {rights} in the cluster; grant what deploy/base/rbac.yaml grants"
+        message = f"missing right: {rights} in the cluster; grant what deploy/base/rbac.yaml grants"
     else:
-        said = "the nodes of the cluster are being listed"
-    return Finding(Truth.UNKNOWN, Reason.NO_NODES, said)
+        message = "the nodes of the cluster are being listed"
+    return Finding(ConditionStatus.UNKNOWN, Reason.NO_NODES, message)
 
 
-def named(left: Sequence[Left], *, details: bool = True) -> str:
-    """At most five names with what decided, and how many more there are."""
-    shown = [f"{i.node} ({i.detail})" if details and i.detail else i.node for i in left[:NAMED]]
-    more = len(left) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
-
-
-def _summary(inventory: LiveInventory) -> str:
-    pools = [f"{stock.pool.name} {stock.count}" for stock in inventory.stocks]
-    return "GPUs in use by pool: " + ", ".join(pools)
-
-
-def _empty(inventory: LiveInventory) -> list[tuple[Reason, str]]:
-    return [
-        (Reason.NO_NODES, f"pool {stock.pool.name} has no node{_why(inventory, stock.pool.name)}")
-        for stock in inventory.stocks
-        if not stock.count
-    ]
-
-
-def _why(inventory: LiveInventory, pool: str) -> str:
-    counts: dict[str, int] = {}
-    for left in inventory.left:
-        if left.pool == pool:
-            counts[left.why] = counts.get(left.why, 0) + 1
-    reasons = [f"{count} {why}" for why, count in sorted(counts.items())]
-    return f" ({', '.join(reasons)})" if reasons else ": none has the labels that it selects"
-
-
-def _claimed(inventory: LiveInventory) -> list[tuple[Reason, str]]:
-    left = inventory.because({Aside.CLAIMED})
-    if not left:
-        return []
-    said = f"{len(left)} nodes that this plan selects belong to an older plan: {named(left)}"
-    return [(Reason.POOL_CLAIMED, said)]
-
-
-def _unknown(inventory: LiveInventory) -> list[tuple[Reason, str]]:
-    left = inventory.because(UNKNOWN)
-    if not left:
-        return []
-    said = f"{len(left)} nodes have accelerators that are not in the catalogue: {named(left)}"
-    return [(Reason.UNKNOWN_ACCELERATOR, said)]
+def named(nodes: Sequence[ExcludedNode]) -> str:
+    """Return at most five names with what decided, and the number of the others."""
+    return listed([f"{n.node} ({n.detail})" if n.detail else n.node for n in nodes], NAMED)

@@ -1,53 +1,137 @@
-"""What a person would look at by hand where a plan is not served: pure checks on what was read.
+"""The checks of ``kubectl splan doctor``, on objects that ``status`` has read; pure.
 
-Every check says one thing in a sentence and, where something is wrong, what to do. ``inspection``
-reads the objects; None stands for what the user may not read, or what is not there.
+Each check is one sentence and, if something is wrong, a remedy. None stands for an object that does
+not exist or that the user must not read. ``REMEDY`` has the fix for each reason of a condition; a
+test compares it with docs/how-to/runbook.md.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from archipelago.operator import crd
-from archipelago.operator.conditions import ConditionType, Truth
-from archipelago.operator.manifests import TABLE_KEY, table_name
-from archipelago.operator.observe import SeenPlan, SeenTable
-from archipelago.operator.remedies import REMEDY
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.documents import canonical_bytes, listed
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.inventory import read_nodes
-from archipelago.planner.nodes import Why
-from archipelago.planner.shards import assemble
-from archipelago.planner.table import validate_table
+from archipelago.planner.kubernetes.nodes import Why
+from archipelago.planner.kubernetes.pools import read_nodes
+from archipelago.planner.table.shards import assemble
+from archipelago.planner.table.validate import validate_table
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
+from ..resources import crd
+from ..resources.names import TABLE_KEY, table_name
+from ..resources.objects import PlanObject, TableObject
+from ..resources.status import ConditionStatus, ConditionType, Reason
+
+REMEDY: Final[dict[Reason, str]] = {
+    Reason.PLANNING: "Wait: at most `spec.planner.timeLimitSeconds` and a few seconds.",
+    Reason.NOT_PLANNED: "Fix what `Planned` names.",
+    Reason.WAITING_FOR_COLLECTION: (
+        "Wait for Kubernetes' garbage collector. After a minute, check whether a finalizer holds "
+        "the ConfigMap."
+    ),
+    Reason.PLANNED: "Nothing to do.",
+    Reason.PUBLISHED: "Nothing to do.",
+    Reason.STATIC_COUNT: "Nothing to do.",
+    Reason.NODES_FOUND: "Nothing to do.",
+    Reason.ACTIVE: "Nothing to do.",
+    Reason.SUSPENDED: "Set `spec.suspend` to false to continue.",
+    Reason.NOT_CONFIGURED: "Nothing to do, unless the plan should follow live traffic.",
+    Reason.TABLE_RESTORED: (
+        "Change the ServingPlan instead. Your own keys, labels and annotations are kept."
+    ),
+    Reason.OBSERVED: "Nothing to do.",
+    Reason.REPAIRED: "Fix the nodes. A better split follows with the next decision.",
+    Reason.REROUTED: "Nothing to do. The message has the gain.",
+    Reason.FLIPPED: "Nothing to do. The message names the islands and the gain.",
+    Reason.RESHAPED: (
+        "Apply the new workloads of `archipelago manifests`. "
+        "An island gets requests when it is ready."
+    ),
+    Reason.PROPOSED: "Set `spec.replanning.approve` to the hash, or leave it: it expires.",
+    Reason.DEGRADED: "Add GPUs, or raise the limits of `spec.replanning`.",
+    Reason.SOURCE_UNKNOWN: (
+        "Use one of the names in the message, or ask the operator's administrator to add it."
+    ),
+    Reason.SOURCE_FAILED: "Check the source. It is read again in the next window.",
+    Reason.ANSWER_UNUSABLE: (
+        "Correct the address or the labels of the source in the operator's configuration. If the "
+        "message names `DuplicateSeries`, scrape each pod once, and use a server that merges "
+        "replicas."
+    ),
+    Reason.SIGNAL_MISSING: (
+        "Label the pods with `archipelago.dev/plan` and `archipelago.dev/island`, and scrape "
+        "them; after a start, wait for two scrapes. After an engine's restart (`CounterReset`, "
+        "`SeriesLost`, `SeriesAppeared`), wait for the next full window."
+    ),
+    Reason.INFEASIBLE: (
+        "Make one of the changes that the message lists. The last good table stays in use."
+    ),
+    Reason.INVALID_SPEC: "Correct the fields that the message names.",
+    Reason.UNKNOWN_ACCELERATOR: "Use one of the names in the message.",
+    Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
+    Reason.POOL_CLAIMED: "Narrow the selector of one of the plans, or delete the older one.",
+    Reason.NO_NODES: (
+        "Correct the pool's selector, accelerator or domain label, or fix the nodes. If the "
+        "message names a right or a setting, correct that."
+    ),
+    Reason.NAME_CONFLICT: (
+        "Rename the plan, or delete that ConfigMap. It is checked again every 15 s."
+    ),
+    Reason.TABLE_TOO_LARGE: (
+        "Use fewer ranges (`spec.models[].workload.ranges.count`) or larger islands "
+        "(`spec.pools[].islandSizes`)."
+    ),
+    Reason.WRITE_REFUSED: (
+        "Do what the server's message asks for. The write is tried again after 1 to 30 s."
+    ),
+    Reason.LAST_GOOD_KEPT: (
+        "Fix what `Planned` names. Routers continue with the table that they have."
+    ),
+    Reason.PLANNER_TIMEOUT: (
+        "Raise the limit, or use fewer ranges, pools or island sizes. Planning is tried again "
+        "after 1 to 30 minutes."
+    ),
+    Reason.PLANNER_OOM: (
+        "Use fewer ranges, pools or island sizes, or raise `ARCHIPELAGO_PLANNER_MEMORY_MIB` of "
+        "the operator."
+    ),
+    Reason.PLANNER_CRASHED: (
+        "Report it with the ServingPlan and the operator's log. Planning is tried again after 1 "
+        "to 30 minutes."
+    ),
+    Reason.SOLVER_FAILED: (
+        "Raise `spec.planner.timeLimitSeconds`. If that does not help, report it."
+    ),
+    Reason.CHECK_FAILED: (
+        "Report it with the ServingPlan. The message lists the checker's findings."
+    ),
+}
+
 
 OPERATOR: Final = "archipelago-operator"
 """Label ``app.kubernetes.io/name`` of the operator's deployment and pods."""
 SHOWN: Final = 5
 """Names in one sentence."""
 RESTARTS: Final = 3
-"""Restarts of the operator's container from which on they are worth a look."""
+"""Restarts of the operator's container that give a warning."""
 
 
 class Verdict(StrEnum):
-    """How a check ended. Only ``FAIL`` makes the whole examination fail."""
+    """Result of a check. Only ``FAIL`` gives the command a failing exit code."""
 
     OK = "ok"
-    WARN = "warn"  # worth knowing, breaks nothing
+    WARN = "warn"  # breaks nothing
     FAIL = "fail"
-    UNKNOWN = "unknown"  # the user may not read what it takes
+    UNKNOWN = "unknown"  # the user must not read an object that the check needs
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at; ``remedy`` is empty where nothing is to be done."""
+    """Result of one check; ``remedy`` is empty if there is nothing to do."""
 
     subject: str
     verdict: Verdict
@@ -55,8 +139,8 @@ class Check:
     remedy: str = ""
 
 
-class Right(NamedTuple):
-    """One thing that a user of ServingPlans may want to do."""
+class Permission(NamedTuple):
+    """A permission that a user of ServingPlans may need."""
 
     verb: str
     group: str
@@ -69,22 +153,22 @@ class Right(NamedTuple):
 
 
 RIGHTS: Final = (
-    Right("get", crd.GROUP, crd.PLURAL, "status"),
-    Right("list", crd.GROUP, crd.PLURAL, "doctor"),
-    Right("create", crd.GROUP, crd.PLURAL, "kubectl apply"),
-    Right("patch", crd.GROUP, crd.PLURAL, "kubectl apply"),
-    Right("get", "", "configmaps", "reading routing tables"),
-    Right("list", "", "nodes", "archipelago inventory", namespaced=False),
+    Permission("get", crd.GROUP, crd.PLURAL, "status"),
+    Permission("list", crd.GROUP, crd.PLURAL, "doctor"),
+    Permission("create", crd.GROUP, crd.PLURAL, "kubectl apply"),
+    Permission("patch", crd.GROUP, crd.PLURAL, "kubectl apply"),
+    Permission("get", "", "configmaps", "reading routing tables"),
+    Permission("list", "", "nodes", "archipelago pools", namespaced=False),
 )
 
 
 def forbidden(subject: str, what: str) -> Check:
-    """The user may not read what the check needs."""
+    """Return the check for an object that the user must not read."""
     return Check(subject, Verdict.UNKNOWN, f"you may not {what}", "ask who administers the cluster")
 
 
 def definition(body: Mapping[str, Any] | None) -> Check:
-    """Is the custom resource installed, accepted, and of this version?"""
+    """Check that the custom resource is installed, accepted, and of this version."""
     subject, install = "custom resource", "kubectl apply --server-side -f crds/"
     if body is None:
         return Check(subject, Verdict.FAIL, f"{crd.NAME} is not installed", install)
@@ -104,7 +188,7 @@ def definition(body: Mapping[str, Any] | None) -> Check:
 
 
 def deployment(items: Sequence[Mapping[str, Any]], namespace: str) -> Check:
-    """Is the operator deployed and available?"""
+    """Check that the operator is deployed and available."""
     ours = [item for item in items if _template_name(item) == OPERATOR]
     if not ours:
         text = f"no deployment of {OPERATOR} in namespace {namespace}"
@@ -124,7 +208,7 @@ def deployment(items: Sequence[Mapping[str, Any]], namespace: str) -> Check:
 
 
 def health(pods: Sequence[Mapping[str, Any]], namespace: str) -> Check:
-    """What /readyz answers, as the kubelet asks it, and how often the operator was restarted."""
+    """Check that the operator's pod is ready (/readyz), and how often it was restarted."""
     subject = "operator health"
     look = f"kubectl logs -n {namespace} deployment/{OPERATOR} --previous"
     if not pods:
@@ -140,8 +224,8 @@ def health(pods: Sequence[Mapping[str, Any]], namespace: str) -> Check:
     return Check(subject, Verdict.WARN if much else Verdict.OK, text, look if much else "")
 
 
-def rights(allowed: Mapping[Right, bool]) -> Check:
-    """What the user may do with plans; the operator's own rights show in its conditions."""
+def rights(allowed: Mapping[Permission, bool]) -> Check:
+    """Check the user's permissions; the operator reports its own."""
     missing = [right for right, may in allowed.items() if not may]
     if not missing:
         return Check("your rights", Verdict.OK, "all that the commands here need")
@@ -150,20 +234,20 @@ def rights(allowed: Mapping[Right, bool]) -> Check:
 
 
 def plan(body: Mapping[str, Any]) -> Check:
-    """Is a plan served, and if not, what is to be done?"""
-    seen = SeenPlan.from_body(body)
+    """Check that a plan is served; if not, name the remedy."""
+    seen = PlanObject.from_body(body)
     subject = f"plan {seen.key}"
     ready = seen.status.condition(ConditionType.READY)
     if ready is None:
-        text = "the operator has said nothing about it yet"
+        text = "the operator has not written a status yet"
         return Check(subject, Verdict.FAIL, text, "see the lines about the operator")
-    told = f"{ready.reason}: {ready.message}"
+    condition = f"{ready.reason}: {ready.message}"
     if ready.observed_generation < seen.generation:
-        text = f"generation {ready.observed_generation} of {seen.generation} is served: {told}"
+        text = f"generation {ready.observed_generation} of {seen.generation} is served: {condition}"
         return Check(subject, Verdict.WARN, text, REMEDY[ready.reason])
-    if ready.status is Truth.TRUE:
-        return Check(subject, Verdict.OK, told)
-    return Check(subject, Verdict.FAIL, told, REMEDY[ready.reason])
+    if ready.status is ConditionStatus.TRUE:
+        return Check(subject, Verdict.OK, condition)
+    return Check(subject, Verdict.FAIL, condition, REMEDY[ready.reason])
 
 
 def table(
@@ -171,36 +255,37 @@ def table(
     stored: Mapping[str, Any] | None,
     shards: Mapping[str, str] = MappingProxyType({}),
 ) -> Check | None:
-    """Is the routing table that the status speaks of there, valid, and the one it names?
+    """Check that the routing table exists, is valid, and has the content hash of the status.
 
-    None where the plan was never published: ``plan`` says why. ``shards``: texts by name, as far as
-    they could be read.
+    Returns None if the plan was never published; ``plan`` reports why. ``shards``: readable
+    texts by name.
     """
-    seen = SeenPlan.from_body(body)
-    said = seen.status.summary
+    seen = PlanObject.from_body(body)
+    summary = seen.status.summary
     subject = f"table of {seen.key}"
-    if "contentHash" not in said:
+    if "contentHash" not in summary:
         return None
     again = "the operator writes it again within minutes; if not, see its log"
-    name = said.get("table", table_name(seen.key.name))
+    name = summary.get("table", table_name(seen.key.name))
     if stored is None:
         return Check(subject, Verdict.FAIL, f"ConfigMap {name} is not there", again)
-    found = SeenTable.from_body(stored)
+    found = TableObject.from_body(stored)
     if not found.belongs_to(seen):
-        return Check(subject, Verdict.FAIL, f"ConfigMap {name} belongs to somebody else", again)
+        return Check(subject, Verdict.FAIL, f"ConfigMap {name} belongs to another owner", again)
     text = (stored.get("data") or {}).get(TABLE_KEY, "")
     findings = _findings(text, shards)
     if findings:
-        more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
-        return Check(subject, Verdict.FAIL, f"ConfigMap {name}: {findings[0]}{more}", again)
-    if found.content_hash != said["contentHash"]:
-        told = f"ConfigMap {name} holds content {_short(found.content_hash)}, the status says "
-        return Check(subject, Verdict.FAIL, told + _short(said["contentHash"]), again)
+        return Check(subject, Verdict.FAIL, f"ConfigMap {name}: {listed(findings, 1)}", again)
+    if found.content_hash != summary["contentHash"]:
+        text = (
+            f"ConfigMap {name} has content {_short(found.content_hash)}, the status names "
+            f"{_short(summary['contentHash'])}"
+        )
+        return Check(subject, Verdict.FAIL, text, again)
     sequence = found.identity.sequence if found.identity else 0
     spread = f" in {len(found.shards)} shards" if found.shards else ""
-    told = f"ConfigMap {name}, sequence {sequence}, content {_short(found.content_hash)}{spread}"
-    told += ": valid"
-    return Check(subject, Verdict.OK, told)
+    content = f"content {_short(found.content_hash)}{spread}"
+    return Check(subject, Verdict.OK, f"ConfigMap {name}, sequence {sequence}, {content}: valid")
 
 
 def _findings(text: str, shards: Mapping[str, str]) -> list[str]:
@@ -216,47 +301,26 @@ def _findings(text: str, shards: Mapping[str, str]) -> list[str]:
 
 
 def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
-    """Are the accelerators of the cluster's nodes in the catalogue?"""
+    """Check that the accelerators of the cluster's nodes are in the catalogue."""
     subject = "accelerators"
     try:
-        found = read_nodes({"kind": "List", "items": [*items]})
+        inventory = read_nodes({"kind": "List", "items": [*items]})
     except InputError as error:
         return Check(subject, Verdict.UNKNOWN, str(error), "report it with `kubectl get nodes`")
-    gpus = sum(pool["count"] for pool in found.pools)
-    names = ", ".join(sorted({pool["accelerator"] for pool in found.pools})) or "none"
-    strange = [n for n in found.left_out if n.why in (Why.UNKNOWN, Why.NO_PRODUCT)]
-    if strange:
-        shown = ", ".join(f"{n.node} ({n.detail or n.why})" for n in strange[:SHOWN])
-        text = f"{len(strange)} nodes with GPUs that the catalogue does not know: {shown}"
+    gpus = sum(pool["count"] for pool in inventory.pools)
+    names = ", ".join(sorted({pool["accelerator"] for pool in inventory.pools})) or "none"
+    unknown = [n for n in inventory.left_out if n.why in (Why.UNKNOWN, Why.NO_PRODUCT)]
+    if unknown:
+        shown = ", ".join(f"{n.node} ({n.detail or n.why})" for n in unknown[:SHOWN])
+        text = f"{len(unknown)} nodes have GPUs that are not in the catalogue: {shown}"
         remedy = "label them nvidia.com/gpu.product, or leave them out of the plan's pools"
         return Check(subject, Verdict.WARN, text, remedy)
     if not gpus:
         text = "no node offers GPUs; plans with a stated count do not need any"
         return Check(
-            subject, Verdict.WARN, text, "kubectl get nodes -o json | archipelago inventory -f -"
+            subject, Verdict.WARN, text, "kubectl get nodes -o json | archipelago pools -f -"
         )
     return Check(subject, Verdict.OK, f"{gpus} GPUs that can be used: {names}")
-
-
-def lease(items: Sequence[Mapping[str, Any]], now: datetime) -> Check | None:
-    """Does somebody hold the operator's lease? None where it runs without one."""
-    ours = [item for item in items if item["metadata"]["name"].startswith("archipelago")]
-    if not ours:
-        return None
-    spec = ours[0].get("spec", {})
-    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    name = ours[0]["metadata"]["name"]
-    if not holder or not renewed:
-        return Check(
-            "operator lease", Verdict.FAIL, f"nobody holds {name}", "see the operator's log"
-        )
-    from datetime import datetime as clock  # noqa: PLC0415
-
-    age = (now - clock.fromisoformat(renewed)).total_seconds()
-    text = f"{name} is held by {holder}, renewed {age:.0f} s ago"
-    if age > spec.get("leaseDurationSeconds", 15):
-        return Check("operator lease", Verdict.FAIL, text, "see the operator's log")
-    return Check("operator lease", Verdict.OK, text)
 
 
 def _template_name(item: Mapping[str, Any]) -> str | None:

@@ -1,32 +1,31 @@
-"""The cluster read with its user's own rights: a plan, its table, lists; nothing is ever written.
+"""Read a plan, its table and lists with the user's kubeconfig; never write.
 
-Requests go out with the kubeconfig of whoever calls, one after the other.
+Requests are sent one after the other.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from archipelago.operator import crd
-from archipelago.operator.cluster import ApiCluster
-from archipelago.operator.errors import Forbidden, NotFound
-from archipelago.operator.manifests import TABLE_KEY, Key, table_name
-from archipelago.operator.observe import SeenPlan, SeenTable
-from archipelago.operator.sharding import SHARD_KEY
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.shards import assemble
+from archipelago.planner.table.shards import assemble
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+from ..cluster.client import ApiCluster
+from ..errors import Forbidden, NotFound
+from ..resources import crd
+from ..resources.names import TABLE_KEY, Key, table_name
+from ..resources.objects import PlanObject, TableObject
+from ..resources.shards import SHARD_KEY
 
 
 @dataclass(frozen=True)
-class Where:
-    """What the user named; None takes what the kubeconfig says, for namespace then "default"."""
+class ClusterTarget:
+    """The cluster and namespace of a command; None: as in the kubeconfig, else "default"."""
 
     context: str | None = None
     namespace: str | None = None
@@ -35,21 +34,21 @@ class Where:
 
 
 @asynccontextmanager
-async def connected(where: Where) -> AsyncIterator[tuple[ApiCluster, str]]:
-    """The cluster and the namespace that is meant."""
-    logging.getLogger().addHandler(logging.NullHandler())  # the client's warnings are ours to say
-    api, default = await ApiCluster.connect_as_user(where.context)
+async def connected(target: ClusterTarget) -> AsyncIterator[tuple[ApiCluster, str]]:
+    """Yield the cluster and the namespace."""
+    logging.getLogger().addHandler(logging.NullHandler())  # errors of the client are printed by us
+    api, default = await ApiCluster.connect_as_user(target.context)
     try:
-        yield api, where.namespace or default
+        yield api, target.namespace or default
     finally:
         await api.close()
 
 
 async def plan_body(api: ApiCluster, namespace: str, name: str) -> Mapping[str, Any]:
-    """The plan as the API server has it.
+    """Return the plan as stored in the API server.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: there is no plan of that name.
     """
     try:
         return await api.read(plans_path(namespace) + f"/{name}")
@@ -60,7 +59,7 @@ async def plan_body(api: ApiCluster, namespace: str, name: str) -> Mapping[str, 
 
 
 async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The content of the plan's stored table, whole; None where it cannot be read as one."""
+    """Return the content of the plan's table with its shards; None if it cannot be read."""
     pointer = await stored_table(api, body)
     if pointer is None:
         return None
@@ -73,15 +72,15 @@ async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str
 
 
 async def items_of(api: ApiCluster, path: str) -> list[Mapping[str, Any]]:
-    """All items of a list, page by page."""
+    """Return all items of a list, read page by page."""
     plain, _, selector = path.partition("?labelSelector=")
     query = {"labelSelector": selector} if selector else {}
     return [item async for page in api.pages(plain, query) for item in page.get("items", ())]
 
 
 async def stored_table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The ConfigMap of a plan's table; one that may not be read counts as not there."""
-    key = SeenPlan.from_body(body).key
+    """Return the ConfigMap of a plan's table; None without one, or without permission."""
+    key = PlanObject.from_body(body).key
     try:
         return await api.read_table(Key(key.namespace, table_name(key.name)))
     except (NotFound, Forbidden):
@@ -89,19 +88,19 @@ async def stored_table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str,
 
 
 async def stored_shards(api: ApiCluster, pointer: Mapping[str, Any] | None) -> dict[str, str]:
-    """Texts of the shards that a table names; one that may not be read counts as not there."""
-    found: dict[str, str] = {}
+    """Return the texts of a table's shards, without those that cannot be read."""
+    texts: dict[str, str] = {}
     if pointer is None:
-        return found
-    table = SeenTable.from_body(pointer)
+        return texts
+    table = TableObject.from_body(pointer)
     for shard in table.shards:
         with suppress(NotFound, Forbidden):
             body = await api.read_table(Key(table.key.namespace, shard.name))
-            found[shard.name] = (body.get("data") or {}).get(SHARD_KEY, "")
-    return found
+            texts[shard.name] = (body.get("data") or {}).get(SHARD_KEY, "")
+    return texts
 
 
 def plans_path(namespace: str | None) -> str:
-    """Where the plans of that namespace are, or (None) all of them."""
+    """Return the path of the plans of a namespace, or (None) of all."""
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/{crd.GROUP}/{crd.VERSION}{where}/{crd.PLURAL}"

@@ -1,24 +1,33 @@
-"""What ``kubectl splan status``, ``watch`` and ``doctor`` say: the cluster, read as its user.
+"""``kubectl splan status`` and ``doctor``: read the cluster, print conditions or checks.
 
-Nothing is ever written. Requests go out with the rights of the user's kubeconfig, one after the
-other; what may not be read is said and not guessed.
+Nothing is ever written. Requests use the user's kubeconfig, one after the other. Objects that the
+user must not read are reported as such.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from archipelago.operator import crd, doctor, manifests
-from archipelago.operator.conditions import ConditionType
-from archipelago.operator.doctor import Check, Right, Verdict
-from archipelago.operator.errors import Forbidden, NotFound
-from archipelago.operator.manifests import TABLE_KEY, table_name
-from archipelago.operator.observe import SeenPlan
-from archipelago.operator.reading import (
-    Where,
+from rich.console import Console
+
+from archipelago.planner.cli.commands.files import write_document
+from archipelago.planner.cli.terminal import console, grid, paragraph
+from archipelago.planner.documents import Document, canonical, safe
+
+from ..cluster.client import ApiCluster
+from ..errors import Forbidden, NotFound
+from ..resources import crd, names
+from ..resources.names import TABLE_KEY, table_name
+from ..resources.objects import PlanObject
+from ..resources.status import Condition, ConditionType
+from . import doctor
+from .doctor import Check, Permission, Verdict
+from .read import (
+    ClusterTarget,
     connected,
     items_of,
     plan_body,
@@ -26,19 +35,6 @@ from archipelago.operator.reading import (
     stored_shards,
     stored_table,
 )
-from archipelago.planner.canonical import canonical
-from archipelago.planner.commands.files import write_document
-from archipelago.planner.terminal import console, grid, paragraph
-from archipelago.planner.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from rich.console import Console
-
-    from archipelago.operator.cluster import ApiCluster
-    from archipelago.operator.conditions import Condition
-    from archipelago.planner.canonical import Document
 
 GOOD, BAD = 0, 1
 APPS: Final = "/apis/apps/v1/namespaces"
@@ -53,10 +49,10 @@ STYLES: Final = {
 # --- status ---
 
 
-def status(name: str, where: Where, form: str) -> int:
-    """Print what the operator says of one plan; 1 where it is not served as it is."""
+def status(name: str, where: ClusterTarget, form: str) -> int:
+    """Print the status of one plan; return 1 if its current generation is not served."""
     body = asyncio.run(_read_plan(name, where))
-    seen = SeenPlan.from_body(body)
+    seen = PlanObject.from_body(body)
     if form == "table":
         _show_status(console(), seen)
     else:
@@ -64,13 +60,13 @@ def status(name: str, where: Where, form: str) -> int:
     return GOOD if seen.status.is_true_at(ConditionType.READY, seen.generation) else BAD
 
 
-async def _read_plan(name: str, where: Where) -> Mapping[str, Any]:
+async def _read_plan(name: str, where: ClusterTarget) -> Mapping[str, Any]:
     async with connected(where) as (api, namespace):
         return await plan_body(api, namespace, name)
 
 
-def status_document(seen: SeenPlan) -> Document:
-    """The status as JSON; docs/kubectl-plugin.md describes it."""
+def status_document(seen: PlanObject) -> Document:
+    """Return the status as JSON; docs/reference/kubectl-splan.md describes it."""
     document: Document = canonical(
         {
             "kind": "PlanStatus",
@@ -98,21 +94,21 @@ def status_document(seen: SeenPlan) -> Document:
     return document
 
 
-def _table_of(seen: SeenPlan) -> Document | None:
-    """Where the routing table lies; None where none was published."""
-    said = seen.status.summary
-    if "contentHash" not in said:
+def _table_of(seen: PlanObject) -> Document | None:
+    """Return where the routing table is; None if none was published."""
+    summary = seen.status.summary
+    if "contentHash" not in summary:
         return None
     return {
-        "configMap": said.get("table", table_name(seen.key.name)),
+        "configMap": summary.get("table", table_name(seen.key.name)),
         "key": TABLE_KEY,
-        "sequence": said.get("tableSequence", 0),
-        "contentHash": said["contentHash"],
+        "sequence": summary.get("tableSequence", 0),
+        "contentHash": summary["contentHash"],
     }
 
 
-def last_decision(seen: SeenPlan) -> str:
-    """What the operator did last about the plan, in one sentence."""
+def last_decision(seen: PlanObject) -> str:
+    """Return the operator's last decision about the plan as a sentence."""
     last = seen.status.last_plan
     if not last:
         return "nothing has been decided yet"
@@ -124,8 +120,8 @@ def last_decision(seen: SeenPlan) -> str:
     )
 
 
-def _show_status(out: Console, seen: SeenPlan) -> None:
-    """Conditions, figures, table, decision."""
+def _show_status(out: Console, seen: PlanObject) -> None:
+    """Print conditions, figures, table and decision."""
     behind = seen.status.observed_generation < seen.generation
     note = f" (the operator has seen {seen.status.observed_generation})" if behind else ""
     out.print(f"{safe(seen.key)}: generation {seen.generation}{note}", style="bold")
@@ -139,11 +135,11 @@ def _show_status(out: Console, seen: SeenPlan) -> None:
         if key not in ("contentHash", "table", "tableSequence"):
             out.print(f"  {safe(key):<18}{safe(value)}")
     where = _table_of(seen)
-    told = "none" if where is None else (
+    text = "none" if where is None else (
         f"ConfigMap {where['configMap']}, key {where['key']}, sequence {where['sequence']}, "
         f"content {where['contentHash'][:12]}"
     )  # fmt: skip
-    out.print(f"  {'routing table':<18}{safe(told)}", soft_wrap=True)
+    out.print(f"  {'routing table':<18}{safe(text)}", soft_wrap=True)
     out.print()
     paragraph(out, f"last decision: {safe(last_decision(seen))}")
 
@@ -156,7 +152,7 @@ def _condition_cells(item: Condition) -> tuple[str, ...]:
 
 
 def age(seconds: float) -> str:
-    """As kubectl writes ages: 45s, 12m, 5h, 3d."""
+    """Return an age as kubectl writes it: 45s, 12m, 5h, 3d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f}{unit}"
@@ -166,19 +162,22 @@ def age(seconds: float) -> str:
 # --- doctor ---
 
 
-def examine(where: Where, form: str) -> int:
-    """Print every check; 1 where one failed."""
-    checks = asyncio.run(_examined(where))
+def examine(where: ClusterTarget, form: str) -> int:
+    """Print every check; return 1 if one failed."""
+    checks = asyncio.run(_checks(where))
     good = all(check.verdict is not Verdict.FAIL for check in checks)
     if form == "table":
         _show_checks(console(), checks)
     else:
-        write_document({"kind": "Doctor", "ok": good, "checks": [_check(c) for c in checks]}, form)
+        write_document(
+            {
+                "kind": "Doctor",
+                "ok": good,
+                "checks": [{**asdict(c), "verdict": str(c.verdict)} for c in checks],
+            },
+            form,
+        )
     return GOOD if good else BAD
-
-
-def _check(check: Check) -> Document:
-    return {**asdict(check), "verdict": str(check.verdict)}
 
 
 def _show_checks(out: Console, checks: list[Check]) -> None:
@@ -192,7 +191,7 @@ def _show_checks(out: Console, checks: list[Check]) -> None:
     out.print(verdict, style="bold")
 
 
-async def _examined(where: Where) -> list[Check]:
+async def _checks(where: ClusterTarget) -> list[Check]:
     async with connected(where) as (api, namespace):
         version = await api.read("/version")
         checks = [Check("API server", Verdict.OK, f"Kubernetes {version.get('gitVersion')}")]
@@ -201,7 +200,7 @@ async def _examined(where: Where) -> list[Check]:
         checks.append(doctor.rights(await _rights(api, namespace)))
         if checks[1].verdict is not Verdict.FAIL:
             checks += await _plans_and_tables(api, None if where.everywhere else namespace)
-        checks.append(await _judged(api, "/api/v1/nodes", "accelerators", doctor.nodes))
+        checks.append(await _check_list(api, "/api/v1/nodes", "accelerators", doctor.nodes))
         return checks
 
 
@@ -217,12 +216,11 @@ async def _definition(api: ApiCluster) -> Check:
 
 
 async def _operator(api: ApiCluster, namespace: str) -> list[Check]:
-    """Deployment, pods, and the lease where there is one."""
+    """Check the operator's deployment and pods."""
     label = f"app.kubernetes.io/name={doctor.OPERATOR}"
     pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={label}"
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     found = [
-        await _judged(
+        await _check_list(
             api,
             f"{APPS}/{namespace}/deployments",
             "operator",
@@ -231,18 +229,14 @@ async def _operator(api: ApiCluster, namespace: str) -> list[Check]:
     ]
     if found[0].verdict is not Verdict.FAIL or "ready" in found[0].text:
         judge = lambda items: doctor.health(items, namespace)  # noqa: E731
-        found.append(await _judged(api, pods, "operator health", judge))
-    try:
-        held = doctor.lease(await items_of(api, leases), datetime.now(UTC))
-    except Forbidden:
-        held = None
-    return [*found, held] if held else found
+        found.append(await _check_list(api, pods, "operator health", judge))
+    return found
 
 
-async def _judged(
+async def _check_list(
     api: ApiCluster, path: str, subject: str, judge: Callable[[list[Mapping[str, Any]]], Check]
 ) -> Check:
-    """A check on a list, where the user may read it."""
+    """Return a check on a list, or that the user must not read it."""
     try:
         return judge(await items_of(api, path))
     except Forbidden:
@@ -250,11 +244,11 @@ async def _judged(
         return doctor.forbidden(subject, f"list {what}")
 
 
-async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
-    """What the API server itself says that the user may do."""
+async def _rights(api: ApiCluster, namespace: str) -> dict[Permission, bool]:
+    """Return the user's permissions, as reviewed by the API server."""
     return {
         right: await api.may(
-            manifests.Right(right.verb, right.group, right.resource),
+            names.Permission(right.verb, right.group, right.resource),
             namespace if right.namespaced else None,
         )
         for right in doctor.RIGHTS
@@ -262,7 +256,7 @@ async def _rights(api: ApiCluster, namespace: str) -> dict[Right, bool]:
 
 
 async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Check]:
-    """Every plan, and its table where one was published."""
+    """Check every plan, and its table if one was published."""
     try:
         plans = await items_of(api, plans_path(namespace))
     except Forbidden:

@@ -1,84 +1,113 @@
-"""What a planner process is asked and what its reply means; values, no process.
+"""Jobs for planner processes, and what their replies mean; values, no process.
 
-A reply is one JSON object: ``planned``, ``failed`` or, about a live plan, ``live``. What is asked
-about a live plan stands in ``live`` of the question (livejobs.py).
+Requests and replies themselves are ``archipelago.planner.service.messages``.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.conditions import Reason, bounded
-from archipelago.operator.livefacts import Ask, Mark, Step, Until
-from archipelago.operator.manifests import TABLE_BYTES
-from archipelago.operator.verdict import Answer, Decided, Failed, Planned
 from archipelago.planner.problem import TIME_LIMITS
-from archipelago.planner.shards import split
+from archipelago.planner.service.messages import (
+    REPLY,
+    FailureReply,
+    PlanRequest,
+    ReplanReply,
+    Reply,
+    Request,
+)
+from archipelago.planner.table.shards import split
+
+from ..resources.live import ReplanKind, Step, StepGate, TableOrigin
+from ..resources.names import TABLE_BYTES, Key
+from ..resources.status import Reason, bounded
+from .result import PlanFailed, PlannerResult, PlanReady, ReplanResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from ..resources.objects import PlanObject
 
-    from archipelago.operator.manifests import Key
-    from archipelago.operator.observe import SeenPlan
 
-Reply: TypeAlias = dict[str, Any]
-
-SHORT: Final = 12  # digits of a hash that tell tables apart at a glance
+SHORT: Final = 12
+"""Digits of a hash that people compare."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One question to the planner. ``time_limit`` [s] is what the plan allows its solver.
+    """A request in the queue for a planner process.
 
-    ``urgent``: it comes before all that are not. ``returns``: how often a process ended before it
-    read the question.
+    ``inputs_hash``: names the result; of a re-planning job the name of the request. ``time_limit``
+    [s]: of the solver. ``urgent`` jobs go first. ``requeues``: how often a process ended before it
+    read the request.
     """
 
     key: Key
     inputs_hash: str
-    resource: dict[str, Any]
+    request: Request
     time_limit: float
     urgent: bool = False
-    returns: int = 0
+    requeues: int = 0
 
     @classmethod
-    def of(cls, plan: SeenPlan) -> Job:
-        """The question that a ServingPlan asks."""
-        return cls(plan.key, plan.inputs_hash, plan.to_resource(), time_limit(plan))
+    def of(cls, plan: PlanObject) -> Job:
+        """Return the job that plans a static ServingPlan."""
+        return cls(
+            plan.key, plan.inputs_hash, PlanRequest(resource=plan.to_resource()), time_limit(plan)
+        )
 
 
-def time_limit(plan: SeenPlan) -> float:
-    """What the plan allows its solver [s]."""
+def time_limit(plan: PlanObject) -> float:
+    """Return the time limit of the plan's solver [s]."""
     planner = plan.spec.get("planner") or {}
-    usual = TIME_LIMITS.get(planner.get("strategy", "exact"), TIME_LIMITS["exact"])
-    return float(planner.get("timeLimitSeconds", usual))
+    default = TIME_LIMITS.get(planner.get("strategy", "exact"), TIME_LIMITS["exact"])
+    return float(planner.get("timeLimitSeconds", default))
 
 
-def verdict_of(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> Answer:
-    """Read a reply of the planner process; content of more than ``limit`` bytes is for shards."""
-    if "failed" in reply:
-        failed = reply["failed"]
-        return Failed(inputs_hash, Reason(failed["reason"]), failed["message"])
-    if "live" in reply:
-        return _decided(inputs_hash, reply["live"], limit)
-    planned = reply["planned"]
-    steps = _steps(planned.get("steps") or ({"content": planned["content"]},))
-    first = planned_table(inputs_hash, steps[0].content, planned, limit)
-    return replace(first, steps=steps[1:], nodes=steps[0].nodes)
+def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> PlannerResult:
+    """Return what a reply means; content of more than ``limit`` bytes is cut into shards.
+
+    ``inputs_hash``: of the plan; of a re-planning job its name.
+    """
+    if isinstance(reply, FailureReply):
+        return PlanFailed(inputs_hash, Reason(reply.reason), reply.message)
+    steps = tuple(
+        Step(step.content, StepGate(step.wait), step.islands, step.message, frozenset(step.nodes))
+        for step in reply.steps
+    )
+    first = None
+    if steps:
+        first = plan_ready(inputs_hash, steps[0].content, reply.summary, reply.message, limit)
+        first = replace(first, steps=steps[1:], nodes=steps[0].nodes)
+    if isinstance(reply, ReplanReply):
+        return ReplanResult(
+            inputs_hash=inputs_hash,
+            planned=first and replace(first, origin=TableOrigin.REPLANNED),
+            wanted=_WANTED.get(reply.wanted or ""),
+            memory=reply.memory,
+            decision=_decision(reply),
+            facts=_document(reply),
+            message=reply.message,
+            reasons=reply.reasons,
+        )
+    return first or PlanFailed(inputs_hash, Reason.CHECK_FAILED, "the reply has no table")
 
 
-def planned_table(
-    inputs_hash: str, content: str, said: Mapping[str, Any], limit: int = TABLE_BYTES
-) -> Planned:
-    """A table with what is said of it (``summary``, ``message``); in shards above ``limit``."""
+def plan_ready(
+    inputs_hash: str,
+    content: str,
+    summary: Mapping[str, Any],
+    message: str,
+    limit: int = TABLE_BYTES,
+) -> PlanReady:
+    """Return a table with its summary, in shards above ``limit`` bytes."""
     raw = content.encode()
     digest = hashlib.sha256(raw).hexdigest()
-    return Planned(
+    return PlanReady(
         inputs_hash=inputs_hash,
-        summary={**said["summary"], "contentHash": digest, "shortHash": digest[:SHORT]},
-        message=said["message"],
+        summary={**summary, "contentHash": digest, "shortHash": digest[:SHORT]},
+        message=message,
         content_hash=digest,
         content_bytes=len(raw),
         content=content,
@@ -86,85 +115,60 @@ def planned_table(
     )
 
 
-def next_table(before: Planned, limit: int = TABLE_BYTES) -> Planned:
-    """The next table of a roll-out; what is said of the whole stays said."""
+def next_table(before: PlanReady, limit: int = TABLE_BYTES) -> PlanReady:
+    """Return the next table of a rollout, with the summary and message of the whole change."""
     step, *rest = before.steps
-    said = {"summary": before.summary, "message": before.message}
-    table = planned_table(before.inputs_hash, step.content, said, limit)
-    table = replace(table, steps=tuple(rest), mark=before.mark, seconds=before.seconds)
-    return replace(table, nodes=step.nodes, base=before.content_hash)
+    table = plan_ready(before.inputs_hash, step.content, before.summary, before.message, limit)
+    table = replace(table, steps=tuple(rest), origin=before.origin, seconds=before.seconds)
+    return replace(table, nodes=step.nodes, base_hash=before.content_hash)
 
 
-def _decided(name: str, live: Mapping[str, Any], limit: int) -> Decided:
-    """``planned`` still carries the question's name for its inputs: whoever asked knows them."""
-    steps = _steps(live["steps"])
-    first = None
-    if steps:
-        first = planned_table(name, steps[0].content, live, limit)
-        first = replace(first, steps=steps[1:], nodes=steps[0].nodes, mark=Mark.REPLANNED)
-    return Decided(
-        inputs_hash=name,
-        planned=first,
-        wanted=_WANTED.get(live.get("wanted") or ""),
-        memory=live.get("memory") or {},
-        decision=_decision(live),
-        facts={k: v for k, v in live.items() if k not in _LARGE},
-        message=live["message"],
-        reasons=tuple(live.get("reasons") or ()),
-    )
-
-
-_WANTED: Final = {"Reroute": Ask.WINDOW, "Reshape": Ask.SOLVE}
-_LARGE: Final = frozenset({"steps", "memory"})
-_TOLD: Final = ("rung", "trigger", "headroom", "headroomLow", "regret")
-_OF_RUNG: Final = ("rung", "theta", "low", "gain", "note")
-_OF_PROPOSAL: Final = ("hash", "rung", "trigger", "gain", "message")
+_WANTED: Final = {"Reroute": ReplanKind.WINDOW, "Reshape": ReplanKind.SOLVE}
+_DECISION_FIELDS: Final = ("level", "trigger", "headroom", "headroomLow", "regret")
+_LEVEL_FIELDS: Final = ("level", "theta", "low", "gain", "note")
+_PROPOSAL_FIELDS: Final = ("hash", "level", "trigger", "gain", "message")
 _NOTE_BYTES: Final = 256
 
 
-def _decision(live: Mapping[str, Any]) -> dict[str, Any]:
-    """What the status says of a change, or of one that waits for approval; empty of a keep.
+def _document(reply: ReplanReply) -> dict[str, Any]:
+    """Return the reply as JSON, without its large fields."""
+    document: dict[str, Any] = REPLY.dump_python(
+        reply, mode="json", by_alias=True, exclude={"steps", "memory"}
+    )
+    return document
 
-    Exactly the fields of its schema: the API server drops others, and would be told again.
+
+def _decision(reply: ReplanReply) -> dict[str, Any]:
+    """Return ``status.lastDecision``: a change or a pending proposal; empty if nothing changes.
+
+    Only fields of its schema: the API server drops others, which would cause another write.
     """
-    proposal = live.get("proposal")
-    if live["trigger"] == "None" and not proposal and not live.get("degraded"):
+    if reply.trigger == "None" and not reply.proposal and not reply.degraded:
         return {}
-    rungs = [_only(_OF_RUNG, rung) for rung in live.get("rungs") or ()]
-    for rung in rungs:
-        if "note" in rung:
-            rung["note"] = bounded(rung["note"], _NOTE_BYTES)
+    document = _document(reply)
+    levels = [_only(_LEVEL_FIELDS, level) for level in document["levels"]]
+    for level in levels:
+        if "note" in level:
+            level["note"] = bounded(level["note"], _NOTE_BYTES)
+    proposal = document["proposal"]
     return {
-        **_only(_TOLD, live),
-        "message": bounded(live["message"]),
-        **({"rungs": rungs} if rungs else {}),
-        **({"proposal": _only(_OF_PROPOSAL, proposal)} if proposal else {}),
+        **_only(_DECISION_FIELDS, document),
+        "message": bounded(reply.message),
+        **({"levels": levels} if levels else {}),
+        **({"proposal": _only(_PROPOSAL_FIELDS, proposal)} if proposal else {}),
     }
 
 
-def _only(names: tuple[str, ...], found: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in names if found.get(name) not in (None, "")}
+def _only(names: tuple[str, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if fields.get(name) not in (None, "")}
 
 
-def _steps(raw: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    return tuple(
-        Step(
-            step["content"],
-            Until(step.get("wait", "None")),
-            tuple(step.get("islands") or ()),
-            step.get("message", ""),
-            frozenset(step.get("nodes") or ()),
-        )
-        for step in raw
-    )
-
-
-def advised(verdict: Answer, memory_mib: int) -> Answer:
-    """Say what to do about too little memory, wherever that was noticed."""
-    if not isinstance(verdict, Failed) or verdict.reason is not Reason.PLANNER_OOM:
-        return verdict
+def with_memory_advice(result: PlannerResult, memory_mib: int) -> PlannerResult:
+    """Add the remedy for too little memory to the message."""
+    if not isinstance(result, PlanFailed) or result.reason is not Reason.PLANNER_OOM:
+        return result
     remedy = (
-        f"{verdict.message} ({memory_mib} MiB): use fewer ranges, pools or island sizes, or "
+        f"{result.message} ({memory_mib} MiB): use fewer ranges, pools or island sizes, or "
         "raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
     )
-    return replace(verdict, message=remedy)
+    return replace(result, message=remedy)

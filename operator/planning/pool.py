@@ -1,30 +1,50 @@
-"""Which waiting plan is next: namespaces take turns, and none may hold every planner process.
+"""Pool of planner processes: bounded in number, time and memory; the newest request of a plan wins.
 
-A namespace whose plans have taken long of late leaves one process to others, so that a small plan
-elsewhere does not wait for the deadline of a large one. One that holds all of them before anybody
-knew gives up what it began last: that question waits again. Plans of one namespace come in order.
+A request that exceeds its deadline costs its process, which is replaced. An idle process that ends
+is replaced silently; one that ends during a request fails that request. Requests wait in order, one
+per key; urgent ones go first. One process more than may work is kept warm, for the request after a
+cancelled one.
+
+``FairQueue`` decides which request is next. Namespaces take turns. A namespace whose plans took
+long recently leaves one process to others, so a small plan elsewhere does not wait for the deadline
+of a large one. A namespace that holds all processes before that is known has its newest request
+preempted: it waits again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+from archipelago.planner.service.messages import Reply
 
-    from archipelago.operator.manifests import Key
+from ..errors import Backoff
+from ..resources.names import TABLE_BYTES, Key
+from ..resources.status import Reason
+from .messages import Job, decode_result, with_memory_advice
+from .process import RequestNotRead, Worker, WorkerDied
+from .result import PlanFailed, PlannerResult, ReplanResult
+
+if TYPE_CHECKING:
+    from ..metrics import Metrics
+
 
 LONG: Final = 1.0
-"""Mean seconds of planning from which on a namespace leaves one process to others."""
+"""Mean planning time from which a namespace leaves one process to others [s]."""
 WEIGHT: Final = 0.3
-"""Of the newest plan in that mean."""
+"""Weight of the newest plan in that mean."""
 PATIENCE: Final = 0.2
-"""Seconds that a question is left alone, whoever waits: most are answered by then."""
+"""Time before a job may be preempted [s]: most are done by then."""
 
 
-class Turns:
-    """Whose turn it is, from what was taken and how long it took."""
+class FairQueue:
+    """Fair queueing between namespaces, with preemption."""
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
@@ -33,7 +53,7 @@ class Turns:
         self._mean: dict[str, float] = {}
 
     def pick(self, waiting: Iterable[Key], running: Collection[Key]) -> Key | None:
-        """The next key to plan; None where no process is free for any that wait."""
+        """Return the next key to plan; None if no process is free for any that waits."""
         if len(running) >= self._processes:
             return None
         first: dict[str, Key] = {}
@@ -42,13 +62,13 @@ class Turns:
         allowed = [key for space, key in first.items() if self._may_start(space, running)]
         return min(allowed, key=lambda key: self._served.get(key.namespace, 0), default=None)
 
-    def yielding(
+    def preempt(
         self, waiting: Iterable[Key], running: Mapping[Key, float], now: float
     ) -> Key | None:
-        """The key that gives way to a namespace that waits and holds nothing; None for nobody.
+        """Return the key to preempt for a namespace that waits and holds nothing; None: none.
 
-        ``running``: since when [s]. Of the namespace that holds most processes, and not the last
-        of them, it is what was begun last.
+        ``running``: since when [s]. It is the newest job of the namespace that holds most
+        processes, unless that is its only one.
         """
         held = Counter(key.namespace for key in running)
         if len(running) < self._processes or all(key.namespace in held for key in waiting):
@@ -58,20 +78,263 @@ class Turns:
         return newest if most > 1 and now - running[newest] >= PATIENCE else None
 
     def taken(self, key: Key) -> None:
-        """The namespace had its turn."""
+        """Note that the namespace had its turn."""
         self._turn += 1
         self._served[key.namespace] = self._turn
 
     def ended(self, key: Key, seconds: float) -> None:
-        """How long that took, whatever came of it."""
+        """Note how long the job took, whatever its result."""
         before = self._mean.get(key.namespace, seconds)
         self._mean[key.namespace] = before + WEIGHT * (seconds - before)
 
-    def stopped(self, key: Key) -> None:
-        """The namespace had to give one up: from now on it leaves one process to others."""
+    def preempted(self, key: Key) -> None:
+        """Note a preemption: from now on the namespace leaves one process to others."""
         self._mean[key.namespace] = max(LONG, self._mean.get(key.namespace, 0.0))
 
     def _may_start(self, namespace: str, running: Collection[Key]) -> bool:
         if self._processes == 1 or self._mean.get(namespace, 0.0) < LONG:
             return True
         return sum(key.namespace == namespace for key in running) < self._processes - 1
+
+
+START_BACKOFF: Final = Backoff(1.0, 30.0)
+START_TRIES: Final = 3
+MOST_REQUEUES: Final = 3
+"""Processes in a row that may end before they read a request; the next one fails the job."""
+ENDED_IDLE: Final = "EndedIdle"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of each planner process. ``grace`` [s]: beyond the plan's own time limit.
+
+    ``table_bytes``: of one ConfigMap; larger contents are cut into shards.
+    """
+
+    memory_mib: int
+    grace: float
+    table_bytes: int = TABLE_BYTES
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job that a process works on, since when [monotonic s]."""
+
+    job: Job
+    asking: asyncio.Task[Reply]
+    since: float
+
+
+class PlannerPool:
+    """Planner processes; ``on_verdict`` is called with every result of a job not dropped since.
+
+    Not ``warm``: the processes start with the first call of ``warm``.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        limits: Limits,
+        on_verdict: Callable[[Key, PlannerResult], None],
+        metrics: Metrics,
+        *,
+        warm: bool = True,
+    ) -> None:
+        self._count = count
+        self._warm = asyncio.Event()
+        if warm:
+            self._warm.set()
+        self._limits = limits
+        self._on_verdict = on_verdict
+        self._metrics = metrics
+        self._turns = FairQueue(count)
+        self._waiting: dict[Key, Job] = {}
+        self._running: dict[Key, Running] = {}
+        self._arrived = asyncio.Condition()
+        self._wakes: set[asyncio.Task[None]] = set()
+        self._workers: set[Worker] = set()
+
+    def ask(self, job: Job) -> None:
+        """Queue this job; an earlier one for its key is dropped."""
+        self.cancel(job.key)
+        self._waiting[job.key] = job
+        self._call_one()
+
+    def warm(self) -> None:
+        """Start the processes, if they are not started yet."""
+        self._warm.set()
+
+    def cancel(self, key: Key) -> None:
+        """Drop the job of the key; a process that works on it is replaced."""
+        self._waiting.pop(key, None)
+        running = self._running.pop(key, None)
+        if running is not None:
+            running.asking.cancel()
+            self._call_one()
+
+    async def run(self) -> None:
+        """Run the processes until cancelled, then end them."""
+        await self._warm.wait()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._count + (self._count > 1)):
+                    group.create_task(self._keep(), name=f"planner {number}")
+        finally:
+            await asyncio.gather(*(worker.kill() for worker in self._workers))
+
+    def _call_one(self) -> None:
+        """Wake one idle process."""
+        wake = asyncio.create_task(self._wake())
+        self._wakes.add(wake)
+        wake.add_done_callback(self._wakes.discard)
+
+    async def _wake(self) -> None:
+        async with self._arrived:
+            self._arrived.notify()
+
+    async def _keep(self) -> None:
+        """Serve with one process after the other; wait if processes end idle repeatedly."""
+        idle_ends = 0
+        while True:
+            worker = await self._start_worker()
+            self._workers.add(worker)
+            why = await self._watched(worker)
+            self._metrics.planner_replaced(why)
+            await worker.kill()
+            self._workers.discard(worker)
+            idle_ends = idle_ends + 1 if why == ENDED_IDLE else 0
+            if idle_ends > 1:
+                await asyncio.sleep(START_BACKOFF.delay(idle_ends))
+
+    async def _watched(self, worker: Worker) -> str:
+        """Serve; notice also if the process ends while idle."""
+        watching = asyncio.create_task(self._tell_of_end(worker), name=f"end of {worker.pid}")
+        try:
+            return await self._serve(worker)
+        finally:
+            watching.cancel()
+
+    async def _tell_of_end(self, worker: Worker) -> None:
+        await worker.ended()
+        async with self._arrived:
+            self._arrived.notify_all()
+
+    async def _start_worker(self) -> Worker:
+        failures = 0
+        while True:
+            try:
+                return await Worker.start(self._limits.memory_mib)
+            except (WorkerDied, OSError) as error:
+                failures += 1
+                _report("planner process does not start", error)
+                if failures >= START_TRIES:
+                    self._give_up_on_next(error)
+                await asyncio.sleep(START_BACKOFF.delay(failures + 1))
+
+    def _give_up_on_next(self, error: WorkerDied | OSError) -> None:
+        if self._waiting:
+            key = next(iter(self._waiting))
+            job = self._waiting.pop(key)
+            reason = getattr(error, "reason", Reason.PLANNER_CRASHED)
+            self._tell(job, PlanFailed(job.inputs_hash, reason, str(error)), 0.0)
+
+    async def _serve(self, worker: Worker) -> str:
+        """Run jobs until the process has to be replaced; return why."""
+        while True:
+            job = await self._next(worker)
+            if job is None:
+                log.warning("planner process ended idle", extra={"end": await worker.ended()})
+                return ENDED_IDLE
+            asking = asyncio.create_task(worker.ask(job.request), name=f"plan {job.key}")
+            started = time.monotonic()
+            work = self._running[job.key] = Running(job, asking, started)
+            try:
+                await asyncio.wait({asking}, timeout=job.time_limit + self._limits.grace)
+                wanted = self._running.get(job.key) is work
+                if wanted and self._returned(job, asking):
+                    return ENDED_IDLE
+                if wanted:
+                    del self._running[job.key]
+                    verdict = self._verdict(job, asking)
+                    self._tell(job, verdict, time.monotonic() - started)
+                    if isinstance(verdict, PlanFailed) and verdict.is_retryable:
+                        return verdict.reason
+                elif asking.cancelled() or not asking.done():
+                    return "Cancelled"
+            finally:
+                if not asking.cancelled():
+                    self._turns.ended(job.key, time.monotonic() - started)
+                asking.cancel()
+
+    def _returned(self, job: Job, asking: asyncio.Task[Reply]) -> bool:
+        """Requeue a job whose request was not read at the front; return whether it was so."""
+        untaken = _death(asking)
+        if not isinstance(untaken, RequestNotRead) or job.requeues >= MOST_REQUEUES:
+            return False
+        log.warning("planner process ended idle", extra={"end": str(untaken)})
+        del self._running[job.key]
+        self._waiting = {job.key: replace(job, requeues=job.requeues + 1), **self._waiting}
+        self._call_one()
+        return True
+
+    def _verdict(self, job: Job, asking: asyncio.Task[Reply]) -> PlannerResult:
+        if not asking.done():
+            message = (
+                f"no plan within {job.time_limit:g} s + {self._limits.grace:g} s: raise "
+                "spec.planner.timeLimitSeconds, or use fewer ranges, pools or island sizes"
+            )
+            return PlanFailed(job.inputs_hash, Reason.PLANNER_TIMEOUT, message)
+        try:
+            return decode_result(job.inputs_hash, asking.result(), self._limits.table_bytes)
+        except WorkerDied as death:
+            _report(f"planner process died at {job.key}", death)
+            return PlanFailed(job.inputs_hash, death.reason, str(death))
+        except asyncio.CancelledError:
+            return PlanFailed(job.inputs_hash, Reason.PLANNER_CRASHED, "the request was cancelled")
+
+    def _tell(self, job: Job, verdict: PlannerResult, seconds: float) -> None:
+        verdict = replace(with_memory_advice(verdict, self._limits.memory_mib), seconds=seconds)
+        if not isinstance(verdict, ReplanResult):
+            outcome = verdict.reason if isinstance(verdict, PlanFailed) else Reason.PLANNED
+            self._metrics.planned(outcome, seconds)
+        self._on_verdict(job.key, verdict)
+
+    async def _next(self, worker: Worker) -> Job | None:
+        """Wait for the next job; None if the process ended meanwhile."""
+        async with self._arrived:
+            while not worker.has_ended:
+                self._make_way()
+                key = self._turns.pick(self._first(), self._running)
+                if key is not None:
+                    self._turns.taken(key)
+                    return self._waiting.pop(key)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE / 2 if self._waiting else None):
+                        await self._arrived.wait()
+            self._arrived.notify()  # what woke us may have been meant for any process
+            return None
+
+    def _first(self) -> list[Key]:
+        """Return the urgent keys that wait; if there are none, all that wait."""
+        urgent = [key for key, job in self._waiting.items() if job.urgent]
+        return urgent or list(self._waiting)
+
+    def _make_way(self) -> None:
+        """Preempt a job for a namespace that waits; it is queued again, first of its namespace."""
+        since = {key: work.since for key, work in self._running.items()}
+        key = self._turns.preempt(self._waiting, since, time.monotonic())
+        if key is not None:
+            work = self._running.pop(key)
+            self._waiting = {key: work.job, **self._waiting}
+            work.asking.cancel()
+            self._turns.preempted(key)
+
+
+def _death(asking: asyncio.Task[Reply]) -> BaseException | None:
+    return asking.exception() if asking.done() and not asking.cancelled() else None
+
+
+def _report(what: str, error: WorkerDied | OSError) -> None:
+    log.error(what, extra={"error": str(error), "stderr": getattr(error, "tail", "")})

@@ -1,9 +1,8 @@
-"""One planner process: started warm, asked one thing at a time, killed without regret."""
+"""One planner process: started with its libraries loaded, one request at a time, killed freely."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -11,16 +10,21 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from archipelago.operator.conditions import Reason
+from archipelago.planner.service.messages import (
+    MessageError,
+    Reply,
+    Request,
+    decode_reply,
+    encode_request,
+)
 
-if TYPE_CHECKING:
-    from archipelago.operator.question import Reply
+from ..resources.status import Reason
 
 LARGEST_REPLY: Final = 64 << 20  # bytes of one line
 TAIL_LINES: Final = 20
-_COMMAND: Final = (sys.executable, "-P", "-m", "archipelago.operator.worker")
+_COMMAND: Final = (sys.executable, "-P", "-m", "archipelago.operator.planning.worker")
 # One thread each: the pool decides how many processors planning uses, and thread stacks count
 # against the memory limit.
 _THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -35,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerDied(Exception):  # noqa: N818  # it is what happened
-    """The process ended or said something unreadable; ``reason`` says what that means.
+    """The process ended, or its reply is unreadable; ``reason``: of the condition.
 
     ``tail``: the last lines of its standard error.
     """
@@ -46,8 +50,8 @@ class WorkerDied(Exception):  # noqa: N818  # it is what happened
         self.tail = tail
 
 
-class NotTaken(WorkerDied):
-    """The process had ended before it read the question, which is as good as new."""
+class RequestNotRead(WorkerDied):
+    """The process ended before it read the request, which can go to another one."""
 
 
 class Worker:
@@ -77,7 +81,7 @@ class Worker:
         )
         worker = cls(process)
         try:
-            await worker._reply()
+            await worker._line()
         except BaseException:
             await worker.kill()
             raise
@@ -90,30 +94,35 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is known to be gone."""
+        """Whether the process has ended."""
         return self._process.returncode is not None
 
     async def ended(self) -> str:
-        """Wait for the end, whatever its cause; returns what it was."""
+        """Wait for the end, and return its cause."""
         return _name(await self._process.wait())
 
-    async def ask(self, request: Reply) -> Reply:
+    async def ask(self, request: Request) -> Reply:
         """Send a request and wait for the reply.
 
         Raises:
             NotTaken: the process ended before it had read the request.
-            WorkerDied: it ended at the work.
+            WorkerDied: it ended during the request, or its reply is unreadable.
         """
         if self._process.stdin is None:
             raise WorkerDied(Reason.PLANNER_CRASHED, "the planner process has no input")
-        with suppress(ConnectionError):  # then there is no reply either, and that says why
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        with suppress(
+            ConnectionError
+        ):  # then there is no reply either, and its absence is reported
+            self._process.stdin.write(encode_request(request) + b"\n")
             await self._process.stdin.drain()
         try:
-            await self._reply()
+            await self._line()
         except WorkerDied as death:
-            raise NotTaken(death.reason, str(death), death.tail) from death
-        return await self._reply()
+            raise RequestNotRead(death.reason, str(death), death.tail) from death
+        try:
+            return decode_reply(await self._line())
+        except MessageError as error:
+            raise await self._autopsy() from error
 
     async def kill(self) -> None:
         """End the process now."""
@@ -122,22 +131,28 @@ class Worker:
         await self._process.wait()
         await self._logging
 
-    async def _reply(self) -> Reply:
+    async def _line(self) -> bytes:
+        """Return one whole line.
+
+        Raises:
+            WorkerDied: there is none, only a part of one, or it is too long.
+        """
         if self._process.stdout is None:
             raise WorkerDied(Reason.PLANNER_CRASHED, "the planner process has no output")
         try:
             line = await self._process.stdout.readline()
-            reply: Reply = json.loads(line)
-        except ValueError as error:  # no line, half a line, or one too long
+        except ValueError as error:  # too long
             raise await self._autopsy() from error
-        return reply
+        if not line.endswith(b"\n"):
+            raise await self._autopsy()
+        return line
 
     async def _autopsy(self) -> WorkerDied:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), timeout=1.0)
             await asyncio.wait_for(asyncio.shield(self._logging), timeout=1.0)
         code, tail = self._process.returncode, "\n".join(self._tail)
-        # Nobody here sends SIGKILL while a reply is awaited: that is the kernel, short of memory.
+        # The operator sends no SIGKILL while it awaits a reply: the kernel does, short of memory.
         if code == -signal.SIGKILL or any(word in tail for word in _OUT_OF_MEMORY):
             return WorkerDied(Reason.PLANNER_OOM, "the planner process ran out of memory", tail)
         last = self._tail[-1] if self._tail else "no message"
@@ -147,13 +162,13 @@ class Worker:
     async def _log(self) -> None:
         if self._process.stderr is None:
             return
-        while line := await _line(self._process.stderr):
+        while line := await _text_line(self._process.stderr):
             self._tail.append(line)
             log.debug(line, extra={"planner": self.pid})
 
 
-async def _line(stream: asyncio.StreamReader) -> str:
-    """One line, empty at the end; an endless one counts as the end."""
+async def _text_line(stream: asyncio.StreamReader) -> str:
+    """Return one line, empty at the end; a line that is too long counts as the end."""
     try:
         return (await stream.readline()).decode(errors="replace").rstrip() or ""
     except ValueError:

@@ -1,37 +1,40 @@
-"""What the planner process says about one set of inputs."""
+"""Results of planner processes: a plan, a failure, or a re-planning decision."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from archipelago.operator.conditions import Reason
+from ..resources.status import Reason, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from archipelago.planner.table.shards import Piece
 
-    from archipelago.operator.livefacts import Ask, Mark, Step
-    from archipelago.operator.status import Summary
-    from archipelago.planner.shards import Piece
+    from ..resources.live import ReplanKind, Step, TableOrigin
 
-# The process failed, not the question: the same inputs may succeed later.
+
+# The process failed, not the request: the same inputs may succeed later.
 PROCESS_FAILURES = frozenset(
     {Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM, Reason.PLANNER_CRASHED, Reason.SOLVER_FAILED}
 )
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A plan that the independent checker let pass.
+class PlanReady:
+    """A plan that passed the independent checker.
 
-    ``content``: the table's content as canonical JSON; None once it is published, for memory's
-    sake. ``content_hash`` stays. ``nodes``: those that its islands stand on, of live plans.
-    ``pieces``: how it is cut into shards, none where one ConfigMap holds it. ``seconds``: how long
-    planning took. ``steps``: tables that come after it, before the change is whole. ``mark``: how
-    it came to be, of live plans. ``event``: what people are told happened, where it is not that a
-    plan was made. ``base``: hash of the stored content that it was made over, empty where there was
-    none; over any other it is not stored. None: over whatever lies there. ``taken``: somebody else
-    stored what lies there, and has the word.
+    Attributes:
+        content: The table's content as canonical JSON; None once it is stored, to save memory.
+        pieces: How it is cut into shards; none if one ConfigMap holds it.
+        seconds: How long planning took [s].
+        steps: Tables that come after it before the change is whole.
+        origin: How the table of a live plan came to be.
+        event: Reason of the event, if it is not that a plan was made.
+        nodes: Nodes of its islands, of live plans.
+        base_hash: Hash of the stored content that it was made over, empty if there was none; it is
+            stored over no other. None: over any.
+        adopted: Another operator stored the table.
     """
 
     inputs_hash: str
@@ -43,20 +46,20 @@ class Planned:
     pieces: tuple[Piece, ...] = ()
     seconds: float = 0.0
     steps: tuple[Step, ...] = ()
-    mark: Mark | None = None
+    origin: TableOrigin | None = None
     event: Reason | None = None
     nodes: frozenset[str] = frozenset()
-    base: str | None = None
-    taken: bool = False
+    base_hash: str | None = None
+    adopted: bool = False
 
-    def without_content(self) -> Planned:
-        """Keep what the status needs."""
+    def without_content(self) -> PlanReady:
+        """Return the result without its content; the status needs only the rest."""
         return replace(self, content=None)
 
 
 @dataclass(frozen=True)
-class Failed:
-    """There is no plan, and why."""
+class PlanFailed:
+    """Why there is no plan."""
 
     inputs_hash: str
     reason: Reason
@@ -64,26 +67,26 @@ class Failed:
     seconds: float = 0.0
 
     @property
-    def may_pass_later(self) -> bool:
-        """Whether the same inputs are worth another try."""
+    def is_retryable(self) -> bool:
+        """Whether the same inputs may succeed later."""
         return self.reason in PROCESS_FAILURES
 
 
-Verdict: TypeAlias = Planned | Failed
+PlanOutcome: TypeAlias = PlanReady | PlanFailed
 
 
 @dataclass(frozen=True)
-class Decided:
-    """What a planner process says about a live plan; ``inputs_hash`` is the question's name.
+class ReplanResult:
+    """A decision about a live plan; ``inputs_hash`` is the name of the request.
 
-    ``planned``: the first table of a change, None where nothing changes. ``wanted``: what to ask
-    next. ``memory``: to be handed over with the next question. ``decision``: what the status says,
-    empty where there is nothing new to say. ``facts``: the answer, but for tables and memory.
+    ``planned``: the first table of a change, None if nothing changes. ``wanted``: the request to
+    make next. ``memory``: for the next request. ``decision``: ``status.lastDecision``, empty if it
+    stays. ``facts``: the reply as JSON, without tables and memory.
     """
 
     inputs_hash: str
-    planned: Planned | None
-    wanted: Ask | None
+    planned: PlanReady | None
+    wanted: ReplanKind | None
     memory: Mapping[str, Any]
     decision: Mapping[str, Any]
     facts: Mapping[str, Any]
@@ -92,5 +95,5 @@ class Decided:
     seconds: float = 0.0
 
 
-Answer: TypeAlias = Verdict | Decided
-"""Whatever a planner process may say."""
+PlannerResult: TypeAlias = PlanOutcome | ReplanResult
+"""Any result of a planner process."""

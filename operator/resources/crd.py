@@ -1,17 +1,199 @@
-"""The CustomResourceDefinition of ServingPlan, generated: ``python -m archipelago.operator.crd``.
+"""Generate the CustomResourceDefinition of ServingPlan and its reference page.
 
-``spec`` comes from the models that the command line reads files with (``planner/spec``), ``status``
-from those in ``statusschema``. ``crds/`` holds the printed form; a test compares the two.
+``python -m archipelago.operator.resources.crd`` prints the definition, ``--page`` the page
+docs/reference/serving-plan.md. ``spec`` comes from the models in ``planner.servingplan`` that the
+command line reads files with, ``status`` from those in ``status.py``. Tests compare both with the
+committed files.
+
+The API server takes a structural schema and refuses much of what pydantic writes: references,
+``const``, numeric exclusive bounds, ``anyOf`` with null, ``additionalProperties: false`` beside
+properties. What has an equivalent is rewritten. Anything else, and anything without a bound, a
+description or a unit of whole numbers, is an error here and not at ``kubectl apply``.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import yaml
 
-from archipelago.operator.statusschema import ServingPlanStatus
-from archipelago.operator.structural import Schema, structural
-from archipelago.planner.spec.schema import API_VERSION, KIND, ServingPlanSpec
+from archipelago.planner.servingplan.rules import NAMED_KEY, RULES_KEY
+from archipelago.planner.servingplan.schema import API_VERSION, KIND, ServingPlanSpec
+from archipelago.planner.servingplan.types import DECIMAL, LARGE_DECIMAL, REMEDIES
+
+from .status import ServingPlanStatus
+
+Schema: TypeAlias = dict[str, Any]
+
+ENUM_LENGTH = 63
+TIME_LENGTH = 64
+MIN_DESCRIPTION = 20
+
+_KEPT = (
+    "type", "description", "format", "pattern", "enum", "required",
+    "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+    "minProperties", "maxProperties",
+)  # fmt: skip
+_REWRITTEN = (
+    "properties", "additionalProperties", "items", "default", "const",
+    "exclusiveMinimum", "exclusiveMaximum", RULES_KEY, NAMED_KEY,
+)  # fmt: skip
+_DECIMAL_PATTERNS = (DECIMAL, LARGE_DECIMAL)
+_DROPPED = ("title", "$defs")
+
+
+class NotStructural(Exception):  # noqa: N818  # a consequence, not a suffix
+    """A model says something that a structural schema cannot; the message names the field."""
+
+
+def structural(schema: Schema) -> Schema:
+    """Convert the JSON schema of a model, with its ``$defs``, into one structural schema.
+
+    Raises:
+        NotStructural: a keyword has no equal, or a field lacks bound or description.
+    """
+    return _convert(schema, schema.get("$defs", {}), "")
+
+
+def _convert(schema: Schema, definitions: Schema, path: str) -> Schema:
+    schema = _inlined(schema, definitions, path)
+    _refuse_unknown(schema, path)
+    out = {key: schema[key] for key in _KEPT if key in schema}
+    out |= _bounds(schema) | _texts(schema) | _lists(schema, definitions, path)
+    out |= _maps(schema, definitions, path)
+    if "properties" in schema:
+        out["properties"] = {
+            name: _convert(below, definitions, f"{path}.{name}")
+            for name, below in schema["properties"].items()
+        }
+    if schema.get("default") is not None:
+        out["default"] = _without_nulls(schema["default"])
+    decimals = _decimals(out)
+    rules = [_validation(rule, decimals) for rule in schema.get(RULES_KEY, ())]
+    if rules := rules + _pattern_rule(out):
+        out["x-kubernetes-validations"] = rules
+    _refuse_unbounded(out, path)
+    return out
+
+
+def _inlined(schema: Schema, definitions: Schema, path: str) -> Schema:
+    """Replace a reference or an optional type by what it stands for; absent means absent."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) > 1 or ("anyOf" in schema and not kinds):
+        raise NotStructural(f"{path}: a union of types has no structural form")
+    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "$ref")}
+    if kinds:
+        return _inlined(kinds[0], definitions, path) | rest
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix("#/$defs/")
+        return _inlined(definitions[name], definitions, path) | rest
+    return rest
+
+
+def _refuse_unknown(schema: Schema, path: str) -> None:
+    unknown = sorted(set(schema) - {*_KEPT, *_REWRITTEN, *_DROPPED})
+    if unknown:
+        raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")
+    free = schema.get("additionalProperties", False)
+    if free is not False and ("properties" in schema or "maxProperties" not in schema):
+        raise NotStructural(f"{path}: a free map; give it properties, or max_length")
+
+
+def _bounds(schema: Schema) -> Schema:
+    """Return exclusive bounds of whole numbers as inclusive ones."""
+    out = {}
+    if "exclusiveMinimum" in schema:
+        out["minimum"] = schema["exclusiveMinimum"] + 1
+    if "exclusiveMaximum" in schema:
+        out["maximum"] = schema["exclusiveMaximum"] - 1
+    return out
+
+
+def _texts(schema: Schema) -> Schema:
+    """Give closed vocabularies and times the length that every text must have."""
+    if "const" in schema or "enum" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return {"type": "string", "enum": values, "maxLength": ENUM_LENGTH}
+    return {"maxLength": TIME_LENGTH} if schema.get("format") == "date-time" else {}
+
+
+def _lists(schema: Schema, definitions: Schema, path: str) -> Schema:
+    """Merge lists keyed by a name item by item; replace others as a whole."""
+    if schema.get("type") != "array":
+        return {}
+    if "items" not in schema:
+        raise NotStructural(f"{path}: a list without a type of items")
+    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [schema.get(NAMED_KEY)]}
+    kind = keyed if NAMED_KEY in schema else {"x-kubernetes-list-type": "atomic"}
+    return {"items": _convert(schema["items"], definitions, f"{path}[]"), **kind}
+
+
+def _maps(schema: Schema, definitions: Schema, path: str) -> Schema:
+    """Replace maps of the user as a whole: part of a selector is another selector."""
+    values = schema.get("additionalProperties", False)
+    if values is False:
+        return {}
+    return {
+        "additionalProperties": _convert(values, definitions, f"{path}{{}}"),
+        "x-kubernetes-map-type": "atomic",
+    }
+
+
+def _without_nulls(default: object) -> object:
+    if isinstance(default, dict):
+        return {key: _without_nulls(value) for key, value in default.items() if value is not None}
+    return default
+
+
+def _decimals(schema: Schema) -> dict[str, str]:
+    """Return the pattern of each field that holds a number as text."""
+    fields = schema.get("properties", {})
+    patterns = {name: field.get("pattern", "") for name, field in fields.items()}
+    return {name: pattern for name, pattern in patterns.items() if pattern in _DECIMAL_PATTERNS}
+
+
+def _validation(rule: dict[str, str], decimals: dict[str, str]) -> Schema:
+    """Return a rule in CEL that applies only if its numbers can be read.
+
+    Without that, a text that is no number would fail its pattern and then every rule that
+    computes with it, each with a message that does not help.
+    """
+    read = [name for name in decimals if f"double(self.{name})" in rule["cel"]]
+    waits = [f"(has(self.{n}) && !{_matches(f'self.{n}', decimals[n])})" for n in read]
+    out: Schema = {"rule": " || ".join([*waits, f"({rule['cel']})"]) if waits else rule["cel"]}
+    out["message"] = rule["message"]
+    if rule["field"]:
+        out["fieldPath"] = rule["field"]
+    if rule["reason"] != "FieldValueInvalid":
+        out["reason"] = rule["reason"]
+    return out
+
+
+def _pattern_rule(schema: Schema) -> list[Schema]:
+    """Say in words what a pattern asks for; the API server alone would print the expression."""
+    pattern = schema.get("pattern", "")
+    remedy = REMEDIES.get(pattern)
+    return [{"rule": _matches("self", pattern), "message": remedy}] if remedy else []
+
+
+def _matches(field: str, pattern: str) -> str:
+    return f"{field}.matches(r'{pattern}')"
+
+
+def _refuse_unbounded(schema: Schema, path: str) -> None:
+    needed = {"string": ["maxLength"], "array": ["maxItems"], "integer": [], "boolean": []}
+    needed |= {"object": ["maxProperties" if "additionalProperties" in schema else "properties"]}
+    kind = schema.get("type", "nothing")
+    if kind not in needed:
+        raise NotStructural(f"{path}: type {kind}; write decimals as text, objects as models")
+    missing = [key for key in needed[kind] if key not in schema]
+    if missing:
+        raise NotStructural(f"{path}: {kind} without {missing[0]}")
+    if len(schema.get("description", "")) < MIN_DESCRIPTION:
+        raise NotStructural(f"{path}: describe it in {MIN_DESCRIPTION} characters, with its unit")
+
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL, SINGULAR, SHORT_NAME = "servingplans", "servingplan", "splan"
@@ -52,7 +234,7 @@ def definition() -> dict[str, Any]:
 def _schema() -> Schema:
     status = structural(ServingPlanStatus.model_json_schema())
     status["properties"]["conditions"].pop("default", None)
-    status["properties"]["lastDecision"]["properties"]["rungs"].pop("default", None)
+    status["properties"]["lastDecision"]["properties"]["levels"].pop("default", None)
     return {
         "type": "object",
         "description": "A ServingPlan turns GPU pools, language models and their traffic into "
@@ -93,7 +275,10 @@ def _columns() -> list[dict[str, Any]]:
     ]
 
 
-HEADER = "# Generated from planner/spec and operator/statusschema.py by `make crds`; do not edit.\n"
+HEADER = (
+    "# Generated from planner/servingplan and operator/resources/status.py by `make crds`;"
+    " do not edit.\n"
+)
 
 
 def to_yaml() -> str:
@@ -101,5 +286,70 @@ def to_yaml() -> str:
     return HEADER + yaml.safe_dump(definition(), sort_keys=False, width=100, allow_unicode=False)
 
 
+HEAD = """\
+<!-- Generated from the models in planner/servingplan by `make crds`; do not edit. -->
+# Every field of a ServingPlan
+
+Use this page to write a ServingPlan. `kubectl explain splan.spec --recursive` shows the same on a
+cluster, and the [examples](../../examples/README.md) use most fields.
+
+* A decimal is written as text (`"4.00"`), because floating-point numbers lose digits.
+* Named lists are merged by name, so two teams can each own a pool. Their order has no meaning.
+* The rules between fields are listed under each table. The API server and the command line refuse a
+  spec that breaks one, with the same text and the place.
+"""
+PLAIN = {"boolean": "`true` or `false`", "string": "text", "object": "object"}
+
+
+def page() -> str:
+    """Return the whole page: one section per object, outer ones first."""
+    schema = definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    sections = _sections("spec", schema["properties"]["spec"])
+    return "\n".join([HEAD, *sections]).rstrip() + "\n"
+
+
+def _sections(path: str, schema: Schema) -> Iterator[str]:
+    yield f"## {path}\n"
+    yield f"{schema['description']}\n"
+    yield "| field | value | default | meaning |\n|---|---|---|---|"
+    required = schema.get("required", ())
+    for name, field in schema["properties"].items():
+        default = "required" if name in required else _default(field)
+        yield f"| `{name}` | {_value(field)} | {default} | {field['description']} |"
+    rules = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
+    yield "".join(f"\n* {rule}" for rule in rules) + ("\n" if rules else "")
+    for name, field in schema["properties"].items():
+        item = field.get("items", field)
+        if "properties" in item:
+            yield from _sections(f"{path}.{name}" + ("[]" if "items" in field else ""), item)
+
+
+def _value(field: Schema) -> str:
+    """Describe the allowed values in a few words."""
+    if "enum" in field:
+        return ", ".join(f"`{word}`" for word in field["enum"])
+    if "items" in field:
+        least, most = field.get("minItems", 0), field["maxItems"]
+        return f"list of {most}" if least == most else f"list of {least} to {most}"
+    if "additionalProperties" in field:
+        return f"map of {field['minProperties']} to {field['maxProperties']}"
+    if field["type"] == "integer":
+        return f"{field['minimum']:,} to {field['maximum']:,}"
+    return "decimal" if _is_decimal(field) else PLAIN[field["type"]]
+
+
+def _is_decimal(field: Schema) -> bool:
+    return field.get("pattern") in (DECIMAL, LARGE_DECIMAL)
+
+
+def _default(field: Schema) -> str:
+    """Return the default; that of an object or list is in its fields."""
+    default = field.get("default")
+    if default is None or isinstance(default, dict | list):
+        return ""
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    return f'`"{text}"`' if _is_decimal(field) else f"`{text}`"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(to_yaml())
+    sys.stdout.write(page() if "--page" in sys.argv else to_yaml())

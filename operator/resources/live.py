@@ -1,97 +1,119 @@
-"""Live plans: what is known of their nodes, pods and traffic beside the objects; frozen facts.
+"""Runtime facts of a live plan that are not in its Kubernetes objects; frozen values.
 
-A plan is live where a pool finds its nodes by a selector, or where ``spec.replanning`` names a
-source of metrics. The table of such a plan changes without an edit; all others are left alone.
+A plan is live if a pool selects nodes by labels, or if ``spec.replanning`` names a source of
+metrics. Only the table of a live plan changes without an edit.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.operator.manifests import label_value
+from archipelago.planner.demand.window import ObservedWindow
+
+from .names import label_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from .status import Finding
 
-    from archipelago.operator.conditions import Finding
-    from archipelago.operator.podfacts import IslandPods
+
+@dataclass(frozen=True)
+class IslandPods:
+    """The pods of one island.
+
+    Attributes:
+        ready: Whether there are any and all of them are ready.
+        phase: Phase of all of them; empty if they differ or one has none.
+        pods: How many there are.
+        gpus: GPUs that they hold [GPUs]: fewer than the island has until all are scheduled.
+        nodes: Where they run.
+    """
+
+    ready: bool
+    phase: str
+    pods: int
+    gpus: int
+    nodes: frozenset[str]
+
 
 ALONE: Final[Mapping[str, Any]] = {}
 
 
-class Mark(StrEnum):
-    """How a stored table of a live plan came to be; written beside it, for the next process."""
+class TableOrigin(StrEnum):
+    """How a stored table of a live plan came to be; stored beside it for the next process."""
 
-    PLANNED = "planned"  # the planner's whole answer
-    REPLANNED = "replanned"  # changed since by re-planning, and complete
-    REPAIRED = "repaired"  # without nodes that were gone: another plan is due when they are back
-    ROLLING = "rolling"  # one of several; the next ones are in nobody's memory after a restart
-    OWED = "owed"  # repaired while another plan was due: that is still to be made
+    PLANNED = "planned"  # by the planner
+    REPLANNED = "replanned"  # changed by re-planning, and complete
+    REPAIRED = "repaired"  # without lost nodes: another plan is due when they are back
+    ROLLING = "rolling"  # one of several; a restart loses the next ones
+    OWED = "owed"  # repaired while another plan was due, which is still to be made
 
 
-class Until(StrEnum):
-    """What a table of a roll-out waits for before it may be stored."""
+class StepGate(StrEnum):
+    """What must happen before a table of a rollout may be stored."""
 
     NONE = "None"
-    DRAIN = "Drain"  # requests that run on islands which change come to their end
-    READY = "Ready"  # the pods of islands that have changed are ready
+    DRAIN = "Drain"  # requests on islands that change have ended
+    READY = "Ready"  # pods of islands that have changed are ready
 
 
-class Ask(StrEnum):
-    """What a planner process is asked about a live plan."""
+class ReplanKind(StrEnum):
+    """Kind of a request about a live plan."""
 
-    REPAIR = "repair"  # islands are lost: take them out
-    WINDOW = "window"  # a window of traffic is over, or a repair wants better weights
-    SOLVE = "solve"  # as window, with the planner's own answer: takes seconds
+    REPAIR = "repair"  # remove lost islands
+    WINDOW = "window"  # use a window of traffic, or find better weights after a repair
+    SOLVE = "solve"  # as WINDOW, and solve the whole plan: takes seconds
 
 
 @dataclass(frozen=True)
 class Step:
-    """One of the tables by which a change is rolled out, and what comes before it.
+    """One table of a rollout, and what must happen before it is stored.
 
-    ``nodes``: those that its islands stand on.
+    ``nodes``: nodes of its islands.
     """
 
     content: str
-    until: Until
+    until: StepGate
     islands: tuple[str, ...] = ()
     message: str = ""
     nodes: frozenset[str] = frozenset()
 
     @cached_property
     def content_hash(self) -> str:
-        """By which the table is known again once it is stored."""
+        """Return the hash by which the stored table is recognised."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
-class Lying:
+class StoredTable:
     """The stored table as this process first saw it. Times are monotonic seconds.
 
-    ``theirs``: another operator stored it while this one looked on. ``since``: when it was first
-    seen, ``begun``: when the first one of its inputs was. ``replanned``: when another operator last
-    made it one of other nodes, the spec being the same.
+    Attributes:
+        by_other: Whether another operator stored it while this process ran.
+        since: When it was first seen.
+        inputs_since: When the first table of its inputs was.
+        replanned_at: When another operator last planned with other nodes for the same spec.
     """
 
     sequence: int = 0
-    content: str | None = None
-    inputs: str | None = None
-    spec: str | None = None
-    mark: Mark | None = None
-    theirs: bool = False
+    content_hash: str | None = None
+    inputs_hash: str | None = None
+    spec_hash: str | None = None
+    origin: TableOrigin | None = None
+    by_other: bool = False
     since: float = -math.inf
-    begun: float = -math.inf
-    replanned: float = -math.inf
+    inputs_since: float = -math.inf
+    replanned_at: float = -math.inf
 
 
 @dataclass(frozen=True)
-class SeenIsland:
-    """An island as a stored table names it."""
+class TableIsland:
+    """An island of a stored table."""
 
     model: str
     phase: str
@@ -100,40 +122,47 @@ class SeenIsland:
 
 @dataclass(frozen=True)
 class Traffic:
-    """A window of a plan's traffic, as a planner process takes it; ``at``: its end [monotonic s].
+    """A window of a plan's traffic; ``at``: its end [monotonic s].
 
-    ``document``: None where the source gave nothing to decide by.
+    ``window``: what was counted; None if the source gave too little.
     """
 
     at: float
-    document: Mapping[str, Any] | None
+    window: ObservedWindow | None
 
     @property
     def began(self) -> float:
-        """When it began [monotonic s]."""
-        return self.at - float(self.document["seconds"] if self.document else 0.0)
+        """Return when it began [monotonic s]."""
+        return self.at - (self.window.seconds if self.window else 0.0)
 
 
 @dataclass(frozen=True)
-class Live:
-    """What is known of one live plan now.
+class LiveStatus:
+    """Runtime facts of one live plan, as of now.
 
-    ``listed``: whether the nodes are known at all. ``lost``: nodes that are gone, of those under
-    its islands or under those of the table that is to be stored.
-    ``away``: whether any that it would be planned with is gone.
-    ``pods``: of its islands, by the value of their label; none where no pod carries the plan's.
-    ``names``: real name of a node by the planner's own.
-    ``refusal``: why nothing can be planned with the nodes that there are; None where it can.
-    ``inventory``, ``metrics``: what the conditions say; None leaves what is said of static plans.
-    ``decision``: what was changed last, as the status says it; empty leaves what it says.
-    ``said``: findings that we have said already: another operator may say something else.
-    ``left``: until when [monotonic s] the stored table, or the rest of its roll-out, is left to the
-    operator that stored it; None: it is ours as well.
+    Attributes:
+        nodes_listed: Whether the nodes have been listed at all.
+        lost: Lost nodes, of those under the stored table or the one to be stored.
+        lost_if_trusted: The same if nodes count as serving that the writer of the stored table
+            trusted when it planned with them.
+        plan_nodes_lost: Whether a node that a plan would use now is lost.
+        pods: Pods of the islands, by the value of the island label; empty if no pod carries the
+            label of the plan.
+        traffic: The last complete window.
+        names: Kubernetes names of nodes, by the planner's names.
+        nodes_hash: Hash of the nodes of all pools, whatever the spec; None if no pool selects any.
+        refusal: Why nothing can be planned with the nodes; None if it can.
+        inventory: Finding for ``InventoryResolved``; None: the one of static plans.
+        metrics: Finding for ``MetricsAvailable``; None: the one of static plans.
+        decision: Last change, if the status does not have it yet.
+        reported: Findings that this operator has reported; another one may report others.
+        yield_until: Until when [monotonic s] the stored table, or the rest of its rollout, is left
+            to the operator that stored it; None if this one may change it.
     """
 
-    listed: bool = True
+    nodes_listed: bool = True
     lost: frozenset[str] = frozenset()
-    away: bool = False
+    plan_nodes_lost: bool = False
     pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
     names: Mapping[str, str] = field(default_factory=dict)
@@ -141,19 +170,21 @@ class Live:
     inventory: Finding | None = None
     metrics: Finding | None = None
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
-    said: frozenset[Finding] = frozenset()
-    left: float | None = None
+    reported: frozenset[Finding] = frozenset()
+    yield_until: float | None = None
+    nodes_hash: str | None = None
+    lost_if_trusted: frozenset[str] = frozenset()
 
-    def unready(self, islands: Mapping[str, SeenIsland]) -> frozenset[str]:
-        """Islands that must not get requests: their pods are not ready, or of another phase.
+    def unready(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
+        """Return the islands that must not get requests: not ready, or in another phase.
 
-        Where no pod at all carries the plan's label, nobody says anything about pods.
+        None if no pod carries the plan's label: its pods are not observed then.
         """
         if not self.pods:
             return frozenset()
         return frozenset(n for n, island in islands.items() if not self.serves(n, island.phase))
 
     def serves(self, name: str, phase: str) -> bool:
-        """Whether the island's pods are ready in that phase."""
+        """Return whether the island's pods are ready in that phase."""
         pods = self.pods.get(label_value(name))
         return pods is not None and pods.ready and pods.phase in ("", phase)

@@ -1,21 +1,15 @@
-"""What we write, as manifest dicts; pure.
+"""Names of objects, groups, labels and annotations; imports nothing of the operator.
 
-Both writers use server-side apply: ``archipelago`` owns our key, labels, annotations and owner
-reference of the ConfigMap, ``archipelago-status`` the status. What others add stays theirs.
+All writes use server-side apply: the manager ``archipelago`` owns our key, labels, annotations and
+owner reference of the ConfigMap, ``archipelago-status`` the status. Fields of others stay.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from archipelago.planner import labels
-
-if TYPE_CHECKING:
-    from archipelago.operator.observe import SeenPlan, SeenTable
-    from archipelago.operator.status import Status
+from archipelago.planner.kubernetes import labels
 
 Manifest: TypeAlias = dict[str, Any]
 
@@ -36,10 +30,6 @@ CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
 SPEC: Final = f"{GROUP}/spec-hash"
 
-# No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
-# with it creates the object or fails with a conflict, but never changes one that exists.
-MUST_NOT_EXIST: Final = "1"
-
 NAME_LENGTH: Final = labels.VALUE_LENGTH
 _SUFFIX: Final = "-routing"
 
@@ -54,8 +44,8 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class Right(NamedTuple):
-    """Something that the API server may let us do. ``resource`` may name a subresource: ``a/b``."""
+class Permission(NamedTuple):
+    """A permission on the API server. ``resource`` may have a subresource: ``a/b``."""
 
     verb: str
     group: str
@@ -67,7 +57,7 @@ class Right(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which table this is. Sequence and generation never go back for one uid."""
+    """Identity of a table. Sequence and generation never go back for one uid."""
 
     uid: str
     generation: int
@@ -75,10 +65,10 @@ class Identity(NamedTuple):
 
 
 def table_name(plan: str) -> str:
-    """Name of the plan's ConfigMap: a DNS label of at most 63 characters, the same every time.
+    """Return the name of the plan's ConfigMap: a DNS label of at most 63 characters.
 
-    A dot becomes a dash: consumers build labels and file names from it. Whatever was lost by that
-    or by cutting is made up for by a hash of the whole name, so two plans never meet in one.
+    A dot becomes a dash: consumers build labels and file names from it. If that or cutting changes
+    the name, a hash of the whole name is added, so two plans never share one.
     """
     whole = plan + _SUFFIX
     if len(whole) <= NAME_LENGTH and "." not in plan and not labels.looks_hashed(plan):
@@ -88,69 +78,17 @@ def table_name(plan: str) -> str:
 
 
 def label_value(name: str) -> str:
-    """``name`` where it fits a label value (63 characters), else cut and with a hash of it."""
+    """Return ``name`` if it fits a label value (63 characters), else cut and with a hash."""
     return labels.label_value(name)
 
 
 def short_name(name: str, length: int) -> str:
-    """``name`` where it is no longer, else cut and with a hash of it: never two names in one."""
+    """Return ``name`` if it is not longer, else cut and with a hash: names stay different."""
     return labels.short_name(name, length)
 
 
-def table_manifest(
-    plan: SeenPlan, table: SeenTable | None, identity: Identity, content: str, time: datetime
-) -> Manifest:
-    """The ConfigMap with the routing table; ``content`` is its canonical JSON."""
-    written = hashlib.sha256(content.encode()).hexdigest()
-    return holding(plan, table, table_text(identity, content, time), written)
-
-
-def holding(plan: SeenPlan, table: SeenTable | None, text: str, written: str) -> Manifest:
-    """The table's ConfigMap with that text; ``written``: by which we know it again.
-
-    With a ``table`` the write holds only if that very version is still there.
-    """
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": table_name(plan.key.name),
-            "namespace": plan.key.namespace,
-            "resourceVersion": table.resource_version if table else MUST_NOT_EXIST,
-            "labels": table_labels(plan.key.name),
-            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written},
-            "ownerReferences": [owner_reference(plan)],
-        },
-        "data": {TABLE_KEY: text},
-    }
-
-
-def marked(manifest: Manifest, mark: str, spec: str) -> Manifest:
-    """The table's ConfigMap with how the table of a live plan came to be; as it is without.
-
-    ``spec``: hash of the plan's spec alone, so that other nodes are told from another spec.
-    """
-    if mark:
-        manifest["metadata"]["annotations"] |= {LIVE: mark, SPEC: spec}
-    return manifest
-
-
-def table_text(identity: Identity, content: str, time: datetime) -> str:
-    """The table as it is stored: canonical JSON around a content that is canonical JSON already.
-
-    Put together as text, so that a large table is not parsed and printed once more.
-    """
-    who = json.dumps(
-        identity._asdict() | {"time": timestamp(time)}, sort_keys=True, separators=(",", ":")
-    )
-    return (
-        f'{{"apiVersion":"{API_VERSION}","content":{content},'
-        f'"identity":{who},"kind":"RoutingTable"}}'
-    )
-
-
 def table_labels(plan: str) -> dict[str, str]:
-    """Labels by which people, tools and our own watch find the table."""
+    """Return the labels by which people, tools and our watch find the table."""
     return {
         "app.kubernetes.io/name": "routing-table",
         MANAGED_BY: OURS,
@@ -160,43 +98,6 @@ def table_labels(plan: str) -> dict[str, str]:
     }
 
 
-def owner_reference(plan: SeenPlan) -> Manifest:
-    """Deleting the plan collects the table; nothing ever waits for that."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": plan.key.name,
-        "uid": plan.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-
-
-def status_manifest(plan: SeenPlan, status: Status) -> Manifest:
-    """The whole status, to be applied only to the version of the plan that it speaks about."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": plan.key.name,
-            "namespace": plan.key.namespace,
-            "resourceVersion": plan.resource_version,
-        },
-        "status": status.to_manifest(),
-    }
-
-
 def timestamp(time: datetime) -> str:
-    """RFC 3339 with whole seconds, as Kubernetes stores times."""
+    """Return RFC 3339 with whole seconds, as Kubernetes stores times."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def review_manifest(right: Right, namespace: str | None) -> Manifest:
-    """The question whether we may do that, there or (None) in all namespaces."""
-    name, _, part = right.resource.partition("/")
-    wanted = {"verb": right.verb, "group": right.group, "resource": name, "subresource": part}
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": wanted | ({"namespace": namespace} if namespace else {})},
-    }

@@ -1,6 +1,9 @@
-"""What we see of a plan and its table, as frozen facts; objects are parsed here and nowhere else.
+"""ServingPlans, tables and shards as frozen values; objects are parsed here and nowhere else.
 
-Only digests of tables and shards are kept: 500 tables would be most of the operator's memory.
+The folder: Kubernetes objects, names and status as values, for all of the operator; it imports
+nothing of the operator but itself, and never waits.
+
+Only hashes of tables and shards are kept: 500 tables would be most of the operator's memory.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from archipelago.operator.livefacts import Live, Mark, SeenIsland
-from archipelago.operator.manifests import (
+from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.table.shards import digest, is_pointer
+
+from .live import LiveStatus, TableIsland, TableOrigin
+from .names import (
     API_VERSION,
     CONTENT,
     INPUTS,
@@ -25,43 +31,48 @@ from archipelago.operator.manifests import (
     TABLE_KEY,
     Identity,
     Key,
-    owner_reference,
+    Manifest,
     table_labels,
 )
-from archipelago.operator.sharding import (
-    SHARD_KEY,
-    WANTED,
-    Shard,
-    pointer_hash,
-    read_shards,
-    shard_labels,
-    stem_of,
-)
-from archipelago.operator.status import Status
-from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.shards import digest, is_pointer
+from .shards import SHARD_KEY, WANTED, Shard, pointer_hash, read_shards, shard_labels, stem_of
+from .status import Status
+
+
+def owner_reference(plan: PlanObject) -> Manifest:
+    """Return the owner reference by which deleting the plan collects the table."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": plan.key.name,
+        "uid": plan.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
 
 Body: TypeAlias = Mapping[str, Any]
 
-# Part of every inputs hash. Raise it when equal inputs give another table than the last release:
-# every plan is then made again once after the upgrade, and not otherwise. A field that had no
-# effect while it was unknown (unknown.py) and has one now is such a case.
+# Part of every inputs hash. Raise it if equal inputs give another table than the last release:
+# each plan is made again once after the upgrade. One case: a field that was unknown, and pruned,
+# has an effect now.
 REVISION: Final = 1
-# Fields that no plan depends on: the first says whether there is one, the other how its table
-# changes later. How an engine changes its phase, or names its metrics, is no matter of a plan.
+# Fields that no plan depends on: whether there is one, and how its table changes later. The engine
+# of a model only changes how phases are switched and how metrics are named.
 _WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
 _WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
 _NEVER: Final = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
-class SeenPlan:
-    """A ServingPlan as last seen. ``inputs_hash`` names everything its table depends on.
+class PlanObject:
+    """A ServingPlan.
 
-    ``spec_hash``: names the same without the nodes that its pools find.
-    ``created``: decides between plans that select the same nodes. ``resolved``: its spec with the
-    nodes that its pools have found; None where no pool looks for any. ``live``: what is known of a
-    live plan beside its objects.
+    Attributes:
+        inputs_hash: Hash of everything that its table depends on.
+        spec_hash: The same without the nodes of its pools.
+        created: The older one of two plans gets a node that both select.
+        resolved: The spec with the nodes of its pools; None if no pool selects nodes.
+        live: Runtime facts of a live plan.
     """
 
     key: Key
@@ -76,13 +87,13 @@ class SeenPlan:
     status: Status
     created: datetime
     resolved: Body | None = None
-    live: Live | None = None
+    live: LiveStatus | None = None
 
     @classmethod
-    def from_body(cls, body: Body) -> SeenPlan:
-        """Read an object of the API server, whose schema has been checked there."""
+    def from_body(cls, body: Body) -> PlanObject:
+        """Read an object of the API server, which has checked its schema."""
         meta, spec = body["metadata"], body.get("spec") or {}
-        named = inputs_hash(meta["name"], spec)
+        spec_hash = inputs_hash(meta["name"], spec)
         return cls(
             key=Key(meta["namespace"], meta["name"]),
             uid=meta["uid"],
@@ -90,41 +101,41 @@ class SeenPlan:
             generation=int(meta.get("generation", 0)),
             deleting="deletionTimestamp" in meta,
             suspended=bool(spec.get("suspend", False)),
-            inputs_hash=named,
-            spec_hash=named,
+            inputs_hash=spec_hash,
+            spec_hash=spec_hash,
             spec=spec,
             status=Status.from_body(body),
             created=datetime.fromisoformat(meta.get("creationTimestamp") or _NEVER),
         )
 
     @property
-    def finds_nodes(self) -> bool:
-        """Whether a pool looks for its nodes instead of counting them."""
+    def selects_nodes(self) -> bool:
+        """Whether a pool selects nodes instead of stating a count."""
         return any(pool.get("nodeSelector") for pool in self.spec.get("pools") or ())
 
     @property
     def replanning(self) -> Body:
-        """How its table may change without an edit; empty where nothing is said."""
+        """``spec.replanning``; empty if absent."""
         return self.spec.get("replanning") or {}
 
     @property
     def is_live(self) -> bool:
         """Whether its table may change without an edit.
 
-        ``replanning`` alone says nothing: the API server gives every plan its usual values.
+        ``replanning`` alone does not count: the API server adds its defaults to every plan.
         """
-        return bool(self.replanning.get("source")) or self.finds_nodes
+        return bool(self.replanning.get("source")) or self.selects_nodes
 
-    def with_nodes(self, resolved: Body, nodes: str = "") -> SeenPlan:
-        """The same plan with what its pools have found: other nodes are other inputs.
+    def with_nodes(self, resolved: Body, nodes: str = "") -> PlanObject:
+        """Return the plan with the nodes of its pools: other nodes are other inputs.
 
-        ``nodes``: tells their names; one in the place of another is not counted in ``resolved``.
+        ``nodes``: hash of their names, since ``resolved`` only has their number.
         """
         inputs = inputs_hash(self.key.name, {**resolved, "nodes": nodes})
         return replace(self, resolved=resolved, inputs_hash=inputs)
 
     def to_resource(self) -> dict[str, Any]:
-        """The resource as a file would hold it: what the planner is given."""
+        """Return the resource as a file would hold it: the planner's input."""
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -134,8 +145,8 @@ class SeenPlan:
 
 
 @dataclass(frozen=True)
-class SeenMap:
-    """A ConfigMap, perhaps ours and perhaps anybody's."""
+class ConfigMapObject:
+    """A ConfigMap, of this operator or of anybody."""
 
     key: Key
     uid: str
@@ -146,53 +157,58 @@ class SeenMap:
 
     @property
     def owner_uid(self) -> str | None:
-        """Uid of the ServingPlan that it belongs to."""
+        """Return the uid of the ServingPlan that owns it."""
         return self.owner_reference["uid"] if self.owner_reference else None
 
     def is_selected(self) -> bool:
-        """Whether our watches and lists, which go by a label, tell about it."""
+        """Return whether our watches and lists, which select by a label, show it."""
         return self.labels.get(MANAGED_BY) == OURS
 
-    def belongs_to(self, plan: SeenPlan) -> bool:
-        """Whether it was made for this very plan, not for a namesake."""
+    def belongs_to(self, plan: PlanObject) -> bool:
+        """Return whether it was made for this plan, not for another one of the same name."""
         return self.owner_uid == plan.uid
 
-    def is_left_by_predecessor_of(self, plan: SeenPlan) -> bool:
-        """Whether a deleted plan of the same name owned it: the garbage collector takes it."""
+    def is_left_by_predecessor_of(self, plan: PlanObject) -> bool:
+        """Return whether a deleted plan of the same name owned it: it will be collected."""
         owner = self.owner_reference
         return (
             owner is not None and owner.get("name") == plan.key.name and not self.belongs_to(plan)
         )
 
-    def carries(self, labels: Mapping[str, str], plan: SeenPlan) -> bool:
-        """Whether labels and owner reference are as we write them; others may be there too."""
+    def carries(self, labels: Mapping[str, str], plan: PlanObject) -> bool:
+        """Return whether labels and owner reference are as we write them; others may be added."""
         ours = labels.items() <= dict(self.labels).items()
         return ours and self.owner_reference == owner_reference(plan)
 
 
 @dataclass(frozen=True)
-class SeenTable(SeenMap):
-    """A ConfigMap of the name of a plan's table. ``content_hash`` None: no table can be read.
+class TableObject(ConfigMapObject):
+    """A ConfigMap with the name of a plan's table.
 
-    ``stored_hash``: of what lies there, a content or a pointer to shards. ``mark``: how the table
-    of a live plan came to be, None for any other; then ``islands`` says where they stand, by name;
-    those of a table in shards have to be read (``Cache.learn``). ``spec_hash``: of the spec that it
-    was made of, whatever the nodes were; None of a plan that is not live.
+    Attributes:
+        inputs_hash: Inputs of the plan that it was made for.
+        written_hash: ``stored_hash`` at the time when it was written.
+        stored_hash: Hash of the content, or of the pointer to shards, that is stored.
+        content_hash: Hash of the content; None if it is not a table.
+        origin: How the table of a live plan came to be; None for a static plan.
+        islands: Islands of a live plan's table, by name. Those of a table in shards are read later
+            (`Cache.update_islands`).
+        spec_hash: Spec of a live plan that it was made of, whatever the nodes.
     """
 
     inputs_hash: str | None
-    written_hash: str | None  # the stored hash when we wrote it
+    written_hash: str | None
     stored_hash: str | None
     content_hash: str | None
     identity: Identity | None
     shards: tuple[Shard, ...] = ()
-    mark: Mark | None = None
-    islands: Mapping[str, SeenIsland] = field(default_factory=dict)
+    origin: TableOrigin | None = None
+    islands: Mapping[str, TableIsland] = field(default_factory=dict)
     spec_hash: str | None = None
 
     @classmethod
-    def from_body(cls, body: Body) -> SeenTable:
-        """Read a ConfigMap; it may be anybody's, so nothing is taken for granted."""
+    def from_body(cls, body: Body) -> TableObject:
+        """Read a ConfigMap, which may be anybody's: any part of it may be missing."""
         notes = body["metadata"].get("annotations") or {}
         return cls(
             **_facts(body),
@@ -202,23 +218,23 @@ class SeenTable(SeenMap):
             **_read((body.get("data") or {}).get(TABLE_KEY), notes.get(LIVE)),
         )
 
-    def is_untouched(self) -> bool:
-        """Whether the content is what we wrote; of a pointer: which shards it names."""
+    def is_unmodified(self) -> bool:
+        """Return whether the content, or the pointer, is what was written."""
         return self.stored_hash is not None and self.stored_hash == self.written_hash
 
-    def is_labelled_for(self, plan: SeenPlan) -> bool:
-        """Whether labels and owner reference are as we write them; others may be there too."""
+    def is_labelled_for(self, plan: PlanObject) -> bool:
+        """Return whether labels and owner reference are as we write them; others may be added."""
         return self.carries(table_labels(plan.key.name), plan)
 
-    def answers(self, plan: SeenPlan) -> bool:
-        """Whether nothing has to be written under its name for the plan as it is now."""
-        return self.inputs_hash == plan.inputs_hash and self.stands_for(plan)
+    def is_up_to_date(self, plan: PlanObject) -> bool:
+        """Return whether it is the table of the plan's present inputs."""
+        return self.inputs_hash == plan.inputs_hash and self.is_valid_for(plan)
 
-    def stands_for(self, plan: SeenPlan) -> bool:
-        """Whether it is whole and of this generation, whatever nodes it was made with."""
+    def is_valid_for(self, plan: PlanObject) -> bool:
+        """Return whether it is complete and of this generation, whatever its nodes."""
         return (
             self.belongs_to(plan)
-            and self.is_untouched()
+            and self.is_unmodified()
             and self.is_labelled_for(plan)
             and self.identity is not None
             and self.identity.uid == plan.uid
@@ -227,50 +243,50 @@ class SeenTable(SeenMap):
 
 
 @dataclass(frozen=True)
-class SeenShard(SeenMap):
-    """A ConfigMap of a shard's name. ``text_hash`` None: it holds no text of a shard."""
+class ShardObject(ConfigMapObject):
+    """A ConfigMap with the name of a shard. ``text_hash``: None if it has no text of a shard."""
 
     text_hash: str | None
     wanted_by: str | None  # sequence of the table that it was last written for
 
     @classmethod
-    def from_body(cls, body: Body) -> SeenShard:
-        """Read a ConfigMap, anybody's; the text itself is not kept."""
+    def from_body(cls, body: Body) -> ShardObject:
+        """Read a ConfigMap, which may be anybody's; the text itself is not kept."""
         text = (body.get("data") or {}).get(SHARD_KEY)
         notes = body["metadata"].get("annotations") or {}
         hashed = None if text is None else digest(text)
         return cls(**_facts(body), text_hash=hashed, wanted_by=notes.get(WANTED))
 
-    def is_ours(self, plan: SeenPlan) -> bool:
-        """Whether it is a shard of this very plan, labelled as one and not on its way out."""
+    def is_ours(self, plan: PlanObject) -> bool:
+        """Return whether it is a labelled shard of this plan and not being deleted."""
         return self.carries(shard_labels(plan.key.name), plan) and not self.deleting
 
-    def holds(self, shard: Shard, plan: SeenPlan) -> bool:
-        """Whether readers of a pointer to that shard find it here."""
+    def holds(self, shard: Shard, plan: PlanObject) -> bool:
+        """Return whether readers of a pointer to that shard find it here."""
         return self.text_hash == shard.hash and self.is_ours(plan)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """All that a decision about one key can see of the cluster. ``plan`` None: there is none.
+    """The objects of one key. ``plan``: None if it does not exist.
 
-    ``shards``: what lies under names of its shards, wanted or not, by name.
+    ``shards``: objects with names of its shards, needed or not, by name.
     """
 
     key: Key
-    plan: SeenPlan | None
-    table: SeenTable | None
-    shards: Mapping[str, SeenShard] = field(default_factory=dict)
+    plan: PlanObject | None
+    table: TableObject | None
+    shards: Mapping[str, ShardObject] = field(default_factory=dict)
 
 
-def seen_map(body: Body) -> SeenTable | SeenShard:
-    """Read a ConfigMap as what its name says that it is."""
+def read_config_map(body: Body) -> TableObject | ShardObject:
+    """Read a ConfigMap as a table or a shard, by its name."""
     shard = stem_of(body["metadata"]["name"]) is not None
-    return SeenShard.from_body(body) if shard else SeenTable.from_body(body)
+    return ShardObject.from_body(body) if shard else TableObject.from_body(body)
 
 
 def inputs_hash(name: str, spec: Body) -> str:
-    """Names what a table depends on: equal hashes, equal content."""
+    """Return the hash of everything that a table depends on: equal hashes, equal content."""
     effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
     effective["models"] = [_planned_for(model) for model in spec.get("models") or ()]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
@@ -295,7 +311,7 @@ def _owner(references: Any) -> Body | None:  # noqa: ANN401  # a JSON list
 
 
 def _facts(body: Body) -> dict[str, Any]:
-    """What is known of any ConfigMap."""
+    """Return the fields of any ConfigMap."""
     meta = body["metadata"]
     return {
         "key": Key(meta["namespace"], meta["name"]),
@@ -307,28 +323,28 @@ def _facts(body: Body) -> dict[str, Any]:
     }
 
 
-def _read(text: str | None, mark: str | None) -> dict[str, Any]:
-    """Hashes, identity and shards, as far as the text can be read at all."""
+def _read(text: str | None, origin: str | None) -> dict[str, Any]:
+    """Return hashes, identity and shards; None for each if the text is no table."""
     try:
         table = json.loads(text or "")
         if is_pointer(table):
-            found = _pointed(table)
+            fields = _pointed(table)
         else:
             content = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
-            found = {"stored_hash": content, "content_hash": content}
-        if mark in set(Mark):
+            fields = {"stored_hash": content, "content_hash": content}
+        if origin in set(TableOrigin):
             islands = {} if is_pointer(table) else islands_of(table["content"])
-            found |= {"mark": Mark(mark), "islands": islands}
+            fields |= {"origin": TableOrigin(origin), "islands": islands}
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"stored_hash": None, "content_hash": None, "identity": None}
-    return found | {"identity": _identity(table.get("identity"))}
+    return fields | {"identity": _identity(table.get("identity"))}
 
 
-def islands_of(content: Body) -> dict[str, SeenIsland]:
-    """Where every island of a table stands."""
+def islands_of(content: Body) -> dict[str, TableIsland]:
+    """Return the islands of a table by name."""
     models = {name: group["model"] for group in content["groups"] for name in group["members"]}
     return {
-        island["name"]: SeenIsland(models[island["name"]], island["phase"], tuple(island["nodes"]))
+        island["name"]: TableIsland(models[island["name"]], island["phase"], tuple(island["nodes"]))
         for island in content["islands"]
     }
 
@@ -346,3 +362,14 @@ def _identity(raw: Any) -> Identity | None:  # noqa: ANN401  # any JSON
         return Identity(str(raw["uid"]), int(raw["generation"]), int(raw["sequence"]))
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def lost_islands(plan: PlanObject, table: TableObject) -> list[str]:
+    """Return the islands of the table that have lost a node."""
+    return lost_of(plan, table.islands)
+
+
+def lost_of(plan: PlanObject, islands: Mapping[str, TableIsland]) -> list[str]:
+    """Return those of the islands that have lost a node."""
+    lost = plan.live.lost if plan.live else frozenset()
+    return sorted(name for name, island in islands.items() if lost & set(island.nodes))

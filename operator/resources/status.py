@@ -1,24 +1,33 @@
-"""The closed vocabulary of status conditions; docs/conditions.md says what to do about each.
+"""The status of a ServingPlan: conditions, values to read, compare and write, and the schema.
 
-Every ServingPlan carries all condition types always. ``lastTransitionTime`` moves only when the
-status of a condition changes, so that "since when" means something.
+docs/how-to/runbook.md explains how to fix each reason. Every ServingPlan always has all condition
+types. ``lastTransitionTime`` changes only with the status of a condition.
+
+`Condition` and `Status` are the values that decisions use: enumerations of this version. The models
+below them are the schema, open for reasons of later versions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Annotated, Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from .names import timestamp
 
 MESSAGE_BYTES = 1024
 
+NAMED_KEY = "x-named-by"
+"""As in ``planner.servingplan.rules``, which loads numpy with its package; a test compares them."""
+
 
 class ConditionType(StrEnum):
-    """What is said about a plan."""
+    """Types of conditions."""
 
     READY = "Ready"
     PLANNED = "Planned"
@@ -28,7 +37,7 @@ class ConditionType(StrEnum):
     SUSPENDED = "Suspended"
 
 
-class Truth(StrEnum):
+class ConditionStatus(StrEnum):
     """Status of a condition."""
 
     TRUE = "True"
@@ -37,9 +46,9 @@ class Truth(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is, and why an event was emitted."""
+    """Reasons of conditions and events."""
 
-    # Under way
+    # In progress
     PLANNING = "Planning"
     NOT_PLANNED = "NotPlanned"
     WAITING_FOR_COLLECTION = "WaitingForCollection"
@@ -65,7 +74,7 @@ class Reason(StrEnum):
     SOURCE_FAILED = "SourceFailed"
     ANSWER_UNUSABLE = "AnswerUnusable"
     SIGNAL_MISSING = "SignalMissing"
-    # The user can mend it
+    # The user can fix it
     INFEASIBLE = "Infeasible"
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
@@ -86,32 +95,32 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition as it is stored."""
+    """One condition."""
 
     type: ConditionType
-    status: Truth
+    status: ConditionStatus
     reason: Reason
     message: str
     observed_generation: int
     last_transition_time: datetime
 
     def says_the_same(self, other: Condition | None) -> bool:
-        """Whether nothing but the time of the last transition differs."""
+        """Return whether nothing but the time of the last transition differs."""
         return other is not None and self == replace(
             other, last_transition_time=self.last_transition_time
         )
 
     def says(self, finding: Finding) -> bool:
-        """Whether it is of that finding."""
-        said = (self.status, self.reason, self.message)
-        return said == (finding.status, finding.reason, bounded(finding.message))
+        """Return whether it reports that finding."""
+        content = (self.status, self.reason, self.message)
+        return content == (finding.status, finding.reason, bounded(finding.message))
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is to be said about one condition type, before time and generation are added."""
+    """Content of a condition, without time and generation."""
 
-    status: Truth
+    status: ConditionStatus
     reason: Reason
     message: str
 
@@ -122,14 +131,14 @@ def at(
     before: Iterable[Condition],
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """All conditions at ``generation``: the findings, and what was there before for the others."""
-    known = {condition.type: condition for condition in before}
+    """Return all conditions: the findings at ``generation``, the others as before."""
+    earlier = {condition.type: condition for condition in before}
     return tuple(
-        _condition(kind, findings[kind], generation, known.get(kind), now)
+        _condition(kind, findings[kind], generation, earlier.get(kind), now)
         if kind in findings
-        else known[kind]
+        else earlier[kind]
         for kind in ConditionType
-        if kind in findings or kind in known
+        if kind in findings or kind in earlier
     )
 
 
@@ -148,9 +157,337 @@ def _condition(
 
 
 def bounded(message: str, limit: int = MESSAGE_BYTES) -> str:
-    """At most ``limit`` bytes of UTF-8; what is cut is marked."""
+    """Return at most ``limit`` bytes of UTF-8; a cut is marked."""
     raw = message.encode()
     if len(raw) <= limit:
         return message
     mark = " ..."
     return raw[: limit - len(mark)].decode(errors="ignore") + mark
+
+
+CONDITION_NAME = r"^[A-Z][A-Za-z]{2,40}$"
+
+Figure: TypeAlias = Annotated[str, Field(pattern=r"^-?[0-9]+(\.[0-9]+)?$", max_length=32)]
+Word: TypeAlias = Annotated[str, Field(pattern=CONDITION_NAME, max_length=63)]
+Count: TypeAlias = Annotated[int, Field(ge=0)]
+
+
+class StatusObject(BaseModel):
+    """An object of the status: camelCase outside, no unknown fields."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, extra="forbid")
+
+
+class ConditionModel(StatusObject):
+    """One condition, with the fields of the Kubernetes API conventions."""
+
+    type: Word = Field(description="What the condition is about, for example Ready or Planned.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Whether the condition holds; Unknown while it is being found out."
+    )
+    reason: Word = Field(description="Why, as one CamelCase word of a closed vocabulary.")
+    message: str = Field(
+        max_length=MESSAGE_BYTES, description="Why, in a sentence that says what to do about it."
+    )
+    observed_generation: Count = Field(
+        description="Generation of the spec that the condition was found for."
+    )
+    last_transition_time: datetime = Field(
+        description="Since when the condition has this status (RFC 3339)."
+    )
+
+
+class SummaryStatus(StatusObject):
+    """The published plan in a few figures; the rest is in the routing table's ConfigMap."""
+
+    strategy: str | None = Field(
+        default=None, max_length=63, description="Planning strategy that found the plan."
+    )
+    objective: Literal["throughput", "headroom", "cost"] | None = Field(
+        default=None,
+        description="What was optimised: throughput [requests/s], headroom [multiple] or cost "
+        "[$/h].",
+    )
+    throughput: Figure | None = Field(
+        default=None,
+        description="Requests that the plan sustains, all models together [requests/s].",
+    )
+    headroom: Figure | None = Field(
+        default=None, description="Multiple of the stated request rates that the plan sustains."
+    )
+    bound: Figure | None = Field(
+        default=None,
+        description="Proven bound of the objective, in its unit: no plan has more throughput "
+        "[requests/s] or headroom [multiple], or less cost [$/h].",
+    )
+    gap: Figure | None = Field(
+        default=None,
+        description="Proven distance to the best possible plan, a share of the bound or cost.",
+    )
+    cost_per_hour: Figure | None = Field(
+        default=None, description="Price of the islands in use for one hour [$/h]."
+    )
+    islands: Count | None = Field(
+        default=None, description="Number of islands in the plan [islands]."
+    )
+    gpus: Count | None = Field(default=None, description="GPUs of all islands together [GPUs].")
+    rented_gpus: Count | None = Field(
+        default=None,
+        description="GPUs that are to be rented, beside those that exist [GPUs]; absent for none.",
+    )
+    slo: Literal["Met", "Missed", "None"] | None = Field(
+        default=None,
+        description="Whether the evaluated plan keeps every latency target; None: there is no "
+        "target.",
+    )
+    ttft_milliseconds: Count | None = Field(
+        default=None,
+        description="Largest mean time to first token, at the plan's full load, of the models that "
+        "have such a target: waiting and prefill on the busiest island, over the model's mix of "
+        "lengths, by the queueing formula that the target limits [ms]. Absent without a target.",
+    )
+    tpot_milliseconds: Count | None = Field(
+        default=None, description="Largest evaluated time per output token of any island [ms]."
+    )
+    content_hash: str | None = Field(
+        default=None,
+        max_length=71,
+        description="Hash of the routing table's content (SHA-256, hex).",
+    )
+    short_hash: str | None = Field(
+        default=None, max_length=12, description="The first 12 digits of contentHash, to show."
+    )
+    table: str | None = Field(
+        default=None,
+        max_length=253,
+        description="Name of the ConfigMap that holds the routing table.",
+    )
+    table_sequence: Count | None = Field(
+        default=None,
+        description="Highest sequence number given to a routing table of this plan; it only ever "
+        "grows [tables].",
+    )
+
+
+class LastPlanStatus(StatusObject):
+    """The last planning run, whether or not its plan was published."""
+
+    generation: Count = Field(description="Generation of the spec that was planned.")
+    time: datetime = Field(description="When the run ended (RFC 3339).")
+    outcome: Word = Field(description="How it ended, as one CamelCase word, for example Planned.")
+    trigger: Word | None = Field(
+        default=None, description="What started it, as one CamelCase word, for example SpecChanged."
+    )
+    plan_seconds: Figure | None = Field(default=None, description="How long the run took [s].")
+    message: str | None = Field(
+        default=None,
+        max_length=MESSAGE_BYTES,
+        description="What the run decided, in one sentence.",
+    )
+
+
+class LevelStatus(StatusObject):
+    """What one level would have reached, judged on the same draws of the demand as the others."""
+
+    level: Word = Field(
+        description="How much is changed: Keep nothing, Reroute weights, Flip the phase of some "
+        "islands, Reshape which islands there are."
+    )
+    theta: Figure | None = Field(
+        default=None,
+        description="Multiple of the observed demand that it would carry; absent without demand.",
+    )
+    low: Figure | None = Field(
+        default=None, description="That multiple at the lower end of its 90 % interval."
+    )
+    gain: Figure | None = Field(
+        default=None, description="What it gains over Keep, a share of what Keep carries."
+    )
+    note: str | None = Field(
+        default=None, max_length=256, description="Why it was not taken, in a few words."
+    )
+
+
+class ProposalStatus(StatusObject):
+    """A change that waits for approval."""
+
+    hash: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)] = Field(
+        description="What to write into spec.replanning.approve to have it made."
+    )
+    level: Word = Field(description="How much it changes: Reroute, Flip or Reshape.")
+    trigger: Word = Field(description="Why it is proposed: Safety or Gain.")
+    gain: Figure | None = Field(
+        default=None, description="What it gains over Keep, a share of what Keep carries."
+    )
+    message: str | None = Field(
+        default=None,
+        max_length=MESSAGE_BYTES,
+        description="What it would change, in one sentence.",
+    )
+
+
+class LastDecisionStatus(StatusObject):
+    """The last decision about re-planning that was more than to keep the table.
+
+    Figures that change with every window are metrics.
+    """
+
+    time: datetime = Field(description="When it was decided (RFC 3339).")
+    trigger: Word = Field(description="Why: Repair, Safety or Gain; None if no change was needed.")
+    level: Word = Field(description="What was done: Keep, Reroute, Flip or Reshape.")
+    headroom: Figure | None = Field(
+        default=None,
+        description="Multiple of the observed demand that the table in force carries: other "
+        "weights count at once, other islands when they are ready. Absent where no traffic is "
+        "observed.",
+    )
+    headroom_low: Figure | None = Field(
+        default=None, description="That multiple at the lower end of its 90 % interval."
+    )
+    regret: Figure | None = Field(
+        default=None,
+        description="How far the table was below what the best level would carry, a share of that.",
+    )
+    message: str = Field(
+        max_length=MESSAGE_BYTES, description="What was decided and why, in one sentence."
+    )
+    levels: Annotated[
+        list[LevelStatus], Field(max_length=8, json_schema_extra={NAMED_KEY: "level"})
+    ] = Field(default=[], description="What each level would have reached.")
+    proposal: ProposalStatus | None = Field(
+        default=None, description="The change that waits for approval, if any."
+    )
+
+
+class ServingPlanStatus(StatusObject):
+    """What the operator says about the plan; written by the operator only."""
+
+    observed_generation: Count | None = Field(
+        default=None, description="Generation of the spec that the status speaks about."
+    )
+    conditions: Annotated[
+        list[ConditionModel], Field(max_length=16, json_schema_extra={NAMED_KEY: "type"})
+    ] = Field(
+        default=[], description="Ready, Planned, InventoryResolved, MetricsAvailable and others."
+    )
+    summary: SummaryStatus | None = Field(
+        default=None,
+        description="The published plan in a few figures; absent before the first one.",
+    )
+    last_plan: LastPlanStatus | None = Field(
+        default=None, description="The last planning run; absent before the first one."
+    )
+    last_decision: LastDecisionStatus | None = Field(
+        default=None,
+        description="The last decision about re-planning. It is written anew only when a level "
+        "other than Keep is taken or proposed, or safety is lost or regained: figures that change "
+        "with every window are metrics of the operator.",
+    )
+
+
+Summary: TypeAlias = Mapping[str, Any]
+"""Fields of the summary: decimal strings and integers, never floats."""
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True)
+class Status:
+    """The status of a plan. Generation 0: there is none yet."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    summary: Summary = field(default_factory=dict)
+    last_plan: Summary = field(default_factory=dict)  # how the last run of the planner ended
+    last_decision: Summary = field(default_factory=dict)  # the last change or proposal
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Status:
+        """Read ``status``; unknown conditions are dropped, and written again."""
+        raw = body.get("status") or {}
+        conditions = (_read_condition(item) for item in raw.get("conditions", ()))
+        return cls(
+            observed_generation=int(raw.get("observedGeneration", 0)),
+            conditions=_ordered(condition for condition in conditions if condition),
+            summary=raw.get("summary") or {},
+            last_plan=raw.get("lastPlan") or {},
+            last_decision=raw.get("lastDecision") or {},
+        )
+
+    def to_manifest(self) -> dict[str, Any]:
+        """Return the status as it is stored."""
+        optional = {
+            "summary": dict(self.summary),
+            "lastPlan": dict(self.last_plan),
+            "lastDecision": dict(self.last_decision),
+        }
+        return {
+            "observedGeneration": self.observed_generation,
+            "conditions": [_stored(condition) for condition in self.conditions],
+            **{name: value for name, value in optional.items() if value},
+        }
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return the condition of that type."""
+        return next((item for item in self.conditions if item.type is kind), None)
+
+    def is_true_at(self, kind: ConditionType, generation: int) -> bool:
+        """Return whether the condition holds at that generation."""
+        condition = self.condition(kind)
+        return (
+            condition is not None
+            and condition.status is ConditionStatus.TRUE
+            and condition.observed_generation == generation
+        )
+
+    def says_the_same(self, other: Status) -> bool:
+        """Return whether writing this over the other would change nothing of interest.
+
+        The time of the planner's last run does not count: after a restart it runs again.
+        """
+        return (
+            self.observed_generation == other.observed_generation
+            and dict(self.summary) == dict(other.summary)
+            and dict(self.last_decision) == dict(other.last_decision)
+            and len(self.conditions) == len(other.conditions)
+            and all(item.says_the_same(other.condition(item.type)) for item in self.conditions)
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every condition type is there."""
+        return {condition.type for condition in self.conditions} == set(ConditionType)
+
+
+def _ordered(conditions: Any) -> tuple[Condition, ...]:  # noqa: ANN401  # any iterable
+    rank = {kind: place for place, kind in enumerate(ConditionType)}
+    return tuple(sorted(conditions, key=lambda condition: rank[condition.type]))
+
+
+def _read_condition(raw: Mapping[str, Any]) -> Condition | None:
+    try:
+        return Condition(
+            type=ConditionType(raw["type"]),
+            status=ConditionStatus(raw["status"]),
+            reason=Reason(raw["reason"]),
+            message=raw.get("message", ""),
+            observed_generation=int(raw.get("observedGeneration", 0)),
+            last_transition_time=_time(raw.get("lastTransitionTime")),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _time(text: str | None) -> datetime:
+    return datetime.fromisoformat(text) if text else _EPOCH
+
+
+def _stored(condition: Condition) -> dict[str, Any]:
+    return {
+        "type": condition.type.value,
+        "status": condition.status.value,
+        "reason": condition.reason.value,
+        "message": condition.message,
+        "observedGeneration": condition.observed_generation,
+        "lastTransitionTime": timestamp(condition.last_transition_time),
+    }

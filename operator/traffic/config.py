@@ -1,13 +1,14 @@
-"""Metric sources as the administrator configures them: a YAML file, read again when it changes.
+"""Metric sources from the administrator's YAML file, which is read again when it changes.
 
-A ServingPlan names a source and nothing else: addresses, credentials and labels stand here, where
-who may write plans has no say. The file is named by ``ARCHIPELAGO_SOURCES``.
+A ServingPlan only names a source. Addresses, credentials and labels are in this file, which authors
+of plans cannot change. ``ARCHIPELAGO_SOURCES`` is its path.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
@@ -25,18 +26,18 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from archipelago.operator.errors import SettingsError
-from archipelago.planner.reader import MISFITS
+from archipelago.planner.documents import MISFITS
+
+from ..errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pydantic_core import ErrorDetails
 
+
 LARGEST: Final = 1 << 20
-"""Bytes of the file that are read."""
+"""Largest file [bytes]."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod's own token lies: it is for the API server and for nobody else."""
+"""Path of the pod's own token, which is for the API server only."""
 _LABEL: Final = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 _DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _HOST: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?\.?|\[[0-9a-fA-F:.]+\]")
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def _address(text: str) -> str:
-    """Scheme, host, port and path; no user, query or fragment."""
+    """Check an address: scheme, host, port and path; no user, query or fragment."""
     parts = urlsplit(text)
     host = parts.netloc.removesuffix(f":{parts.port}") if parts.port else parts.netloc
     if parts.scheme not in {"http", "https"}:
@@ -70,7 +71,7 @@ def _not_the_service_account(path: Path) -> Path:
 
 
 def is_service_accounts(path: Path) -> bool:
-    """Whether a path leads to where the pod's own token lies, also by a link."""
+    """Return whether a path leads to the pod's own token, also by a link."""
     places = {SERVICE_ACCOUNT, SERVICE_ACCOUNT.resolve()}
     return any(p.is_relative_to(place) for p in (path, path.resolve()) for place in places)
 
@@ -90,14 +91,14 @@ _Label = Annotated[str, Field(pattern=_LABEL, max_length=128)]
 
 
 class MetricSource(BaseModel):
-    """One place where live figures come from, as configured."""
+    """One configured source of metrics."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, validate_by_name=True, extra="forbid", frozen=True, strict=True
     )
 
     name: str = Field(pattern=_DNS_LABEL)
-    """What ``spec.replanning.source`` says."""
+    """The value of ``spec.replanning.source``."""
     kind: Literal["prometheus"]
     address: Annotated[str, Field(max_length=2048), AfterValidator(_address)]
     token_file: Annotated[_File, AfterValidator(_not_the_service_account)] | None = None
@@ -112,13 +113,13 @@ class MetricSource(BaseModel):
     namespace_label: _Label = "namespace"
     """Labels of the series; those of islands must carry all three, a router's the namespace."""
     timeout_seconds: float = Field(default=8.0, ge=0.1, le=9.0)
-    """All questions of one reading together [s]."""
+    """Time limit of all queries of one scrape together [s]."""
     stale_after_seconds: float = Field(default=120.0, ge=5.0, le=300.0)
-    """A process whose newest sample is older [s] has said nothing."""
+    """A process whose newest sample is older [s] is ignored."""
     allow_addresses: tuple[Annotated[_Network, BeforeValidator(_network)], ...] = Field(
         default=(), strict=False, max_length=16
     )
-    """Networks that may be connected to although they are loopback, link-local or metadata."""
+    """Networks that are permitted although they are loopback, link-local or metadata."""
 
     @model_validator(mode="after")
     def _credentials_go_over_tls(self) -> MetricSource:
@@ -147,22 +148,22 @@ class _Configuration(BaseModel):
 
 
 class SourcesFile:
-    """The configured sources by name, as of the file's last good version."""
+    """The sources of the file's last valid version, by name."""
 
     def __init__(self, path: Path | None) -> None:
         """Read the file; None: there are no sources.
 
         Raises:
-            SettingsError: what cannot be used, where it stands, and what would be right.
+            SettingsError: with the place in the file and the remedy.
         """
         self._path = path
         self._stamp = _stamp(path)
         self._sources = read_sources(path) if path else {}
         self.problem: str | None = None
-        """Why the newest version of the file is not in use; None where it is."""
+        """Why the newest version of the file is not in use; None if it is."""
 
     def current(self) -> Mapping[str, MetricSource]:
-        """The sources; the file is looked at, and read where it is another than before."""
+        """Return the sources; the file is read again if it has changed."""
         stamp = _stamp(self._path)
         if self._path is not None and stamp != self._stamp:
             self._stamp = stamp
@@ -181,10 +182,10 @@ class SourcesFile:
 
 
 def read_sources(path: Path) -> dict[str, MetricSource]:
-    """The sources of a file, by name.
+    """Return the sources of a file, by name.
 
     Raises:
-        SettingsError: naming the file, the place in it, and what would be right.
+        SettingsError: with the file, the place in it and the remedy.
     """
     try:
         with path.open("rb") as file:
@@ -197,34 +198,34 @@ def read_sources(path: Path) -> dict[str, MetricSource]:
     except (yaml.YAMLError, *MISFITS) as error:
         raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from error
     try:
-        found = _Configuration.model_validate(document)
+        configuration = _Configuration.model_validate(document)
     except ValidationError as error:
         raise SettingsError(f"{path}: {_explained(error.errors()[0])}") from None
-    return {source.name: source for source in found.sources}
+    return {source.name: source for source in configuration.sources}
 
 
 def _stamp(path: Path | None) -> tuple[int, ...]:
-    """What changes with the file: a mounted ConfigMap is replaced by a link to another one."""
+    """Return what changes with the file: an update of a mounted ConfigMap swaps a link."""
     if path is None:
         return ()
     try:
-        seen = path.stat()
+        stat = path.stat()
     except OSError:
         return ()
-    return seen.st_mtime_ns, seen.st_ino, seen.st_size
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
 def _explained(error: ErrorDetails) -> str:
-    """Place, what is wrong, and the remedy; never the value, which may hold a password."""
+    """Return place, problem and remedy, without the value, which may be a password."""
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
     kind, last = error["type"], error["loc"][-1] if error["loc"] else ""
-    said = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ")
     if kind == "extra_forbidden":
-        known = ", ".join(to_camel(name) for name in MetricSource.model_fields)
-        said = f"no such setting; there are {known if len(error['loc']) > 1 else 'sources'}"
+        fields = ", ".join(to_camel(name) for name in MetricSource.model_fields)
+        message = f"no such setting; there are {fields if len(error['loc']) > 1 else 'sources'}"
     elif kind == "string_pattern_mismatch":
-        said = _FORMS.get(str(last), said)
-    return f"{place.removeprefix('.') or 'the document'}: {said}"
+        message = _FORMS.get(str(last), message)
+    return f"{place.removeprefix('.') or 'the document'}: {message}"
 
 
 _FORMS: Final = {

@@ -1,35 +1,35 @@
-"""The questions that Prometheus is asked, from templates; pure.
+"""The Prometheus queries of a plan, from templates; pure.
 
-A text of a user is only ever the value of a label matcher, quoted by ``quoted``: whatever stands in
-it, the question keeps its form. Names of labels come from the configuration and names of metrics
-from ``signals.yaml``; both are of a form that needs no quoting.
+A user's text appears only as the value of a label matcher, quoted by ``quoted``: no text changes
+the form of a query. Names of labels come from the configuration and names of metrics from
+``signals.yaml``; neither needs quoting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.series import PROCESS
-from archipelago.operator.signals import Adapter, Scope, Signal
+from archipelago.planner.problem import Phase
+
+from .samples import PROCESS
+from .signals import Adapter, Scope, Signal, Term
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from .config import MetricSource
 
-    from archipelago.operator.signals import Term
-    from archipelago.operator.sources import MetricSource
-    from archipelago.planner.problem import Phase
 
 TIME: Final = 'label_replace(vector(time()),"__name__","archipelago_now","","")'
-"""The server's own clock [s]: all other questions are asked about that moment."""
-SEEN: Final = "archipelago_seen"
-"""Name of the answers that say when a process was last seen."""
+"""The server's clock [s]: all other queries are about that time."""
+LAST_SEEN: Final = "archipelago_seen"
+"""Name of the series with the time of each process' newest sample."""
 _HISTOGRAMS: Final = (Signal.INPUTS, Signal.OUTPUTS, Signal.TTFT, Signal.TPOT)
 PART: Final = 100
-"""Islands that one question is about: a histogram of them is 1 MB. An answer holds the interpreter
-while it is parsed, 10 ms per MB."""
+"""Islands of one query: a histogram of them has 1 MB, and parsing blocks the interpreter for 10 ms
+per MB."""
 LONGEST: Final = 8_000
-"""Characters of the names of islands in one question."""
+"""Characters of the names of islands in one query."""
 _META: Final = str.maketrans({char: f"\\{char}" for char in "\\.+*?()|[]{}^$"})
 """Characters that mean something in a regular expression of Go, and how each is escaped."""
 _ESCAPES: Final = str.maketrans(
@@ -39,9 +39,9 @@ _ESCAPES: Final = str.maketrans(
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """How one model of a plan is seen: by which adapter, on which islands, under which names.
+    """The adapter, islands and names of one model.
 
-    ``served``: names under which engines list it; empty takes all.
+    ``served``: names under which engines serve it; empty selects all.
     """
 
     adapter: str
@@ -51,7 +51,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """Whose series are asked for. ``label``: what the pods of the plan's islands carry as plan."""
+    """The plan whose series are queried. ``label``: the plan label of its pods."""
 
     namespace: str
     label: str
@@ -59,11 +59,11 @@ class PlanFacts:
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """An instant query for all series of some names.
 
-    ``where``: matchers of the plan. ``islands``: whose series come; ``label`` is theirs, empty
-    where the question is about the whole plan, also about islands that are not among these.
+    ``where``: matchers of the plan. ``islands``: those that are queried, by their ``label``; with
+    an empty label the query is about the whole plan, including unplanned islands.
     """
 
     names: tuple[str, ...]
@@ -78,26 +78,26 @@ class Question:
         at = f",{self.label}=~{quoted(islands)}" if self.label else ""
         return f'{{__name__=~"{"|".join(self.names)}",{self.where}{at}}}'
 
-    def halves(self, label: str) -> tuple[Question, ...]:
-        """The same about one half of the islands and the other; none where that is no less."""
+    def halves(self, label: str) -> tuple[Query, ...]:
+        """Return one query for each half of the islands; none if they cannot be halved."""
         middle = len(self.islands) // 2
         sides = (self.islands[:middle], self.islands[middle:]) if middle else ()
         return tuple(replace(self, islands=side, label=label) for side in sides)
 
 
 @dataclass(frozen=True)
-class Questions:
+class Queries:
     """Instant queries. ``freshness`` gives the time of each process' newest sample [s]."""
 
-    families: tuple[Question, ...]
+    families: tuple[Query, ...]
     freshness: str
 
 
-def questions(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Questions:
-    """One question for counters, gauges and means, and one for each name of a histogram.
+def build_queries(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Queries:
+    """Return one query for counters, gauges and means, and one for each name of a histogram.
 
-    Of a plan with many islands each of them is asked in parts. One short question about the whole
-    plan stays: an island that nobody planned is seen by it.
+    A plan with many islands is queried in parts, with one short query about the whole plan: it
+    finds unplanned islands.
     """
     where = _where(adapter, plan, source)
     running, counted, histograms = _families(adapter)
@@ -105,28 +105,28 @@ def questions(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Questi
     if adapter.scope is Scope.ROUTER or len(parts := _parts(islands)) < 2:  # noqa: PLR2004
         whole = () if adapter.scope is Scope.ROUTER else tuple(islands)
         names = ((*running, *counted), *histograms)
-        asked = [Question(one, where, whole) for one in names]
+        selected = [Query(group, where, whole) for group in names]
     else:
-        asked = [Question(running, where)]
-        asked += [
-            Question(names, where, part, source.island_label)
+        selected = [Query(running, where)]
+        selected += [
+            Query(names, where, part, source.island_label)
             for part in parts
             for names in (counted, *histograms)
         ]
-    return Questions(tuple(asked), _freshness(adapter, where, source))
+    return Queries(tuple(selected), _freshness(adapter, where, source))
 
 
 def literal(text: str) -> str:
-    """A regular expression of this text alone.
+    """Return a regular expression that matches this text only.
 
-    Only what has a meaning is escaped: Prometheus looks a plain list of alternatives up in its
-    index, and tries any other expression on every value of the label.
+    Only special characters are escaped: Prometheus looks up a plain list of alternatives in its
+    index, and evaluates any other expression on every value of the label.
     """
     return text.translate(_META)
 
 
 def quoted(text: str) -> str:
-    """A PromQL string literal of any text."""
+    """Return a PromQL string literal of any text."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
@@ -139,7 +139,7 @@ def _all(terms: Iterable[Term]) -> list[str]:
 
 
 def _families(adapter: Adapter) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, ...]]]:
-    """Names of the gauge that says who is there, of all other numbers, and of histograms."""
+    """Return the names of the gauge of live processes, of all other numbers, and of histograms."""
     other = [s for s in adapter.signals if s not in (*_HISTOGRAMS, Signal.PREFILL, Signal.RUNNING)]
     numbers = [name for signal in other for name in _all(_of(adapter, signal))]
     means = [f"{n}_{part}" for n in _all(_of(adapter, Signal.PREFILL)) for part in ("sum", "count")]
@@ -152,7 +152,7 @@ def _families(adapter: Adapter) -> tuple[tuple[str, ...], tuple[str, ...], list[
 
 
 def _parts(islands: Iterable[str]) -> list[tuple[str, ...]]:
-    """The islands in order, in parts that are bounded in number and in what the query is long."""
+    """Return the islands in parts of bounded number and length."""
     parts: list[list[str]] = [[]]
     length = 0
     for island in islands:
@@ -165,7 +165,7 @@ def _parts(islands: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _where(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> str:
-    """Matchers of a plan. A router serves several plans and need not carry the label of one."""
+    """Return the matchers of a plan. A router serves several plans and may lack the plan label."""
     namespace = f"{source.namespace_label}={quoted(plan.namespace)}"
     if adapter.scope is Scope.ISLAND:
         return f"{namespace},{source.plan_label}={quoted(plan.label)}"
@@ -173,8 +173,8 @@ def _where(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> str:
 
 
 def _freshness(adapter: Adapter, where: str, source: MetricSource) -> str:
-    """When each process was last seen, by the gauge that every one of them has from its start."""
+    """Return the query for each process' newest sample, by a gauge that all have from the start."""
     labels = ",".join((source.island_label, *PROCESS))
     names = _all(adapter.signals[Signal.RUNNING])
     times = " or ".join(f"timestamp({name}{{{where}}})" for name in names)
-    return f'label_replace(max by ({labels}) ({times}),"__name__","{SEEN}","","")'
+    return f'label_replace(max by ({labels}) ({times}),"__name__","{LAST_SEEN}","","")'

@@ -1,134 +1,137 @@
-"""What is said of a metric source in the condition ``MetricsAvailable``; pure.
+"""The condition ``MetricsAvailable`` of a plan; pure.
 
-The message counts and names faults by their reasons, and names no address and nothing of an answer:
-it stands in a resource that more people read than may read the operator's configuration.
+The message counts faults and names their reasons, but no address and no text of an answer: more
+people can read the resource than the operator's configuration.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from archipelago.operator.conditions import Finding, Reason, Truth, bounded
-from archipelago.planner.livedemand.faults import Effect
-from archipelago.planner.livedemand.faults import Reason as Wrong
-from archipelago.planner.text import safe
+from archipelago.planner.demand.faults import Effect, Fault, FaultReason
+from archipelago.planner.documents import listed, safe
+
+from ..resources.status import ConditionStatus, Finding, Reason, bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from archipelago.planner.demand.window import ModelMetrics
 
-    from archipelago.operator.scraped import Scraped
-    from archipelago.planner.livedemand.faults import Fault
 
 NAMED: Final = 5
 """Models, islands or sources that a message names."""
 SHOWN: Final = 100
-"""Characters of one detail: a label of a series may be as long as it likes."""
+"""Characters of one detail: labels of series have no limit."""
 
 
 @dataclass(frozen=True)
-class Grade:
-    """Faults that are told together, under one reason of the condition.
+class FaultGroup:
+    """Faults that are reported together, under one reason of the condition.
 
-    ``islands``: name the islands alone. Which of an island's series are hit changes with its
-    traffic, and a message that changes is a write.
+    ``islands``: name only the islands. The affected series of an island change with its traffic,
+    and each change of the message would be a write.
     """
 
     reason: Reason
-    faults: frozenset[Wrong]
+    faults: frozenset[FaultReason]
     islands: bool = False
 
 
-GRADES: Final = (
-    Grade(Reason.SOURCE_FAILED, frozenset({Wrong.SOURCE_FAILED})),
-    Grade(
+FAULT_GROUPS: Final = (
+    FaultGroup(Reason.SOURCE_FAILED, frozenset({FaultReason.SOURCE_FAILED})),
+    FaultGroup(
         Reason.ANSWER_UNUSABLE,
         frozenset(
             {
-                Wrong.TOO_LARGE,
-                Wrong.NOT_METRICS,
-                Wrong.TIME_WENT_BACK,
-                Wrong.NOT_A_NUMBER,
-                Wrong.BROKEN_HISTOGRAM,
+                FaultReason.TOO_LARGE,
+                FaultReason.NOT_METRICS,
+                FaultReason.TIME_WENT_BACK,
+                FaultReason.NOT_A_NUMBER,
+                FaultReason.BROKEN_HISTOGRAM,
             }
         ),
     ),
-    Grade(
+    FaultGroup(
         Reason.SIGNAL_MISSING,
-        frozenset({Wrong.NO_SAMPLES, Wrong.MISSING_SIGNAL, Wrong.TOO_FEW_SCRAPES}),
+        frozenset(
+            {FaultReason.NO_SAMPLES, FaultReason.MISSING_SIGNAL, FaultReason.TOO_FEW_SCRAPES}
+        ),
     ),
-    Grade(Reason.ANSWER_UNUSABLE, frozenset({Wrong.DUPLICATE_SERIES}), islands=True),
-    Grade(Reason.SIGNAL_MISSING, frozenset({Wrong.MISSING_ISLAND}), islands=True),
-    Grade(
+    FaultGroup(Reason.ANSWER_UNUSABLE, frozenset({FaultReason.DUPLICATE_SERIES}), islands=True),
+    FaultGroup(Reason.SIGNAL_MISSING, frozenset({FaultReason.MISSING_ISLAND}), islands=True),
+    FaultGroup(
         Reason.SIGNAL_MISSING,
-        frozenset({Wrong.COUNTER_RESET, Wrong.SERIES_APPEARED, Wrong.SERIES_LOST}),
+        frozenset(
+            {FaultReason.COUNTER_RESET, FaultReason.SERIES_APPEARED, FaultReason.SERIES_LOST}
+        ),
         islands=True,
     ),
 )
-"""Faults that make the condition False. The first grade of which there is one is told, and no
-other: what explains the rest comes first, what lasts before what passes. So an engine that restarts
-while another's labels are wrong changes nothing of what is said."""
-NOTED: Final = frozenset({Wrong.UNKNOWN_ISLAND})
-"""Faults that are named where it is True: nothing of the plan's own is missing. What is in neither
-is no fault of a source: queues grow and traffic ends."""
+"""Faults that make the condition False. Only the first group with a fault is reported: causes come
+before effects, permanent faults before temporary ones. So an engine's restart does not change the
+message while another engine's labels are wrong."""
+NOTED: Final = frozenset({FaultReason.UNKNOWN_ISLAND})
+"""Faults that are named while the condition is True: nothing of the plan is missing. All others are
+not faults of a source: growing queues, traffic that ends."""
 _CONSEQUENCES: Final = {
     Effect.UNUSABLE: "what was last believed stays in use",
     Effect.ONLY_RAISES: "the window may raise what is believed and not lower it",
     Effect.NOTED: "of two series for one count the larger is taken",
 }
-"""What a window with such faults is used for, the worst first."""
+"""Use of a window with such faults, the worst first."""
 
 
-def metrics_finding(source: str, models: Mapping[str, Scraped]) -> Finding:
-    """What the windows of a plan's models say about their source.
+def metrics_finding(source: str, models: Mapping[str, ModelMetrics]) -> Finding:
+    """Return the condition of a plan from the windows of its models.
 
     Args:
         source: Its name in the configuration.
         models: The window of each model.
     """
-    for grade in GRADES:
-        told = {
+    for grade in FAULT_GROUPS:
+        faults = {
             name: [f for f in seen.window.faults if f.reason in grade.faults]
             for name, seen in sorted(models.items())
         }
-        if any(told.values()):
-            return Finding(Truth.FALSE, grade.reason, _broken(source, grade, told))
-    return Finding(Truth.TRUE, Reason.OBSERVED, _observed(source, models))
+        if any(faults.values()):
+            return Finding(ConditionStatus.FALSE, grade.reason, _broken(source, grade, faults))
+    return Finding(ConditionStatus.TRUE, Reason.OBSERVED, _observed(source, models))
 
 
 def unknown_source(source: str, configured: Iterable[str]) -> Finding:
-    """The resource names a source that the operator has not."""
+    """Return the condition of a plan whose source is not configured."""
     names = sorted(configured)
-    there = f"there are {_some(names)}" if names else "no source is configured"
+    there = f"there are {listed(names, NAMED)}" if names else "no source is configured"
     message = f"the operator has no metric source {source}: {there}"
-    return Finding(Truth.FALSE, Reason.SOURCE_UNKNOWN, bounded(message))
+    return Finding(ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN, bounded(message))
 
 
-def _observed(source: str, models: Mapping[str, Scraped]) -> str:
-    """Without a number that changes with every window: the status would be written each time."""
+def _observed(source: str, models: Mapping[str, ModelMetrics]) -> str:
+    """Return a message without a number that changes with every window and needs a write."""
     seen = {fault.reason for one in models.values() for fault in one.window.faults}
     names = sorted(str(reason) for reason in seen & NOTED)
     message = f"the traffic of {len(models)} models is read from source {source}"
-    return bounded(f"{message}; noted: {_some(names)}" if names else message)
+    return bounded(f"{message}; noted: {listed(names, NAMED)}" if names else message)
 
 
-def _broken(source: str, grade: Grade, told: Mapping[str, list[Fault]]) -> str:
-    """Where it is not whole, and what becomes of the window."""
+def _broken(source: str, grade: FaultGroup, told: Mapping[str, list[Fault]]) -> str:
+    """Return a message with the faults and the use of the window."""
     sentences = [f"{name}: {_listed(faults, grade)}" for name, faults in told.items() if faults]
     effects = {fault.effect for faults in told.values() for fault in faults}
     then = next(text for effect, text in _CONSEQUENCES.items() if effect in effects)
-    return bounded(f"source {source}: {_some(sentences)}; {then}")
+    return bounded(f"source {source}: {listed(sentences, NAMED)}; {then}")
 
 
-def _listed(faults: Iterable[Fault], grade: Grade) -> str:
-    """Reasons, how often, where, and what was found, as far as it is ours to tell."""
-    places: dict[Wrong, list[str]] = {}
+def _listed(faults: Iterable[Fault], grade: FaultGroup) -> str:
+    """Return the reasons with their count, places and details."""
+    places: dict[FaultReason, list[str]] = {}
     for fault in sorted(faults):
         places.setdefault(fault.reason, []).append(_place(fault, grade))
     return ", ".join(f"{reason}{_details(found)}" for reason, found in places.items())
 
 
-def _place(fault: Fault, grade: Grade) -> str:
+def _place(fault: Fault, grade: FaultGroup) -> str:
     if grade.islands:
         return fault.where.partition(": ")[0]
     return " ".join(filter(None, (fault.where, fault.detail)))
@@ -138,9 +141,4 @@ def _details(places: list[str]) -> str:
     known = sorted({safe(place)[:SHOWN] for place in places if place and "://" not in place})
     if not known:
         return f" ({len(places)} times)" if len(places) > 1 else ""
-    return f" ({_some(known)})"
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f" ({listed(known, NAMED)})"

@@ -1,29 +1,33 @@
-"""A source's answer, as it came, to samples: the exposition text of a pod or a Prometheus answer.
+"""Prometheus answers -> samples -> the series of a model, by signal, island and process.
 
-Whatever comes is answered with samples or with a named fault, never with an exception: a proxy's
-error page, half a document and a hundred megabytes are ordinary.
+Every answer gives samples or a named fault, never an exception: a proxy's error page, half a
+document and a hundred megabytes are ordinary. Of several names of a signal the newest counts, two
+series of one process for the same count are one, and ranks that repeat rank 0 are left out.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isfinite, nan
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from prometheus_client.parser import text_string_to_metric_families
+from archipelago.planner.demand.faults import Fault, FaultReason
+from archipelago.planner.problem import Phase
 
-from archipelago.planner.livedemand.faults import Fault, Reason
+from .signals import NEEDED, Adapter, Scope, Signal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from archipelago.planner.demand.counters import Series
+
 
 LARGEST: Final = 5_000_000
 """Bytes of an answer that are read. One metric of 1,000 islands, a histogram of 17 series each, is
-about 4 MB: ask for one metric of some islands at a time and put the answers ``together``."""
+about 4 MB: ask for one metric of some islands at a time and put the answers ``joined``."""
 _SHOWN: Final = 80
-"""Characters of a bad answer that are shown: enough to know it, too few to carry a secret far."""
+"""Characters of a bad answer that are shown: enough to recognise it, too few for a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,9 @@ class Sample:
 
 
 class Samples(Collection[Sample]):
-    """Samples in columns: 60 bytes each beside what they share, and no object each.
+    """Samples in columns: 60 bytes each besides what they share.
 
-    Objects that are kept are looked at by every collection of garbage (``garbage``).
+    They are not objects, which every garbage collection would traverse.
     """
 
     __slots__ = ("_labels", "_names", "_values")
@@ -54,121 +58,266 @@ class Samples(Collection[Sample]):
         self._values = values
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of samples."""
         return len(self._values)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Each of them, made anew."""
+        """Yield the samples as new objects."""
         return map(Sample, self._names, self._labels, self._values)
 
     def __contains__(self, sample: object) -> bool:
-        """Whether it is one of them."""
-        return any(sample == one for one in self)
+        """Return whether a sample is contained."""
+        return any(sample == item for item in self)
 
     def __eq__(self, other: object) -> bool:
-        """The same samples in the same order, in columns or not."""
+        """Compare samples and their order with any collection."""
         return isinstance(other, Collection) and tuple(self) == tuple(other)
 
     def share(self, before: Collection[Sample]) -> None:
-        """Keep the labels and names of samples before where they are equal.
+        """Replace labels and names by equal objects of the samples before.
 
-        One after the other: freed at once, 200,000 labels would hold everything up for 0.05 s.
+        One after the other: 200,000 labels freed at once would block everything for 0.05 s.
         """
-        known = {sample.labels: sample.labels for sample in before}
+        equal = {sample.labels: sample.labels for sample in before}
         names = {sample.name: sample.name for sample in before}
         self._names = tuple(names.get(name, name) for name in self._names)
         column, self._labels = list(self._labels), ()
         for place, labels in enumerate(column):
-            column[place] = known.get(labels, labels)
+            column[place] = equal.get(labels, labels)
         self._labels = tuple(column)
 
-    __hash__ = None  # type: ignore[assignment]  # nobody looks them up
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
 
 @dataclass(frozen=True)
 class Scrape:
-    """What a source said at one time [s, monotonic], and what was wrong with it."""
+    """The samples of a source at one time [s], and their faults."""
 
     at: float
     samples: Collection[Sample]
     faults: tuple[Fault, ...] = ()
 
 
-def together(parts: Iterable[Scrape], at: float) -> Scrape:
-    """Answers of one time as one. What is wrong with one is wrong with all: sums would lack it."""
-    listed = tuple(parts)
+def joined(parts: Iterable[Scrape], at: float) -> Scrape:
+    """Join the answers of one time, with the faults of all: sums need every part."""
+    parts = tuple(parts)
     return Scrape(
         at,
-        Samples(sample for part in listed for sample in part.samples),
-        tuple(fault for part in listed for fault in part.faults),
+        Samples(sample for part in parts for sample in part.samples),
+        tuple(fault for part in parts for fault in part.faults),
     )
 
 
-def failed(at: float, detail: str) -> Scrape:
-    """A source that did not answer, or not in time."""
-    return Scrape(at, (), (Fault(Reason.SOURCE_FAILED, "", detail),))
-
-
-def from_exposition(body: bytes, at: float, labels: dict[str, str] | None = None) -> Scrape:
-    """Samples of a ``/metrics`` page; ``labels`` say whose it is and win over its own."""
-    if len(body) > LARGEST:
-        return _too_large(body, at)
-    try:
-        text = body.decode()
-        found = Samples(_exposed(text, labels or {})) if not text.lstrip().startswith("<") else None
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        return _not_metrics(body, at, f"{type(error).__name__}: ")
-    return _not_metrics(body, at) if found is None else _scrape(found, at)
+def failed_scrape(at: float, detail: str) -> Scrape:
+    """Return the scrape of a source that did not answer in time."""
+    return Scrape(at, (), (Fault(FaultReason.SOURCE_FAILED, "", detail),))
 
 
 def from_prometheus(body: bytes, at: float) -> Scrape:
-    """Samples of the answer to an instant query (``/api/v1/query``)."""
+    """Return the samples of an answer to an instant query (``/api/v1/query``)."""
     if len(body) > LARGEST:
         return _too_large(body, at)
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
-            return failed(at, _cut(f"{answer.get('errorType')}: {answer.get('error')}"))
+            return failed_scrape(at, _cut(f"{answer.get('errorType')}: {answer.get('error')}"))
         if answer["data"]["resultType"] != "vector":
             return _not_metrics(body, at, "not a vector: ")
         pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        found = Samples(_queried(one, pairs) for one in answer["data"]["result"])
+        samples = Samples(_queried(row, pairs) for row in answer["data"]["result"])
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         return _not_metrics(body, at, f"{type(error).__name__}: ")
-    return _scrape(found, at)
+    return Scrape(at, samples, () if samples else (Fault(FaultReason.NO_SAMPLES),))
 
 
-def _exposed(text: str, labels: dict[str, str]) -> Iterator[Sample]:
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            yield Sample(sample.name, _sorted({**sample.labels, **labels}), float(sample.value))
-
-
-def _queried(one: dict[str, Any], pairs: dict[tuple[str, str], tuple[str, str]]) -> Sample:
-    """One series; ``pairs``: labels that were seen, kept once for all series that have them."""
-    listed = [(key, str(value)) for key, value in one["metric"].items()]
-    found = [pairs.setdefault(pair, pair) for pair in listed]
-    (name,) = (value for key, value in found if key == "__name__")
-    kept = tuple(sorted(pair for pair in found if pair[0] != "__name__"))
-    return Sample(name, kept, float(one["value"][1]))
-
-
-def _sorted(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(labels.items()))
-
-
-def _scrape(found: Samples, at: float) -> Scrape:
-    return Scrape(at, found, () if found else (Fault(Reason.NO_SAMPLES),))
+def _queried(row: dict[str, Any], pairs: dict[tuple[str, str], tuple[str, str]]) -> Sample:
+    """Return one series. ``pairs``: label objects that all series share."""
+    listed = [(key, str(value)) for key, value in row["metric"].items()]
+    shared = [pairs.setdefault(pair, pair) for pair in listed]
+    (name,) = (value for key, value in shared if key == "__name__")
+    labels = tuple(sorted(pair for pair in shared if pair[0] != "__name__"))
+    return Sample(name, labels, float(row["value"][1]))
 
 
 def _too_large(body: bytes, at: float) -> Scrape:
-    return Scrape(at, (), (Fault(Reason.TOO_LARGE, "", f"{len(body)} of {LARGEST} bytes"),))
+    return Scrape(at, (), (Fault(FaultReason.TOO_LARGE, "", f"{len(body)} of {LARGEST} bytes"),))
 
 
 def _not_metrics(body: bytes, at: float, why: str = "") -> Scrape:
     start = body[:_SHOWN].decode(errors="replace")
-    return Scrape(at, (), (Fault(Reason.NOT_METRICS, "", _cut(f"{why}{start!r}")),))
+    return Scrape(at, (), (Fault(FaultReason.NOT_METRICS, "", _cut(f"{why}{start!r}")),))
 
 
 def _cut(text: str) -> str:
     return text[: 2 * _SHOWN]
+
+
+SCRAPERS: Final = frozenset(
+    {"job", "endpoint", "service", "container", "prometheus", "prometheus_replica", "monitor"}
+)
+"""Labels of the scraper: a pod scraped by two monitors is one pod."""
+PROCESS: Final = ("pod", "instance")
+"""Labels that name a process, the better one first."""
+ROUTER: Final = ""
+"""The island of a series about all islands."""
+
+
+@dataclass(frozen=True)
+class SeriesSelector:
+    """Selects the series of one model.
+
+    ``islands``: phase of every island in the table. ``served``: names under which the model is
+    served; empty selects all. ``island_label``: from the operator's configuration.
+    """
+
+    adapter: Adapter
+    islands: Mapping[str, Phase]
+    served: frozenset[str] = frozenset()
+    island_label: str = "archipelago_dev_island"
+
+
+class SeriesKey(NamedTuple):
+    """One series. ``part``: suffix of its name (_bucket, _sum, _count). ``le``: its bound."""
+
+    name: str
+    part: str
+    island: str
+    process: str
+    rest: tuple[tuple[str, str], ...]
+    le: float
+
+
+@dataclass
+class SeriesIndex:
+    """The series of all scrapes, their keys by name and island, live processes, and faults."""
+
+    series: dict[SeriesKey, list[float | None]] = field(default_factory=dict)
+    index: dict[tuple[str, str], list[SeriesKey]] = field(default_factory=dict)
+    alive: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+
+def index_series(scrapes: Sequence[Scrape], source: SeriesSelector) -> SeriesIndex:
+    """Return every selected series, aligned with the scrapes."""
+    index = SeriesIndex()
+    names = {n for terms in source.adapter.signals.values() for t in terms for n in t.names}
+    keys: dict[tuple[str, tuple[tuple[str, str], ...]], SeriesKey | None] = {}
+    for at, scrape in enumerate(scrapes):
+        for sample in scrape.samples:
+            labelled = (sample.name, sample.labels)
+            if labelled not in keys:
+                keys[labelled] = _key(sample, source, names, index)
+            if (key := keys[labelled]) is not None:
+                _keep(index, key, at, sample.value, len(scrapes))
+    _count_from_zero(index)
+    return index
+
+
+def _split(name: str, names: set[str]) -> tuple[str, str]:
+    """Return the metric and the suffix of a name; empty if no signal has it."""
+    for part in ("", "_bucket", "_sum", "_count"):
+        if name.endswith(part) and name.removesuffix(part) in names:
+            return name.removesuffix(part), part
+    return "", ""
+
+
+def _key(
+    sample: Sample, source: SeriesSelector, names: set[str], index: SeriesIndex
+) -> SeriesKey | None:
+    """Return the series of a sample; None if it is not selected."""
+    name, part = _split(sample.name, names)
+    labels = dict(sample.labels)
+    if not name or not _is_selected(labels, source, index):
+        return None
+    router = source.adapter.scope is Scope.ROUTER
+    island = ROUTER if router else labels[source.island_label]
+    process = next((labels[name] for name in PROCESS if name in labels), "")
+    named = SCRAPERS | {source.island_label, "le", *PROCESS}
+    rest = tuple(label for label in sample.labels if label[0] not in named)
+    return SeriesKey(name, part, island, process, rest, _bound(labels.get("le")))
+
+
+def _is_selected(labels: dict[str, str], source: SeriesSelector, index: SeriesIndex) -> bool:
+    """Return whether a sample belongs to this model, to rank 0 and to an island of the table."""
+    adapter = source.adapter
+    if any(labels.get(name, value) != value for name, value in adapter.only):
+        return False
+    models = {labels[name] for name in adapter.model_labels if name in labels}
+    if source.served and models and not source.served & models:
+        return False
+    island = labels.get(source.island_label)
+    if adapter.scope is Scope.ROUTER or island in source.islands:
+        return True
+    index.faults.append(Fault(FaultReason.UNKNOWN_ISLAND, island or "without the label"))
+    return False
+
+
+def _bound(le: str | None) -> float:
+    """Return the upper bound of a bucket; NaN if it is not a number."""
+    try:
+        return inf if le is None else float(le)
+    except ValueError:
+        return nan
+
+
+def _keep(index: SeriesIndex, key: SeriesKey, at: int, value: float, scrapes: int) -> None:
+    """Store a value; of two for one place the larger, because both count the same requests."""
+    row = index.series.get(key)
+    if row is None:
+        row = index.series[key] = [None] * scrapes
+        index.index.setdefault((key.name, key.island), []).append(key)
+    before = row[at]
+    if before is not None:  # equal or not: whether they differ changes with the traffic
+        index.faults.append(Fault(FaultReason.DUPLICATE_SERIES, series_name(key)))
+        value = max(before, value) if isfinite(before) and isfinite(value) else value
+    row[at] = value
+    index.alive.setdefault((key.island, key.process), set()).add(at)
+
+
+def _count_from_zero(index: SeriesIndex) -> None:
+    """Set a series to 0 as long as its process lived without it.
+
+    Many series appear with the first request, or with the first one that ends in some way.
+    """
+    for key, row in index.series.items():
+        for at in sorted(index.alive[key.island, key.process]):
+            if row[at] is not None:
+                break
+            row[at] = 0.0
+
+
+def missing_faults(index: SeriesIndex, source: SeriesSelector) -> tuple[Fault, ...]:
+    """Return a fault for each island without series and for each missing signal."""
+    islands = {island for _, island in index.index}
+    adapter = source.adapter
+    expected = source.islands if adapter.scope is Scope.ISLAND else ()
+    faults = [Fault(FaultReason.MISSING_ISLAND, name) for name in expected if name not in islands]
+    names = {name for name, _ in index.index}
+    needed = NEEDED | {s for s in (Signal.DISPATCHED, Signal.COMPLETED) if s in adapter.signals}
+    for signal in sorted(needed):
+        terms = adapter.signals[signal]
+        lazily = adapter.lazy and signal is not Signal.RUNNING and bool(names)
+        if not lazily and not any(name in names for term in terms for name in term.names):
+            faults.append(Fault(FaultReason.MISSING_SIGNAL, signal, terms[0].names[0]))
+    return tuple(faults)
+
+
+def chosen_series(
+    index: SeriesIndex, source: SeriesSelector, signal: Signal, phases: Container[Phase]
+) -> list[tuple[SeriesKey, Series]]:
+    """Return the series of a signal, of each term under the newest name that the island exports."""
+    chosen: list[tuple[SeriesKey, Series]] = []
+    islands = {island for _, island in index.index}
+    for term in source.adapter.signals.get(signal, ()):
+        for island in sorted(islands):
+            phase = source.islands.get(island)
+            if phase is not None and (phase not in phases or phase not in term.phases):
+                continue
+            keys = next((k for n in term.names if (k := index.index.get((n, island)))), ())
+            chosen += [(key, tuple(index.series[key])) for key in sorted(keys)]
+    return chosen
+
+
+def series_name(key: SeriesKey) -> str:
+    """Return the name of a series in a fault."""
+    return f"{key.island or 'router'}: {key.name}"

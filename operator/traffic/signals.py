@@ -1,6 +1,6 @@
-"""Names of what engines and routers export, as data (``signals.yaml``) with closed words.
+"""Names of the metrics of engines and routers, read from ``signals.yaml``.
 
-A new engine is a new entry of the file, a renamed metric one more name in a list.
+A new engine is a new entry in the file, a renamed metric one more name in a list.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from archipelago.planner.problem import Phase
 
 
 class Signal(StrEnum):
-    """What is read of a source.
+    """A quantity that is read from a source.
 
-    ``DISPATCHED`` requests left a router for an island; those that wait in the router are not among
-    them. ``QUEUED`` requests are among the running ones: they say whether queues grow and are not
-    added.
+    ``DISPATCHED`` requests left a router for an island, without those that wait in the router.
+    ``QUEUED`` requests are included in the running ones: they show growing queues only.
     """
 
     DISPATCHED = "dispatched"
@@ -38,11 +37,11 @@ class Signal(StrEnum):
 
 
 NEEDED = frozenset({Signal.RUNNING, Signal.INPUTS, Signal.OUTPUTS})
-"""Without these there is no demand; of dispatched and completed one is enough."""
+"""Required to estimate demand, with one of dispatched and completed."""
 
 
 class Scope(StrEnum):
-    """What one series speaks of."""
+    """What one series describes."""
 
     ISLAND = "island"
     ROUTER = "router"
@@ -50,7 +49,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Term:
-    """One addend: names, newest first, and the phases whose islands have it."""
+    """One addend: its names, newest first, and the phases whose islands export it."""
 
     names: tuple[str, ...]
     phases: tuple[Phase, ...] = tuple(Phase)
@@ -60,8 +59,8 @@ class Term:
 class Adapter:
     """How to read one engine or router.
 
-    ``only``: labels that must have this value where they are present. ``lazy``: series come into
-    being with the first request, so that none of a signal is no fault.
+    ``only``: labels that must have this value if present. ``lazy``: series appear with the first
+    request, so a missing signal is not a fault.
     """
 
     name: str
@@ -74,8 +73,8 @@ class Adapter:
 
 @cache
 def adapters() -> dict[str, Adapter]:
-    """Every engine and router that is understood, by name."""
-    text = files("archipelago.operator").joinpath("signals.yaml").read_text(encoding="utf-8")
+    """Return the adapters of all supported engines and routers, by name."""
+    text = (files("archipelago.operator") / "traffic" / "signals.yaml").read_text(encoding="utf-8")
     return {name: _adapter(name, entry) for name, entry in yaml.safe_load(text).items()}
 
 

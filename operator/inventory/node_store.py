@@ -1,0 +1,162 @@
+"""The informer's store of nodes: the table of nodes, what changed in it, and who is trusted; pure.
+
+Two flap dampers run beside the table. A node that serves again counts as lost until it has served
+for a while, so that traffic does not come and go with it. A node whose GPUs are usable again is not
+planned with until they have been usable for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from archipelago.planner.kubernetes.nodes import SeenNode
+
+from .flap_damping import FlapDamper
+from .nodes import NodeFacts, NodeTable, Shape
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """The change of one node. None: it did not, or does not, exist.
+
+    ``is_loss``: with this change its pods stopped serving; a node that flaps is lost once.
+    """
+
+    name: str
+    before: Shape | None
+    after: Shape | None
+    is_loss: bool
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes before and after."""
+        return tuple(shape for shape in (self.before, self.after) if shape)
+
+
+class NodeStore:
+    """All nodes with GPUs. Times are monotonic [s]."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._table = NodeTable()
+        self._next: NodeTable | None = None  # with more labels; a list is filling it
+        self._usable = FlapDamper()
+        self._serving = FlapDamper()
+        self._unsettled: set[str] = set()
+
+    def __iter__(self) -> Iterator[NodeFacts]:
+        return iter(self._table)
+
+    def get(self, name: str) -> NodeFacts | None:
+        """Return a node with GPUs."""
+        return self._table.get(name)
+
+    def lacks(self, keys: Collection[str]) -> bool:
+        """Return whether one of these labels is not kept, or the first list is not complete."""
+        return not self.complete or self._table.lacks(keys)
+
+    def update(self, node: SeenNode, version: int, now: float) -> NodeChange | None:
+        """Take in a node at that version; return None if no plan depends on the change."""
+        before, was_lost = self._shape(node.name), self.is_lost(node.name, now)
+        if self._next is not None:
+            self._next.update(node, version)
+        if not self._table.update(node, version):
+            return None
+        return self._changed(node.name, before, now, was_lost=was_lost)
+
+    def delete(self, name: str, version: int, now: float) -> NodeChange | None:
+        """Remove a node that was deleted at that version."""
+        before, was_lost = self._shape(name), self.is_lost(name, now)
+        for table in filter(None, (self._table, self._next)):
+            table.delete(name, version)
+        return self._changed(name, before, now, was_lost=was_lost) if before else None
+
+    def begin_list(self, keys: Collection[str]) -> None:
+        """Begin a list; if there are new labels, they are kept from the list's end on."""
+        if self._table.lacks(keys):
+            self._next = NodeTable(keys)
+
+    def end_list(
+        self, names: Collection[str], version: int, now: float
+    ) -> tuple[list[NodeChange], bool]:
+        """End a list that was taken at that version.
+
+        Returns:
+            The nodes that the list lacks, and whether other labels are kept from now on.
+        """
+        deleted = [self.delete(n, version, now) for n in self._table.unlisted(names, version)]
+        labels_changed = self._next is not None
+        if self._next is not None:
+            self._table, self._next = self._next, None
+        self._table.delete_unlisted(names, version)
+        self.complete = True
+        return [change for change in deleted if change], labels_changed
+
+    def is_lost(self, name: str, now: float, trusted: float = -math.inf) -> bool:
+        """Return whether the node's pods do not serve, or serve again for too short a time.
+
+        ``trusted``: as in ``FlapDamper.is_trusted``.
+        """
+        return self.get(name) is None or not self._serving.is_trusted(name, now, trusted)
+
+    def is_steady(self, name: str, now: float) -> bool:
+        """Return whether the node's past allows planning with it."""
+        return self._usable.is_trusted(name, now)
+
+    def take_settled(self, now: float) -> list[NodeFacts]:
+        """Return the nodes that have settled since the last call."""
+        names = {name for name in self._unsettled if not self._is_settling(name, now)}
+        self._unsettled -= names
+        return [facts for facts in map(self.get, sorted(names)) if facts]
+
+    def wake(self, now: float) -> float | None:
+        """Return when the next node will have settled [s]; None: no node is settling."""
+        if not self._unsettled:
+            return None
+        if not all(self._is_settling(name, now) for name in self._unsettled):
+            return now
+        times = (self._usable.next_trusted(now), self._serving.next_trusted(now))
+        return min((when for when in times if when is not None), default=None)
+
+    def counts(self, now: float) -> dict[str, int]:
+        """Return the number of nodes that are ``usable``, ``lost`` or ``excluded``."""
+        counts = dict.fromkeys(("usable", "lost", "excluded"), 0)
+        for node in self._table:
+            if self.is_lost(node.name, now):
+                counts["lost"] += 1
+            else:
+                usable = node.shape.up and self.is_steady(node.name, now)
+                counts["usable" if usable else "excluded"] += 1
+        return counts
+
+    def prune(self, now: float) -> None:
+        """Remove records without effect."""
+        self._usable.prune(now)
+        self._serving.prune(now)
+
+    def _shape(self, name: str) -> Shape | None:
+        facts = self.get(name)
+        return facts.shape if facts else None
+
+    def _changed(
+        self, name: str, before: Shape | None, now: float, *, was_lost: bool
+    ) -> NodeChange:
+        after = self._shape(name)
+        serving = bool(after and after.serving)
+        self._usable.update(name, now, up=bool(after and after.up))
+        self._serving.update(name, now, up=serving)
+        if self._is_settling(name, now):
+            self._unsettled.add(name)
+        else:
+            self._unsettled.discard(name)
+        return NodeChange(name, before, after, is_loss=not (was_lost or serving))
+
+    def _is_settling(self, name: str, now: float) -> bool:
+        """Return whether the node is back but not trusted yet."""
+        shape = self._shape(name)
+        return shape is not None and (
+            (shape.serving and not self._serving.is_trusted(name, now))
+            or (shape.up and not self._usable.is_trusted(name, now))
+        )
