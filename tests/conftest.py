@@ -6,26 +6,25 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = [
-    "tests.controlplane.fixtures",
-    "tests.faults.options",
-    "tests.prometheus.fixtures",
+    "tests.support.controlplane.fixtures",
+    "tests.support.faults.options",
+    "tests.support.prometheus.fixtures",
 ]
 
 ROOT = Path(__file__).parents[1]
 LONG = (
     "tests/scenarios/test_live.py",
     "tests/faults/test_live_watches.py",
-    "tests/e2e/test_operator_nodes.py",
-    "tests/e2e/test_live_nodes.py",
-    "tests/e2e/test_live_traffic.py",
+    "tests/e2e/test_lifecycle.py",
+    "tests/e2e/test_nodes.py",
+    "tests/e2e/test_live.py",
+    "tests/e2e/test_process.py",
     "tests/faults/test_live.py",
     "tests/faults/test_scenarios.py",
-    "tests/e2e/test_operator.py",
+    "tests/e2e/test_prerequisites.py",
     "tests/e2e/test_demo.py",
-    "tests/e2e/test_operator_shards.py",
+    "tests/e2e/test_shards.py",
     "tests/e2e/test_upgrade.py",
-    "tests/e2e/test_operator_clock.py",
-    "tests/e2e/test_operator_transitions.py",
 )
 """Files that take about a minute or more, the longest first.
 

@@ -2,39 +2,26 @@
 
 from dataclasses import replace
 from decimal import Decimal
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from archipelago.planner.checker import check_plan
-from archipelago.planner.plan import Infeasible, Plan, Planned, PlanningOutcome
+from archipelago.planner.check.checker import check_plan
+from archipelago.planner.plan import Infeasible, Plan, Planned
 from archipelago.planner.problem import STAGES, Objective, Phase, PlanningProblem
-from archipelago.planner.spec import ServingPlanResource, load_resource, to_problem
-from archipelago.planner.strategies import strategy
+from tests.support.planner import examples
+from tests.support.planner.examples import read, solve
 
 REPO = Path(__file__).parents[1]
 NUMBERED = sorted(path.stem for path in (REPO / "examples").glob("[0-9]*.yaml"))
 
 
-def read(name: str) -> ServingPlanResource:
-    return load_resource((REPO / "examples" / f"{name}.yaml").read_text())
-
-
 def problem_of(name: str) -> PlanningProblem:
-    resource = read(name)
-    return to_problem(resource.metadata.name, resource.spec)
+    return examples.problem_of(read(name))
 
 
-def solved(problem: PlanningProblem) -> PlanningOutcome:
-    return strategy("exact").plan(problem)
-
-
-@cache
 def plan_of(name: str) -> Plan:
-    outcome = solved(problem_of(name))
-    assert isinstance(outcome, Planned), outcome
-    return outcome.plan
+    return examples.planned(name).plan
 
 
 def test_every_number_is_there_once_and_in_the_readme_of_the_folder() -> None:
@@ -62,7 +49,7 @@ def test_collocated_islands_do_both_and_so_beat_four_gpus_of_one_phase_each() ->
     assert phases(plan) == {Phase.MIXED}
     problem = problem_of("04-collocated")
     [model] = problem.models
-    split = solved(replace(problem, models=(replace(model, phases=STAGES),)))
+    split = solve(replace(problem, models=(replace(model, phases=STAGES),)))
     assert isinstance(split, Planned)
     assert plan.theta > split.plan.theta
 
@@ -73,7 +60,7 @@ def test_either_is_at_least_as_good_as_both() -> None:
     [model] = problem.models
     assert phases(plan_of("05-either")) == set(Phase)
     for allowed in (STAGES, (Phase.MIXED,)):
-        outcome = solved(replace(problem, models=(replace(model, phases=allowed),)))
+        outcome = solve(replace(problem, models=(replace(model, phases=allowed),)))
         assert isinstance(outcome, Planned)
         assert outcome.plan.theta <= plan_of("05-either").theta * 1.001
 
@@ -81,7 +68,7 @@ def test_either_is_at_least_as_good_as_both() -> None:
 def test_requests_cross_the_zones_and_without_the_link_none_does() -> None:
     """The link carries 10 Gbit/s = 1.25 GB/s; without it fewer requests are served."""
     problem = problem_of("06-two-zones")
-    alone = solved(replace(problem, links=()))
+    alone = solve(replace(problem, links=()))
     assert isinstance(alone, Planned)
     assert crossing(alone.plan) == 0
     assert crossing(plan_of("06-two-zones")) > 0
@@ -114,7 +101,7 @@ def test_neither_pool_alone_holds_the_model_that_both_hold() -> None:
     [group] = plan.groups
     assert [(part.pool, part.gpus) for part in group.parts] == [("h100", 8), ("l40s", 8)]
     assert sum(part.layers for part in group.parts) == 61  # of DeepSeek-V3
-    without = solved(replace(problem_of("08-across-pools"), pipelines=()))
+    without = solve(replace(problem_of("08-across-pools"), pipelines=()))
     assert isinstance(without, Infeasible)
 
 

@@ -29,6 +29,13 @@ FORBIDDEN = [
 ] + ["(?<![.\\w])/" + folder + "/" for folder in ("work", "root")]
 
 
+# A command that installs, or a requirement with an extra, of the distribution's old name.
+OTHER_DISTRIBUTION = re.compile(
+    r"\b(?:pipx?|uv)\b[^`;]*\b(?:install|download|add)\b[^`;]*(?<![\w./-])archipelago(?![\w./-])"
+    r"|(?<![\w./-])archipelago\[[a-z]"
+)
+
+
 @cache
 def tracked() -> tuple[Path, ...]:
     """Every file that git tracks."""
@@ -52,6 +59,14 @@ def python(code: str) -> str:
         [sys.executable, "-c", code], cwd=REPO, check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
+
+
+def test_the_entries_of_the_top_level_are_there() -> None:
+    """The shape that a newcomer sees first."""
+    entries = {path.relative_to(REPO).parts[0] for path in tracked()}
+    folders = {"operator", "planner", "perfmodel", "deploy", "crds", "tests"}
+    assert entries >= folders | {"pyproject.toml", "Dockerfile"}
+    assert all((REPO / folder).is_dir() for folder in folders)
 
 
 def test_the_standard_library_keeps_its_operator() -> None:
@@ -85,7 +100,7 @@ def test_help_imports_nothing_heavy() -> None:
     """The command line starts without torch, ax, kopf and kubernetes."""
     loaded = python(
         "import sys; sys.argv = ['archipelago', '--help']\n"
-        "from archipelago.planner.cli import main\n"
+        "from archipelago.planner.cli.app import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         f"print('loaded:', *(m for m in {HEAVY!r} if m in sys.modules))"
@@ -99,6 +114,32 @@ def test_no_file_names_a_registry_or_a_path_of_one_machine(pattern: str) -> None
     """The repository installs from whatever registry its user has configured."""
     found = re.compile(pattern)
     assert [str(p.relative_to(REPO)) for p in tracked() if found.search(text(p))] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install archipelago",
+        "pip install -U 'archipelago[operator]'",
+        "uv add archipelago",
+        "needs the extra: archipelago[bayes]",
+    ],
+)
+def test_the_old_names_of_the_distribution_are_recognised(line: str) -> None:
+    assert OTHER_DISTRIBUTION.search(line)
+    assert not OTHER_DISTRIBUTION.search(line.replace("archipelago", "archipelago-serving"))
+
+
+def test_no_page_or_message_installs_the_other_archipelago() -> None:
+    """The public index has an unrelated package of the import name."""
+    lines = {
+        f"{path.relative_to(REPO)}: {line.strip()}"
+        for path in tracked()
+        if path != Path(__file__)
+        for line in text(path).splitlines()
+        if OTHER_DISTRIBUTION.search(line)
+    }
+    assert lines == set()
 
 
 def test_no_file_holds_two_sides_of_a_merge() -> None:
@@ -140,20 +181,27 @@ def test_relative_links_lead_somewhere() -> None:
     assert dead == []
 
 
-def test_the_architecture_page_names_every_module_and_no_other() -> None:
-    """A reader of the page can find every file, and every name on it."""
-    page = text(REPO / "docs" / "architecture.md").partition("## Modules")[2]
-    tables = page.partition("## Around the layers")[0]
-    named = set(re.findall(r"`(\w+)/?`", tables))
-    parts = {
-        path.name.removesuffix(".py")
+def test_the_architecture_page_names_every_room_and_no_other() -> None:
+    """A reader of the page can find every folder, and every folder on it exists."""
+    page = text(REPO / "docs" / "explanation" / "architecture.md")
+    named = set(re.findall(rf"`((?:{'|'.join(LAYERS)})/[\w/]+)`", page))
+    rooms = {
+        str(path.parent.relative_to(REPO))
         for layer in LAYERS
-        for path in (REPO / layer).iterdir()
-        if path.suffix == ".py" or (path / "__init__.py").is_file()
-    } - {"__init__", "__main__"}
-    assert sorted(parts - named) == []
-    words = {"exact", "Planned", "Infeasible", "PlanningProblem"}
-    assert sorted(named - parts - words) == []
+        for path in (REPO / layer).rglob("*.py")
+    } - set(LAYERS)
+    assert named == rooms
+
+
+def test_packages_are_imported_by_their_full_names() -> None:
+    """``import planner`` would work by accident of the working directory."""
+    short = [
+        str(path)
+        for folder in (*LAYERS, "tests", "benchmarks")
+        for path in (REPO / folder).rglob("*.py")
+        if re.search(r"^\s*(from|import) (planner|perfmodel)\b", text(path), re.MULTILINE)
+    ]
+    assert short == []
 
 
 # The points that the first path is held to.
@@ -161,11 +209,12 @@ POINTS = {
     *(f"A{n}" for n in (*range(1, 13), *range(14, 40), 41, 42, *range(44, 50))),
     *(f"B{n}" for n in (*range(1, 17), *range(18, 45), 46, 47)),
 }
+ACCEPTANCE = REPO / "docs" / "evidence" / "acceptance.md"
 
 
 def acceptance_rows() -> dict[str, list[str]]:
     """Tests that each row of the acceptance table names, by the row's id."""
-    rows = re.findall(r"^\| ([AB]\d+) \|(.*)$", text(REPO / "docs/acceptance.md"), re.MULTILINE)
+    rows = re.findall(r"^\| ([AB]\d+) \|(.*)$", text(ACCEPTANCE), re.MULTILINE)
     return {point: re.findall(r"`(tests/[\w/]+\.py::\w+)`", row) for point, row in rows}
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import click
 
-from tests.controlplane import ControlPlane, ControlPlaneError
-from tests.demo.first import first_example, first_path, name_of
-from tests.demo.loss import lose_a_node
-from tests.demo.shift import observing, shift_traffic
-from tests.demo.stage import REPO, DemoError, Stage, Stopwatch, shown, title
+from examples.demo.first import first_example, first_path, name_of
+from examples.demo.loss import lose_a_node
+from examples.demo.shift import observing, shift_traffic
+from examples.demo.stage import REPO, DemoError, Stage, Stopwatch, shown, title
+from tests.support.controlplane import ControlPlane, ControlPlaneError
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.demo", description="Show all of it.")
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Show all of it.")
     parser.add_argument("--once", action="store_true", help="end when everything was shown")
     parser.add_argument(
         "--directory", type=Path, default=REPO / ".demo", help="for kubeconfig, plan and plot"
@@ -72,15 +72,21 @@ def run(directory: Path, example: Path, *, once: bool) -> None:
         if prometheus is not None:
             shift_traffic(stage, prometheus)
         lose_a_node(stage)
-        _farewell(directory, name_of(example), watch)
+        _report(directory, watch)
+        if not once:
+            _invite(directory, name_of(example))
         while not once:
             signal.pause()
 
 
-def _farewell(directory: Path, name: str, watch: Stopwatch) -> None:
+def _report(directory: Path, watch: Stopwatch) -> None:
     title("timings")
     for what, seconds in watch.laps:
         click.echo(f"{seconds:6.1f} s  {what}")
+    click.echo(f"\nthe picture: {shown(directory / 'plan.png')}")
+
+
+def _invite(directory: Path, name: str) -> None:
     title("yours to play with, from another terminal, until Ctrl-C here")
     click.echo(f"export KUBECONFIG={(directory / 'kubeconfig').absolute()}")
     patch = f"kubectl patch splan/{name} --type=merge -p"
@@ -90,7 +96,6 @@ def _farewell(directory: Path, name: str, watch: Stopwatch) -> None:
     )
     click.echo(f"kubectl describe splan/{name}")
     click.echo("kubectl get splan -o wide --watch")
-    click.echo(f"\nthe picture: {shown(directory / 'plan.png')}")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 import yaml
 
-from tests.demo.stage import REPO, DemoError, Stage, shown, title
+from examples.demo.stage import REPO, DemoError, Stage, shown, title
 
 HEAD_ENTRIES = 3
 WIDTH = 160
 
 
 def first_example() -> Path:
-    """The example whose number is 01."""
+    """Return the example whose number is 01."""
     return min((REPO / "examples").glob("01-*.yaml"))
 
 
@@ -44,7 +44,7 @@ def first_path(stage: Stage, example: Path) -> None:
 
 def _plan(example: Path, plot: Path) -> str:
     archipelago = Path(sys.executable).with_name("archipelago")
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603
         [archipelago, "plan", "-f", example, "--plot", plot],
         check=False,
         capture_output=True,
@@ -62,7 +62,7 @@ def stored(stage: Stage, name: str) -> str:
 
 
 def _outline(stage: Stage, name: str) -> str:
-    """The stored table: its identity, and the first entries of each list."""
+    """Return the stored table: its identity, and the first entries of each list."""
     text = stored(stage, name)
     table = json.loads(text)
     content = table["content"]
@@ -83,7 +83,7 @@ def _outline(stage: Stage, name: str) -> str:
 
 
 def _first(field: str, entries: Sequence[object]) -> list[str]:
-    """The first entries of a list, one line each, cut to the width of a page."""
+    """Return the first entries of a list, one line each, cut to the width of a page."""
     lines = [f"  {json.dumps(entry)}" for entry in entries[:HEAD_ENTRIES]]
     cut = [line if len(line) <= WIDTH else f"{line[: WIDTH - 4]} ..." for line in lines]
     return [f"{field}: {len(entries)}, the first of them", *cut]

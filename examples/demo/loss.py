@@ -7,10 +7,10 @@ from typing import Any
 import click
 import yaml
 
-from tests.controlplane.api import Api
-from tests.demo.first import stored
-from tests.demo.stage import Stage, title
-from tests.e2e.nodes import Nodes
+from examples.demo.first import stored
+from examples.demo.stage import Stage, title
+from tests.support.controlplane.api import Api
+from tests.support.e2e.nodes import Nodes
 
 NAME = "found"
 COUNT = 4

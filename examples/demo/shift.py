@@ -19,10 +19,10 @@ from urllib.request import urlopen
 import click
 import yaml
 
-from tests.demo.first import stored
-from tests.demo.stage import REPO, DemoError, Stage, title
-from tests.prometheus.provision import PrometheusMissing, locate
-from tests.prometheus.server import Prometheus, Target, running
+from examples.demo.first import stored
+from examples.demo.stage import REPO, DemoError, Stage, title
+from tests.support.prometheus.provision import PrometheusMissing, locate
+from tests.support.prometheus.server import Prometheus, Target, running
 
 SCENARIO = Path(__file__).with_name("surge.yaml")
 NAME = "surge"
@@ -38,7 +38,7 @@ PATIENCE = 20.0
 
 @contextmanager
 def observing(stage: Stage) -> Iterator[Prometheus | None]:
-    """A Prometheus, and the operator's settings by which it is a source of metrics; or none."""
+    """Return a Prometheus and the settings that make it a source of metrics, or none."""
     try:
         programs = locate()
     except PrometheusMissing as missing:
@@ -72,12 +72,12 @@ def shift_traffic(stage: Stage, prometheus: Prometheus) -> None:
 
 
 def _served(stage: Stage, spec: Mapping[str, Any]) -> str:
-    """The plan is applied and engines follow its table; returns where they answer."""
+    """Apply the plan and start engines that follow its table; return where they answer."""
     manifest = stage.directory / f"{NAME}.yaml"
     head = {"apiVersion": "archipelago.dev/v1alpha1", "kind": "ServingPlan"}
     manifest.write_text(yaml.safe_dump({**head, "metadata": {"name": NAME}, "spec": spec}))
     stage.plane.processes.start(
-        ENGINES, "env", f"PYTHONPATH={REPO}", sys.executable, "-m", "tests.closedloop",
+        ENGINES, "env", f"PYTHONPATH={REPO}", sys.executable, "-m", "benchmarks.closedloop",
         f"--kubeconfig={stage.plane.kubeconfig}", f"--plan={NAME}", f"--scenario={SCENARIO}",
     )  # fmt: skip
     stage.apply(manifest)
@@ -109,7 +109,7 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
         stage.watch.lap("the operator goes on looking, a window every 5 s"),
         suppress(DemoError),  # weights alone may be all that it takes
     ):
-        stage.until(lambda: found.look()[-1]["rung"] in RESTING, PATIENCE, "weights only")
+        stage.until(lambda: found.look()[-1]["level"] in RESTING, PATIENCE, "weights only")
     _tell(at, found.decisions)
 
 
@@ -127,27 +127,27 @@ class _Followed:
             "get", f"splan/{NAME}", "-o=jsonpath={.status.lastDecision}"
         ).stdout
         decision = json.loads(text) if text else {}
-        made = decision.get("rung") in CHANGES and _time(decision) >= self.since
+        made = decision.get("level") in CHANGES and _time(decision) >= self.since
         if made and decision not in self.decisions:
             self.decisions.append(decision)
         return self.decisions
 
 
 def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
-    """What was decided, what else there was, and what it gained."""
+    """Return what was decided, what else there was, and what it gained."""
     title(f"what was decided (kubectl get splan/{NAME} -o yaml, status.lastDecision)")
     for decision in decisions:
         after = max(0.0, (_time(decision) - shifted).total_seconds())
-        told = f"{decision['trigger']}, {decision['rung']}: {decision['message']}"
+        told = f"{decision['trigger']}, {decision['level']}: {decision['message']}"
         click.echo(f"{after:.0f} s after the change: {told}")
     last = decisions[-1]
-    carried = {rung["rung"]: rung.get("theta") for rung in last["rungs"]}
-    click.echo("what each rung would carry, in multiples of the traffic as of the last of these:")
-    for rung, figure in carried.items():
-        mark = "*" if rung == last["rung"] else " "
+    carried = {level["level"]: level.get("theta") for level in last["levels"]}
+    click.echo("what each level would carry, in multiples of the traffic as of the last of these:")
+    for level, figure in carried.items():
+        mark = "*" if level == last["level"] else " "
         told = f"{float(figure):5.2f}" if figure else "    -"
-        click.echo(f"  {mark} {rung:8} {told}")
-    kept, taken = (float(carried[rung] or 0) for rung in ("Keep", last["rung"]))
+        click.echo(f"  {mark} {level:8} {told}")
+    kept, taken = (float(carried[level] or 0) for level in ("Keep", last["level"]))
     click.echo(f"gained: headroom {kept:.2f} -> {taken:.2f}")
     if taken <= kept:
         raise DemoError("the new table is no better than the old one")

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import click
 
-from tests.controlplane import ControlPlane, ControlPlaneError
+from tests.support.controlplane import ControlPlane, ControlPlaneError
 
 REPO = Path(__file__).parents[2]
 SYSTEM = "archipelago-system"
@@ -115,7 +115,7 @@ class Stage:
         return time.monotonic() - started
 
     def metric(self, name: str, plan: str) -> float | None:
-        """A figure of a plan from the operator's metrics page; None where it has none yet."""
+        """Return a figure of a plan from the operator's metrics page; None if there is none."""
         start = f"archipelago_{name}{{"
         text = _read(f"http://127.0.0.1:{self.port}/metrics")
         found = (line for line in text.splitlines() if line.startswith(start))
@@ -124,7 +124,7 @@ class Stage:
         )
 
     def show_kubectl(self, *words: str) -> None:
-        """A line that a person would type, and its answer."""
+        """Print a line that a person would type, and its answer."""
         title(f"$ kubectl {' '.join(words)}")
         click.echo(self.plane.kubectl(*words).stdout)
 
@@ -136,12 +136,12 @@ class Stage:
 
 
 def title(text: str) -> None:
-    """The head of what follows."""
+    """Print the heading of what follows."""
     click.secho(f"\n{text}", bold=True)
 
 
 def shown(path: Path) -> Path:
-    """The path as a person in the repository would type it."""
+    """Return the path as a person in the repository would type it."""
     return path.relative_to(REPO) if path.is_relative_to(REPO) else path
 
 
@@ -153,7 +153,7 @@ def _free_port() -> int:
 
 
 def _read(url: str) -> str:
-    """What our own process answers; empty where it does not."""
+    """Return what our own process answers; empty where it does not."""
     with suppress(URLError, OSError), urlopen(url, timeout=2) as answer:  # noqa: S310  # ours
         text: str = answer.read().decode()
         return text

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from tests.controlplane import binaries
+from tests.support.controlplane import binaries
+from tests.support.controlplane.errors import BinariesMissing
 
 REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "deploy"
@@ -31,11 +31,12 @@ def kustomize(folder: Path) -> list[Object]:
 
 
 def helm() -> str:
-    """Helm 3 from the PATH or the cache; the test is skipped where it is in neither."""
-    found = shutil.which("helm") or binaries.find(["helm"]).get("helm")
-    if found is None:
-        pytest.skip(f"no helm on the PATH or in the cache: {binaries.ENSURE} helm")
-    return str(found)
+    """Return the path of Helm 3; the test is skipped if it is not there."""
+    try:
+        return str(binaries.locate(["helm"])["helm"])
+    except BinariesMissing as error:
+        reason = str(error)
+    pytest.skip(reason)
 
 
 def chart(values: Mapping[str, Any] | None = None, namespace: str = HOME) -> list[Object]:
@@ -80,11 +81,7 @@ def _objects(
     command: Sequence[str | os.PathLike[str]], values: Mapping[str, Any] | None = None
 ) -> list[Object]:
     done = subprocess.run(
-        command,
-        input=json.dumps(dict(values or {})),
-        capture_output=True,
-        text=True,
-        check=False,
+        command, input=json.dumps(dict(values or {})), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return [found for found in yaml.safe_load_all(done.stdout) if found]

@@ -1,13 +1,18 @@
-"""The kustomize base: what it holds, what it grants, and the API server's word on it."""
+"""The base and its overlays: objects, rights, network, and what the pod may do."""
 
+import copy
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from tests.controlplane import Cluster
-from tests.deploy.rendering import BASE, NAMESPACED, Object, kustomize, of_kind
+from tests.deploy.rendering import BASE, HOME, NAME, NAMESPACED, Object, chart, kustomize, of_kind
+from tests.support.controlplane import Cluster, ControlPlane, eventually
+from tests.support.controlplane.plane import CONTROLLERS
 
 pytestmark = pytest.mark.cluster
 
@@ -116,3 +121,222 @@ def test_every_object_is_valid_in_three_minor_versions(folder: Path, version: st
     deployment["spec"]["template"]["spec"]["bogus"] = 1
     with pytest.raises(kubernetes_validate.ValidationError, match="bogus"):
         kubernetes_validate.validate(deployment, version, strict=True)
+
+
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+DNS = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+
+
+@pytest.fixture(params=["base", "namespaced", "chart"])
+def objects(request: pytest.FixtureRequest) -> list[Object]:
+    """What is installed by each of the three ways."""
+    if request.param == "chart":
+        return chart()
+    return kustomize({"base": BASE, "namespaced": NAMESPACED}[request.param])
+
+
+def policy(objects: list[Object]) -> dict[str, Any]:
+    """The one policy's spec."""
+    (found,) = of_kind(objects, "NetworkPolicy")
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+def ports(rule: dict[str, Any]) -> set[tuple[str, int]]:
+    """(protocol, port) of a rule; it must name some, as none would be all."""
+    assert rule["ports"]
+    return {(port["protocol"], port["port"]) for port in rule["ports"]}
+
+
+def test_everything_is_denied_to_the_operator_that_is_not_listed(objects: list[Object]) -> None:
+    """A pod that is selected with both types may do what the rules say and no more."""
+    spec = policy(objects)
+    (deployment,) = of_kind(objects, "Deployment")
+    assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert spec["podSelector"]["matchLabels"].items() <= labels.items()
+    (found,) = of_kind(objects, "NetworkPolicy")
+    assert found["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+
+
+def test_only_the_port_of_probes_and_metrics_is_reached(objects: list[Object]) -> None:
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    (rule,) = policy(objects)["ingress"]
+    assert ports(rule) == {("TCP", port["containerPort"])} == {("TCP", 8080)}
+
+
+def test_dns_and_the_api_server_are_all_it_reaches(objects: list[Object]) -> None:
+    dns, apiserver = policy(objects)["egress"]
+    assert dns["to"] == [DNS]
+    assert ports(dns) == {("UDP", 53), ("TCP", 53)}
+    assert "to" not in apiserver  # only the cluster's administrator knows its address
+    assert ports(apiserver) == {("TCP", 443), ("TCP", 6443)}
+
+
+def test_a_prometheus_is_reached_where_one_is_configured_and_there_alone() -> None:
+    values = {"prometheus": {"to": [MONITORING], "port": 9091}}
+    *others, added = policy(chart({"networkPolicy": values}))["egress"]
+    assert others == policy(chart())["egress"]
+    assert added["to"] == [MONITORING]
+    assert ports(added) == {("TCP", 9091)}
+
+
+def test_the_api_server_and_those_who_ask_for_metrics_can_be_named() -> None:
+    address = {"ipBlock": {"cidr": "192.0.2.7/32"}}
+    given = {"apiServer": {"to": [address], "ports": [6443]}, "ingressFrom": [MONITORING]}
+    spec = policy(chart({"networkPolicy": given}))
+    _, apiserver = spec["egress"]
+    assert apiserver == {"ports": [{"protocol": "TCP", "port": 6443}], "to": [address]}
+    (rule,) = spec["ingress"]
+    assert rule["from"] == [MONITORING]
+
+
+def test_without_dns_the_rule_is_gone_and_not_open() -> None:
+    """An empty list of peers in a rule would mean everybody."""
+    (apiserver,) = policy(chart({"networkPolicy": {"dns": {"to": []}}}))["egress"]
+    assert ports(apiserver) == {("TCP", 443), ("TCP", 6443)}
+
+
+def test_it_can_be_left_to_others() -> None:
+    assert of_kind(chart({"networkPolicy": {"enabled": False}}), "NetworkPolicy") == []
+
+
+ENFORCE = "pod-security.kubernetes.io/enforce"
+
+
+def template() -> dict[str, Any]:
+    """The pod's spec in the deployment."""
+    (deployment,) = of_kind(kustomize(BASE), "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture(scope="module")
+def restricted(cluster: Cluster) -> Iterator[str]:
+    """A namespace in which the standard is enforced."""
+    with cluster.namespace("restricted") as name:
+        cluster.kubectl("label", "namespace", name, f"{ENFORCE}=restricted")
+        yield name
+
+
+def answer(cluster: Cluster, namespace: str, spec: dict[str, Any]) -> str:
+    """The API server's refusal of such a pod; empty where it is let in. Nothing is stored."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": spec | {"serviceAccountName": "default"},
+    }
+    done = cluster.kubectl(
+        *("apply", "--dry-run=server", f"--namespace={namespace}", "-f", "-"),
+        input=json.dumps(pod),
+        check=False,
+    )
+    return done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("uid", [None, 12345, 1000680000], ids=["image's", "any", "random"])
+def test_the_pod_is_let_in_under_any_uid(
+    cluster: Cluster, restricted: str, uid: int | None
+) -> None:
+    """Some clusters give each namespace a range of its own; root is refused."""
+    spec = template()
+    assert "runAsUser" not in spec["securityContext"]
+    if uid is not None:
+        spec["securityContext"]["runAsUser"] = uid
+    assert answer(cluster, restricted, spec) == ""
+    spec["securityContext"]["runAsUser"] = 0
+    assert "runAsUser=0" in answer(cluster, restricted, spec)
+
+
+def without_non_root(spec: dict[str, Any]) -> None:
+    del spec["securityContext"]["runAsNonRoot"]
+
+
+def without_seccomp(spec: dict[str, Any]) -> None:
+    del spec["securityContext"]["seccompProfile"]
+
+
+def with_capabilities(spec: dict[str, Any]) -> None:
+    del spec["containers"][0]["securityContext"]["capabilities"]
+
+
+def with_one_capability(spec: dict[str, Any]) -> None:
+    spec["containers"][0]["securityContext"]["capabilities"]["add"] = ["NET_ADMIN"]
+
+
+def with_escalation(spec: dict[str, Any]) -> None:
+    del spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
+
+
+def on_the_host_network(spec: dict[str, Any]) -> None:
+    spec["hostNetwork"] = True
+
+
+def with_a_host_folder(spec: dict[str, Any]) -> None:
+    spec["volumes"] = [{"name": "tmp", "hostPath": {"path": "/var/run"}}]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (without_non_root, "runAsNonRoot != true"),
+        (without_seccomp, "seccompProfile"),
+        (with_capabilities, "unrestricted capabilities"),
+        (with_one_capability, "NET_ADMIN"),
+        (with_escalation, "allowPrivilegeEscalation != false"),
+        (on_the_host_network, "host namespaces"),
+        (with_a_host_folder, "restricted volume types"),
+    ],
+)
+def test_a_pod_that_asks_for_more_is_refused(
+    cluster: Cluster, restricted: str, change: Callable[[dict[str, Any]], None], named: str
+) -> None:
+    """Each line that the standard needs is needed: without it, the same pod stays out."""
+    spec = copy.deepcopy(template())
+    change(spec)
+    refused = answer(cluster, restricted, spec)
+    assert 'violates PodSecurity "restricted' in refused
+    assert named in refused
+
+
+@pytest.fixture
+def plane(controlplane: ControlPlane) -> Iterator[ControlPlane]:
+    """A control plane that turns deployments into pods (which nothing runs)."""
+    del controlplane  # skipped on kind
+    makers = ("deployment-controller", "replicaset-controller")
+    with ControlPlane.start(controllers=(*CONTROLLERS, *makers)) as plane:
+        yield plane
+
+
+def test_what_the_base_deploys_becomes_a_pod_and_a_looser_one_does_not(plane: ControlPlane) -> None:
+    """All of it as installed: the base's own namespace, account, deployment."""
+    objects = kustomize(BASE)
+    (namespace,) = of_kind(objects, "Namespace")
+    assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
+    plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(objects))
+
+    def pods() -> list[Object]:
+        found: list[Object] = json.loads(
+            plane.kubectl("get", "pods", f"-n={HOME}", "-o=json").stdout
+        )["items"]
+        return found
+
+    eventually(lambda: len(pods()) == 1, within=30)
+    (pod,) = pods()
+    assert pod["spec"]["serviceAccountName"] == NAME
+    assert [volume["name"] for volume in pod["spec"]["volumes"]][:1] == ["tmp"]
+
+    loose = '{"spec": {"template": {"spec": {"hostNetwork": true}}}}'
+    plane.kubectl("patch", "deployment", NAME, f"-n={HOME}", "-p", loose)
+
+    def failure() -> str:
+        told = '-o=jsonpath={.status.conditions[?(@.type=="ReplicaFailure")].message}'
+        return plane.kubectl("get", "deployment", NAME, f"-n={HOME}", told).stdout
+
+    eventually(lambda: 'violates PodSecurity "restricted' in failure(), within=30)

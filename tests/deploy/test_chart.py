@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from archipelago.operator.settings import Settings
-from archipelago.operator.sources import MetricSource, read_sources
-from tests.controlplane import ControlPlane
+from archipelago.operator.traffic.config import MetricSource, read_sources
 from tests.deploy.rendering import (
     BASE,
     CHART,
@@ -31,7 +30,8 @@ from tests.deploy.rendering import (
     of_kind,
     refusal,
 )
-from tests.e2e.operators import resource, small
+from tests.support.controlplane import ControlPlane
+from tests.support.e2e.operators import resource, small
 
 pytestmark = pytest.mark.cluster
 

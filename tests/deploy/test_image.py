@@ -1,4 +1,4 @@
-"""The image: what its statements install, and as whom it runs."""
+"""The image: what both Dockerfiles install, and the user that it runs as."""
 
 import json
 import os
@@ -9,7 +9,9 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TypeAlias
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,58 +20,101 @@ from tests.deploy.rendering import DEPLOY, REPO
 IMAGE = DEPLOY / "image"
 PINS = IMAGE / "requirements.txt"
 PREPARE = IMAGE / "prepare.py"
+SOURCE = REPO / "Dockerfile"
+OFFLINE = IMAGE / "Dockerfile"
+EITHER = pytest.mark.parametrize("dockerfile", [SOURCE, OFFLINE], ids=["source", "offline"])
+
+Statements: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @cache
-def statements() -> tuple[tuple[str, str], ...]:
-    """(instruction, arguments) of the Dockerfile, continued lines joined."""
-    lines = re.sub(r"\\\n\s*", "", (IMAGE / "Dockerfile").read_text()).splitlines()
+def statements(dockerfile: Path) -> Statements:
+    """(instruction, arguments) of a Dockerfile, continued lines joined."""
+    lines = re.sub(r"\\\n\s*", "", dockerfile.read_text()).splitlines()
     words = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     return tuple((name, arguments) for name, arguments in words)
 
 
-def arguments(instruction: str) -> list[str]:
+def arguments(dockerfile: Path, instruction: str) -> list[str]:
     """Arguments of every statement of that name, in order."""
-    return [given for name, given in statements() if name == instruction]
+    return [words for name, words in statements(dockerfile) if name == instruction]
 
 
-def test_the_image_runs_as_a_number_that_is_not_root() -> None:
+def copied(dockerfile: Path) -> set[str]:
+    """Paths that come from the context of the build."""
+    return {
+        path
+        for words in arguments(dockerfile, "COPY")
+        if not words.startswith("--from")
+        for path in words.split()[:-1]
+    }
+
+
+def final_stage(dockerfile: Path) -> Statements:
+    """What comes after the last FROM, without the list of materials, which only one way has."""
+    every = statements(dockerfile)
+    last = max(at for at, (name, _) in enumerate(every) if name == "FROM")
+    return tuple(statement for statement in every[last:] if "sbom.cdx.json" not in statement[1])
+
+
+def test_both_ways_run_the_same() -> None:
+    assert final_stage(SOURCE) == final_stage(OFFLINE)
+
+
+@EITHER
+def test_the_image_runs_as_a_number_that_is_not_root(dockerfile: Path) -> None:
     """RunAsNonRoot refuses a name: it cannot tell whether it is root."""
-    (user,) = arguments("USER")
+    (user,) = arguments(dockerfile, "USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
-    assert statements()[-1][0] == "ENTRYPOINT"
+    assert statements(dockerfile)[-1][0] == "ENTRYPOINT"
 
 
-def test_the_image_installs_pinned_wheels_and_nothing_else() -> None:
+def test_the_image_from_source_installs_pinned_versions() -> None:
+    """The operator's packages are wheels with hashes; what another extra adds is constrained."""
+    _, packages, source, _ = arguments(SOURCE, "RUN")
+    assert {"--require-hashes", "--only-binary=:all:", "--requirement=/pins/requirements.txt"} <= (
+        set(packages.split())
+    )
+    constraints = {f"--constraint=/pins/{file.name}" for file in REPO.glob("constraints*.txt")}
+    assert constraints <= set(source.split())
+    assert '"/source[${EXTRAS}]"' in source
+    assert ("ARG", "EXTRAS=operator") in statements(SOURCE)
+
+
+def test_the_image_from_source_finds_every_path_that_it_copies() -> None:
+    """A path is in the checkout, and .dockerignore lets it through."""
+    allowed = (REPO / ".dockerignore").read_text().splitlines()
+    assert allowed[1] == "*"
+    for path in copied(SOURCE):
+        assert (REPO / path).exists()
+        assert any(Path(path).match(line[1:]) for line in allowed if line.startswith("!"))
+
+
+def test_the_offline_image_installs_pinned_wheels_and_nothing_else() -> None:
     """No network, no source, no dependency that is not pinned; each hash is compared."""
-    build, _ = arguments("RUN")
+    build, _ = arguments(OFFLINE, "RUN")
     assert "--require-hashes --requirement=/image/requirements.txt" in build
     assert {"--no-index", "--no-deps", "--only-binary=:all:"} <= set(build.split())
     assert "--network none" in (REPO / "Makefile").read_text()
 
 
-def test_the_image_needs_no_writable_root_file_system() -> None:
+@EITHER
+def test_the_image_needs_no_writable_root_file_system(dockerfile: Path) -> None:
     """Byte code is compiled at build time, the base's too; HOME is the one writable folder."""
-    (environment,) = arguments("ENV")
+    (environment,) = arguments(dockerfile, "ENV")
     assert "PYTHONDONTWRITEBYTECODE=1" in environment
     assert "HOME=/tmp" in environment
-    ours, base = arguments("RUN")
-    assert "--compile" in ours
+    *installs, base = arguments(dockerfile, "RUN")
+    assert all("--compile" in run for run in installs if " install " in run)
     assert "compileall" in base
-    assert arguments("ENTRYPOINT") == [
+    assert arguments(dockerfile, "ENTRYPOINT") == [
         '["/opt/archipelago/bin/python", "-m", "archipelago.operator"]'
     ]
 
 
-def test_every_copied_path_is_prepared() -> None:
+def test_every_path_that_the_offline_image_copies_is_prepared() -> None:
     """The context of the build is the folder that prepare.py fills."""
-    copied = {
-        path
-        for given in arguments("COPY")
-        if not given.startswith("--from")
-        for path in given.split()[:-1]
-    }
-    assert copied == {"requirements.txt", "wheels", "sbom.cdx.json"}
+    assert copied(OFFLINE) == {"requirements.txt", "wheels", "sbom.cdx.json"}
 
 
 @cache
@@ -118,7 +163,7 @@ def test_the_pins_are_those_that_everything_is_tested_with() -> None:
 def test_the_pins_are_all_that_the_operator_needs() -> None:
     """By what is installed here: every requirement of a requirement, and no package besides."""
     needed: dict[str, str] = {}
-    open_ends = [Requirement("archipelago[operator]")]
+    open_ends = [Requirement("archipelago-serving[operator]")]
     while open_ends:
         requirement = open_ends.pop()
         name = canonicalize_name(requirement.name)
@@ -130,7 +175,7 @@ def test_the_pins_are_all_that_the_operator_needs() -> None:
             below = Requirement(text)
             if any(below.marker is None or below.marker.evaluate({"extra": e}) for e in extras):
                 open_ends.append(below)
-    del needed["archipelago"]
+    del needed["archipelago-serving"]
     assert names(platform.python_version()) == needed
 
 
@@ -151,4 +196,4 @@ def test_the_list_of_materials_is_what_is_pinned(tmp_path: Path) -> None:
     found = {canonicalize_name(part["name"]): part["version"] for part in bom["components"]}
     assert len(found) == len(bom["components"])
     assert found == names(python)
-    assert bom["metadata"]["component"]["name"] == "archipelago"
+    assert bom["metadata"]["component"]["name"] == "archipelago-serving"

@@ -1,4 +1,4 @@
-"""Alert rules and dashboard: committed as generated, read by Prometheus' own tool, and true.
+"""Alert rules and dashboard: read by Prometheus' own tool, and true.
 
 Every name that they use is on the operator's metrics page; every alert fires where it should and is
 silent close by; every alert has its section of the runbook.
@@ -7,21 +7,22 @@ silent close by; every alert has its section of the runbook.
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.operator.alerts import ALERTS, OBJECT, RULES, RUNBOOK, Severity
-from archipelago.operator.dashboard import dashboard, to_json
 from archipelago.operator.metrics import Metrics
 from tests.deploy.rendering import DEPLOY, REPO
 from tests.operator.test_metrics import labels_of
 
 CASES = DEPLOY / "monitoring" / "alerts.test.yaml"
 DASHBOARD = DEPLOY / "monitoring" / "dashboard.json"
+RULES = "monitoring/alerts.yaml"
+OBJECT = "components/alerts/prometheusrule.yaml"
+RUNBOOK = "https://archipelago.dev/docs/how-to/runbook"
+ALERTS = yaml.safe_load((DEPLOY / RULES).read_text())["groups"][0]["rules"]
 OF_GRAFANA = {"$__rate_interval": "5m", "$namespace": ".*", "$plan": ".*"}
 
 
@@ -38,6 +39,12 @@ def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((DEPLOY / RULES).read_text())["groups"]
     found: list[dict[str, Any]] = group["rules"]
     return found
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the committed dashboard."""
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
 
 
 def expressions() -> list[str]:
@@ -59,17 +66,6 @@ def names() -> set[str]:
     }
 
 
-def test_what_is_committed_is_what_is_generated(tmp_path: Path) -> None:
-    for folder in ("monitoring", "components/alerts"):
-        (tmp_path / folder).mkdir(parents=True)
-    subprocess.run(
-        [sys.executable, "-P", "-m", "archipelago.operator.alerts", tmp_path], check=True
-    )
-    for name in (RULES, OBJECT):
-        assert (tmp_path / name).read_bytes() == (DEPLOY / name).read_bytes(), "make monitoring"
-    assert DASHBOARD.read_text() == to_json(), "make monitoring"
-
-
 def test_the_object_holds_the_same_rules_as_the_file() -> None:
     found = yaml.safe_load((DEPLOY / OBJECT).read_text())
     assert (found["apiVersion"], found["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
@@ -78,14 +74,14 @@ def test_the_object_holds_the_same_rules_as_the_file() -> None:
 
 def test_alerts_are_few_and_each_has_severity_summary_and_a_section_of_the_runbook() -> None:
     """A46."""
-    page = (REPO / "docs" / "runbook.md").read_text()
+    page = (REPO / "docs" / "how-to" / "runbook.md").read_text()
     sections = dict(
         re.findall(r"^## (Archipelago\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     )
     assert 1 <= len(rules()) <= 8
     assert [rule["alert"] for rule in rules()] == list(sections)
     for rule in rules():
-        assert rule["labels"]["severity"] in list(Severity)
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert len(rule["annotations"]["summary"]) >= 20
         assert rule["annotations"]["runbook_url"] == f"{RUNBOOK}#{rule['alert'].lower()}"
         for part in ("**What it means.**", "**How to look.**", "**What to do.**"):
@@ -95,10 +91,10 @@ def test_alerts_are_few_and_each_has_severity_summary_and_a_section_of_the_runbo
 def test_each_alert_has_a_case_where_it_fires_and_one_where_it_does_not() -> None:
     tests = yaml.safe_load(CASES.read_text())["tests"]
     for alert in ALERTS:
-        mine = [[case for case in test["alert_rule_test"] if case["alertname"] == alert.name]
+        mine = [[case for case in test["alert_rule_test"] if case["alertname"] == alert["alert"]]
                 for test in tests]  # fmt: skip
         mine = [cases for cases in mine if cases]
-        assert len(mine) >= 2, alert.name
+        assert len(mine) >= 2, alert["alert"]
         assert sum(any("exp_alerts" in case for case in cases) for cases in mine) >= 1
         assert sum(all("exp_alerts" not in case for case in cases) for cases in mine) >= 1
 
@@ -110,7 +106,7 @@ def test_prometheus_reads_the_rules_and_finds_every_case_true(promtool: Path) ->
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("alert", [alert.name for alert in ALERTS])
+@pytest.mark.parametrize("alert", [alert["alert"] for alert in ALERTS])
 @pytest.mark.parametrize("change", ["never", "at once", "always"])
 def test_a_rule_that_is_wrong_fails_its_cases(
     alert: str, change: str, promtool: Path, tmp_path: Path
@@ -123,7 +119,9 @@ def test_a_rule_that_is_wrong_fails_its_cases(
         "at once": {"for": "0s"},
         "always": {"expr": re.sub(r" *(<|>|==).*", "", rule["expr"])},
     }[change]
-    if change == "always" and rule["expr"] == next(a.expression for a in ALERTS if a.name == alert):
+    if change == "always" and rule["expr"] == next(
+        a["expr"] for a in ALERTS if a["alert"] == alert
+    ):
         rule["expr"] = "vector(1)"
     (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(found))
     (tmp_path / "cases.yaml").write_text(CASES.read_text())
@@ -151,7 +149,7 @@ def test_every_expression_of_the_dashboard_is_one_that_prometheus_reads(
 
 def test_every_name_in_alerts_and_dashboard_is_on_the_metrics_page() -> None:
     """A47."""
-    texts = [*expressions(), *(alert.expression for alert in ALERTS)]
+    texts = [*expressions(), *(alert["expr"] for alert in ALERTS)]
     texts += [variable.get("query", "") for variable in dashboard()["templating"]["list"]]
     used = {name for text in texts for name in re.findall(r"archipelago_\w+", text)}
     assert len(used) >= 25
@@ -168,7 +166,7 @@ def test_every_label_that_the_dashboard_groups_and_names_by_is_one_of_ours() -> 
     used = {word for legend in legends for word in re.findall(r"{{(\w+)}}", legend)}
     groups = re.findall(r"by \(([\w, ]+)\)", " ".join(expressions()))
     used |= {word for group in groups for word in group.split(", ")}
-    assert used >= {"namespace", "plan", "rung", "trigger", "source", "le"}
+    assert used >= {"namespace", "plan", "level", "trigger", "source", "le"}
     assert used - known == set()
 
 
@@ -183,4 +181,3 @@ def test_panels_have_a_place_of_their_own_and_say_what_they_show() -> None:
         assert not cells & taken, panel["title"]
         taken |= cells
         assert panel["type"] == "row" or len(panel["description"]) >= 15
-    assert json.loads(DASHBOARD.read_text()) == dashboard()

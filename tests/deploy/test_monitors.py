@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane import Cluster
 from tests.deploy.rendering import HOME, Object, chart, of_kind
+from tests.support.controlplane import Cluster
 
 pytestmark = pytest.mark.cluster
 

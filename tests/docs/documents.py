@@ -2,19 +2,60 @@
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
 
-from archipelago.planner.spec import load_resource
+from archipelago.planner.servingplan import load_resource
 from tests.docs.answers import CLOSE
-from tests.docs.blocks import REPO, Block
+from tests.docs.blocks import REPO, Block, Page
+from tests.docs.listed import EXCERPTS
 
 VERSION = "archipelago.dev/v1alpha1"
-SCHEMA = REPO / "planner" / "data" / "routing-table.schema.json"
+SCHEMA = REPO / "planner" / "table" / "routing-table.schema.json"
 MINIMAL = REPO / "examples" / "02-minimal.yaml"
+
+
+INCLUDED = re.compile(r'--8<-- "(.+)"')
+DATA = {"yaml", "json"}
+
+
+def shown(pages: Iterable[Page]) -> Iterator[tuple[Block, dict[str, Any]]]:
+    """Every object that a page shows, but for excerpts of files."""
+    for page in pages:
+        for block in page.blocks:
+            if block.language in DATA and page.name not in EXCERPTS:
+                yield from ((block, document) for document in documents(block))
+
+
+def excerpt_problem(block: Block) -> str:
+    """Return what a block has that its file has not; empty if it is part of it or includes it."""
+    file = EXCERPTS[block.page]
+    if included := INCLUDED.fullmatch(block.text.strip()):
+        return "" if included[1] == file else f"{block.page} includes {included[1]}, not {file}"
+    whole = yaml.safe_load((REPO / file).read_text())
+    return _not_part(yaml.safe_load(block.text), whole, file)
+
+
+def _not_part(part: object, whole: object, place: str) -> str:
+    """Compare mappings by their keys; text may be cut, since files cite more than pages do."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        inside = (
+            _not_part(value, whole[key], f"{place}: {key}")
+            if key in whole
+            else f"{place}: no {key}"
+            for key, value in part.items()
+        )
+        return next((problem for problem in inside if problem), "")
+    if isinstance(part, list) and isinstance(whole, list):
+        absent = [item for item in part if item not in whole]
+        return f"{place}: no {absent[0]!r}" if absent else ""
+    if isinstance(part, str) and isinstance(whole, str):
+        return "" if whole.startswith(part) else f"{place}: {whole!r}, the page has {part!r}"
+    return "" if part == whole else f"{place}: {whole!r}, the page has {part!r}"
 
 
 def documents(block: Block) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ Here: what needs no cluster. ``test_typed_on_a_cluster.py`` types the rest.
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,15 +16,16 @@ import click
 import pytest
 import yaml
 
-from archipelago.operator.plugin import splan
-from archipelago.planner.cli import cli
+from archipelago.operator.kubectl.plugin import splan
+from archipelago.planner.cli.app import cli
 from archipelago.planner.errors import SpecError
-from archipelago.planner.spec import load_resource
-from archipelago.planner.whatif import changed
+from archipelago.planner.explain.what_if import changed
+from archipelago.planner.servingplan import load_resource
 from tests.docs.answers import differences
 from tests.docs.blocks import REPO, Page, names, page, pages
-from tests.docs.documents import documents, problem, to_apply
-from tests.docs.listed import COMMANDS, DRAWINGS, EXIT_CODES, MENTIONS, PYTHON, SAVED
+from tests.docs.documents import DATA, documents, excerpt_problem, problem, shown, to_apply
+from tests.docs.listed import COMMANDS, DRAWINGS, EXCERPTS, EXIT_CODES, MENTIONS, PYTHON, SAVED
+from tests.docs.prose import findings
 from tests.docs.workshop import Workshop, needs_cluster, words
 
 PAGES = {found.name: found for found in pages()}
@@ -62,16 +65,17 @@ def test_what_a_page_types_comes_true(name: str, workshop: Workshop) -> None:
 
 def test_what_pages_show_as_yaml_and_json_is_read(plan: dict[str, Any]) -> None:
     """Plans of the page are what the program makes, to 2 %; resources and tables are valid."""
-    shown = [
-        (block, document)
-        for found in PAGES.values()
-        for block in found.blocks
-        if block.language in {"yaml", "json"}
-        for document in documents(block)
-    ]
-    assert shown
-    wrong = [(f"{b.page}:{b.line}", problem(document, plan)) for b, document in shown]
+    objects = list(shown(PAGES.values()))
+    assert objects
+    wrong = [(f"{b.page}:{b.line}", problem(document, plan)) for b, document in objects]
     assert [found for found in wrong if found[1]] == []
+
+
+@pytest.mark.parametrize("name", EXCERPTS)
+def test_excerpts_of_files_are_part_of_them(name: str) -> None:
+    blocks = [block for block in PAGES[name].blocks if block.language in DATA]
+    assert blocks
+    assert [problem for block in blocks if (problem := excerpt_problem(block))] == []
 
 
 def test_the_table_of_what_is_not_run_has_no_line_too_many() -> None:
@@ -149,7 +153,7 @@ def _missing(group: click.Group, rest: Sequence[str]) -> str:
 
 def test_each_change_in_the_table_of_what_ifs_changes_a_plan() -> None:
     """All of them to one plan that has a pool, a model and a link of these names."""
-    table = (REPO / "docs" / "questions.md").read_text().partition("## what if")[2]
+    table = (REPO / "docs" / "reference" / "cli.md").read_text().partition("## what if")[2]
     rows = re.findall(r"^\| (`.*?`) \|", table.partition("\n## ")[0], re.MULTILINE)
     changes = [change for row in rows for change in re.findall(r"`([^`]+)`", row)]
     assert len(changes) >= 14
@@ -213,7 +217,7 @@ def test_all_that_is_planted_is_found() -> None:
     assert found.problems == ()
 
 
-def test_a_planted_line_that_fails_is_told_and_one_that_shows_something_else(
+def test_a_planted_line_that_fails_or_prints_something_else_fails(
     workshop: Workshop,
 ) -> None:
     told = [workshop.problem(command) for command in planted().commands]
@@ -223,7 +227,7 @@ def test_a_planted_line_that_fails_is_told_and_one_that_shows_something_else(
     assert "130 apples" in told[4]
 
 
-def test_a_planted_option_target_and_program_are_told() -> None:
+def test_a_planted_option_target_and_program_fail() -> None:
     assert [unknown(mention) for mention in planted().mentions] == [
         "archipelago plan --fast: no --fast",
         "make nonsense: no such module or target",
@@ -246,9 +250,9 @@ def test_a_planted_part_of_a_spec_is_read_within_the_smallest_example() -> None:
 def test_a_planted_table_and_plan_are_judged() -> None:
     version = {"apiVersion": "archipelago.dev/v1alpha1"}
     assert problem({**version, "kind": "RoutingTable"}, {})
-    shown = {**version, "kind": "Plan", "theta": 1.5}
-    assert problem(shown, {**shown, "theta": 1.6})
-    assert problem(shown, {**shown, "theta": 1.51}) == ""
+    planned = {**version, "kind": "Plan", "theta": 1.5}
+    assert problem(planned, {**planned, "theta": 1.6})
+    assert problem(planned, {**planned, "theta": 1.51}) == ""
     assert to_apply({"apiVersion": "v1", "kind": "ConfigMap"}) is not None
 
 
@@ -261,7 +265,7 @@ def test_a_planted_table_and_plan_are_judged() -> None:
         ("```sh\nplan\n", "planted.md:1: a block that never ends"),
     ],
 )
-def test_a_planted_block_that_no_test_could_read_is_told(text: str, said: str) -> None:
+def test_a_planted_block_that_no_test_could_read_fails(text: str, said: str) -> None:
     assert page("planted.md", text).problems == (said,)
 
 
@@ -294,5 +298,48 @@ def test_answers_are_compared_by_their_words(shown: str, printed: str, *, same: 
 
 def test_every_page_is_looked_at() -> None:
     """The list comes from git, as the pages do."""
-    assert {"README.md", "docs/questions.md", "examples/README.md"} <= set(names())
-    assert {"README.md", "docs/questions.md"} <= set(TYPED)
+    assert {"README.md", "docs/reference/cli.md", "examples/README.md"} <= set(names())
+    assert {"README.md", "docs/reference/cli.md"} <= set(TYPED)
+
+
+def test_a_planted_word_is_found_with_its_place_and_code_is_not_read() -> None:
+    text = "# A page\n\nWhoever reads `whoever` mends it.\n\n```text\nwhoever\n```\n"
+    assert list(findings("planted.md", text)) == [
+        "planted.md:3: Write 'the name of the person or part' instead of 'Whoever'.",
+        "planted.md:3: Write 'fix' instead of 'mends'.",
+    ]
+
+
+def test_a_table_with_a_wrong_number_of_cells_is_found(tmp_path: Path) -> None:
+    """By the Markdown linter with the settings of the repository."""
+    (tmp_path / "planted.md").write_text("# A page\n\n| a | b |\n|---|---|\n| 1 | 2 | 3 |\n")
+    rumdl = str(Path(sys.executable).parent / "rumdl")
+    done = subprocess.run(
+        [rumdl, "check", "--config", str(REPO / "pyproject.toml"), str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "planted.md:5:1: [MD056]" in done.stdout
+
+
+PATH = re.compile(r"`((?:operator|planner|perfmodel|deploy|tests|examples|docs)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/how-to/")])
+def test_every_path_of_a_how_to_page_exists(name: str) -> None:
+    """A file that moves takes its page with it."""
+    page = PAGES[name]
+    typed = [word for c in page.commands for word in c.text.split() if word.startswith("tests/")]
+    assert [path for path in PATH.findall(page.prose) + typed if not (REPO / path).exists()] == []
+
+
+def test_the_program_of_the_python_page_plans_the_first_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/reference/python.md: the program, and what it prints."""
+    program, printed = PAGES["docs/reference/python.md"].blocks
+    monkeypatch.chdir(REPO)
+    exec(program.text, {})  # noqa: S102  # ours
+    assert differences(printed.text, capsys.readouterr().out) == ""

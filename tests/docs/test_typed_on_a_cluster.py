@@ -1,7 +1,7 @@
 """What pages type at a cluster is typed at one: a real API server and the operator beside it.
 
-Pages are gone through from top to bottom in one control plane of their own, README.md last, since
-its installation takes the definition away before it is installed in another way.
+Pages are gone through from top to bottom in one control plane of their own. The page about the
+installation comes last: it removes the definition before it installs it in another way.
 """
 
 import json
@@ -16,28 +16,28 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane import ControlPlane, binaries, eventually
-from tests.controlplane.fixtures import CRDS
 from tests.deploy.rendering import helm
 from tests.docs.blocks import REPO, Command, Page, pages
-from tests.docs.documents import documents, to_apply
+from tests.docs.documents import shown, to_apply
 from tests.docs.listed import COMMANDS, MENTIONS
 from tests.docs.workshop import Workshop, filled, needs_cluster, words
-from tests.e2e.operators import Operator, grant, running
-from tests.planner.test_inventory import CLIQUE, H100, ZONE, node
+from tests.planner.kubernetes.test_pools import CLIQUE, H100, ZONE, node
+from tests.support.controlplane import ControlPlane, binaries, eventually
+from tests.support.controlplane.fixtures import CRDS
+from tests.support.e2e.operators import Operator, grant, running
 
 pytestmark = pytest.mark.cluster
 
-README = "README.md"
-PLUGIN = "docs/kubectl-plugin.md"
-QUESTIONS = "docs/questions.md"
+INSTALL = "docs/how-to/install.md"
+PLUGIN = "docs/reference/kubectl-splan.md"
+QUESTIONS = "docs/reference/cli.md"
 FIRST = (
     "kubectl apply -f examples/01-llama-on-two-pools.yaml",
     "kubectl wait --for=condition=Ready splan/llama-on-two-pools --timeout=30s",
 )
 # What there is before a page is typed; every other page finds the first example served.
 BEFORE = {
-    README: ("kubectl delete splan --all",),
+    INSTALL: ("kubectl delete splan --all",),
     PLUGIN: (
         "kubectl apply -f examples/02-minimal.yaml",
         "sed 's/minimal/too-small/; s/count: 8/count: 1/' examples/02*.yaml > small.yaml",
@@ -64,7 +64,7 @@ def typed(found: Page) -> list[Command]:
 def order() -> list[str]:
     """The plugin's page knows no nodes, so it comes before those that list them."""
     having = [name for name, found in PAGES.items() if typed(found)]
-    return sorted(having, key=lambda name: (name == README, name != PLUGIN, name))
+    return sorted(having, key=lambda name: (name == INSTALL, name != PLUGIN, name))
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,7 @@ def test_examples_and_what_pages_show_as_yaml_is_taken_by_the_api_server(site: S
     site.prepare("kubectl apply --dry-run=server -f examples/")
     objects = [
         applied
-        for found in PAGES.values()
-        for block in found.blocks
-        if block.language in {"yaml", "json"}
-        for document in documents(block)
+        for _, document in shown(PAGES.values())
         if (applied := to_apply(document)) is not None
     ]
     for item in objects:
@@ -196,8 +193,10 @@ def test_kubectl_has_the_verbs_that_pages_name(site: Site) -> None:
 
 
 def test_the_block_of_the_control_planes_page_is_a_test_that_passes(site: Site) -> None:
-    """tests/controlplane/README.md, with the ConfigMap there that its operator would write."""
-    (block,) = [b for b in PAGES["tests/controlplane/README.md"].blocks if b.language == "python"]
+    """The README of the control plane, with the ConfigMap that its operator would write."""
+    (block,) = [
+        b for b in PAGES["tests/support/controlplane/README.md"].blocks if b.language == "python"
+    ]
     names: dict[str, Any] = {
         "pytest": pytest, "ControlPlane": ControlPlane, "eventually": eventually
     }  # fmt: skip
@@ -213,4 +212,4 @@ def test_every_line_for_a_cluster_is_typed_here() -> None:
     lines = {c.text for f in PAGES.values() for c in f.commands if needs_cluster(c.text)}
     done = {c.text for name in order() for c in typed(PAGES[name])}
     assert lines - done - COMMANDS.keys() == set()
-    assert (REPO / README).is_file()
+    assert (REPO / INSTALL).is_file()

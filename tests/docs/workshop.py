@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.docs.answers import differences
 from tests.docs.blocks import REPO, Command
 from tests.docs.listed import COMMANDS, EXIT_CODES
-from tests.e2e.operators import AS_DEPLOYED
+from tests.support.e2e.operators import AS_DEPLOYED
 
 SECONDS = 120
 # Words of the pages for what the reader has.
@@ -25,7 +25,7 @@ OWN = {
 
 def needs_cluster(text: str) -> bool:
     """Whether a command speaks to an API server, or starts one."""
-    return any(word in text for word in ("kubectl", "helm ", "tests.controlplane"))
+    return any(word in text for word in ("kubectl", "helm ", "tests.support.controlplane"))
 
 
 @dataclass

@@ -1,5 +1,5 @@
 /* Preloaded into a process: its wall clock is ahead by the seconds in the file CLOCK_SHIFT. The
-   monotonic clock is the kernel's. For tests/e2e/test_operator_clock.py. */
+   monotonic clock is the kernel's. For tests/e2e/test_process.py. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controlplane import Cluster, eventually
-from tests.controlplane.kind import load
-from tests.e2e.operators import Operator, Plans, grant, running
-from tests.prometheus.server import Prometheus
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.api import Api
+from tests.support.controlplane.kind import load
+from tests.support.e2e.nodes import Nodes, nodes_of
+from tests.support.e2e.operators import Operator, Plans, grant, running
+from tests.support.prometheus.server import Prometheus
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +36,12 @@ def prepared(account: Path, plans: Plans, tmp_path: Path) -> Operator:
     """
     settings = {"ARCHIPELAGO_NAMESPACES": plans.namespace, "ARCHIPELAGO_PLANNERS": "1"}
     return Operator(account, tmp_path / "operator.log", settings)
+
+
+@pytest.fixture
+def nodes(cluster: Cluster, namespace: str) -> Iterator[Nodes]:
+    with nodes_of(Api.of(cluster), namespace) as made:
+        yield made
 
 
 @pytest.fixture

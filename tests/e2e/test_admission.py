@@ -8,23 +8,22 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Iterator
 from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.operator.crd import NAME, definition
+from archipelago.operator.resources.crd import NAME, definition
 from archipelago.planner.errors import SpecError
-from archipelago.planner.spec import API_VERSION, load_resource
+from archipelago.planner.servingplan import API_VERSION, load_resource
+from archipelago.planner.table.validate import validate_table
 from tests.manifests.cases import Bad, bad, good
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.controlplane import Cluster
+from tests.support.controlplane import Cluster, eventually
+from tests.support.e2e.operators import Plans, resource, small
 
 pytestmark = pytest.mark.cluster
 
@@ -65,9 +64,7 @@ def stored(cluster: Cluster, namespace: str, name: str) -> dict[str, Any]:
 # The definition
 
 
-def test_the_definition_is_established_within_five_seconds_and_structural(
-    cluster: Cluster,
-) -> None:
+def test_the_definition_is_established_within_five_seconds_and_structural(cluster: Cluster) -> None:
     """Under another group, so that the plans of other tests stay."""
     text = CRD.read_text().replace("archipelago.dev", "first.archipelago.dev")
     text = text.replace("- splan", "- firstplan").replace("- archipelago\n", "- firsts\n")
@@ -350,11 +347,7 @@ def test_a_minimal_plan_shows_its_defaults(cluster: Cluster, namespace: str) -> 
     assert len(MINIMAL.splitlines()) <= 12
     assert apply(cluster, namespace, MINIMAL)[0]
     spec = stored(cluster, namespace, "minimal")["spec"]
-    assert spec["planner"] == {
-        "strategy": "exact",
-        "seed": 0,
-        "gapPartsPerMillion": 1000,
-    }
+    assert spec["planner"] == {"strategy": "exact", "seed": 0, "gapPartsPerMillion": 1000}
     assert spec["routing"] == {"lengthUnit": "tokens", "unknownLength": "Longest"}
     assert spec["models"][0]["workload"]["ranges"] == {"count": 32, "spacing": "Probability"}
     assert (spec["maxUnservable"], spec["suspend"]) == ("0.001", False)
@@ -468,14 +461,6 @@ def _eventually_refused(cluster: Cluster, namespace: str, text: str) -> None:
     pytest.fail("the tightened rule never took effect")
 
 
-def test_deleting_a_plan_needs_no_operator(cluster: Cluster, namespace: str) -> None:
-    """No finalizer: the deletion returns although nobody is there to act on it."""
-    assert apply(cluster, namespace, MINIMAL)[0]
-    started = time.monotonic()
-    cluster.kubectl("delete", "splan", "minimal", f"-n={namespace}", "--timeout=10s")
-    assert time.monotonic() - started < 2
-
-
 def test_the_table_of_plans_fits_a_terminal(cluster: Cluster, namespace: str) -> None:
     assert apply(cluster, namespace, MINIMAL)[0]
     status = {
@@ -540,3 +525,65 @@ def test_a_status_outside_the_schema_is_refused(cluster: Cluster, namespace: str
     )
     assert done.returncode != 0
     assert "status.summary.throughput" in done.stderr
+
+
+HARDWARE, RENTED = "hardware-team", "rented-capacity"
+SPEC = small()
+MODELS = {"models": SPEC["models"]}
+
+
+def pool(name: str, accelerator: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """An entry of ``spec.pools``."""
+    price = {"pricePerGPUHour": "2.00"}
+    return {"name": name, "accelerator": accelerator, "count": 8, **price, **more}
+
+
+H100, L40S = pool("h100", "H100"), pool("l40s", "L40S")
+
+
+def apply_as(plans: Plans, manager: str, *, check: bool = True, **spec: Any) -> str:  # noqa: ANN401
+    """Server-side apply of a part of the spec, as one of its owners."""
+    return plans.kubectl(
+        *("apply", "--server-side", f"--field-manager={manager}", "-f", "-"),
+        input=json.dumps(resource("chat", spec)),
+        check=check,
+    )
+
+
+def pools(plans: Plans) -> dict[str, dict[str, Any]]:
+    return {found["name"]: found for found in plans.plan("chat")["spec"]["pools"]}
+
+
+def test_two_owners_each_keep_a_pool_and_remove_only_their_own(team: Plans) -> None:
+    apply_as(team, HARDWARE, **MODELS, pools=[H100])
+    apply_as(team, RENTED, pools=[L40S])
+    assert set(pools(team)) == {"h100", "l40s"}
+    team.wait_ready("chat")
+
+    # Each says its own part again, changed: the other's entry is neither moved nor taken.
+    apply_as(team, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
+    apply_as(team, RENTED, pools=[pool("l40s", "L40S", count=24)])
+    assert {name: found["count"] for name, found in pools(team).items()} == {"h100": 16, "l40s": 24}
+
+    # What is another's is not to be had without a word.
+    said = apply_as(team, RENTED, check=False, pools=[pool("l40s", "L40S", count=24), H100])
+    assert "conflict" in said
+    assert HARDWARE in said
+    assert pools(team)["h100"]["count"] == 16
+
+    # An owner that leaves its entry out removes it, and nothing else.
+    apply_as(team, HARDWARE, **MODELS, pools=[pool("h100", "H100", count=16)])
+    rented = {**pool("spare", "L40S"), "count": 1}
+    apply_as(team, RENTED, pools=[rented])
+    assert set(pools(team)) == {"h100", "spare"}
+    apply_as(team, HARDWARE, **MODELS)
+    assert set(pools(team)) == {"spare"}
+
+    # The operator's own writes are of the status: no entry became anybody else's.
+    whole = json.loads(team.kubectl("get", "splan", "chat", "-o=json", "--show-managed-fields"))
+    fields = whole["metadata"]["managedFields"]
+    owners = {owner["manager"] for owner in fields if owner.get("subresource") != "status"}
+    assert owners == {HARDWARE, RENTED}
+    eventually(lambda: team.ready("chat")[2] == team.plan("chat")["metadata"]["generation"])
+    table = team.table("chat")
+    assert validate_table(table) == []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane import Cluster, ControlPlane, ControlPlaneError, eventually
-from tests.controlplane.kind import CONFIG, kind_cluster
+from tests.support.controlplane import Cluster, ControlPlane, ControlPlaneError, eventually
+from tests.support.controlplane.kind import CONFIG, kind_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 OWNER = """
 import json, os, time
-from tests.controlplane import ControlPlane
+from tests.support.controlplane import ControlPlane
 plane = ControlPlane.start()
 fork = os.fork()  # like a worker process, it keeps what the owner has open
 if fork:
@@ -57,56 +57,11 @@ done
 """
 
 
-def test_a_service_account_may_do_what_rbac_grants_and_nothing_else(
-    cluster: Cluster, namespace: str
-) -> None:
-    cluster.kubectl("create", "serviceaccount", "reader", f"-n={namespace}")
-    reader = cluster.service_account_kubeconfig(namespace, "reader")
-
-    refused = cluster.kubectl("get", "configmaps", kubeconfig=reader, check=False)
-    assert refused.returncode == 1
-    assert "Forbidden" in refused.stderr
-    assert f"system:serviceaccount:{namespace}:reader" in refused.stderr
-
-    cluster.kubectl(
-        "create", "rolebinding", "reader", "--clusterrole=view", f"-n={namespace}",
-        f"--serviceaccount={namespace}:reader",
-    )  # fmt: skip
-    eventually(lambda: cluster.kubectl("get", "cm", kubeconfig=reader, check=False).returncode == 0)
-    other = cluster.kubectl("get", "cm", "-n=kube-system", kubeconfig=reader, check=False)
-    assert "Forbidden" in other.stderr
-
-
-def test_a_namespace_has_its_default_service_account_and_root_certificate(
-    cluster: Cluster, namespace: str
-) -> None:
-    cluster.kubectl("get", "serviceaccount", "default", f"-n={namespace}")
-    eventually(
-        lambda: (
-            "kube-root-ca.crt" in cluster.kubectl("get", "cm", "-o=name", f"-n={namespace}").stdout
-        )
-    )
-
-
 def test_a_namespace_and_its_contents_are_deleted(cluster: Cluster) -> None:
     with cluster.namespace() as name:
         cluster.kubectl("create", "configmap", "content", f"-n={name}")
     cluster.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=30s")
     assert "NotFound" in cluster.kubectl("get", "ns", name, check=False).stderr
-
-
-def test_garbage_collection_deletes_what_a_deleted_object_owned(
-    cluster: Cluster, namespace: str
-) -> None:
-    cluster.kubectl("create", "configmap", "owner", f"-n={namespace}")
-    owner = get(cluster, namespace, "configmap/owner")
-    create_owned(cluster, namespace, owner)
-    cluster.kubectl("create", "configmap", "unowned", f"-n={namespace}")
-
-    cluster.kubectl("delete", "configmap", "owner", f"-n={namespace}")
-
-    cluster.kubectl("wait", "--for=delete", "configmap/owned", f"-n={namespace}", "--timeout=20s")
-    get(cluster, namespace, "configmap/unowned")
 
 
 @starts_its_own
@@ -128,9 +83,7 @@ def test_garbage_collection_knows_a_custom_kind_that_came_with_the_start(tmp_pat
         plane.kubectl("wait", "--for=delete", "configmap/owned", "--timeout=10s")
 
 
-def test_the_audit_log_tells_who_used_which_verb(
-    controlplane: ControlPlane, namespace: str
-) -> None:
+def test_the_audit_log_has_user_and_verb(controlplane: ControlPlane, namespace: str) -> None:
     controlplane.kubectl("create", "serviceaccount", "curious", f"-n={namespace}")
     curious = controlplane.service_account_kubeconfig(namespace, "curious")
     controlplane.kubectl("get", "secrets", kubeconfig=curious, check=False)
@@ -161,9 +114,7 @@ def test_an_outage_refuses_connections_and_loses_nothing(
     )
 
 
-def test_a_paused_api_server_answers_nothing_until_it_goes_on(
-    controlplane: ControlPlane,
-) -> None:
+def test_a_paused_api_server_answers_nothing_until_it_goes_on(controlplane: ControlPlane) -> None:
     with controlplane.apiserver_paused():
         silent = controlplane.kubectl("get", "ns", "--request-timeout=1s", check=False)
         assert silent.returncode == 1
@@ -260,7 +211,7 @@ def test_a_session_without_programs_fails_at_once_and_names_the_command(tmp_path
             session.kill()
         said = session.communicate()[0]
     assert session.returncode == 1
-    assert "python -m tests.controlplane ensure" in said
+    assert "python -m tests.support.controlplane ensure" in said
 
 
 @pytest.mark.parametrize(
@@ -318,7 +269,7 @@ def create_owned(cluster: Cluster, namespace: str, owner: dict[str, Any]) -> Non
 
 def up(kubeconfig: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.controlplane", "up", f"--kubeconfig={kubeconfig}"],
+        [sys.executable, "-m", "tests.support.controlplane", "up", f"--kubeconfig={kubeconfig}"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(kubeconfig.parent)},
         stdout=subprocess.PIPE,

@@ -1,11 +1,16 @@
-"""The life of plans under an operator that runs on a node, from its image, as deploy/base has it.
+"""The operator on the nodes of a real cluster, from its image: life, installation, serving islands.
 
-What only a real cluster has: the image's entry point, the kubelet's probes, the pod's own token,
-the garbage collector, a container that is killed, the memory that the kernel counts.
+What only a real cluster has: the entry point of the image, the probes and the token of the kubelet,
+the garbage collector, a container that is killed, the memory that the kernel counts, pods that
+serve requests by the table.
 """
 
 import json
+import os
+import re
+import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +18,20 @@ from typing import Any
 import pytest
 import yaml
 
-from archipelago.planner.table import validate_table
-from tests.controlplane import Cluster, eventually
-from tests.deploy.rendering import BASE
-from tests.e2e.deployments import ROLLOUT, Deployment, installed
-from tests.e2e.operators import ROOT, Plans, seconds_until, small
+from archipelago.planner.table.validate import validate_table
+from tests.deploy.rendering import BASE, CHART, NAMESPACED, helm, kustomize, of_kind
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.kind import NAME
+from tests.support.e2e.deployments import ROLLOUT, Deployment, installed, on_node
+from tests.support.e2e.operators import (
+    HOME,
+    ROOT,
+    Plans,
+    begin_a_life,
+    refused,
+    seconds_until,
+    small,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -208,3 +222,330 @@ def test_what_it_wrote_in_its_log_is_no_error(deployment: Deployment) -> None:
     ]
     assert lines
     assert [line for line in lines if line["level"] in ("ERROR", "CRITICAL")] == []
+
+
+MOST_REFUSED = 5.0  # requests a second; without a pause it is 35
+QUIET = 3.0  # seconds in which an operator that sees a plan has long written to it
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@pytest.fixture
+def served(kind: Cluster) -> Iterator[Plans]:
+    """The namespace that the overlay names."""
+    (binding,) = of_kind(kustomize(NAMESPACED), "RoleBinding")
+    name = binding["metadata"]["namespace"]
+    kind.kubectl("create", "namespace", name)
+    yield Plans(kind, name)
+    kind.kubectl("delete", "namespace", name)
+
+
+def test_with_rights_in_one_namespace_everything_works_there(
+    kind: Cluster, image: str, served: Plans, plans: Plans, tmp_path: Path
+) -> None:
+    """B32: no right in the cluster at all, and nothing is missing."""
+    kind.kubectl("delete", "clusterrolebinding", "archipelago-operator", "--ignore-not-found")
+    plans.apply("elsewhere", small())
+
+    with installed(kind, NAMESPACED, image, tmp_path) as deployment:
+        account = f"--as=system:serviceaccount:{HOME}:archipelago-operator"
+        may = ("auth", "can-i", "list", "configmaps", account)
+        assert kind.kubectl(*may, check=False).stdout.strip() == "no"
+        walk_through_life(served)
+        assert deployment.metric("missing_rights") == 0
+        time.sleep(QUIET)
+
+    assert "status" not in plans.plan("elsewhere")
+
+
+def walk_through_life(plans: Plans) -> None:
+    """Table, edit, infeasible with the last good one kept, foreign name, event, collection."""
+    begin_a_life(plans)
+    good = plans.get("configmap", "chat-routing")
+    plans.patch("chat", {"budgetPerHour": "0.5"})
+    eventually(lambda: plans.ready("chat") == ("False", "Infeasible", 3))
+    assert plans.get("configmap", "chat-routing") == good
+    eventually(lambda: {"Infeasible"} <= {event["reason"] for event in plans.events("chat")})
+    plans.kubectl("delete", "configmap", "chat-routing")
+    plans.patch("chat", {"budgetPerHour": "8"})
+    eventually(lambda: plans.ready("chat") == ("True", "Published", 4))
+    plans.kubectl("delete", "splan", "chat")
+    eventually(lambda: not plans.get("configmap", "chat-routing"), within=60)
+
+
+def test_installed_by_helm_it_serves_and_leaves_the_tables(
+    kind: Cluster, image: str, namespace: str, plans: Plans, tmp_path: Path
+) -> None:
+    """The chart's Deployment runs, beside a CRD that is not Helm's, for one namespace."""
+    repository, _, tag = image.rpartition(":")
+    values = {
+        "image": {"repository": repository, "tag": tag},
+        "crds": {"install": False},
+        "name": "archipelago-by-helm",
+        "namespaces": [plans.namespace],
+    }
+
+    def run(*arguments: str | Path) -> None:
+        homes = {f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        where = (f"--namespace={HOME}", f"--kubeconfig={kind.kubeconfig}")
+        subprocess.run(
+            [helm(), *arguments, *where],
+            input=json.dumps(values),
+            env=os.environ | homes,
+            check=True,
+            text=True,
+            timeout=180,
+        )
+
+    assert namespace == plans.namespace
+    kind.kubectl("apply", "--server-side", "-f", BASE / "namespace.yaml")
+    try:
+        run("install", "by-helm", CHART, "--values=-", "--wait", "--timeout=120s")
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+        assert Deployment(kind, "archipelago-by-helm").container()["restartCount"] == 0
+    finally:
+        run("uninstall", "by-helm", "--wait")
+    assert plans.table("chat")
+    assert plans.ready("chat")[0] == "True"
+
+
+def test_a_token_that_ended_is_replaced_by_the_new_one_without_a_restart(
+    kind: Cluster, image: str, plans: Plans, tmp_path: Path, report: Callable[[str, float], None]
+) -> None:
+    """The kubelet writes a new token into the pod before the old one ends, and tells nobody.
+
+    Here the old one ends first: until the new one is there, the API server refuses everything. It
+    is killed as well, so that it forgets whom it let in and every watch has to begin anew.
+    """
+    with installed(kind, BASE, image, tmp_path) as deployment:
+        store_token(deployment, "first")
+        deployment.patch(with_token_of("operator-token"))
+        before = deployment.container()["containerID"]
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+
+        deployment.kubectl("delete", "secret", "first")  # which ends the token
+        on_node(f"{NAME}-control-plane", "pkill", "-9", "kube-apiserver")
+        ended = time.monotonic()
+        eventually(lambda: answers(kind), within=120)
+        store_token(deployment, "second")
+        plans.patch("chat", {"budgetPerHour": "8"})
+        eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=240)
+
+        took = time.monotonic() - ended
+        report("token ended to the next table", took)
+        assert refused(kind) < MOST_REFUSED * took
+        eventually(deployment.is_ready, within=90)
+        assert deployment.container()["containerID"] == before
+        deployment.kubectl("delete", "secret", "second", "operator-token")
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether the API server is there."""
+    return cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
+
+
+def store_token(deployment: Deployment, bound_to: str) -> None:
+    """A token of the operator's account that ends with a secret of that name, in another secret."""
+    deployment.kubectl("create", "secret", "generic", bound_to)
+    bound = ("--bound-object-kind=Secret", f"--bound-object-name={bound_to}")
+    token = deployment.kubectl("create", "token", "archipelago-operator", *bound).strip()
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "operator-token"},
+        "stringData": {"token": token},
+    }
+    deployment.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+
+
+def with_token_of(secret: str) -> dict[str, object]:
+    """The pod with the secret's token in place of the kubelet's."""
+    certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    mount = {"name": "account", "mountPath": ACCOUNT_FOLDER, "readOnly": True}
+    sources = [{"secret": {"name": secret}}, {"configMap": certificate}]
+    return {
+        "automountServiceAccountToken": False,
+        "volumes": [{"name": "account", "projected": {"sources": sources}}],
+        "containers": [{"name": "operator", "volumeMounts": [mount]}],
+    }
+
+
+PLAN, ISLAND = "archipelago.dev/plan", "archipelago.dev/island"
+PORT = 8000
+REQUESTS = 200
+STARTING = 120.0  # seconds for a pod per island on two workers of one machine
+
+ENGINE = f"""
+import os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["ISLAND"].encode())
+    def log_message(self, *_):
+        pass
+HTTPServer(("", {PORT}), Handler).serve_forever()
+"""
+
+# A name that was asked for before its Service was there stays unknown for some seconds.
+ROUTER = """
+import json, time
+from urllib.request import urlopen
+content = json.load(open("/table/table.json"))["content"]
+def ask(island):
+    for attempt in range(40):
+        try:
+            return urlopen(f"http://{island}:PORT/", timeout=5).read().decode()
+        except OSError:
+            time.sleep(1)
+    raise SystemExit(f"{island} does not answer")
+model = content["models"][0]
+top = model["routes"][-1]["max"]
+answers = [[island["name"], ask(island["name"])] for island in content["islands"]]
+for number in range(REQUESTS):
+    for island in choose(content, model["name"], number * top // REQUESTS, f"user-{number}"):
+        answers.append([island, ask(island)])
+print(json.dumps(answers))
+"""
+
+
+def test_a_pod_per_island_answers_to_the_requests_that_the_table_sends_it(
+    deployment: Deployment, plans: Plans, image: str, report: Callable[[str, float], None]
+) -> None:
+    """From the table to answers over HTTP, before and after an edit that changes the islands."""
+    assert deployment.is_ready()
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    plans.cluster.kubectl("label", "namespace", plans.namespace, restricted)
+    plans.apply("chat", small())
+    plans.wait_ready("chat")
+    first = serve(plans, image)
+    report("a pod per island, started", seconds_until(lambda: all_ready(plans, first), STARTING))
+    assert_spread(plans)
+    assert_answered(route(plans, image, "before"), first)
+
+    plans.patch("chat", {"budgetPerHour": "10"})
+    eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
+    second = serve(plans, image)
+    assert len(second) < len(first)
+    eventually(lambda: all_ready(plans, second), STARTING)
+    assert_answered(route(plans, image, "after"), second)
+
+
+def serve(plans: Plans, image: str) -> set[str]:
+    """What a launcher does: pods and Services for islands that have none, no others; the names."""
+    table = plans.table("chat")["content"]
+    wanted = {island["name"] for island in table["islands"]}
+    assert len(wanted) == len(table["islands"])
+    gone = sorted(set(island_pods(plans)) - wanted)
+    if gone:
+        plans.kubectl("delete", "pod,service", f"-l={ISLAND} in ({','.join(gone)})")
+    items = [made for name in sorted(wanted) for made in (pod(name, image), service(name))]
+    plans.kubectl(
+        "apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    )
+    return wanted
+
+
+def island_pods(plans: Plans) -> dict[str, dict[str, Any]]:
+    """The plan's pods by their island, by the labels alone."""
+    items = json.loads(plans.kubectl("get", "pods", f"-l={PLAN}=chat,{ISLAND}", "-o=json"))["items"]
+    found = {item["metadata"]["labels"][ISLAND]: item for item in items}
+    assert len(found) == len(items)
+    return found
+
+
+def all_ready(plans: Plans, islands: set[str]) -> bool:
+    """Whether there is a pod per island, and each answers the kubelet over HTTP."""
+    pods = island_pods(plans)
+    return set(pods) == islands and all(
+        container["ready"]
+        for found in pods.values()
+        for container in found["status"].get("containerStatuses", [{"ready": False}])
+    )
+
+
+def assert_spread(plans: Plans) -> None:
+    """The pods stand on every node that takes any, as evenly as it goes."""
+    nodes = json.loads(plans.kubectl("get", "nodes", "-o=json"))["items"]
+    open_ones = [node["metadata"]["name"] for node in nodes if "taints" not in node["spec"]]
+    placed = Counter(found["spec"]["nodeName"] for found in island_pods(plans).values())
+    counts = [placed[name] for name in open_ones]
+    assert sum(counts) == placed.total()
+    assert max(counts) - min(counts) <= 1
+
+
+def route(plans: Plans, image: str, name: str) -> list[list[str]]:
+    """[island that was meant, island that answered] of every island and of many requests."""
+    page = (ROOT / "docs" / "reference" / "routing-table.md").read_text()
+    (reader, *_) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = ROUTER.replace("PORT", str(PORT)).replace("REQUESTS", str(REQUESTS))
+    volume = {"name": "table", "configMap": {"name": "chat-routing"}}
+    mount = {"name": "table", "mountPath": "/table"}
+    router = bare_pod(f"router-{name}", image, reader + program)
+    router["spec"] |= {"restartPolicy": "Never", "volumes": [volume]}
+    router["spec"]["containers"][0]["volumeMounts"] = [mount]
+    plans.kubectl("apply", "-f", "-", input=json.dumps(router))
+    done = "--for=jsonpath={.status.phase}=Succeeded"
+    plans.kubectl("wait", done, f"pod/router-{name}", "--timeout=100s")
+    answers: list[list[str]] = json.loads(plans.kubectl("logs", f"router-{name}"))
+    return answers
+
+
+def assert_answered(answers: list[list[str]], islands: set[str]) -> None:
+    """Each request was answered by the island that the table sends it to."""
+    assert [pair for pair in answers if pair[0] != pair[1]] == []
+    assert {meant for meant, _ in answers} == islands
+    assert len(answers) >= len(islands) + REQUESTS
+
+
+def pod(island: str, image: str) -> dict[str, Any]:
+    """An engine's pod, spread over the nodes."""
+    made = bare_pod(island, image, ENGINE)
+    made["metadata"]["labels"] = {PLAN: "chat", ISLAND: island}
+    made["spec"]["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "nodeTaintsPolicy": "Honor",
+            "labelSelector": {"matchLabels": {PLAN: "chat"}},
+        }
+    ]
+    own_label = {"fieldRef": {"fieldPath": f"metadata.labels['{ISLAND}']"}}
+    made["spec"]["containers"][0] |= {
+        "env": [{"name": "ISLAND", "valueFrom": own_label}],
+        "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1},
+    }
+    return made
+
+
+def service(island: str) -> dict[str, Any]:
+    """The island's address, by its label."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": island, "labels": {ISLAND: island}},
+        "spec": {"selector": {PLAN: "chat", ISLAND: island}, "ports": [{"port": PORT}]},
+    }
+
+
+def bare_pod(name: str, image: str, program: str) -> dict[str, Any]:
+    """A pod that runs a Python program, as restricted as its namespace demands."""
+    container = {
+        "name": "python",
+        "image": image,
+        "command": ["python", "-c", program],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        },
+    }

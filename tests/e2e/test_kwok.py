@@ -1,7 +1,7 @@
 """Nodes whose kubelets report, and pods that start on them: KWOK beside Kubernetes' controllers.
 
 What other tests write by hand comes from others here: reports and leases of nodes, the silence of
-one, the pods of what `archipelago render` wrote, their place and their readiness. ``KWOK_NODES``
+one, the pods of what `archipelago manifests` wrote, their place and their readiness. ``KWOK_NODES``
 is how many nodes report; from 200 on each does so once a minute, and leases are as on a cluster.
 """
 
@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.controlplane import ControlPlane, eventually, kwok
-from tests.controlplane.api import Api
-from tests.controlplane.errors import BinariesMissing
-from tests.e2e.history import tables
-from tests.e2e.nodes import Nodes, nodes_of
-from tests.e2e.operators import ROOT, Operator, Plans, resource, running, seconds_until
 from tests.e2e.test_controlplane import is_alive, running_in
-from tests.e2e.test_live_nodes import spec
-from tests.e2e.test_operator_nodes import cpu, found, peak_mib, placed, rest, state
-from tests.faults.history import History
-from tests.faults.recorder import recorded
+from tests.e2e.test_nodes import cpu, peak_mib, placed, rest, small_on, state
+from tests.support.controlplane import ControlPlane, eventually, kwok
+from tests.support.controlplane.api import Api
+from tests.support.controlplane.errors import BinariesMissing
+from tests.support.e2e.history import tables
+from tests.support.e2e.nodes import Nodes, nodes_of
+from tests.support.e2e.operators import ROOT, Operator, Plans, resource, running, seconds_until
+from tests.support.faults.ground import live_spec
+from tests.support.faults.history import History
+from tests.support.faults.recorder import recorded
 
 pytestmark = pytest.mark.cluster
 
@@ -38,13 +38,13 @@ PLANNED = 40
 OURS = "archipelago.dev/plan=chat"
 SERVING = {"serving": "yes"}
 DRAIN = 1.0
-"""Seconds of `spec`."""
+"""Seconds of `live_spec`."""
 
 OWNER = """
 import tempfile, time
 from pathlib import Path
 from types import SimpleNamespace
-from tests.controlplane import binaries, kwok
+from tests.support.controlplane import binaries, kwok
 here = Path(tempfile.gettempdir())
 plane = {"directory": here / "x", "kubeconfig": here / "admin", "programs": binaries.locate()}
 with kwok.kubelets(SimpleNamespace(**plane)):
@@ -109,9 +109,9 @@ def test_kubelets_report_and_nobody_plans_until_a_node_is_gone_or_silent(
     with running(prepared) as operator:
         eventually(lambda: state(operator, "usable") >= COUNT, within=60)
         report(f"{COUNT} nodes of KWOK synced after the start", time.monotonic() - started)
-        plans.apply("chat", found({**nodes.labels, **SERVING}))
+        plans.apply("chat", small_on({**nodes.labels, **SERVING}))
         plans.wait_ready("chat")
-        assert placed(plans, "chat") == {*names[:PLANNED]}
+        assert placed(plans) == {*names[:PLANNED]}
         if MANY:
             rest(operator)
 
@@ -132,29 +132,29 @@ def test_kubelets_report_and_nobody_plans_until_a_node_is_gone_or_silent(
         assert (state(operator, "usable"), state(operator, "lost")) == (COUNT, 0)
 
         nodes.delete(names[:1])
-        gone = seconds_until(lambda: names[0] not in placed(plans, "chat"), within=10)
+        gone = seconds_until(lambda: names[0] not in placed(plans), within=10)
         report("node deleted to repaired table", gone)
         assert gone <= 2
 
         if not MANY:
             plans.kubectl("label", "node", names[1], *(f"{label}-" for label in kwok.LABEL))
-            eventually(lambda: names[1] not in placed(plans, "chat"), within=30)
+            eventually(lambda: names[1] not in placed(plans), within=30)
             said = plans.get("node", names[1])["status"]["conditions"]
             silent = next(one for one in said if one["type"] == "Ready")
             assert (silent["status"], silent["reason"]) == ("Unknown", "NodeStatusUnknown")
-            assert placed(plans, "chat") <= {*names[2:PLANNED]}
+            assert placed(plans) <= {*names[2:PLANNED]}
 
 
 def answers(nodes: Nodes, mean: int) -> dict[str, Any]:
     """The plan with answers of that many tokens on average."""
-    plan = spec(nodes)
+    plan = live_spec(nodes)
     workload = plan["models"][0]["workload"]
     workload["outputTokens"] = {"mean": str(mean), "meanSquare": str(int(1.6 * mean**2))}
     return plan
 
 
 def rendered(plans: Plans, plan: dict[str, Any], folder: Path) -> str:
-    """What `archipelago render` makes of the stored table, whose engines take 2 s to start."""
+    """What `archipelago manifests` makes of the stored table, whose engines take 2 s to start."""
     template = yaml.safe_load((ROOT / "examples" / "render" / "vllm.yaml").read_text())
     template["template"]["metadata"] = {"annotations": {"starts-in": "2s"}}
     files = {
@@ -165,7 +165,7 @@ def rendered(plans: Plans, plan: dict[str, Any], folder: Path) -> str:
     for name, content in files.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     command = [
-        sys.executable, "-P", "-m", "archipelago.planner", "render", "plan.yaml",
+        sys.executable, "-P", "-m", "archipelago.planner", "manifests", "plan.yaml",
         "--table=table.yaml", "--pod-template=template.yaml",
     ]  # fmt: skip
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)

@@ -1,18 +1,35 @@
-"""From `kubectl apply` to a stored routing table, on a real API server."""
+"""The life of a plan on a real API server, from `kubectl apply` to its deletion."""
 
 import json
+import secrets
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.operator.conditions import ConditionType
-from archipelago.planner.table import validate_table
-from tests.controlplane import eventually
-from tests.e2e.operators import Operator, Plans, running, seconds_until, small
+from archipelago.operator.resources.status import ConditionType
+from archipelago.planner.table.validate import validate_table
+from tests.support.controlplane import ControlPlane, eventually
+from tests.support.controlplane.api import Api
+from tests.support.e2e.operators import (
+    USER,
+    Operator,
+    Plans,
+    impossible,
+    resource,
+    running,
+    seconds_until,
+    slow,
+    small,
+)
+from tests.support.operator.fields import BASES, Variant, variants
+from tests.support.operator.live import answer
 
 pytestmark = pytest.mark.cluster
 
@@ -109,8 +126,10 @@ def test_an_edit_is_observed_within_five_seconds_and_never_early(team: Plans) ->
     )
 
 
-def test_a_hundred_resyncs_write_nothing(prepared: Operator, plans: Plans) -> None:
-    """A16."""
+def test_neither_a_hundred_resyncs_nor_a_restart_write_anything(
+    prepared: Operator, plans: Plans
+) -> None:
+    """A16: one plan is published, the other infeasible."""
     prepared.settings = {**prepared.settings, "ARCHIPELAGO_RESYNC_SECONDS": "0.1"}
     with running(prepared) as operator:
         plans.apply("good", small())
@@ -124,16 +143,6 @@ def test_a_hundred_resyncs_write_nothing(prepared: Operator, plans: Plans) -> No
 
         assert operator.metric("writes_total") == writes
     assert _everything(plans, "good", "bad") == before
-
-
-def test_a_restart_writes_nothing(prepared: Operator, plans: Plans) -> None:
-    with running(prepared):
-        plans.apply("good", small())
-        plans.apply("bad", impossible())
-        plans.wait_ready("good")
-        eventually(lambda: plans.ready("bad")[:2] == ("False", "Infeasible"))
-    before = _everything(plans, "good", "bad")
-
     with running(prepared) as operator:
         eventually(lambda: operator.metric("plannings_total") >= 1)  # of the one without a table
         time.sleep(1)
@@ -191,19 +200,6 @@ def test_a_name_that_no_catalogue_has_is_named(
 
     eventually(lambda: team.ready("odd")[:2] == ("False", reason))
     assert named in team.conditions("odd")["Ready"]["message"]
-
-
-def test_the_table_of_plans_fits_a_terminal(team: Plans) -> None:
-    """A20."""
-    team.apply("llama-on-two-pools", small())
-    team.wait_ready("llama-on-two-pools")
-
-    table = team.kubectl("get", "splan")
-    columns = table.splitlines()[0].split()
-    assert columns == ["NAME", "READY", "REASON", "ISLANDS", "GPUS", "COST/H", "SLO", "AGE"]
-    assert max(map(len, table.splitlines())) <= 120
-    wide = team.kubectl("get", "archipelago", "-o=wide").splitlines()[0].split()
-    assert {"TTFT", "TPOT", "HASH"} <= set(wide)
 
 
 def test_the_wide_table_shows_latencies_and_a_hash_to_compare(team: Plans) -> None:
@@ -268,37 +264,6 @@ def test_our_writes_have_two_names_and_nothing_is_kopfs(team: Plans) -> None:
     }
 
 
-def test_what_users_add_is_kept_and_what_they_change_is_restored(team: Plans) -> None:
-    """A26."""
-    team.apply("chat", small())
-    team.wait_ready("chat")
-    team.kubectl("label", "configmap", "chat-routing", "team=serving")
-    team.kubectl("annotate", "configmap", "chat-routing", "note=kept")
-    extra = json.dumps({"data": {"mine": "kept", "table.json": "{}"}})
-    content = team.table("chat")["content"]
-
-    team.kubectl("patch", "configmap", "chat-routing", "--type=merge", "-p", extra)
-    eventually(lambda: team.table("chat").get("content") == content, within=10)
-
-    for budget in ("9", "10", "11"):
-        team.patch("chat", {"budgetPerHour": budget})
-        team.wait_ready("chat")
-    table = team.get("configmap", "chat-routing")
-    assert table["data"]["mine"] == "kept"
-    assert table["metadata"]["labels"]["team"] == "serving"
-    assert table["metadata"]["annotations"]["note"] == "kept"
-    restored = [event for event in team.events("chat") if event["reason"] == "TableRestored"]
-    assert len(restored) == 1
-
-
-def test_a_deleted_table_comes_back_and_its_sequence_goes_on(team: Plans) -> None:
-    team.apply("chat", small())
-    team.wait_ready("chat")
-    team.kubectl("delete", "configmap", "chat-routing")
-
-    eventually(lambda: _at(team.table("chat"), "identity", "sequence") == 2)
-
-
 def test_labels_taken_off_come_back(team: Plans) -> None:
     """Without our label the watch tells of a deletion; the table is found all the same."""
     team.apply("chat", small())
@@ -315,20 +280,6 @@ def test_labels_taken_off_come_back(team: Plans) -> None:
     assert team.get("configmap", "chat-routing")["metadata"]["uid"] == uid
 
 
-def test_an_object_of_that_name_that_is_not_ours_stays_untouched(team: Plans) -> None:
-    """A27, and the way out of it."""
-    team.kubectl("create", "configmap", "chat-routing", "--from-literal=table.json=mine")
-    before = team.get("configmap", "chat-routing")
-    team.apply("chat", small())
-
-    eventually(lambda: team.ready("chat")[:2] == ("False", "NameConflict"))
-    assert team.conditions("chat")["Published"]["status"] == "False"
-    assert team.get("configmap", "chat-routing") == before
-
-    team.kubectl("delete", "configmap", "chat-routing")
-    eventually(lambda: team.ready("chat")[:2] == ("True", "Published"), within=25)
-
-
 def test_deletion_needs_no_operator(prepared: Operator, plans: Plans) -> None:
     """A28."""
     with running(prepared):
@@ -340,25 +291,6 @@ def test_deletion_needs_no_operator(prepared: Operator, plans: Plans) -> None:
 
     assert time.monotonic() - started < 2
     eventually(lambda: not plans.get("configmap", "chat-routing"), within=40)
-
-
-def test_a_deleted_plan_leaves_no_trace_in_metrics_and_a_namesake_gets_its_own_table(
-    plans: Plans, operator: Operator
-) -> None:
-    """B28: the child of the predecessor is not adopted."""
-    plans.apply("chat", small())
-    plans.wait_ready("chat")
-    first = plans.table("chat")["identity"]
-    plans.kubectl("delete", "splan", "chat")
-    plans.apply("chat", small())
-
-    eventually(lambda: plans.ready("chat")[:2] == ("True", "Published"), within=60)
-    second = plans.table("chat")["identity"]
-    assert second["uid"] == plans.plan("chat")["metadata"]["uid"] != first["uid"]
-    assert second["sequence"] == 1
-    plans.kubectl("delete", "splan", "chat")
-    eventually(lambda: operator.metric("plan_ready") == 0)
-    assert 'plan="chat"' not in operator.get("/metrics")
 
 
 def test_a_suspended_plan_is_left_alone_until_it_is_resumed(
@@ -380,13 +312,6 @@ def test_a_suspended_plan_is_left_alone_until_it_is_resumed(
     plans.patch("chat", {"suspend": False})
     eventually(lambda: plans.ready("chat") == ("True", "Published", 3), within=5)
     assert plans.table("chat")["identity"]["generation"] == 3
-
-
-def impossible() -> dict[str, Any]:
-    """No GPU decodes a token of this model in a millisecond."""
-    spec = small()
-    spec["models"][0]["slo"] = {"tpotMilliseconds": 1}
-    return spec
 
 
 def _everything(plans: Plans, *names: str) -> list[Any]:
@@ -414,3 +339,197 @@ def _managers(body: dict[str, Any]) -> set[tuple[str, str, str]]:
         (entry["manager"], entry["operation"], entry.get("subresource", ""))
         for entry in body["metadata"]["managedFields"]
     }
+
+
+QUIET = 4.0
+
+
+@pytest.fixture
+def everywhere(prepared: Operator) -> Iterator[Operator]:
+    """The operator as it is deployed: for the whole cluster, its lists often."""
+    prepared.settings = {"ARCHIPELAGO_RESYNC_SECONDS": "2"}
+    with running(prepared) as operator:
+        yield operator
+
+
+def test_a_namespace_that_goes_while_its_plans_are_planned_leaves_no_retries(
+    controlplane: ControlPlane, everywhere: Operator
+) -> None:
+    name = f"going-{secrets.token_hex(4)}"
+    controlplane.kubectl("create", "namespace", name)
+    plans = Plans(controlplane, name)
+    for number in range(4):
+        plans.apply(f"plan-{number}", slow() if number % 2 else small())
+    eventually(lambda: everywhere.metric("writes_total") >= 1)
+
+    controlplane.kubectl("delete", "namespace", name)  # returns when it is gone
+
+    def ours() -> list[tuple[str, str, str, int]]:
+        return [
+            (event.verb, event.resource, event.name, event.code)
+            for event in controlplane.audit_events(USER)
+            if event.namespace == name
+        ]
+
+    time.sleep(QUIET)
+    before = ours()
+    time.sleep(QUIET)
+
+    # Each plan: early status, a table that is stored or refused, what is said of it, an event.
+    print(f"\n{len(before)} requests for four plans of a namespace that went")  # noqa: T201
+    assert len(before) <= 4 * 8, before
+    assert ours() == before
+    assert everywhere.is_ready()
+    assert everywhere.metric("queue_depth") == 0
+    assert f'namespace="{name}"' not in everywhere.get("/metrics")
+    assert not [line for line in everywhere.lines() if "exception" in line]
+
+
+def swap(controlplane: ControlPlane, plans: Plans, name: str, spec: dict[str, Any]) -> str:
+    """Delete the plan and make its namesake, in 10 to 100 ms; returns the new uid."""
+    api = Api.of(controlplane)
+    path = f"/apis/archipelago.dev/v1alpha1/namespaces/{plans.namespace}/servingplans"
+    started = time.monotonic()
+    api("DELETE", f"{path}/{name}")
+    made = api("POST", path, resource(name, spec))
+    seconds = time.monotonic() - started
+    print(f"\nnamesake made after {1000 * seconds:.0f} ms")  # noqa: T201
+    assert seconds < 0.5  # on a machine that does much else, too
+    return str(made["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("when", ["alive", "at rest", "killed before", "killed after"])
+def test_a_namesake_made_at_once_gets_a_table_of_its_own(
+    controlplane: ControlPlane, plans: Plans, prepared: Operator, tmp_path: Path, when: str
+) -> None:
+    """The predecessor's ConfigMap is not adopted, whatever the operator saw of the change."""
+    operator = replace(prepared, log=tmp_path / "namesake.log")
+    operator.start()
+    try:
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+        first = plans.get("configmap", "chat-routing")["metadata"]["uid"]
+        if when == "killed before":
+            operator.end(signal.SIGKILL)
+        if when == "at rest":
+            assert operator.process is not None
+            operator.process.send_signal(signal.SIGSTOP)
+
+        uid = swap(controlplane, plans, "chat", small(budgetPerHour="8"))
+
+        if when == "killed after":
+            operator.end(signal.SIGKILL)
+        if when == "at rest":
+            assert operator.process is not None
+            operator.process.send_signal(signal.SIGCONT)
+        if not operator.is_running():
+            operator.start()
+        eventually(lambda: plans.ready("chat") == ("True", "Published", 1), within=60)
+        stored = plans.get("configmap", "chat-routing")
+        table = plans.table("chat")
+        assert stored["metadata"]["uid"] != first
+        assert [owner["uid"] for owner in stored["metadata"]["ownerReferences"]] == [uid]
+        assert table["identity"]["uid"] == uid
+        assert table["identity"]["generation"] == 1
+        assert validate_table(table) == []
+        assert plans.plan("chat")["metadata"]["uid"] == uid
+    finally:
+        if operator.is_running():
+            operator.end()
+
+
+STATUS_BYTES = 32_000
+LINES = 80
+KINDS = ("H100", "L40S", "A100-80GB", "H20")
+
+
+def pools(number: int, count: int) -> list[dict[str, object]]:
+    return [
+        {
+            "name": f"pool-{n}",
+            "accelerator": KINDS[n % len(KINDS)],
+            "count": count,
+            "islandSizes": [1],
+        }
+        for n in range(number)
+    ]
+
+
+def test_the_status_of_a_plan_of_64_pools_and_500_islands_is_small(team: Plans) -> None:
+    """A19: the details are in the ConfigMap that the status names by name and hash."""
+    team.apply("large", small(pools=pools(64, 8), planner={"timeLimitSeconds": 20}))
+    team.wait_ready("large", 60)
+
+    status = team.plan("large")["status"]
+    table = team.table("large")
+
+    size = len(json.dumps(status))
+    print(f"\n{len(table['content']['islands'])} islands, status of {size} bytes")  # noqa: T201
+    assert len(table["content"]["islands"]) >= 500
+    assert validate_table(table) == []
+    assert size < STATUS_BYTES
+    assert status["summary"]["table"] == "large-routing"
+    assert len(status["summary"]["contentHash"]) == 64
+
+
+def test_describe_is_short_and_its_newest_event_says_the_last_decision(team: Plans) -> None:
+    """A22, of what is ours to say: the owner's spec is printed as long as it is."""
+    team.apply("eight", small(pools=pools(8, 8)))
+    team.wait_ready("eight", 60)
+    team.patch("eight", {"routing": {"unknownLength": "Shortest"}})
+    eventually(lambda: team.ready("eight")[2] == 2 and team.ready("eight")[1] != "Planning")
+    eventually(lambda: len(team.events("eight")) >= 2)
+
+    text = team.kubectl("describe", "splan", "eight").rstrip("\n")
+    lines = text.splitlines()
+    spec = lines[lines.index("Spec:") : lines.index("Status:")]
+    _, _, told = text.partition("\nEvents:\n")
+
+    print(f"\n{len(lines)} lines, {len(spec)} of them the spec")  # noqa: T201
+    assert len(lines) - len(spec) <= LINES
+    newest = told.splitlines()[-1]
+    assert team.conditions("eight")["Ready"]["message"] in newest
+
+
+STEPS = 24
+
+
+def chosen() -> list[Variant]:
+    """Some of every base, in an order that nobody would think of."""
+    random = Random(36)  # noqa: S311
+    found: list[Variant] = []
+    for base in BASES:
+        here = [v for v in variants() if v.base == base and not v.path.endswith("architecture")]
+        found += random.sample(here, STEPS // len(BASES))
+    random.shuffle(found)
+    return found
+
+
+def test_a_plan_is_led_through_many_specs_and_each_is_answered(
+    plans: Plans, operator: Operator
+) -> None:
+    last: object = None
+    for generation, variant in enumerate(chosen(), start=1):
+        # Replaced, not merged: what the last spec had and this one has not must go.
+        verb = "create" if generation == 1 else "replace"
+        spec = variant.spec | {"suspend": variant.spec.get("suspend", False)}
+        plans.kubectl(verb, "-f", "-", input=json.dumps(resource("chat", spec)))
+        eventually(lambda: _is_answered(plans), within=40)
+
+        reply = answer({"kind": "plan", "resource": resource("chat", spec)})
+        table = plans.table("chat").get("content")
+        if reply["kind"] == "planned" and not spec["suspend"]:
+            assert plans.ready("chat")[0] == "True", variant
+            assert table == json.loads(reply["steps"][-1]["content"]), variant
+        else:
+            assert plans.ready("chat")[0] == "False", variant
+            assert table == last, variant  # I8
+        last = table
+    assert operator.is_running()
+    assert not [line for line in operator.lines() if line["level"] == "ERROR"]
+
+
+def _is_answered(plans: Plans) -> bool:
+    generation = plans.plan("chat")["metadata"]["generation"]
+    truth, _, observed = plans.ready("chat")
+    return truth in ("True", "False") and observed == generation

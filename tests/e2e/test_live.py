@@ -1,8 +1,4 @@
-"""The whole loop in real time: engines' pages, a real Prometheus, a real API server, the operator.
-
-A fleet of simulated engines follows the stored table and tells on vLLM's pages what it served; the
-operator hears of that through Prometheus alone. Its traffic turns from long answers to short ones.
-"""
+"""The whole loop in real time: pages of engines, real Prometheus and API server, the operator."""
 
 import json
 import signal
@@ -12,17 +8,22 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import yaml
 
-from archipelago.planner.table import validate_table
-from tests.controlplane import eventually
-from tests.e2e.operators import Operator, Plans, seconds_until
-from tests.prometheus.server import Prometheus, Target
+from archipelago.planner.table.validate import validate_table
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.api import Api
+from tests.support.e2e.operators import Operator, Plans, seconds_until, small
+from tests.support.faults.history import PLAN, TABLE, History
+from tests.support.faults.recorder import recorded
+from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.server import Prometheus, Target
 
 pytestmark = pytest.mark.cluster
 
@@ -61,7 +62,7 @@ REPLANNING = {
     "maxMovedGpus": 0,
     "targetUtilisation": "0.9",
 }
-PLAN: dict[str, Any] = {
+LIVE: dict[str, Any] = {
     "models": [MODEL],
     "pools": [
         {"name": "h100", "accelerator": "H100", "count": 16, "gpusPerNode": 8},
@@ -70,7 +71,7 @@ PLAN: dict[str, Any] = {
     "replanning": REPLANNING,
 }
 EXPECTED = {
-    "rung": "Flip",
+    "level": "Flip",
     "ratio": 0.9,
     "still": 0.7,
     "why": "at half of the capacity nothing is to be done. Then answers become a tenth as long: "
@@ -106,7 +107,8 @@ class Engines:
 def engines(plans: Plans, name: str, scenario: Path, *options: str) -> Iterator[Engines]:
     """A fleet that follows the plan's table until the end of the block."""
     command = [
-        sys.executable, "-m", "tests.closedloop", "--kubeconfig", str(plans.cluster.kubeconfig),
+        sys.executable, "-m", "benchmarks.closedloop",
+        "--kubeconfig", str(plans.cluster.kubeconfig),
         "--namespace", plans.namespace, "--plan", name, "--scenario", str(scenario), *options,
     ]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -138,7 +140,7 @@ def scraped(prometheus: Prometheus, fleet: Engines) -> Iterator[None]:
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
     written = tmp_path / "scenario.yaml"
-    found = {"expected": EXPECTED, "plan": PLAN, "traffic": TRAFFIC, "seed": 2}
+    found = {"expected": EXPECTED, "plan": LIVE, "traffic": TRAFFIC, "seed": 2}
     written.write_text(yaml.safe_dump(found))
     return written
 
@@ -169,7 +171,7 @@ def test_a_shift_of_traffic_leads_to_a_flip(
     scenario: Path,
     report: Callable[[str, float], None],
 ) -> None:
-    plans.apply("chat", PLAN)
+    plans.apply("chat", LIVE)
     plans.wait_ready("chat")
     with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
         eventually(lambda: observed(plans), within=30)
@@ -177,7 +179,7 @@ def test_a_shift_of_traffic_leads_to_a_flip(
         eventually(lambda: fleet.seen()["now"] >= CALM, within=CALM + 10)
         calm = plans.table("chat")["content"]
         assert "Flipped" not in told(plans)
-        taken = seconds_until(lambda: decision(plans).get("rung") == EXPECTED["rung"], 90)
+        taken = seconds_until(lambda: decision(plans).get("level") == EXPECTED["level"], 90)
         report("shift of traffic to a flip", taken)
         assert decision(plans)["trigger"] == "Safety"
         eventually(lambda: phases(plans) != phases_of(calm), within=30)
@@ -196,14 +198,14 @@ def test_a_proposal_waits_for_its_approval(
     plans: Plans, observing: Operator, prometheus: Prometheus, scenario: Path
 ) -> None:
     """Under Advise nothing changes until somebody names the proposal by its hash."""
-    plans.apply("chat", {**PLAN, "replanning": {**REPLANNING, "mode": "Advise"}})
+    plans.apply("chat", {**LIVE, "replanning": {**REPLANNING, "mode": "Advise"}})
     plans.wait_ready("chat")
     first = plans.table("chat")["content"]
     with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
         eventually(lambda: decision(plans).get("proposal"), within=CALM + 60)
         proposal = decision(plans)["proposal"]
         assert plans.table("chat")["content"] == first
-        assert proposal["rung"] in ("Reroute", "Flip")
+        assert proposal["level"] in ("Reroute", "Flip")
         eventually(lambda: "Proposed" in told(plans), within=5)
         eventually(lambda: observing.metric("plan_proposal_pending") == 1, within=15)
 
@@ -214,3 +216,124 @@ def test_a_proposal_waits_for_its_approval(
 
 def told(plans: Plans) -> set[str]:
     return {event["reason"] for event in plans.events("chat")}
+
+
+SHORT_WINDOW = 5
+SPEC = small(replanning={"source": "main", "windowSeconds": SHORT_WINDOW, "mode": "Advise"})
+BEAT = 0.5
+"""Seconds between two changes of the pages; Prometheus reads them every second."""
+EACH = 3
+"""Requests that every engine ends in a beat."""
+Said: TypeAlias = tuple[str, str, str]
+"""Status, reason, and what the message says between the model's name and the consequence."""
+
+
+@dataclass
+class EnginePages:
+    """The engine of every island; a silent one answers 404."""
+
+    prometheus: Prometheus
+    pages: Pages
+    namespace: str
+    done: dict[str, int]
+    silent: set[str] = field(default_factory=set)
+
+    def beat(self) -> None:
+        """Requests end everywhere."""
+        self.done = {island: done + EACH for island, done in self.done.items()}
+        told = {island: vllm(Told(done)) for island, done in self.done.items()}
+        self.pages.put({f"/{i}": page for i, page in told.items() if i not in self.silent})
+
+    def found(self, *twice: str) -> None:
+        """What a service discovery finds; some by two monitors."""
+        jobs = [(island, "pods") for island in self.done] + [(i, "services") for i in twice]
+        self.prometheus.scrape(
+            Target(
+                self.pages.address,
+                {
+                    "namespace": self.namespace,
+                    "pod": f"{island}-0",
+                    "job": job,
+                    "archipelago_dev_plan": "chat",
+                    "archipelago_dev_island": island,
+                },
+                f"/{island}",
+            )
+            for island, job in jobs
+        )
+
+
+@contextmanager
+def serving(engines: EnginePages) -> Iterator[None]:
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(BEAT):
+            engines.beat()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def said(history: History) -> list[Said]:
+    """What ``MetricsAvailable`` said, one entry for as long as it stood."""
+    stored = [v.conditions.get("MetricsAvailable") for v in history.ordered(PLAN)]
+    texts = [
+        (one["status"], one["reason"], one["message"].rpartition(": ")[2].partition(";")[0])
+        for one in stored
+        if one is not None
+    ]
+    return [text for text, _ in groupby(texts)]
+
+
+def test_every_fault_of_an_island_is_stored_once_and_goes_again(
+    plans: Plans, observing: Operator, prometheus: Prometheus, pages: Pages, cluster: Cluster
+) -> None:
+    """One restarts, one is gone for a while, one is found twice; the table stays as it is."""
+    plans.apply("chat", SPEC)
+    plans.wait_ready("chat")
+    islands = [island["name"] for island in plans.table("chat")["content"]["islands"]]
+    a, b = islands[:2]
+    engines = EnginePages(prometheus, pages, plans.namespace, dict.fromkeys(islands, 100))
+    whole = ("True", "Observed", "the traffic of 1 models is read from source main")
+    engines.found()
+    with serving(engines):
+        eventually(lambda: plans.conditions("chat")["MetricsAvailable"]["status"] == "True", 60)
+        with recorded(Api.of(cluster), plans.namespace, History()) as history:
+
+            def then(*wanted: Said) -> None:
+                """The last that was stored; a fault may show earlier windows' shares first."""
+                eventually(lambda: tuple(said(history)[-len(wanted) :]) == wanted, 6 * SHORT_WINDOW)
+
+            then(whole)
+            engines.done[a] = 0
+            then(("False", "SignalMissing", f"CounterReset ({a})"), whole)
+            engines.silent.add(b)
+            then(("False", "SignalMissing", f"MissingIsland ({b})"))
+            engines.silent.clear()
+            then(("False", "SignalMissing", f"SeriesAppeared ({b})"), whole)
+            engines.found(a)
+            then(("False", "AnswerUnusable", f"DuplicateSeries ({a})"))
+            engines.found()
+            then(whole)
+            stored = said(history)
+            tables = history.ordered(TABLE)
+
+    assert stored == [
+        whole,
+        ("False", "SignalMissing", f"CounterReset ({a})"),
+        whole,
+        ("False", "SignalMissing", f"SeriesLost ({b})"),
+        ("False", "SignalMissing", f"MissingIsland ({b})"),
+        ("False", "SignalMissing", f"SeriesAppeared ({b})"),
+        whole,
+        ("False", "AnswerUnusable", f"DuplicateSeries ({a})"),
+        whole,
+    ]
+    assert len({table.number for table in tables if table.plan == "chat"}) == 1
+    assert observing.is_running()

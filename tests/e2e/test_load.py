@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.controlplane import Cluster, ControlPlane
-from tests.controlplane.api import Api
-from tests.e2e.operators import Operator, running
-from tests.soak.api import Administrator
-from tests.soak.phases import Place, attack, burst, idle, unrest
-from tests.soak.probe import Probe, slope
+from benchmarks.soak.api import Administrator
+from benchmarks.soak.phases import Place, attack, burst, idle, unrest
+from benchmarks.soak.probe import Probe, slope
+from tests.support.controlplane import Cluster, ControlPlane
+from tests.support.controlplane.api import Api
+from tests.support.e2e.operators import Operator, running
 
 pytestmark = pytest.mark.cluster
 
@@ -40,6 +40,6 @@ def test_many_plans_idle_plans_hostile_plans_and_changes(
     assert max(sample.rss_mib for sample in probe.samples) < 400
 
 
-def test_growth_is_told_per_hour() -> None:
+def test_growth_is_per_hour() -> None:
     assert slope([(0, 10), (1800, 11), (3600, 12)]) == pytest.approx(2)
     assert slope([(0, 10)]) == 0

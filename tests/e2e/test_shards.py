@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from archipelago.operator.manifests import TABLE_BYTES
-from archipelago.planner.table import validate_table
-from tests.controlplane import Cluster, eventually
-from tests.controlplane.api import Api
-from tests.e2e.history import deletions, tables
-from tests.e2e.operators import Operator, Plans, running, seconds_until, small
-from tests.faults.history import History
-from tests.faults.proxy import Proxy, proxied
-from tests.faults.recorder import recorded
-from tests.faults.rules import Rule, after, before
+from archipelago.operator.resources.names import TABLE_BYTES
+from archipelago.planner.table.validate import validate_table
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.api import Api
+from tests.support.e2e.history import deletions, tables
+from tests.support.e2e.operators import Operator, Plans, running, seconds_until, small
+from tests.support.faults.history import History
+from tests.support.faults.proxy import Proxy, proxied
+from tests.support.faults.recorder import recorded
+from tests.support.faults.rules import Rule, after, before
 
 pytestmark = pytest.mark.cluster
 

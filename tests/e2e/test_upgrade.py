@@ -18,8 +18,17 @@ from typing import Any
 
 import pytest
 
-from tests.controlplane import ControlPlane, eventually
-from tests.e2e.operators import ACCOUNT, AS_DEPLOYED, HOME, ROOT, Operator, Plans, running, small
+from tests.support.controlplane import ControlPlane, eventually
+from tests.support.e2e.operators import (
+    ACCOUNT,
+    AS_DEPLOYED,
+    HOME,
+    ROOT,
+    Operator,
+    Plans,
+    running,
+    small,
+)
 
 pytestmark = pytest.mark.cluster
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import Cluster, ControlPlane
-from tests.controlplane.fixtures import CRDS
-from tests.e2e.operators import grant
-from tests.faults.bench import Bench, started
-from tests.faults.scenarios import SCENARIOS
-from tests.faults.stage import Outcome, Scenario, premiere
+from tests.support.controlplane import Cluster, ControlPlane
+from tests.support.controlplane.fixtures import CRDS
+from tests.support.e2e.operators import grant
+from tests.support.faults.bench import Bench, started
+from tests.support.faults.scenarios import SCENARIOS
+from tests.support.faults.stage import Outcome, Scenario, premiere
 
 AT_ONCE = 6
 

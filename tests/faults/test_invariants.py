@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.operators import resource, small
-from tests.faults import expected
-from tests.faults.history import DELETED, EVENT, PLAN, TABLE, History, Version
-from tests.faults.invariants import Allowance, check_invariants
+from tests.support.e2e.operators import resource, small
+from tests.support.faults import expected
+from tests.support.faults.history import DELETED, EVENT, PLAN, TABLE, History, Version
+from tests.support.faults.invariants import Allowance, check_invariants
 
 UID = "plan-uid"
 

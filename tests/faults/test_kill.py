@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.controlplane import Cluster
-from tests.e2e.operators import small
-from tests.faults.bench import Bench, started
-from tests.faults.history import EVENT, PLAN
-from tests.faults.invariants import Allowance
-from tests.faults.rules import Rule, after, before, writes_of
+from tests.support.controlplane import Cluster
+from tests.support.e2e.operators import small
+from tests.support.faults.bench import Bench, started
+from tests.support.faults.history import EVENT, PLAN
+from tests.support.faults.invariants import Allowance
+from tests.support.faults.rules import Rule, after, before, writes_of
 
 pytestmark = pytest.mark.cluster
 

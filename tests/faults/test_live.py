@@ -16,13 +16,13 @@ from typing import TypeAlias
 import pytest
 import yaml
 
-from tests.controlplane import Cluster
-from tests.faults.bench import Bench, started
-from tests.faults.ground import SHORTER, Ground, ground, live_spec
-from tests.faults.history import TABLE
-from tests.faults.invariants import Allowance
-from tests.faults.liveinvariants import check_live
-from tests.faults.rules import Action, Rule, drop, lose, refuse, tables_of, twice
+from tests.support.controlplane import Cluster
+from tests.support.faults.bench import Bench, started
+from tests.support.faults.ground import SHORTER, Ground, ground, live_spec
+from tests.support.faults.history import TABLE
+from tests.support.faults.invariants import Allowance
+from tests.support.faults.liveinvariants import check_live
+from tests.support.faults.rules import Action, Rule, drop, lose, refuse, tables_of, twice
 
 pytestmark = pytest.mark.cluster
 

@@ -9,13 +9,13 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.controlplane import Cluster
-from tests.faults.bench import Bench, started
-from tests.faults.ground import SHORTER, Ground, ground, ready_again
-from tests.faults.history import EVENT
-from tests.faults.invariants import Allowance
-from tests.faults.liveinvariants import check_live
-from tests.faults.rules import Action, Call, Rule, after, before, tables_of, writes_of
+from tests.support.controlplane import Cluster
+from tests.support.faults.bench import Bench, started
+from tests.support.faults.ground import SHORTER, Ground, ground, ready_again
+from tests.support.faults.history import EVENT
+from tests.support.faults.invariants import Allowance
+from tests.support.faults.liveinvariants import check_live
+from tests.support.faults.rules import Action, Call, Rule, after, before, tables_of, writes_of
 
 pytestmark = pytest.mark.cluster
 

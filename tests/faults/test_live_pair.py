@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane import Cluster
-from tests.e2e.operators import Operator
-from tests.faults.bench import Bench, second, started
-from tests.faults.ground import SHORTER, Ground, ground, ready_again
-from tests.faults.history import TABLE
-from tests.faults.invariants import Allowance
-from tests.faults.liveinvariants import check_live
-from tests.faults.rules import Rule, delay, tables_of
+from tests.support.controlplane import Cluster
+from tests.support.e2e.operators import Operator
+from tests.support.faults.bench import Bench, second, started
+from tests.support.faults.ground import SHORTER, Ground, ground, ready_again
+from tests.support.faults.history import TABLE
+from tests.support.faults.invariants import Allowance
+from tests.support.faults.liveinvariants import check_live
+from tests.support.faults.rules import Rule, delay, tables_of
 
 pytestmark = pytest.mark.cluster
 

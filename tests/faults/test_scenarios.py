@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.faults.stage import Outcome, Scenario
+from tests.support.faults.stage import Outcome, Scenario
 
 pytestmark = pytest.mark.cluster
 

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.readers import EXAMPLE, READERS, node_list, small_plan, small_table
+from tests.support.fuzz.readers import EXAMPLE, READERS, node_list, small_plan, small_table
 
 # Inputs for each test; more of them, and new ones each time, where a number is given.
 MORE = int(os.environ.get("ARCHIPELAGO_FUZZ_EXAMPLES", "0"))

@@ -1,4 +1,4 @@
-"""The endpoint of probes and metrics: where it listens, and what it says."""
+"""The endpoint of probes and metrics; steps of the wall clock, by the monotonic one."""
 
 import socket
 from random import Random
@@ -6,18 +6,18 @@ from random import Random
 import aiohttp
 import pytest
 
-from archipelago.operator.clock import Reading
-from archipelago.operator.endpoint import Health, Lag, serve
+from archipelago.operator.cluster.informer import WatchHealth
 from archipelago.operator.errors import SettingsError
+from archipelago.operator.health import ClockReading, Health, Lag, finding, serve, skew
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.queue import Backoff, KeyedQueue
+from archipelago.operator.queue import JitteredBackoff, KeyedQueue
 from archipelago.operator.settings import Settings
-from archipelago.operator.watch import Streams
 
 
 def health() -> Health:
     metrics = Metrics()
-    return Health(Streams(metrics), KeyedQueue(Backoff(Random(1))), Lag(metrics), metrics)  # noqa: S311
+    queue = KeyedQueue(JitteredBackoff(Random(1)))  # noqa: S311
+    return Health(WatchHealth(metrics), queue, Lag(metrics), metrics)
 
 
 async def get(url: str) -> tuple[int, str]:
@@ -56,30 +56,62 @@ async def test_a_taken_port_is_named() -> None:
 def test_it_is_not_ready_before_both_watches_were_answered() -> None:
     """An update must not take an operator that sees no change for one that works."""
     metrics = Metrics()
-    streams = Streams(metrics)
-    health = Health(streams, KeyedQueue(Backoff(Random(1))), Lag(metrics), metrics)  # noqa: S311
+    streams = WatchHealth(metrics)
+    health = Health(streams, KeyedQueue(JitteredBackoff(Random(1))), Lag(metrics), metrics)  # noqa: S311
     health.listed = True
     kinds = ("servingplans", "configmaps")
-    assert health.not_ready() == [f"{kind}: not watched yet" for kind in kinds]
+    assert health.readiness_findings() == [f"{kind}: not watched yet" for kind in kinds]
     streams.answered("servingplans")
-    assert health.not_ready() == ["configmaps: not watched yet"]
+    assert health.readiness_findings() == ["configmaps: not watched yet"]
     streams.answered("configmaps")
-    assert health.not_ready() == []
+    assert health.readiness_findings() == []
 
 
-async def test_a_wall_clock_that_was_set_is_told_by_both_probes_and_a_metric() -> None:
+async def test_a_wall_clock_that_was_set_shows_in_both_probes_and_a_metric() -> None:
     """The rest of the process goes by the monotonic clock and does not notice."""
-    clocks = [Reading(1000.0, 10.0)]
+    clocks = [ClockReading(1000.0, 10.0)]
     metrics = Metrics()
-    queue = KeyedQueue(Backoff(Random(1)))  # noqa: S311
-    health = Health(Streams(metrics), queue, Lag(metrics), metrics, lambda: clocks[-1])
-    clocks.append(Reading(1360.0, 70.0))  # a minute later, and five minutes ahead
-    assert health.not_alive() == []
-    clocks.append(Reading(1361.0, 70.0))
+    queue = KeyedQueue(JitteredBackoff(Random(1)))  # noqa: S311
+    health = Health(WatchHealth(metrics), queue, Lag(metrics), metrics, lambda: clocks[-1])
+    clocks.append(ClockReading(1360.0, 70.0))  # a minute later, and five minutes ahead
+    assert health.liveness_findings() == []
+    clocks.append(ClockReading(1361.0, 70.0))
     said = ["the wall clock went forward by 301 s since the start"]
-    assert health.not_alive() == said
-    assert health.not_ready()[:1] == said
+    assert health.liveness_findings() == said
+    assert health.readiness_findings()[:1] == said
     async with serve(health, "127.0.0.1", 0) as port:
         assert await get(f"http://127.0.0.1:{port}/healthz") == (503, f"{said[0]}\n")
         page = (await get(f"http://127.0.0.1:{port}/metrics"))[1]
     assert "archipelago_clock_skew_seconds 301.0" in page
+
+
+START = ClockReading(wall=1_767_225_600.0, monotonic=50.0)
+
+
+def after(seconds: float, step: float = 0.0) -> ClockReading:
+    """Some seconds later, the wall clock having been set by ``step`` meanwhile."""
+    return ClockReading(START.wall + seconds + step, START.monotonic + seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step", "says"),
+    [
+        (0.0, 0.0, []),
+        (86_400.0, 0.0, []),
+        (60.0, 300.0, []),
+        (60.0, 301.0, ["the wall clock went forward by 301 s since the start"]),
+        (60.0, 3600.0, ["the wall clock went forward by 3600 s since the start"]),
+        (60.0, -3600.0, ["the wall clock went back by 3600 s since the start"]),
+    ],
+)
+def test_a_step_of_more_than_five_minutes_is_found(
+    seconds: float, step: float, says: list[str]
+) -> None:
+    assert skew(START, after(seconds, step)) == pytest.approx(step)
+    assert finding(START, after(seconds, step)) == says
+
+
+def test_steps_add_up_and_cancel() -> None:
+    """What counts is where the clocks are now, not how they came there."""
+    assert skew(START, after(120.0, 3600.0 - 3600.0)) == 0.0
+    assert skew(after(10.0, 200.0), after(20.0, 400.0)) == pytest.approx(200.0)

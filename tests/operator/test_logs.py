@@ -1,4 +1,4 @@
-"""A log line is one line of JSON, whatever a name or a message contains."""
+"""A log line is one line of JSON; what fails for long has one line, and so has its end."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.logs import JsonFormatter, is_news
+from archipelago.operator.logs import LONGEST, JsonFormatter, Outages, is_news
 
 ATTACKS = [
     'a\r\n{"level":"INFO","message":"forged"}',
@@ -47,10 +47,78 @@ def test_every_text_stays_on_its_line(text: str) -> None:
         ("kopf._core.reactor.orchestration", "Watcher for x has failed: 404 not found", False),
         ("kopf.x", "OS signals are ignored: running not in the main thread.", False),
         ("kopf._core.engines.posting", "Cannot post events", True),
-        ("archipelago.operator.planning", "Request attempt #3 failed", True),
+        ("archipelago.operator.planning.pool", "Request attempt #3 failed", True),
     ],
 )
-def test_what_is_told_elsewhere_is_not_told_by_kopf(name: str, message: str, news: bool) -> None:
+def test_kopf_does_not_log_what_is_logged_elsewhere(name: str, message: str, news: bool) -> None:
     record = logging.makeLogRecord({"name": name, "msg": message})
 
     assert is_news(record) is news
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, logger="archipelago")
+    return caplog
+
+
+def lines(told: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in told.records]
+
+
+def test_one_line_per_outage_and_one_when_it_is_over(told: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    outages = Outages(clock)
+    for second in range(1000):
+        clock.now = float(second)
+        outages.failed("the watch of x", "refused")
+        outages.failed("the watch of y", "refused")
+    outages.works("the watch of x")
+    outages.works("the watch of x")
+
+    assert lines(told) == [
+        ("WARNING", "the watch of x: fails, and is tried until it works"),
+        ("WARNING", "the watch of y: fails, and is tried until it works"),
+        ("INFO", "the watch of x: works again"),
+    ]
+    assert vars(told.records[-1])["after_s"] == 999.0
+
+
+def test_short_outages_are_logged_once_a_minute(told: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    outages = Outages(clock)
+    for second in range(120):
+        clock.now = float(second)
+        outages.failed("x", "refused")
+        outages.works("x")
+
+    levels = [level for level, _ in lines(told)]
+    assert levels == ["WARNING", "INFO", "WARNING", "INFO"]
+
+
+def test_an_outage_that_began_in_a_quiet_minute_is_logged_if_it_lasts(
+    told: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    outages = Outages(clock)
+    outages.failed("x", "first")
+    outages.works("x")
+    clock.now = 30.0
+    outages.failed("x", "second")
+    clock.now = 61.0
+    outages.failed("x", "second")
+
+    assert [vars(record).get("why") for record in told.records] == ["first", None, "second"]
+
+
+def test_a_long_error_is_cut(told: pytest.LogCaptureFixture) -> None:
+    Outages().failed("x", "y" * 10_000)
+
+    assert vars(told.records[0])["why"] == "y" * LONGEST

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from archipelago.operator.conditions import ConditionType, Reason, Truth
-from archipelago.operator.manifests import Key
-from archipelago.operator.metrics import OTHER, PREFIX, Metrics
-from archipelago.operator.observe import SeenPlan
-from archipelago.operator.planfigures import decided_figures
-from tests.operator.situations import KEY, plan, ready, stored
+from archipelago.operator.metrics import OTHER, PREFIX, Metrics, decided_figures
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.resources.status import ConditionStatus, ConditionType, Reason
+from tests.support.operator.situations import KEY, plan, ready, stored
 
 SERIES_PER_PLAN = 15
 DECIDED = {
@@ -20,13 +19,13 @@ DECIDED = {
     "headroomLow": "0.84",
     "regret": "0.173",
     "degraded": "0.91",
-    "rungs": [
-        {"rung": "Keep", "theta": "0.91"},
-        {"rung": "Reroute", "theta": "1.02"},
-        {"rung": "Flip", "theta": "1.09"},
-        {"rung": "Reshape", "theta": "1.31"},
+    "levels": [
+        {"level": "Keep", "theta": "0.91"},
+        {"level": "Reroute", "theta": "1.02"},
+        {"level": "Flip", "theta": "1.09"},
+        {"level": "Reshape", "theta": "1.31"},
     ],
-    "proposal": {"hash": "ab" * 32, "rung": "Reshape", "trigger": "Gain", "message": "more"},
+    "proposal": {"hash": "ab" * 32, "level": "Reshape", "trigger": "Gain", "message": "more"},
     "demand": {
         "llama": {"requestsPerSecond": "10.5", "meanInput": "900"},
         "qwen": {"requestsPerSecond": "2.25", "meanInput": "100"},
@@ -51,16 +50,16 @@ def families(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def series(metrics: Metrics, name: str = KEY.name) -> dict[str, float]:
-    """Series of one plan, by name without the prefix and rung."""
+    """Series of one plan, by name without the prefix and level."""
     return {
-        f"{family.removeprefix(f'{PREFIX}_plan_')}{labels.get('rung', '')}": value
+        f"{family.removeprefix(f'{PREFIX}_plan_')}{labels.get('level', '')}": value
         for family, samples in families(metrics).items()
         for labels, value in samples
         if labels.get("plan") == name
     }
 
 
-def shown(key: Key = KEY, **summary: str) -> SeenPlan:
+def shown(key: Key = KEY, **summary: str) -> PlanObject:
     """A served plan with every figure that a status can have, whose traffic is observed."""
     seen = plan()
     served = turned(ready(seen, stored(seen)), ConditionType.METRICS_AVAILABLE)
@@ -69,10 +68,10 @@ def shown(key: Key = KEY, **summary: str) -> SeenPlan:
     return replace(served, key=key, status=status)
 
 
-def turned(seen: SeenPlan, kind: ConditionType) -> SeenPlan:
+def turned(seen: PlanObject, kind: ConditionType) -> PlanObject:
     """The same plan with that condition True."""
     conditions = tuple(
-        replace(item, status=Truth.TRUE) if item.type is kind else item
+        replace(item, status=ConditionStatus.TRUE) if item.type is kind else item
         for item in seen.status.conditions
     )
     return replace(seen, status=replace(seen.status, conditions=conditions))
@@ -111,9 +110,9 @@ def test_a_plan_has_few_series_and_takes_them_along() -> None:
         "headroom_low": 0.84,
         "regret": 0.173,
         "degraded_share": 0.91,
-        "rung_headroomReroute": 1.02,
-        "rung_headroomFlip": 1.09,
-        "rung_headroomReshape": 1.31,
+        "level_headroomReroute": 1.02,
+        "level_headroomFlip": 1.09,
+        "level_headroomReshape": 1.31,
         "lost_islands": 2.0,
         "proposal_pending": 1.0,
         "observed_requests_per_second": 12.75,
@@ -139,7 +138,7 @@ def test_what_is_not_observed_any_more_is_not_shown() -> None:
     metrics.decided(KEY, {})
     left = set(series(metrics))
     assert left & {"headroom", "headroom_low", "regret", "degraded_share"} == set()
-    assert not any(name.startswith(("rung_headroom", "observed")) for name in left)
+    assert not any(name.startswith(("level_headroom", "observed")) for name in left)
     idle = {"demand": {"llama": {"requestsPerSecond": "0"}}}
     assert decided_figures(idle, 0)["plan_observed_requests_per_second"] == 0.0
 
@@ -155,12 +154,12 @@ def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> N
         metrics.event(reason)
         metrics.planned(reason, 1.0)
         for source in ("one", "two", "three"):
-            metrics.source_asked(source, reason)
+            metrics.source_scraped(source, reason)
     for trigger in ("None", "Repair", "Safety", "Gain"):
-        for rung in ("Keep", "Reroute", "Flip", "Reshape"):
+        for level in ("Keep", "Reroute", "Flip", "Reshape"):
             for kind in ("window", "repair", "solve"):
-                metrics.replanned(trigger, rung, 0.1, kind)
-    metrics.counted({})
+                metrics.replanned(trigger, level, 0.1, kind)
+    metrics.set_nodes({})
     lines = metrics.exposition().decode().splitlines()
     total = sum(not line.startswith("#") for line in lines)
     assert total == sum(len(samples) for samples in families(metrics).values())
@@ -174,7 +173,7 @@ def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() 
     metrics.replanned("Repair", "Keep", 0.02, "repair")
     metrics.replanned("Gain", "Keep", 0.2, "window")  # it is proposed
     found = {
-        (labels["trigger"], labels["rung"]): value
+        (labels["trigger"], labels["level"]): value
         for labels, value in families(metrics)["archipelago_replans"]
     }
     assert found == {("Gain", "Flip"): 1.0, ("Repair", "Keep"): 1.0}
@@ -191,15 +190,15 @@ def test_no_address_credential_or_free_text_becomes_a_label(text: str) -> None:
     """B43: whatever the rest of the operator says, labels are closed words."""
     metrics = Metrics()
     metrics.show(shown(note=text, table=text))
-    rungs = [{"rung": text, "theta": "1", "note": text}]
-    metrics.decided(KEY, {**DECIDED, "message": text, "rungs": rungs, "reasons": [text]})
+    levels = [{"level": text, "theta": "1", "note": text}]
+    metrics.decided(KEY, {**DECIDED, "message": text, "levels": levels, "reasons": [text]})
     metrics.replanned(text, text, 1.0, text)
-    metrics.counted({text: 3})
-    metrics.source_asked("main", Reason.PLANNING)
+    metrics.set_nodes({text: 3})
+    metrics.source_scraped("main", Reason.PLANNING)
     page = metrics.exposition().decode()
     assert text not in page
     assert not re.search(r"https?:|Bearer|token", page)
-    assert f'archipelago_replans_total{{rung="{OTHER}",trigger="{OTHER}"}} 1.0' in page
+    assert f'archipelago_replans_total{{level="{OTHER}",trigger="{OTHER}"}} 1.0' in page
     assert f'{{outcome="{OTHER}",source="main"}} 1.0' in page
 
 
@@ -214,15 +213,15 @@ def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
 
 def test_nodes_and_the_clock_have_figures() -> None:
     metrics = Metrics()
-    metrics.counted({"usable": 5, "lost": 2})
+    metrics.set_nodes({"usable": 5, "lost": 2})
     metrics.skew(-12.5)
     states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
-    assert states == {"usable": 5.0, "lost": 2.0, "aside": 0.0}
+    assert states == {"usable": 5.0, "lost": 2.0, "excluded": 0.0}
     assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]
 
 
 def test_the_page_of_metrics_names_every_family_with_its_type_and_labels_and_no_other() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(
         r"^\| `(archipelago_\w+)` \| (\w+) \| ([^|]*) \| ([\w, ]*) ?\| ([^|]+) \|$",
         page,
@@ -249,8 +248,8 @@ def test_promtool_finds_nothing_to_complain_about(promtool: Path) -> None:
     metrics.show(shown())
     metrics.decided(KEY, DECIDED, lost=2)
     metrics.replanned("Gain", "Flip", 1.0, "window")
-    metrics.source_asked("main", Reason.OBSERVED)
-    metrics.counted({})
+    metrics.source_scraped("main", Reason.OBSERVED)
+    metrics.set_nodes({})
     assert linted(promtool, metrics.exposition()) == ""
     assert "counter metrics" in linted(promtool, b"# HELP a b\n# TYPE a counter\na 1\n")
 

@@ -7,20 +7,20 @@ from random import Random
 import pytest
 
 from archipelago.operator.errors import Retryable
-from archipelago.operator.manifests import Key
-from archipelago.operator.queue import Backoff, KeyedQueue, Workers
+from archipelago.operator.queue import JitteredBackoff, KeyedQueue, Workers
+from archipelago.operator.resources.names import Key
 
 A, B, C = (Key("team", name) for name in "abc")
 
 
 def queue() -> KeyedQueue:
-    return KeyedQueue(Backoff(Random(7)))  # noqa: S311
+    return KeyedQueue(JitteredBackoff(Random(7)))  # noqa: S311
 
 
 def test_marks_of_one_key_are_one_piece_of_work() -> None:
     work = queue()
     for _ in range(3):
-        work.mark_at(A, 0.0)
+        work.enqueue_at(A, 0.0)
 
     assert len(work) == 1
     assert work.take(0.0) == A
@@ -29,17 +29,17 @@ def test_marks_of_one_key_are_one_piece_of_work() -> None:
 
 def test_the_key_that_is_due_longest_comes_first() -> None:
     work = queue()
-    work.mark_at(B, 1.0)
-    work.mark_at(A, 2.0)
+    work.enqueue_at(B, 1.0)
+    work.enqueue_at(A, 2.0)
 
     assert (work.take(5.0), work.take(5.0)) == (B, A)
 
 
 def test_a_key_is_never_worked_on_twice_at_once_and_not_forgotten() -> None:
     work = queue()
-    work.mark_at(A, 0.0)
+    work.enqueue_at(A, 0.0)
     assert work.take(0.0) == A
-    work.mark_at(A, 1.0)  # changed while worked on
+    work.enqueue_at(A, 1.0)  # changed while worked on
 
     assert work.take(1.0) is None
     assert work.next_due() is None
@@ -49,8 +49,8 @@ def test_a_key_is_never_worked_on_twice_at_once_and_not_forgotten() -> None:
 
 def test_a_later_mark_does_not_postpone_an_earlier_one() -> None:
     work = queue()
-    work.mark_at(A, 1.0)
-    work.mark_at(A, 9.0)
+    work.enqueue_at(A, 1.0)
+    work.enqueue_at(A, 9.0)
 
     assert work.next_due() == 1.0
 
@@ -59,7 +59,7 @@ def test_failures_back_off_from_a_fifth_of_a_second_to_twenty_seconds() -> None:
     work = queue()
     delays = []
     for _ in range(12):
-        work.mark_at(A, 0.0)
+        work.enqueue_at(A, 0.0)
         work.take(0.0)
         delays.append(work.failed(A, 0.0))
 
@@ -70,15 +70,15 @@ def test_failures_back_off_from_a_fifth_of_a_second_to_twenty_seconds() -> None:
 
 def test_success_starts_the_back_off_anew_and_a_new_mark_ends_the_waiting() -> None:
     work = queue()
-    work.mark_at(A, 0.0)
+    work.enqueue_at(A, 0.0)
     work.take(0.0)
     work.failed(A, 0.0)
     work.failed(A, 0.0)
-    work.mark_at(A, 0.1)
+    work.enqueue_at(A, 0.1)
 
     assert work.take(0.1) == A
     work.done(A)
-    work.mark_at(A, 1.0)
+    work.enqueue_at(A, 1.0)
     work.take(1.0)
     assert work.failed(A, 1.0) <= 0.24
 
@@ -90,8 +90,8 @@ def test_the_server_may_ask_for_a_longer_delay() -> None:
 
 def test_the_oldest_age_counts_from_when_a_key_was_due() -> None:
     work = queue()
-    work.mark_at(A, 10.0)
-    work.mark_at(B, 12.0)
+    work.enqueue_at(A, 10.0)
+    work.enqueue_at(B, 12.0)
 
     assert work.oldest_age(9.0) == 0.0
     assert work.oldest_age(15.0) == 5.0
@@ -121,7 +121,7 @@ async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
 
     workers = Workers(queue(), work, lambda: 0.0, count=2)
     for key in (A, B, C):
-        workers.mark(key)
+        workers.enqueue(key)
     running = asyncio.create_task(workers.run())
     await until(lambda: len(seen) == 2)
     assert seen == [B, C]
@@ -147,12 +147,12 @@ async def test_an_error_is_counted_and_the_key_comes_again(
 
     keyed = queue()
     workers = Workers(keyed, work, lambda: clock, 1, lambda _key, error: errors.append(error))
-    workers.mark(A)
+    workers.enqueue(A)
     running = asyncio.create_task(workers.run())
     await until(lambda: bool(errors))
     assert keyed.next_due() == 7.0
     clock = 7.0
-    workers.mark(B)  # wakes the loop, whose clock has moved
+    workers.enqueue(B)  # wakes the loop, whose clock has moved
     await until(lambda: len(tries) == 3)
     workers.stop()
     await running

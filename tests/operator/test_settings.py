@@ -47,8 +47,8 @@ def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    page = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
     for name, default in vars(Settings(namespaces=("all",))).items():
         (row,) = (line for line in rows if f"`{name.upper()}`" in line)
         shown = default[0] if isinstance(default, tuple) else default

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from archipelago.planner.document import infeasible_document, plan_document
+from archipelago.planner.formats.plan_file import infeasible_document, plan_document
 from archipelago.planner.plan import Infeasible
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 
 SCENARIOS = Path(__file__).parent

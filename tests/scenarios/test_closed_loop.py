@@ -1,28 +1,34 @@
-"""The fleet by itself: it serves like the offline simulation, and loses nobody without a word."""
+"""The closed loop: a fleet in simulated time, its pages in real time, the program of its page."""
 
 import json
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 
-from archipelago.operator.samples import from_exposition
-from archipelago.operator.scraped import scraped
-from archipelago.operator.series import Source
-from archipelago.operator.signals import adapters
+from archipelago.operator.traffic.samples import SeriesSelector
+from archipelago.operator.traffic.signals import adapters
+from archipelago.operator.traffic.window import count_window
 from archipelago.planner.plan import Plan, Planned
 from archipelago.planner.problem import Phase, PlanningProblem
-from archipelago.planner.simulate import Scenario, simulate
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.simulate.run import Scenario, simulate
+from archipelago.planner.simulate.traffic import poisson
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content
-from archipelago.planner.traffic import poisson
-from tests.closedloop.exposition import Histogram, token_bounds
-from tests.closedloop.fleet import ONLINE, RESTART, Fleet, World
-from tests.closedloop.reading import Reader
-from tests.closedloop.traffic import Mix, Spell, Traffic
+from archipelago.planner.table.write import routing_content
+from benchmarks.closedloop.exposition import Histogram, token_bounds
+from benchmarks.closedloop.fleet import ONLINE, RESTART, Fleet, World
+from benchmarks.closedloop.live import Live
+from benchmarks.closedloop.reading import Reader, from_exposition
+from benchmarks.closedloop.scenario import FOLDER, load
+from benchmarks.closedloop.serving import Serving, server
+from benchmarks.closedloop.traffic import Mix, Spell, Traffic
+from tests.docs.blocks import page
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01-llama-on-two-pools.yaml"
 MODEL = "llama-8b"
@@ -136,7 +142,9 @@ def test_pages_count_what_users_see(
         ]
         scrapes.append(replace(from_exposition(b"a 1\n", now), samples=tuple(samples)))
     phases = {i["name"]: Phase(i["phase"]) for i in content["islands"]}
-    seen = scraped(scrapes, Source(adapters()["vllm"], phases, frozenset({MODEL}))).window
+    seen = count_window(
+        scrapes, SeriesSelector(adapters()["vllm"], phases, frozenset({MODEL}))
+    ).window
     # The last step of an island may end a moment after the scrape.
     assert seen.flow.completed == pytest.approx(fleet.tally.served(60.0, 120.0), abs=3)
     assert seen.flow.arrivals == pytest.approx(fleet.tally.sums("arrived", 60.0, 120.0), abs=15)
@@ -171,3 +179,46 @@ def test_vllm_buckets() -> None:
         'x_bucket{a="b",le="2.0"} 2.0',
         'x_bucket{a="b",le="+Inf"} 3.0',
     ]
+
+
+def test_every_target_has_a_page_and_the_labels_of_its_pod() -> None:
+    scenario = load(FOLDER / "a-day-of-noise.yaml")
+    serving = Serving(
+        Fleet(scenario.world, scenario.content), scenario.traffic(), "noise", "default"
+    )
+    serving.tick(20.0)
+    http = server(serving)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        with urlopen(f"http://127.0.0.1:{http.server_port}/targets", timeout=5) as reply:
+            targets = json.load(reply)
+        assert len(targets) == 12
+        for target in targets:
+            labels = target["labels"]
+            url = f"http://{target['targets'][0]}{labels['__metrics_path__']}"
+            with urlopen(url, timeout=5) as reply:
+                assert 'vllm:num_requests_running{engine="0",model_name="llama-8b"}' in (
+                    reply.read().decode()
+                )
+            assert labels["archipelago_dev_plan"] == "noise"
+            assert labels["archipelago_dev_island"] in serving.fleet.islands
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+PAGE = Path(__file__).parents[2] / "benchmarks" / "closedloop" / "README.md"
+SHARE = 0.1
+
+
+def test_the_block_of_the_page_is_played() -> None:
+    text = PAGE.read_text()
+    (block,) = [found for found in page("README.md", text).blocks if found.language == "python"]
+    played = block.text.replace("conversation-to-code", "short-output-surge")
+    assert played != block.text
+    names: dict[str, Any] = {"FOLDER": FOLDER, "Live": Live}
+    names["load"] = partial(load, scale=SHARE)
+    exec(played, names)  # noqa: S102  # ours
+    assert names["operator"].log
+    served = names["outcome"].tally.served(*names["scenario"].shift)
+    assert 0 < served <= names["best"].tally.served(*names["scenario"].shift) * 1.01

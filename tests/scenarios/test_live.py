@@ -1,7 +1,7 @@
 """The closed loop on the scenarios of ``live/*.yaml``, each against what was expected beforehand.
 
 The default plays a part of each (``tested.scale`` in the file); ``LIVE_SCALE=1`` plays them whole.
-Figures of whole scenarios stand in docs/live.md.
+Figures of whole scenarios stand in docs/evidence/live.md.
 """
 
 import os
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.closedloop.live import Live
-from tests.closedloop.results import Result, play_all
-from tests.closedloop.scenario import AbsentError, files, load
+from benchmarks.closedloop.live import Live
+from benchmarks.closedloop.results import Result, play_all
+from benchmarks.closedloop.scenario import AbsentError, files, load
+
+pytestmark = pytest.mark.slow
 
 WHOLE = os.environ.get("LIVE_SCALE")
 REPAIR_SECONDS = 2.0
@@ -64,15 +66,13 @@ def every_question_is_answered(case: tuple[Result, Live, dict[str, float]]) -> N
     assert result.cpu_median < CPU_SECONDS
 
 
-def changes_stay_within_what_was_expected(
-    case: tuple[Result, Live, dict[str, float]],
-) -> None:
+def changes_stay_within_what_was_expected(case: tuple[Result, Live, dict[str, float]]) -> None:
     """Flips and reshapes at most as often as the file says, and pauses between them."""
     result, pilot, bars = case
-    acts = [d for d in result.decided if d.rung in {"Flip", "Reshape"}]
+    acts = [d for d in result.decided if d.level in {"Flip", "Reshape"}]
     assert len(acts) <= bars["changes"]
     dwell = pilot.resource["spec"]["replanning"].get("dwellSeconds", 900)
-    flips = [d.at for d in acts if d.rung == "Flip"]
+    flips = [d.at for d in acts if d.level == "Flip"]
     pause = pilot.resource["spec"]["replanning"].get("coolDownSeconds", 300)
     assert all(b - a >= min(pause, dwell) for a, b in pairwise(flips))
 
@@ -89,17 +89,13 @@ def lost_islands_leave_the_table_within_two_seconds(
     assert 0 <= repairs[0].at - bars["lost"] <= REPAIR_SECONDS
 
 
-def demand_does_not_fall_in_an_overload(
-    case: tuple[Result, Live, dict[str, float]],
-) -> None:
+def demand_does_not_fall_in_an_overload(case: tuple[Result, Live, dict[str, float]]) -> None:
     """Long prompts that nobody finishes are still there."""
     result, _, bars = case
     assert result.demand >= bars.get("demand", 0.0)
 
 
-def dollars_are_saved_where_that_is_asked(
-    case: tuple[Result, Live, dict[str, float]],
-) -> None:
+def dollars_are_saved_where_that_is_asked(case: tuple[Result, Live, dict[str, float]]) -> None:
     """Of what a plan that never changes pays from the first change of prices on."""
     result, _, bars = case
     assert result.ours.dollars <= bars.get("dollars", 10.0) * result.still.dollars

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture, from_config
-from archipelago.perfmodel.bestserve import BestServe
-from archipelago.perfmodel.calibration import Calibrated, Correction
-from archipelago.perfmodel.fitted import Fitted, Samples, fit_xiong
-from archipelago.perfmodel.lengths import RangeMoments
-from archipelago.perfmodel.limits import Limits
-from archipelago.perfmodel.parallelism import Parallelism
-from archipelago.perfmodel.pipeline import Pipeline, Section
-from archipelago.perfmodel.roofline import Roofline
-from archipelago.perfmodel.shallowsim import Shallowsim
-from archipelago.perfmodel.table import MeasuredTable, Measurements
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from archipelago.perfmodel.accelerators import Accelerator
-    from archipelago.perfmodel.architecture import ModelArchitecture
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+from archipelago.perfmodel.calibration.corrections import Calibrated, Correction
+from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
+from archipelago.perfmodel.catalogue.architectures import (
+    ModelArchitecture,
+    architecture,
+    from_config,
+)
+from archipelago.perfmodel.literature.bestserve import BestServe
+from archipelago.perfmodel.literature.measured import Limits, MeasuredTable, Measurements
+from archipelago.perfmodel.literature.shallowsim import Shallowsim
+from archipelago.perfmodel.literature.xiong import Fitted, Samples, fit_xiong
+from archipelago.perfmodel.model import FloatArray, PerformanceModel
+from archipelago.perfmodel.roofline.island import Roofline
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.roofline.pipeline import Pipeline, Section
+from archipelago.perfmodel.workload.lengths import RangeMoments
 
 
 def tiny_model(layers: int) -> ModelArchitecture:

@@ -1,6 +1,6 @@
 """How the watches log in."""
 
-from archipelago.operator.credentials import Pace, server_of_pod
+from archipelago.operator.cluster.informer import LoginBackoff, server_of_pod
 
 
 def test_a_pod_finds_its_api_server_without_dns() -> None:
@@ -17,7 +17,7 @@ class Life:
     def __init__(self) -> None:
         self.now = 0.0
         self.answer = float("-inf")
-        self.pace = Pace(lambda: self.answer, lambda: self.now)
+        self.pace = LoginBackoff(lambda: self.answer, lambda: self.now)
 
     def login(self) -> float:
         """How long this login has to wait."""

@@ -1,8 +1,8 @@
 """When the watches count as dead, and what is told about them."""
 
-from archipelago.operator.handlers import Forever
+from archipelago.operator.cluster.handlers import EndlessBackoff
+from archipelago.operator.cluster.informer import WatchHealth, still_counting
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.watch import Streams, still_counting
 
 NEVER = float("-inf")
 
@@ -14,9 +14,9 @@ def test_only_failures_without_an_answer_in_ten_minutes_count() -> None:
     assert still_counting([0.0, 300.0], 310.0, 305.0) == [310.0]
 
 
-def test_a_stream_tells_its_age_and_since_when_it_fails() -> None:
+def test_a_stream_has_an_age_and_a_time_of_failure() -> None:
     clock = 0.0
-    streams = Streams(Metrics(), lambda: clock)
+    streams = WatchHealth(Metrics(), lambda: clock)
     streams.answered("configmaps")
     clock = 40.0
     streams.failed("configmaps", "503")
@@ -30,8 +30,8 @@ def test_a_stream_tells_its_age_and_since_when_it_fails() -> None:
 
 
 def test_retries_go_on_for_ever_and_never_wait_long() -> None:
-    delays = [delay for delay, _ in zip(Forever(), range(1000), strict=False)]
+    delays = [delay for delay, _ in zip(EndlessBackoff(), range(1000), strict=False)]
 
     assert len(delays) == 1000
     assert max(delays) <= 12.0
-    assert not hasattr(Forever(), "__len__")
+    assert not hasattr(EndlessBackoff(), "__len__")

@@ -6,11 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from archipelago.operator.manifests import Right, review_manifest
+from archipelago.operator.cluster.prerequisites import (
+    NEEDED,
+    NODES,
+    PODS,
+    MissingPermission,
+    PermissionCheck,
+)
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.rights import NEEDED, NODES, PODS, Missing, Rights
+from archipelago.operator.resources.manifests import review_manifest
+from archipelago.operator.resources.names import Permission
 
-RBAC = Path(__file__).parents[2] / "deploy" / "base" / "rbac.yaml"
+RBAC = Path(__file__).parents[3] / "deploy" / "base" / "rbac.yaml"
 
 
 def test_every_granted_right_is_asked_for_and_no_other() -> None:
@@ -19,7 +26,7 @@ def test_every_granted_right_is_asked_for_and_no_other() -> None:
     assert of_nodes["metadata"]["name"] == "archipelago-operator-nodes"
     for role, asked in ((here, (*NEEDED, *PODS)), (of_nodes, NODES)):
         granted = [
-            Right(verb, group, resource)
+            Permission(verb, group, resource)
             for rule in role["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]
@@ -31,11 +38,11 @@ def test_every_granted_right_is_asked_for_and_no_other() -> None:
 class Reviews:
     """An API server that grants everything but ``refused``; ``asked``: what it was asked."""
 
-    def __init__(self, *refused: Right) -> None:
+    def __init__(self, *refused: Permission) -> None:
         self.refused = set(refused)
-        self.asked: list[tuple[Right, str | None]] = []
+        self.asked: list[tuple[Permission, str | None]] = []
 
-    async def may(self, right: Right, namespace: str | None) -> bool:
+    async def may(self, right: Permission, namespace: str | None) -> bool:
         self.asked.append((right, namespace))
         return right not in self.refused
 
@@ -47,11 +54,11 @@ class Reviews:
 async def test_rights_of_nodes_are_asked_for_in_the_cluster_and_missed_without_alarm(
     inventory: bool,
 ) -> None:
-    server, told = Reviews(*NODES), list[tuple[Right, ...]]()
-    rights = Rights(server, ("team",), Metrics(), inventory=inventory)
+    server, told = Reviews(*NODES), list[tuple[Permission, ...]]()
+    rights = PermissionCheck(server, ("team",), Metrics(), inventory=inventory)
     rights.on_nodes = told.append
     asking = asyncio.create_task(rights.run())
-    await rights.asked()
+    await rights.reviewed()
     asking.cancel()
 
     assert rights.findings() == []
@@ -62,18 +69,18 @@ async def test_rights_of_nodes_are_asked_for_in_the_cluster_and_missed_without_a
 
 
 def test_a_missing_right_is_named_as_kubectl_names_it() -> None:
-    status = Right("patch", "archipelago.dev", "servingplans/status")
+    status = Permission("patch", "archipelago.dev", "servingplans/status")
 
-    assert str(Missing(status, "team")) == (
+    assert str(MissingPermission(status, "team")) == (
         "patch servingplans.archipelago.dev/status in namespace team"
     )
-    assert str(Missing(Right("create", "", "configmaps"), "")) == (
+    assert str(MissingPermission(Permission("create", "", "configmaps"), "")) == (
         "create configmaps in all namespaces"
     )
 
 
 def test_a_subresource_is_asked_for_by_its_own_field() -> None:
-    right = Right("patch", "archipelago.dev", "servingplans/status")
+    right = Permission("patch", "archipelago.dev", "servingplans/status")
 
     assert review_manifest(right, "team")["spec"]["resourceAttributes"] == {
         "verb": "patch",

@@ -2,19 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 
-from archipelago.operator import nodelists, resync
-from archipelago.operator.cache import Cache
+from archipelago.operator.cluster import resync
+from archipelago.operator.cluster.informer import WatchHealth
 from archipelago.operator.errors import Retryable
-from archipelago.operator.fleet import Fleet
+from archipelago.operator.inventory.cluster_inventory import ClusterInventory
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.watch import Streams
+from archipelago.operator.resources.cache import Cache
 
 HOUR = 3600.0
 PAUSE = 0.1
@@ -34,6 +34,12 @@ class Empty:
         yield {"metadata": {"resourceVersion": "1"}, "items": []}
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # the lists are made elsewhere
+            await asyncio.sleep(0.001)
+
+
 async def installed() -> None:
     """The kind is there."""
 
@@ -47,7 +53,7 @@ async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
         cluster,  # type: ignore[arg-type]  # of which only the lists are asked
         Cache(),
         (),
-        look_again=lambda _key: None,
+        enqueue=lambda _key: None,
         random=Random(1),  # noqa: S311
         installed=installed,
     )
@@ -55,11 +61,10 @@ async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
     await asyncio.sleep(3 * PAUSE)
     assert cluster.lists == []
 
-    again.soon()
-    await asyncio.sleep(PAUSE / 2)
-    assert len(cluster.lists) == 1
+    again.request()
+    await until(lambda: len(cluster.lists) == 1)
     for _ in range(100):
-        again.soon()
+        again.request()
         await asyncio.sleep(PAUSE / 20)
     assert len(cluster.lists) >= 4
     # However long all of this took: never sooner than a pause after the one before.
@@ -69,7 +74,7 @@ async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
 
 
 def test_a_stream_says_when_it_works_again() -> None:
-    streams = Streams(Metrics())
+    streams = WatchHealth(Metrics())
     assert not streams.answered("servingplans")
     streams.failed("servingplans", "503")
     assert not streams.answered("configmaps")
@@ -105,21 +110,20 @@ def nobody(*_news: object) -> None:
 async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nodelists, "PAUSE", PAUSE)
+    monkeypatch.setattr(resync, "PAUSE", PAUSE)
     cluster = Listed()
-    fleet = Fleet({}, nobody, nobody, nobody, time.monotonic)
-    lists = nodelists.NodeLists(cluster, fleet, (), lambda: True)
+    fleet = ClusterInventory({}, nobody, nobody, nobody, time.monotonic)
+    lists = resync.NodeResync(cluster, fleet, (), lambda: True)
     task = asyncio.create_task(lists.run())
 
-    lists.soon()
-    await asyncio.sleep(PAUSE / 2)
-    assert cluster.asked == ["nodes"]
+    lists.request()
+    await until(lambda: cluster.asked == ["nodes"])
 
     cluster.down = True
-    lists.missed()
-    await asyncio.sleep(PAUSE / 2)
+    lists.request_all()
+    await until(lambda: len(cluster.asked) == 2)
     cluster.down = False
-    await asyncio.sleep(PAUSE)
+    await until(lambda: len(cluster.asked) == 4)
     assert cluster.asked == ["nodes", "pods", "pods", "nodes"]  # failed once, not forgotten
     task.cancel()
 
@@ -137,14 +141,15 @@ async def test_after_a_gap_of_plans_nothing_else_is_listed(
         cluster,  # type: ignore[arg-type]  # of which only the lists are asked
         Cache(),
         (),
-        look_again=lambda _key: None,
+        enqueue=lambda _key: None,
         random=Random(1),  # noqa: S311
         installed=installed,
         others=more,
     )
     await again.until_done()
     task = asyncio.create_task(again.every(HOUR, lambda: None))
-    again.soon()
-    await asyncio.sleep(3 * PAUSE)
+    again.request()
+    await until(lambda: len(cluster.lists) == 2)
+    await asyncio.sleep(PAUSE)
     assert (len(cluster.lists), others) == (2, [1])
     task.cancel()

@@ -15,19 +15,26 @@ from typing import Any
 
 import pytest
 
-from archipelago.operator.apply import Reconciler
-from archipelago.operator.cache import Cache
-from archipelago.operator.conditions import Reason
+from archipelago.operator.apply.events import Events
+from archipelago.operator.apply.reconciler import Reconciler
+from archipelago.operator.decide.state import Now
 from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
-from archipelago.operator.events import Events
-from archipelago.operator.manifests import MUST_NOT_EXIST, TABLE_BYTES, Key, Manifest
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.observe import SeenMap, SeenPlan, SeenTable, seen_map
-from archipelago.operator.question import Job, verdict_of
-from archipelago.operator.state import Now
-from archipelago.operator.verdict import Answer, Failed
-from archipelago.planner.shards import digest
-from tests.operator.situations import KEY, NOT_LIVE, later
+from archipelago.operator.planning.messages import Job, decode_result
+from archipelago.operator.planning.result import PlanFailed, PlannerResult
+from archipelago.operator.resources.cache import Cache
+from archipelago.operator.resources.manifests import MUST_NOT_EXIST
+from archipelago.operator.resources.names import TABLE_BYTES, Key, Manifest
+from archipelago.operator.resources.objects import (
+    ConfigMapObject,
+    PlanObject,
+    TableObject,
+    read_config_map,
+)
+from archipelago.operator.resources.status import Reason
+from archipelago.planner.service.messages import TableStep
+from archipelago.planner.table.shards import digest
+from tests.support.operator.situations import KEY, NOT_LIVE, later, plan_reply
 
 TABLE = "chat-routing"
 IMPOSSIBLE = "0"
@@ -192,9 +199,9 @@ class Life:
         self.asked: dict[Key, Job] = {}
         events = Events(self.server, self.metrics, self.now, "test")
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            self.server, self.cache, planner=self, quick=self, observations=NOT_LIVE,
             events=events, metrics=self.metrics,
-            now=self.now, look_again=lambda _key, _delay: None, grace=GRACE,
+            now=self.now, enqueue_after=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip
         self.list_all()
 
@@ -202,18 +209,18 @@ class Life:
         """The full list, with what the watch would have told."""
         plan, table, version = self.server.plan, self.server.table, str(self.server.version)
         if plan:
-            self.cache.see_plan(SeenPlan.from_body(copy.deepcopy(plan)))
+            self.cache.update_plan(PlanObject.from_body(copy.deepcopy(plan)))
         labelled = table if table and _is_labelled(table) else None
         if labelled:
-            self.cache.see_table(SeenTable.from_body(copy.deepcopy(labelled)))
-        self.cache.plans.list_ended({KEY} if plan else set(), version, None)
+            self.cache.update_table(TableObject.from_body(copy.deepcopy(labelled)))
+        self.cache.plans.delete_unlisted({KEY} if plan else set(), version, None)
         name = Key(KEY.namespace, TABLE)
         listed = {name} if labelled else set()
         for shard, body in self.server.shards.items():
             if _is_labelled(body):
-                self.cache.see_table(seen_map(copy.deepcopy(body)))
+                self.cache.update_table(read_config_map(copy.deepcopy(body)))
                 listed.add(Key(KEY.namespace, shard))
-        self.cache.tables.list_ended(listed, version, None, SeenMap.is_selected)
+        self.cache.tables.delete_unlisted(listed, version, None, ConfigMapObject.is_selected)
 
     # What the reconciler asks of the planner processes.
 
@@ -324,13 +331,13 @@ class Life:
         kind, event, body = self.server.late.pop(0)
         key, uid = Key("team", body["metadata"]["name"]), body["metadata"]["uid"]
         if kind == "plan" and event == "DELETED":
-            self.cache.drop_plan(key, uid)
+            self.cache.delete_plan(key, uid)
         elif kind == "plan":
-            self.cache.see_plan(SeenPlan.from_body(body))
+            self.cache.update_plan(PlanObject.from_body(body))
         elif event == "DELETED":
-            self.cache.drop_table(key, uid)
+            self.cache.delete_table(key, uid)
         else:
-            self.cache.see_table(seen_map(body))
+            self.cache.update_table(read_config_map(body))
 
     async def work(self) -> None:
         """The queue would try again later; so does the next step."""
@@ -423,22 +430,22 @@ def _check_end(server: Server, squatted: bool, seed: int) -> None:
         assert server.table is None or squatted, f"life {seed}: garbage"
         assert server.shards == {}, f"life {seed}: garbage"
         return
-    plan = SeenPlan.from_body(server.plan)
+    plan = PlanObject.from_body(server.plan)
     ready = plan.status.conditions[0]
     assert ready.observed_generation == plan.generation, f"life {seed}"
     expected = _expected(plan, squatted)
     assert ready.reason is expected, f"life {seed}: {ready} but {expected}"
     if expected is Reason.PUBLISHED:
         assert server.table is not None
-        table = SeenTable.from_body(server.table)
-        assert table.answers(plan), f"life {seed}"
+        table = TableObject.from_body(server.table)
+        assert table.is_up_to_date(plan), f"life {seed}"
         assert table.content_hash == plan.status.summary["contentHash"], f"life {seed}"
         assert set(server.shards) == set(server.named()), f"life {seed}: shards nobody needs"
         server.taken.clear()
         server.check_whole()
 
 
-def _expected(plan: SeenPlan, squatted: bool) -> Reason:
+def _expected(plan: PlanObject, squatted: bool) -> Reason:
     if plan.suspended:
         return Reason.SUSPENDED
     if plan.spec["budgetPerHour"] == IMPOSSIBLE:
@@ -446,15 +453,15 @@ def _expected(plan: SeenPlan, squatted: bool) -> Reason:
     return Reason.NAME_CONFLICT if squatted else Reason.PUBLISHED
 
 
-def _verdict(job: Job, limit: int, *, crash: bool) -> Answer:
+def _verdict(job: Job, limit: int, *, crash: bool) -> PlannerResult:
     if crash:
-        return Failed(job.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
-    budget = job.resource["spec"]["budgetPerHour"]
+        return PlanFailed(job.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    budget = job.request.resource["spec"]["budgetPerHour"]
     if budget == IMPOSSIBLE:
-        return Failed(job.inputs_hash, Reason.INFEASIBLE, "too little money")
+        return PlanFailed(job.inputs_hash, Reason.INFEASIBLE, "too little money")
     content = json.dumps({"budget": budget}, separators=(",", ":"))
-    reply = {"summary": {"islands": 1}, "message": "1 island", "content": content}
-    return verdict_of(job.inputs_hash, {"planned": reply}, limit)
+    reply = plan_reply(TableStep(content=content), islands=1)
+    return decode_result(job.inputs_hash, reply, limit)
 
 
 def _version(body: Manifest) -> str:

@@ -4,30 +4,31 @@ from dataclasses import replace
 
 import pytest
 
-from archipelago.operator import report
-from archipelago.operator.actions import (
+from archipelago.operator.decide import status_text
+from archipelago.operator.decide.actions import (
     Action,
     CancelPlanning,
     EmitEvent,
     EventType,
     Forget,
     ReadTable,
+    Requeue,
     StartPlanning,
-    Wait,
     WriteStatus,
     WriteTable,
 )
-from archipelago.operator.conditions import ConditionType, Reason, Truth
-from archipelago.operator.manifests import TABLE_BYTES, Identity
-from archipelago.operator.reconcile import decide
-from archipelago.operator.state import State
-from archipelago.operator.verdict import Failed
-from archipelago.planner.shards import MOST_SHARDS
-from tests.operator.situations import (
+from archipelago.operator.decide.decision import decide
+from archipelago.operator.decide.state import PlanState
+from archipelago.operator.planning.result import PlanFailed
+from archipelago.operator.resources.names import TABLE_BYTES, Identity
+from archipelago.operator.resources.status import ConditionStatus, ConditionType, Reason
+from archipelago.planner.table.shards import MOST_SHARDS
+from tests.support.operator.situations import (
     CONTENT,
     NOW,
     OTHER_CONTENT,
     T0,
+    actions_of,
     answered,
     edited,
     later,
@@ -44,7 +45,9 @@ def kinds(actions: tuple[Action, ...]) -> list[type]:
     return [type(action) for action in actions]
 
 
-def status_in(actions: tuple[Action, ...]) -> dict[ConditionType, tuple[Truth, Reason, int]]:
+def status_in(
+    actions: tuple[Action, ...],
+) -> dict[ConditionType, tuple[ConditionStatus, Reason, int]]:
     (write,) = (action for action in actions if isinstance(action, WriteStatus))
     return {
         item.type: (item.status, item.reason, item.observed_generation)
@@ -52,40 +55,46 @@ def status_in(actions: tuple[Action, ...]) -> dict[ConditionType, tuple[Truth, R
     }
 
 
-def infeasible(seen: object, message: str = "pool too small") -> Failed:
-    return Failed(seen.inputs_hash, Reason.INFEASIBLE, message)  # type: ignore[attr-defined]
+def infeasible(seen: object, message: str = "pool too small") -> PlanFailed:
+    return PlanFailed(seen.inputs_hash, Reason.INFEASIBLE, message)  # type: ignore[attr-defined]
 
 
 def test_a_new_plan_is_planned_and_all_conditions_appear_at_once() -> None:
-    actions = decide(observation(plan()), State(), NOW)
+    actions = actions_of(observation(plan()), PlanState(), NOW)
 
     assert kinds(actions) == [StartPlanning, WriteStatus]
     said = status_in(actions)
     assert set(said) == set(ConditionType)
-    assert said[ConditionType.READY] == (Truth.UNKNOWN, Reason.PLANNING, 1)
-    assert said[ConditionType.METRICS_AVAILABLE] == (Truth.UNKNOWN, Reason.NOT_CONFIGURED, 1)
-    assert said[ConditionType.SUSPENDED] == (Truth.FALSE, Reason.ACTIVE, 1)
+    assert said[ConditionType.READY] == (ConditionStatus.UNKNOWN, Reason.PLANNING, 1)
+    assert said[ConditionType.METRICS_AVAILABLE] == (
+        ConditionStatus.UNKNOWN,
+        Reason.NOT_CONFIGURED,
+        1,
+    )
+    assert said[ConditionType.SUSPENDED] == (ConditionStatus.FALSE, Reason.ACTIVE, 1)
 
 
 def test_while_the_planner_works_there_is_nothing_to_do() -> None:
     seen = plan()
 
-    assert decide(observation(told(seen)), State().with_planning(seen.inputs_hash), NOW) == ()
+    assert (
+        actions_of(observation(told(seen)), PlanState().with_planning(seen.inputs_hash), NOW) == ()
+    )
 
 
 def test_a_plan_is_stored_before_it_is_called_ready() -> None:
     seen = told(plan())
-    actions = decide(observation(seen), answered(seen), NOW)
+    actions = actions_of(observation(seen), answered(seen), NOW)
 
     assert actions == (WriteTable(Identity("uid-1", 1, 1), CONTENT, "there is no table"),)
 
 
 def test_a_stored_table_makes_the_plan_ready_with_one_event() -> None:
     seen = plan()
-    actions = decide(observation(seen, stored(seen)), answered(seen), NOW)
+    actions = actions_of(observation(seen, stored(seen)), answered(seen), NOW)
 
     assert kinds(actions) == [WriteStatus, EmitEvent]
-    assert status_in(actions)[ConditionType.READY] == (Truth.TRUE, Reason.PUBLISHED, 1)
+    assert status_in(actions)[ConditionType.READY] == (ConditionStatus.TRUE, Reason.PUBLISHED, 1)
     assert actions[1].type is EventType.NORMAL  # type: ignore[union-attr]
 
 
@@ -94,13 +103,13 @@ def test_what_is_settled_stays_untouched_with_and_without_memory() -> None:
     table = stored(seen)
     settled = observation(ready(seen, table), table)
 
-    assert decide(settled, State(), later(1e6)) == ()  # after a restart
-    assert decide(settled, answered(seen).with_table_written(NOW), later(1e6)) == ()
+    assert actions_of(settled, PlanState(), later(1e6)) == ()  # after a restart
+    assert actions_of(settled, answered(seen).with_table_written(NOW), later(1e6)) == ()
 
 
 def test_a_status_lost_to_a_kill_is_written_after_planning_again() -> None:
     seen = plan()
-    actions = decide(observation(seen, stored(seen)), State(), NOW)
+    actions = actions_of(observation(seen, stored(seen)), PlanState(), NOW)
 
     assert kinds(actions) == [StartPlanning, WriteStatus]
 
@@ -111,7 +120,7 @@ def test_an_edit_without_effect_on_the_content_still_moves_the_generation() -> N
     old = stored(first)
     seen = told(edited(ready(first, old), planner={"timeLimitSeconds": 9}), old)
 
-    actions = decide(observation(seen, old), answered(seen), NOW)
+    actions = actions_of(observation(seen, old), answered(seen), NOW)
 
     assert kinds(actions) == [WriteTable]
     assert actions[0].identity == Identity("uid-1", 2, 2)  # type: ignore[union-attr]
@@ -121,16 +130,16 @@ def test_ready_stays_true_for_its_own_generation_while_an_edit_is_planned() -> N
     first = plan()
     seen = edited(ready(first, stored(first)), budgetPerHour="9")
 
-    said = status_in(decide(observation(seen, stored(first)), State(), NOW))
+    said = status_in(actions_of(observation(seen, stored(first)), PlanState(), NOW))
 
-    assert said[ConditionType.READY] == (Truth.TRUE, Reason.PUBLISHED, 1)
-    assert said[ConditionType.PLANNED] == (Truth.UNKNOWN, Reason.PLANNING, 2)
+    assert said[ConditionType.READY] == (ConditionStatus.TRUE, Reason.PUBLISHED, 1)
+    assert said[ConditionType.PLANNED] == (ConditionStatus.UNKNOWN, Reason.PLANNING, 2)
 
 
 def test_newer_inputs_cancel_the_planner() -> None:
     seen = edited(plan(), budgetPerHour="9")
 
-    actions = decide(observation(seen), State().with_planning("older"), NOW)
+    actions = actions_of(observation(seen), PlanState().with_planning("older"), NOW)
 
     assert kinds(actions) == [CancelPlanning, StartPlanning, WriteStatus]
 
@@ -139,71 +148,74 @@ def test_an_answer_to_older_inputs_is_not_published() -> None:
     first = plan()
     seen = edited(first, budgetPerHour="9")
 
-    assert WriteTable not in kinds(decide(observation(seen), answered(first), NOW))
+    assert WriteTable not in kinds(actions_of(observation(seen), answered(first), NOW))
 
 
 def test_infeasible_keeps_the_last_good_table_and_warns_once() -> None:
     first = plan()
     table = stored(first)
     seen = edited(ready(first, table), budgetPerHour="0")
-    state = State().with_planning(seen.inputs_hash).with_verdict(infeasible(seen), NOW)
+    state = PlanState().with_planning(seen.inputs_hash).with_result(infeasible(seen), NOW)
 
-    actions = decide(observation(seen, table), state, NOW)
+    actions = actions_of(observation(seen, table), state, NOW)
 
     assert kinds(actions) == [WriteStatus, EmitEvent]
     said = status_in(actions)
-    assert said[ConditionType.READY] == (Truth.FALSE, Reason.INFEASIBLE, 2)
-    assert said[ConditionType.PUBLISHED] == (Truth.TRUE, Reason.LAST_GOOD_KEPT, 2)
+    assert said[ConditionType.READY] == (ConditionStatus.FALSE, Reason.INFEASIBLE, 2)
+    assert said[ConditionType.PUBLISHED] == (ConditionStatus.TRUE, Reason.LAST_GOOD_KEPT, 2)
     assert actions[1] == EmitEvent(EventType.WARNING, Reason.INFEASIBLE, "pool too small")
     assert actions[0].status.summary["contentHash"] == table.content_hash  # type: ignore[union-attr]
 
     again = replace(seen, status=actions[0].status)  # type: ignore[union-attr]
-    assert decide(observation(again, table), state, later(1e6)) == ()
+    assert actions_of(observation(again, table), state, later(1e6)) == ()
 
 
 def test_infeasible_without_a_table_says_that_nothing_is_published() -> None:
     seen = plan()
-    state = State().with_planning(seen.inputs_hash).with_verdict(infeasible(seen), NOW)
+    state = PlanState().with_planning(seen.inputs_hash).with_result(infeasible(seen), NOW)
 
-    said = status_in(decide(observation(seen), state, NOW))
+    said = status_in(actions_of(observation(seen), state, NOW))
 
-    assert said[ConditionType.PUBLISHED] == (Truth.FALSE, Reason.NOT_PLANNED, 1)
+    assert said[ConditionType.PUBLISHED] == (ConditionStatus.FALSE, Reason.NOT_PLANNED, 1)
 
 
 def test_an_unknown_accelerator_is_a_matter_of_the_inventory() -> None:
     seen = plan()
-    verdict = Failed(seen.inputs_hash, Reason.UNKNOWN_ACCELERATOR, "unknown accelerator 'H9'")
-    said = status_in(decide(observation(seen), State().with_verdict(verdict, NOW), NOW))
+    verdict = PlanFailed(seen.inputs_hash, Reason.UNKNOWN_ACCELERATOR, "unknown accelerator 'H9'")
+    said = status_in(actions_of(observation(seen), PlanState().with_result(verdict, NOW), NOW))
 
-    assert said[ConditionType.INVENTORY_RESOLVED][:2] == (Truth.FALSE, Reason.UNKNOWN_ACCELERATOR)
+    assert said[ConditionType.INVENTORY_RESOLVED][:2] == (
+        ConditionStatus.FALSE,
+        Reason.UNKNOWN_ACCELERATOR,
+    )
 
 
 def test_two_crashes_are_forgiven_the_third_is_told_and_slows_down() -> None:
     seen = plan()
-    crash = Failed(seen.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
-    state = State()
+    crash = PlanFailed(seen.inputs_hash, Reason.PLANNER_CRASHED, "SIGSEGV")
+    state = PlanState()
     for _ in range(2):
-        state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
-        assert kinds(decide(observation(told(seen)), state, NOW)) == [StartPlanning]
-    state = state.with_planning(seen.inputs_hash).with_verdict(crash, NOW)
+        state = state.with_planning(seen.inputs_hash).with_result(crash, NOW)
+        assert kinds(actions_of(observation(told(seen)), state, NOW)) == [StartPlanning]
+    state = state.with_planning(seen.inputs_hash).with_result(crash, NOW)
 
-    actions = decide(observation(told(seen)), state, NOW)
+    actions = actions_of(observation(told(seen)), state, NOW)
 
-    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
+    assert kinds(actions) == [WriteStatus, EmitEvent, Requeue]
     assert actions[2].seconds == 60.0  # type: ignore[union-attr]
-    assert StartPlanning in kinds(decide(observation(told(seen)), state, later(60)))
+    assert StartPlanning in kinds(actions_of(observation(told(seen)), state, later(60)))
 
 
 @pytest.mark.parametrize("reason", [Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM])
-def test_a_timeout_is_told_at_once_and_tried_later_and_later(reason: Reason) -> None:
+def test_a_timeout_is_reported_at_once_and_retried_after_growing_pauses(reason: Reason) -> None:
     seen = plan()
-    state = State()
+    state = PlanState()
     waits = []
     for _ in range(7):
         state = state.with_planning(seen.inputs_hash)
-        state = state.with_verdict(Failed(seen.inputs_hash, reason, "too long"), NOW)
-        wait = decide(observation(seen), state, NOW)[-1]
-        assert isinstance(wait, Wait)
+        state = state.with_result(PlanFailed(seen.inputs_hash, reason, "too long"), NOW)
+        wait = actions_of(observation(seen), state, NOW)[-1]
+        assert isinstance(wait, Requeue)
         waits.append(wait.seconds)
 
     assert waits == [60, 120, 240, 480, 960, 1800, 1800]
@@ -211,11 +223,11 @@ def test_a_timeout_is_told_at_once_and_tried_later_and_later(reason: Reason) -> 
 
 def test_a_retry_under_way_does_not_flap_the_status() -> None:
     seen = plan()
-    verdict = Failed(seen.inputs_hash, Reason.PLANNER_TIMEOUT, "too long")
-    failed = replace(seen, status=report.failed(seen, verdict, None, T0))
-    state = State().with_planning(seen.inputs_hash).with_verdict(verdict, NOW)
+    verdict = PlanFailed(seen.inputs_hash, Reason.PLANNER_TIMEOUT, "too long")
+    failed = replace(seen, status=status_text.failed(seen, verdict, None, T0))
+    state = PlanState().with_planning(seen.inputs_hash).with_result(verdict, NOW)
 
-    assert decide(observation(failed), state.with_planning(seen.inputs_hash), later(61)) == ()
+    assert actions_of(observation(failed), state.with_planning(seen.inputs_hash), later(61)) == ()
 
 
 def test_an_edited_table_is_restored_with_one_event() -> None:
@@ -224,7 +236,7 @@ def test_an_edited_table_is_restored_with_one_event() -> None:
     broken = replace(table, stored_hash="edited")
     promised = told(ready(seen, table), table)
 
-    actions = decide(observation(promised, broken), answered(promised), NOW)
+    actions = actions_of(observation(promised, broken), answered(promised), NOW)
 
     assert kinds(actions) == [WriteTable, EmitEvent]
     assert actions[0].identity.sequence == 5  # type: ignore[union-attr]
@@ -236,7 +248,7 @@ def test_content_that_is_no_longer_at_hand_is_planned_again_without_a_word() -> 
     table = stored(seen)
     state = answered(seen).with_table_written(NOW)
 
-    actions = decide(observation(ready(seen, table), None), state, NOW)
+    actions = actions_of(observation(ready(seen, table), None), state, NOW)
 
     assert kinds(actions) == [StartPlanning]
 
@@ -254,12 +266,12 @@ def test_a_sequence_is_promised_before_it_is_used(
     seen = replace(seen, status=replace(seen.status, summary={"tableSequence": said}))
     state = answered(seen).with_reserved(reserved)
 
-    (promise,) = decide(observation(seen, table), state, NOW)
+    (promise,) = actions_of(observation(seen, table), state, NOW)
 
     assert isinstance(promise, WriteStatus)
     assert promise.reserves == promise.status.summary["tableSequence"] == promised
     seen, state = replace(seen, status=promise.status), state.with_reserved(promised)
-    (write,) = decide(observation(seen, table), state, NOW)
+    (write,) = actions_of(observation(seen, table), state, NOW)
     assert isinstance(write, WriteTable)
     assert write.identity.sequence == promised
 
@@ -267,9 +279,9 @@ def test_a_sequence_is_promised_before_it_is_used(
 def test_no_status_takes_a_promised_sequence_back() -> None:
     seen = told(plan())
     for status in (
-        report.failed(seen, infeasible(seen), None, T0),
-        report.suspended(seen, None, T0),
-        report.published(seen, planned(seen), stored(seen, sequence=1), T0),
+        status_text.failed(seen, infeasible(seen), None, T0),
+        status_text.suspended(seen, None, T0),
+        status_text.published(seen, planned(seen), stored(seen, sequence=1), T0),
     ):
         assert status.summary["tableSequence"] == 1
 
@@ -278,21 +290,25 @@ def test_a_foreign_object_of_that_name_is_read_again_and_never_written() -> None
     seen = plan()
     foreign = replace(stored(seen), owner_reference=None)
 
-    assert kinds(decide(observation(seen, foreign), answered(seen), NOW)) == [ReadTable]
+    actions, state = decide(observation(seen, foreign), answered(seen), NOW)
+    assert kinds(actions) == [ReadTable]
 
-    state = answered(seen).with_recheck(NOW)
-    actions = decide(observation(seen, foreign), state, NOW)
-    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
-    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (Truth.FALSE, Reason.NAME_CONFLICT)
-    assert status_in(actions)[ConditionType.PLANNED][:2] == (Truth.TRUE, Reason.PLANNED)
-    assert kinds(decide(observation(seen, foreign), state, later(15))) == [ReadTable]
+    actions = actions_of(observation(seen, foreign), state, NOW)
+    assert kinds(actions) == [WriteStatus, EmitEvent, Requeue]
+    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (
+        ConditionStatus.FALSE,
+        Reason.NAME_CONFLICT,
+    )
+    assert status_in(actions)[ConditionType.PLANNED][:2] == (ConditionStatus.TRUE, Reason.PLANNED)
+    assert kinds(actions_of(observation(seen, foreign), state, later(15))) == [ReadTable]
 
 
 def test_the_table_of_a_deleted_predecessor_is_waited_for() -> None:
     seen = plan(uid="uid-2")
     left = stored(plan(uid="uid-1"))
 
-    actions = decide(observation(seen, left), answered(seen).with_recheck(NOW), NOW)
+    _, state = decide(observation(seen, left), answered(seen), NOW)
+    actions = actions_of(observation(seen, left), state, NOW)
 
     assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WAITING_FOR_COLLECTION
 
@@ -301,73 +317,89 @@ def test_a_table_that_would_take_too_many_shards_is_not_written() -> None:
     seen = plan()
     state = answered(seen, '{"models":["' + "x" * TABLE_BYTES * MOST_SHARDS + '"]}')
 
-    actions = decide(observation(seen), state, NOW)
+    actions = actions_of(observation(seen), state, NOW)
 
-    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (Truth.FALSE, Reason.TABLE_TOO_LARGE)
+    assert status_in(actions)[ConditionType.PUBLISHED][:2] == (
+        ConditionStatus.FALSE,
+        Reason.TABLE_TOO_LARGE,
+    )
 
 
-def test_a_refused_write_is_told_and_tried_again() -> None:
+def test_a_refused_write_is_reported_and_retried() -> None:
     seen = told(plan())
-    state = answered(seen).with_refusal("403 exceeded quota", NOW)
+    state = answered(seen).with_refusal("403 exceeded quota", 1, NOW)
 
-    actions = decide(observation(seen), state, NOW)
-    assert kinds(actions) == [WriteStatus, EmitEvent, Wait]
+    actions = actions_of(observation(seen), state, NOW)
+    assert kinds(actions) == [WriteStatus, EmitEvent, Requeue]
     assert status_in(actions)[ConditionType.PUBLISHED][1] is Reason.WRITE_REFUSED
-    assert kinds(decide(observation(seen), state, later(1))) == [WriteTable]
+    assert kinds(actions_of(observation(seen), state, later(1))) == [WriteTable]
 
 
 def test_a_write_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> None:
-    state, waits = State(), []
+    state, waits = PlanState(), list[float]()
     for _ in range(8):
-        state = state.with_refusal("403 exceeded quota", NOW)
-        waits.append(state.refused_until - NOW.monotonic)
+        state = state.with_refusal("403 exceeded quota", 1, NOW)
+        assert state.refusal is not None
+        waits.append(state.refusal.until - NOW.monotonic)
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert state.with_table_written(NOW).refusals == 0
+    assert state.with_table_written(NOW).refusal is None
 
 
 def test_suspending_stops_the_planner_and_writes_no_table() -> None:
     first = plan()
     table = stored(first)
     seen = edited(ready(first, table), suspend=True)
-    state = State().with_planning(seen.inputs_hash)
+    state = PlanState().with_planning(seen.inputs_hash)
 
-    actions = decide(observation(seen, replace(table, content_hash="edited")), state, NOW)
+    actions = actions_of(observation(seen, replace(table, content_hash="edited")), state, NOW)
 
     assert kinds(actions) == [CancelPlanning, WriteStatus, EmitEvent]
-    assert status_in(actions)[ConditionType.SUSPENDED] == (Truth.TRUE, Reason.SUSPENDED, 2)
+    assert status_in(actions)[ConditionType.SUSPENDED] == (
+        ConditionStatus.TRUE,
+        Reason.SUSPENDED,
+        2,
+    )
     asleep = replace(seen, status=actions[1].status)  # type: ignore[union-attr]
-    assert decide(observation(asleep, replace(table, content_hash="edited")), State(), NOW) == ()
+    assert (
+        actions_of(observation(asleep, replace(table, content_hash="edited")), PlanState(), NOW)
+        == ()
+    )
 
 
 def test_resuming_plans_again_and_moves_the_generation() -> None:
     first = plan()
     table = stored(first)
     asleep = edited(ready(first, table), suspend=True)
-    asleep = replace(asleep, status=report.suspended(asleep, table, T0))
+    asleep = replace(asleep, status=status_text.suspended(asleep, table, T0))
     awake = edited(asleep)
 
-    assert kinds(decide(observation(awake, table), State(), NOW)) == [StartPlanning, WriteStatus]
+    assert kinds(actions_of(observation(awake, table), PlanState(), NOW)) == [
+        StartPlanning,
+        WriteStatus,
+    ]
     awake = told(awake, table)
-    assert kinds(decide(observation(awake, table), answered(awake), NOW)) == [WriteTable]
+    assert kinds(actions_of(observation(awake, table), answered(awake), NOW)) == [WriteTable]
 
 
 def test_a_plan_that_is_gone_is_forgotten_and_nothing_is_deleted() -> None:
-    state = State().with_planning("inputs")
+    state = PlanState().with_planning("inputs")
 
-    assert kinds(decide(observation(None), state, NOW)) == [CancelPlanning, Forget]
-    assert kinds(decide(observation(replace(plan(), deleting=True)), State(), NOW)) == [Forget]
+    assert kinds(actions_of(observation(None), state, NOW)) == [CancelPlanning, Forget]
+    assert kinds(actions_of(observation(replace(plan(), deleting=True)), PlanState(), NOW)) == [
+        Forget
+    ]
 
 
 def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
     seen = plan()
     table = stored(seen)
-    first = report.published(seen, planned(seen), table, T0)
+    first = status_text.published(seen, planned(seen), table, T0)
     seen = replace(seen, status=first)
 
-    moved = report.published(
+    moved = status_text.published(
         replace(seen, generation=2), planned(seen), table, later(60).wall
     ).condition(ConditionType.READY)
-    turned = report.failed(seen, infeasible(seen), table, later(60).wall).condition(
+    turned = status_text.failed(seen, infeasible(seen), table, later(60).wall).condition(
         ConditionType.READY
     )
 
@@ -383,18 +415,18 @@ def test_labels_taken_off_the_table_are_put_back() -> None:
     bare = replace(table, labels={})
 
     promised = told(ready(seen, table), table)
-    assert kinds(decide(observation(promised, bare), answered(promised), NOW)) == [WriteTable]
+    assert kinds(actions_of(observation(promised, bare), answered(promised), NOW)) == [WriteTable]
 
 
 def test_no_decision_makes_more_than_one_write() -> None:
     seen = plan()
-    states = [State(), answered(seen), answered(seen).with_refusal("no", NOW)]
+    states = [PlanState(), answered(seen), answered(seen).with_refusal("no", 1, NOW)]
     tables = [None, stored(seen), stored(seen, OTHER_CONTENT), stored(plan(uid="other"))]
     for state in states:
         for table in tables:
             writes = [
                 action
-                for action in decide(observation(seen, table), state, NOW)
+                for action in actions_of(observation(seen, table), state, NOW)
                 if isinstance(action, WriteStatus | WriteTable)
             ]
             assert len(writes) <= 1

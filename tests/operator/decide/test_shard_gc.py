@@ -5,93 +5,105 @@ from dataclasses import replace
 
 import pytest
 
-from archipelago.operator import report
-from archipelago.operator.actions import (
+from archipelago.operator.decide import status_text
+from archipelago.operator.decide.actions import (
     EmitEvent,
     ReadTable,
     RemoveShards,
+    Requeue,
     StartPlanning,
-    Wait,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
-from archipelago.operator.conditions import ConditionType, Reason
-from archipelago.operator.manifests import NAME_LENGTH, Identity, holding, table_name
-from archipelago.operator.observe import Observation, SeenPlan, SeenShard, SeenTable, seen_map
-from archipelago.operator.question import verdict_of
-from archipelago.operator.reconcile import decide
-from archipelago.operator.sharding import (
-    pointer,
-    pointer_hash,
-    pointer_text,
-    shard_manifest,
-    shards_of,
-    stem_of,
+from archipelago.operator.decide.decision import decide
+from archipelago.operator.decide.shard_gc import dues
+from archipelago.operator.decide.state import PlanState
+from archipelago.operator.planning.messages import decode_result
+from archipelago.operator.planning.result import PlanReady
+from archipelago.operator.resources.manifests import holding, pointer_text, shard_manifest
+from archipelago.operator.resources.names import NAME_LENGTH, Identity, table_name
+from archipelago.operator.resources.objects import (
+    Observation,
+    PlanObject,
+    ShardObject,
+    TableObject,
+    read_config_map,
 )
-from archipelago.operator.state import State
-from archipelago.operator.upkeep import dues
-from archipelago.operator.verdict import Planned
-from archipelago.planner.shards import split
-from archipelago.planner.tablecheck import validate_table
-from tests.operator.situations import CONTENT, KEY, NOW, T0, as_stored, later, plan, told
+from archipelago.operator.resources.shards import pointer, pointer_hash, shards_of, stem_of
+from archipelago.operator.resources.status import ConditionType, Reason
+from archipelago.planner.service.messages import TableStep
+from archipelago.planner.table.shards import split
+from archipelago.planner.table.validate import validate_table
+from tests.support.operator.situations import (
+    CONTENT,
+    KEY,
+    NOW,
+    T0,
+    actions_of,
+    as_stored,
+    later,
+    plan,
+    plan_reply,
+    told,
+)
 
 LIMIT = 12
 OTHER = CONTENT.replace("llama", "quebec")  # the first shard stays the same
 GRACE = 60.0
 
 
-def planned(seen: SeenPlan, content: str = CONTENT) -> Planned:
-    reply = {"summary": {"islands": 2}, "message": "2 islands", "content": content}
-    verdict = verdict_of(seen.inputs_hash, {"planned": reply}, LIMIT)
-    assert isinstance(verdict, Planned)
+def planned(seen: PlanObject, content: str = CONTENT) -> PlanReady:
+    reply = plan_reply(TableStep(content=content), islands=2)
+    verdict = decode_result(seen.inputs_hash, reply, LIMIT)
+    assert isinstance(verdict, PlanReady)
     return verdict
 
 
-def answered(seen: SeenPlan, content: str = CONTENT, reserved: int = 1) -> State:
-    state = State().with_planning(seen.inputs_hash)
-    return state.with_verdict(planned(seen, content), NOW).with_reserved(reserved)
+def answered(seen: PlanObject, content: str = CONTENT, reserved: int = 1) -> PlanState:
+    state = PlanState().with_planning(seen.inputs_hash)
+    return state.with_result(planned(seen, content), NOW).with_reserved(reserved)
 
 
-def shards(seen: SeenPlan, content: str = CONTENT, sequence: int = 1) -> dict[str, SeenShard]:
+def shards(seen: PlanObject, content: str = CONTENT, sequence: int = 1) -> dict[str, ShardObject]:
     """All shards of a content as they lie there."""
     pieces = split(content, LIMIT)
     found = {}
     for shard, piece in zip(shards_of(KEY.name, pieces), pieces, strict=True):
         body = as_stored(shard_manifest(seen, None, shard, piece.of(content), sequence))
-        found[shard.name] = SeenShard.from_body(body)
+        found[shard.name] = ShardObject.from_body(body)
     return found
 
 
-def stored(seen: SeenPlan, content: str = CONTENT, sequence: int = 1) -> SeenTable:
+def stored(seen: PlanObject, content: str = CONTENT, sequence: int = 1) -> TableObject:
     """The pointer as it lies there."""
     verdict = planned(seen, content)
     named = pointer(shards_of(KEY.name, verdict.pieces), verdict.content_hash)
     text = pointer_text(Identity(seen.uid, seen.generation, sequence), named, T0)
-    found = SeenTable.from_body(as_stored(holding(seen, None, text, pointer_hash(named))))
+    found = TableObject.from_body(as_stored(holding(seen, None, text, pointer_hash(named))))
     assert found.content_hash == verdict.content_hash
     return found
 
 
-def served(seen: SeenPlan, content: str = CONTENT) -> SeenPlan:
+def served(seen: PlanObject, content: str = CONTENT) -> PlanObject:
     """The plan after its status said that the pointer is stored."""
     verdict, table = planned(seen, content), stored(seen, content)
-    return replace(seen, status=report.published(seen, verdict, table, T0))
+    return replace(seen, status=status_text.published(seen, verdict, table, T0))
 
 
 def test_shards_are_stored_before_the_pointer_that_names_them() -> None:
     seen = told(plan())
-    (write,) = decide(Observation(KEY, seen, None), answered(seen), NOW)
+    (write,) = actions_of(Observation(KEY, seen, None), answered(seen), NOW)
     assert isinstance(write, WriteShards)
     assert "".join(piece.of(write.content) for piece in write.pieces) == CONTENT
 
     here = Observation(KEY, seen, None, shards(seen))
-    (pointed,) = decide(here, answered(seen), NOW)
+    (pointed,) = actions_of(here, answered(seen), NOW)
     assert isinstance(pointed, WriteTable)
     assert pointed.pieces == write.pieces
 
     some = dict(list(here.shards.items())[1:])
-    (missing,) = decide(replace(here, shards=some), answered(seen), NOW)
+    (missing,) = actions_of(replace(here, shards=some), answered(seen), NOW)
     assert isinstance(missing, WriteShards)
     assert missing.pieces == write.pieces[:1]
 
@@ -101,7 +113,7 @@ def test_a_shard_that_lay_there_unused_is_claimed_before_it_is_named() -> None:
     seen = told(plan())
     old = Observation(KEY, seen, None, shards(seen, sequence=7))
 
-    (write,) = decide(old, answered(seen), NOW)
+    (write,) = actions_of(old, answered(seen), NOW)
 
     assert isinstance(write, WriteShards)
     assert write.sequence == 1
@@ -113,7 +125,7 @@ def test_a_shard_that_the_stored_pointer_names_is_not_written_again() -> None:
     )
     here = Observation(KEY, seen, stored(plan(1)), shards(seen))
 
-    (write,) = decide(here, answered(seen, OTHER, reserved=2), NOW)
+    (write,) = actions_of(here, answered(seen, OTHER, reserved=2), NOW)
 
     assert isinstance(write, WriteShards)
     assert split(OTHER, LIMIT)[0] not in write.pieces
@@ -123,16 +135,16 @@ def test_a_shard_that_the_stored_pointer_names_is_not_written_again() -> None:
 def test_a_table_without_one_of_its_shards_is_made_whole_again() -> None:
     seen = served(plan())
     whole = Observation(KEY, seen, stored(seen), shards(seen))
-    assert decide(whole, State(), NOW) == ()
+    assert actions_of(whole, PlanState(), NOW) == ()
 
     some = replace(whole, shards=dict(list(whole.shards.items())[1:]))
 
-    assert isinstance(decide(some, State(), NOW)[0], StartPlanning)
+    assert isinstance(actions_of(some, PlanState(), NOW)[0], StartPlanning)
     promised = replace(seen, status=replace(seen.status, summary={"tableSequence": 2}))
-    (write,) = decide(replace(some, plan=promised), answered(seen, reserved=2), NOW)
+    (write,) = actions_of(replace(some, plan=promised), answered(seen, reserved=2), NOW)
     assert isinstance(write, WriteShards)
     full = replace(whole, plan=promised, table=replace(stored(seen), stored_hash=None))
-    table, event = decide(full, answered(seen, reserved=2), NOW)
+    table, event = actions_of(full, answered(seen, reserved=2), NOW)
     assert isinstance(table, WriteTable)
     assert isinstance(event, EmitEvent)
     assert event.reason is Reason.TABLE_RESTORED
@@ -143,12 +155,12 @@ def test_spare_shards_go_after_the_grace_period_and_no_sooner() -> None:
     both = {**shards(seen), **shards(seen, OTHER)}
     here = Observation(KEY, seen, stored(seen, OTHER), both)
     spare = set(shards(seen)) - set(shards(seen, OTHER))
-    first = State().with_spare(dues(here, State(), NOW.monotonic, GRACE))
+    first = PlanState(spare=dues(here, PlanState(), NOW.monotonic, GRACE))
 
-    (wait,) = decide(here, first, later(10))
-    assert isinstance(wait, Wait)
+    (wait,) = actions_of(here, first, later(10))
+    assert isinstance(wait, Requeue)
     assert wait.seconds == GRACE - 10
-    (remove,) = decide(here, first, later(GRACE))
+    (remove,) = actions_of(here, first, later(GRACE))
     assert isinstance(remove, RemoveShards)
     assert {shard.key.name for shard in remove.shards} == spare
 
@@ -166,13 +178,13 @@ def test_nothing_is_spare_while_the_table_is_not_whole_or_a_plan_is_under_way() 
     broken = replace(here, shards={n: s for n, s in both.items() if n != first})
     foreign = replace(here, table=replace(stored(seen), owner_reference=None))
 
-    assert dues(here, State(), 0.0, GRACE)
+    assert dues(here, PlanState(), 0.0, GRACE)
     for state, case in (
-        (State().with_planning("x"), here),
+        (PlanState().with_planning("x"), here),
         (answered(seen), here),  # its shards are wanted
-        (State(), broken),
-        (State(), foreign),
-        (State(), replace(here, table=None)),
+        (PlanState(), broken),
+        (PlanState(), foreign),
+        (PlanState(), replace(here, table=None)),
     ):
         assert dues(case, state, 0.0, GRACE) == {}
 
@@ -184,7 +196,7 @@ def test_what_is_not_ours_is_never_spare(change: dict[str, object]) -> None:
     others = {**foreign, **shards(seen, OTHER)}
     here = Observation(KEY, seen, stored(seen, OTHER), others)
 
-    assert dues(here, State(), 0.0, GRACE) == {}
+    assert dues(here, PlanState(), 0.0, GRACE) == {}
 
 
 def test_a_stranger_under_a_shard_s_name_is_left_alone_and_named() -> None:
@@ -192,13 +204,14 @@ def test_a_stranger_under_a_shard_s_name_is_left_alone_and_named() -> None:
     name, taken = next(iter(shards(seen).items()))
     here = Observation(KEY, seen, None, {name: replace(taken, owner_reference=None)})
 
-    assert decide(here, answered(seen), NOW) == (ReadTable("the name is taken", name),)
-    status, _, wait = decide(here, answered(seen).with_recheck(NOW), NOW)
+    actions, state = decide(here, answered(seen), NOW)
+    assert actions == (ReadTable("the name is taken", name),)
+    status, _, wait = actions_of(here, state, NOW)
     assert isinstance(status, WriteStatus)
     found = status.status.condition(ConditionType.PUBLISHED)
     assert found is not None
     assert (found.reason, name in found.message) == (Reason.NAME_CONFLICT, True)
-    assert isinstance(wait, Wait)
+    assert isinstance(wait, Requeue)
 
 
 def test_names_of_shards_are_short_and_tell_tables_apart() -> None:
@@ -222,6 +235,6 @@ def test_a_stored_pointer_is_valid_and_notices_an_edit() -> None:
 
     body["data"]["table.json"] = text.replace('"bytes":12', '"bytes":11', 1)
 
-    found = seen_map(body)
-    assert isinstance(found, SeenTable)
-    assert not found.is_untouched()
+    found = read_config_map(body)
+    assert isinstance(found, TableObject)
+    assert not found.is_unmodified()

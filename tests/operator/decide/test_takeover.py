@@ -6,27 +6,35 @@ from typing import cast
 
 import pytest
 
-from archipelago.operator.actions import Action, AskLive, StartPlanning, Wait, WriteTable
-from archipelago.operator.around import Around, Watched
-from archipelago.operator.conditions import ConditionType, Finding, Reason, Truth
-from archipelago.operator.livedecide import PATIENCE, may_step
-from archipelago.operator.livefacts import Ask, Live, Mark
-from archipelago.operator.livepair import LAG, abreast, left_until
-from archipelago.operator.liveplans import Asking, LivePlans
-from archipelago.operator.livestate import LiveState
-from archipelago.operator.nodenews import EVERY
-from archipelago.operator.observe import Observation, SeenPlan, SeenTable
-from archipelago.operator.podfacts import IslandPods
-from archipelago.operator.question import verdict_of
-from archipelago.operator.reconcile import WORD, decide
-from archipelago.operator.report import published, refreshed
-from archipelago.operator.state import State
-from archipelago.operator.steadiness import LONGEST
-from archipelago.operator.tables import Tables
-from archipelago.operator.verdict import Planned
-from tests.operator.situations import NOW, T0, later, observation, plan, told
-from tests.operator.test_fleet import World
-from tests.operator.test_livedecide import (
+from archipelago.operator.apply.observation import ObservationBuilder, TrafficSource
+from archipelago.operator.apply.replanning import PlanExecutor, PlannerProcesses
+from archipelago.operator.apply.tables import Tables
+from archipelago.operator.decide.actions import (
+    Action,
+    Requeue,
+    StartPlanning,
+    StartReplan,
+    WriteTable,
+)
+from archipelago.operator.decide.rollout import PATIENCE, next_step_due
+from archipelago.operator.decide.state import PlanState
+from archipelago.operator.decide.status_text import published, refreshed
+from archipelago.operator.decide.takeover import (
+    LAG,
+    WRITER_REPORTS,
+    follow,
+    synchronise,
+    yield_until,
+)
+from archipelago.operator.inventory.debounce import EVERY
+from archipelago.operator.inventory.flap_damping import DAMPING
+from archipelago.operator.planning.messages import decode_result
+from archipelago.operator.planning.result import PlanReady
+from archipelago.operator.resources.live import IslandPods, LiveStatus, ReplanKind, TableOrigin
+from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
+from archipelago.operator.resources.status import ConditionStatus, ConditionType, Finding, Reason
+from archipelago.planner.service.messages import TableStep
+from tests.operator.decide.test_rollout import (
     CHANGED,
     DRAIN,
     DRAINED,
@@ -37,6 +45,17 @@ from tests.operator.test_livedecide import (
     settled,
     stored,
 )
+from tests.operator.inventory.test_cluster_inventory import World
+from tests.support.operator.situations import (
+    NOW,
+    T0,
+    actions_of,
+    later,
+    observation,
+    plan,
+    plan_reply,
+    told,
+)
 
 LIMIT = 1 << 20
 STRANGE = content(weight=99)
@@ -44,35 +63,36 @@ ROLLED = ((DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
 """The tables of our answer."""
 
 
-def seen_plan() -> SeenPlan:
+def seen_plan() -> PlanObject:
     found = settled().plan
     assert found is not None
     return found
 
 
-def answer(seen: SeenPlan) -> Planned:
+def answer(seen: PlanObject) -> PlanReady:
     """Ours to an edit: three tables, made over the old one."""
-    steps = [{"content": text, "wait": wait, "islands": ["a"]} for text, wait in ROLLED]
-    said = {"summary": {}, "message": "", "seconds": 0.1, "content": NEW, "steps": steps}
-    found = verdict_of(seen.inputs_hash, {"planned": said})
-    assert isinstance(found, Planned)
+    steps = [TableStep(content=text, wait=wait, islands=("a",)) for text, wait in ROLLED]
+    found = decode_result(seen.inputs_hash, plan_reply(*steps))
+    assert isinstance(found, PlanReady)
     return found
 
 
-def before() -> tuple[SeenPlan, State]:
+def before() -> tuple[PlanObject, PlanState]:
     """The old table lies there, and our answer is to be stored over it."""
     seen = seen_plan()
     old = stored(seen)
-    state = abreast(observation(seen, old), State(), later(-10), LIMIT)
+    state = synchronise(observation(seen, old), PlanState(), later(-10), LIMIT)
     planning = state.with_planning(seen.inputs_hash, old.content_hash)
-    return seen, planning.with_verdict(answer(seen), NOW)
+    return seen, planning.with_result(answer(seen), NOW)
 
 
-def after(text: str, mark: Mark = Mark.ROLLING, sequence: int = 7) -> tuple[Observation, State]:
+def after(
+    text: str, mark: TableOrigin = TableOrigin.ROLLING, sequence: int = 7
+) -> tuple[Observation, PlanState]:
     """What is left of that once somebody stored this."""
     seen, state = before()
     there = observation(seen, stored(seen, text, mark, sequence))
-    return there, abreast(there, state, NOW, LIMIT)
+    return there, synchronise(there, state, NOW, LIMIT)
 
 
 def kinds(actions: tuple[Action, ...]) -> set[type[Action]]:
@@ -82,81 +102,83 @@ def kinds(actions: tuple[Action, ...]) -> set[type[Action]]:
 def test_an_answer_is_stored_over_what_it_was_made_over() -> None:
     seen, state = before()
     here = observation(told(seen), stored(seen))
-    assert abreast(here, state, NOW, LIMIT) == state
-    assert isinstance(state.verdict, Planned)
-    assert state.verdict.base == stored(seen).content_hash
+    assert synchronise(here, state, NOW, LIMIT) == state
+    assert isinstance(state.result, PlanReady)
+    assert state.result.base_hash == stored(seen).content_hash
 
 
-def test_a_question_in_between_does_not_say_what_a_plan_was_made_beside() -> None:
+def test_a_request_in_between_does_not_change_what_runs_beside_a_plan() -> None:
     seen = seen_plan()
-    planning = State().with_planning(seen.inputs_hash, "first")
-    asked = replace(planning, live=replace(planning.live, over="second"))
-    verdict = asked.with_verdict(answer(seen), NOW).verdict
-    assert isinstance(verdict, Planned)
-    assert verdict.base == "first"
+    planning = PlanState().with_planning(seen.inputs_hash, "first")
+    asked = planning.with_request(ReplanKind.WINDOW, "", base_hash="second")
+    verdict = asked.with_result(answer(seen), NOW).result
+    assert isinstance(verdict, PlanReady)
+    assert verdict.base_hash == "first"
 
 
 @pytest.mark.parametrize(("text", "left"), [(DRAINED, 2), (CHANGED, 1), (NEW, 0)])
 def test_who_came_late_goes_on_from_the_stored_step(text: str, left: int) -> None:
     """The answer has that step too: it counts as stored, and the next one is ours to store."""
     there, state = after(text)
-    assert isinstance(state.verdict, Planned)
-    assert (state.verdict.content, len(state.steps)) == (None, left)
-    assert state.verdict.content_hash == there.table.content_hash if there.table else False
-    assert state.verdict.taken
+    assert isinstance(state.result, PlanReady)
+    assert (state.result.content, len(state.steps)) == (None, left)
+    assert state.result.content_hash == there.table.content_hash if there.table else False
+    assert state.result.adopted
 
 
 def test_who_stored_the_last_step_goes_first_with_the_next() -> None:
     there, state = after(DRAINED)
     assert there.plan is not None
     ours = later(DRAIN)
-    assert not may_step(there, state, ours)  # whoever stored it does so now
-    assert may_step(there, state, later(DRAIN + LAG))
-    assert [a.seconds for a in decide(there, state, NOW) if isinstance(a, Wait)][-1] == LAG
+    assert not next_step_due(there, state, ours)  # whoever stored it does so now
+    assert next_step_due(there, state, later(DRAIN + LAG))
+    assert [a.seconds for a in actions_of(there, state, NOW) if isinstance(a, Requeue)][-1] == LAG
 
-    following = state.with_next_step(LIMIT).verdict
-    assert isinstance(following, Planned)
-    assert following.base == there.table.content_hash if there.table else False
+    following = state.with_next_step(LIMIT).result
+    assert isinstance(following, PlanReady)
+    assert following.base_hash == there.table.content_hash if there.table else False
 
 
 def test_a_write_whose_answer_was_lost_is_ours_all_the_same() -> None:
     seen, state = before()
-    there = observation(seen, stored(seen, DRAINED, Mark.ROLLING, 7))
-    state = abreast(there, state.with_try(7), NOW, LIMIT)
-    assert isinstance(state.verdict, Planned)
-    assert (state.verdict.taken, state.live.stepped) == (False, NOW.monotonic)
-    assert may_step(there, state, later(DRAIN))
+    there = observation(seen, stored(seen, DRAINED, TableOrigin.ROLLING, 7))
+    state = synchronise(there, state.with_try(7), NOW, LIMIT)
+    assert isinstance(state.result, PlanReady)
+    assert (state.result.adopted, state.step_at) == (False, NOW.monotonic)
+    assert next_step_due(there, state, later(DRAIN))
 
 
 def test_over_another_table_the_answer_is_dropped_and_losses_are_asked_about_again() -> None:
     seen, state = before()
-    state = replace(state, live=replace(state.live, hurt=frozenset({"a"}), untold=True))
-    there = observation(seen, stored(seen, STRANGE, Mark.ROLLING, 7))
-    dropped = abreast(there, state, NOW, LIMIT)
-    assert (dropped.verdict, dropped.live.hurt) == (None, frozenset())
-    assert not dropped.live.untold  # what was decided did not come to be
+    state = replace(state, failed_repairs=frozenset({"a"}), unreported=True)
+    there = observation(seen, stored(seen, STRANGE, TableOrigin.ROLLING, 7))
+    dropped = synchronise(there, state, NOW, LIMIT)
+    assert (dropped.result, dropped.failed_repairs) == (None, frozenset())
+    assert not dropped.unreported  # what was decided did not come to be
 
 
 def test_the_rest_of_a_roll_out_is_dropped_once_another_table_lies_there() -> None:
     """Step k+1 is stored over step k and over nothing else."""
     seen, state = before()
-    state = abreast(observation(seen, stored(seen, DRAINED, Mark.ROLLING, 7)), state, NOW, LIMIT)
-    assert len(state.steps) == 2
-    state = abreast(
-        observation(seen, stored(seen, STRANGE, Mark.REPLANNED, 8)), state, later(1), LIMIT
+    state = synchronise(
+        observation(seen, stored(seen, DRAINED, TableOrigin.ROLLING, 7)), state, NOW, LIMIT
     )
-    assert (state.verdict, state.steps) == (None, ())
+    assert len(state.steps) == 2
+    state = synchronise(
+        observation(seen, stored(seen, STRANGE, TableOrigin.REPLANNED, 8)), state, later(1), LIMIT
+    )
+    assert (state.result, state.steps) == (None, ())
 
 
 def test_a_table_that_somebody_changed_is_no_other_operators() -> None:
     seen, state = before()
     spoilt = replace(stored(seen, STRANGE, sequence=7), written_hash="else")
-    assert abreast(observation(seen, spoilt), state, NOW, LIMIT) == state
+    assert synchronise(observation(seen, spoilt), state, NOW, LIMIT) == state
 
 
-def left_to(seen: SeenPlan, table: SeenTable, state: State, *, old: bool = True) -> float:
+def left_to(seen: PlanObject, table: TableObject, state: PlanState, *, old: bool = True) -> float:
     """For how long from now the table is left to who stored it [s]."""
-    return left_until(seen, table, state.live, old=old) - NOW.monotonic
+    return yield_until(seen, table, state, old=old) - NOW.monotonic
 
 
 def test_a_roll_out_of_another_operator_is_left_to_it_until_it_stands_still() -> None:
@@ -165,31 +187,31 @@ def test_a_roll_out_of_another_operator_is_left_to_it_until_it_stands_still() ->
     assert there.plan is not None
     assert there.table is not None
     assert left_to(there.plan, there.table, state) == DRAIN + EVERY
-    starting = Live(
+    starting = LiveStatus(
         pods={"b": IslandPods(ready=True, phase="decode", pods=1, gpus=8, nodes=frozenset({"n2"}))}
     )
     assert left_to(replace(there.plan, live=starting), there.table, state) == DRAIN + PATIENCE
 
-    left = replace(there, plan=replace(there.plan, live=Live(left=NOW.monotonic + 70)))
-    waits = [a for a in decide(left, state, NOW) if isinstance(a, Wait)]
+    left = replace(there, plan=replace(there.plan, live=LiveStatus(yield_until=NOW.monotonic + 70)))
+    waits = [a for a in actions_of(left, state, NOW) if isinstance(a, Requeue)]
     assert [wait.seconds for wait in waits] == [70]
-    assert StartPlanning not in kinds(decide(left, state, NOW))
-    assert StartPlanning in kinds(decide(there, state, later(71)))  # it is over
+    assert StartPlanning not in kinds(actions_of(left, state, NOW))
+    assert StartPlanning in kinds(actions_of(there, state, later(71)))  # it is over
 
 
 def test_a_roll_out_that_lay_there_when_we_began_is_nobodys() -> None:
     seen = seen_plan()
-    table = stored(seen, DRAINED, Mark.ROLLING, 7)
-    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    table = stored(seen, DRAINED, TableOrigin.ROLLING, 7)
+    state = synchronise(observation(seen, table), PlanState(), NOW, LIMIT)
     assert left_to(seen, table, state) < 0
 
-    none_yet = abreast(observation(seen), State(), NOW, LIMIT)
-    came = abreast(observation(seen, table), none_yet, NOW, LIMIT)
+    none_yet = synchronise(observation(seen), PlanState(), NOW, LIMIT)
+    came = synchronise(observation(seen, table), none_yet, NOW, LIMIT)
     assert left_to(seen, table, came) == DRAIN + EVERY
 
 
 def test_a_plan_that_is_owed_is_made_by_who_owes_it() -> None:
-    there, state = after(STRANGE, Mark.OWED)
+    there, state = after(STRANGE, TableOrigin.OWED)
     assert there.plan is not None
     assert there.table is not None
     assert left_to(there.plan, there.table, state) == EVERY
@@ -198,26 +220,26 @@ def test_a_plan_that_is_owed_is_made_by_who_owes_it() -> None:
 def test_losses_are_repaired_in_a_table_that_is_left_to_another() -> None:
     there, state = after(STRANGE)
     assert there.plan is not None
-    hurt = Live(left=NOW.monotonic + 70, lost=frozenset({"n2"}))
-    actions = decide(replace(there, plan=replace(there.plan, live=hurt)), state, NOW)
-    assert [a.kind for a in actions if isinstance(a, AskLive)] == [Ask.REPAIR]
+    hurt = LiveStatus(yield_until=NOW.monotonic + 70, lost=frozenset({"n2"}))
+    actions = actions_of(replace(there, plan=replace(there.plan, live=hurt)), state, NOW)
+    assert [a.kind for a in actions if isinstance(a, StartReplan)] == [ReplanKind.REPAIR]
 
 
 def test_other_nodes_are_no_reason_to_plan_over_anothers_table_for_a_while() -> None:
     """News wait for the pace, counted from whoever planned last; what is no news, for much more."""
     seen, state = before()
-    state = replace(state, verdict=None)
-    others = replace(stored(seen, STRANGE, Mark.PLANNED, 7), inputs_hash="others")
-    state = abreast(observation(seen, others), state, NOW, LIMIT)
+    state = replace(state, result=None)
+    others = replace(stored(seen, STRANGE, TableOrigin.PLANNED, 7), inputs_hash="others")
+    state = synchronise(observation(seen, others), state, NOW, LIMIT)
 
     assert left_to(seen, others, state, old=False) == EVERY
-    assert left_to(seen, others, state, old=True) == LONGEST
+    assert left_to(seen, others, state, old=True) == DAMPING.longest
     assert left_to(replace(seen, spec_hash="edited"), others, state) < 0
-    helpless = replace(state, live=replace(state.live, helpless=others.content_hash or ""))
+    helpless = replace(state, irreparable=others.content_hash or "")
     assert left_to(seen, others, helpless) < 0  # nothing is left of it
 
-    repaired = replace(others, mark=Mark.REPAIRED, identity=others.identity)
-    state = abreast(observation(seen, repaired), state, later(30), LIMIT)
+    repaired = replace(others, origin=TableOrigin.REPAIRED, identity=others.identity)
+    state = synchronise(observation(seen, repaired), state, later(30), LIMIT)
     assert left_to(seen, repaired, state, old=False) == EVERY  # a repair is no plan
 
 
@@ -225,38 +247,40 @@ def test_the_first_table_after_an_edit_does_not_count_for_the_pace() -> None:
     """Else nodes that come a moment after an edit would be planned with a minute later."""
     seen, state = before()
     edited = replace(stored(seen, STRANGE, sequence=7), inputs_hash="others", spec_hash="edited")
-    state = abreast(observation(seen, edited), state, NOW, LIMIT)
+    state = synchronise(observation(seen, edited), state, NOW, LIMIT)
     assert left_to(replace(seen, spec_hash="edited"), edited, state, old=False) < 0
 
 
 def test_a_plan_over_a_step_waits_until_requests_had_time_to_end() -> None:
     """The step may have been stored a moment ago; where nodes are gone nothing is waited for."""
     seen = seen_plan()
-    table = stored(seen, STRANGE, Mark.ROLLING, 7)
-    state = abreast(observation(seen, table), State(), NOW, LIMIT)
+    table = stored(seen, STRANGE, TableOrigin.ROLLING, 7)
+    state = synchronise(observation(seen, table), PlanState(), NOW, LIMIT)
     planning = state.with_planning(seen.inputs_hash, table.content_hash)
-    state = planning.with_verdict(answer(seen), NOW).with_reserved(8)
-    promised = replace(seen, status=told(seen, table).status, live=Live())
+    state = planning.with_result(answer(seen), NOW).with_reserved(8)
+    promised = replace(seen, status=told(seen, table).status, live=LiveStatus())
     there = observation(promised, table)
 
-    assert [a.seconds for a in decide(there, state, later(4)) if isinstance(a, Wait)] == [DRAIN - 4]
-    assert kinds(decide(there, state, later(DRAIN))) == {WriteTable}
-    gone = replace(promised, live=Live(lost=frozenset({"n2"})))
-    assert kinds(decide(replace(there, plan=gone), state, later(4))) == {WriteTable}
+    assert [a.seconds for a in actions_of(there, state, later(4)) if isinstance(a, Requeue)] == [
+        DRAIN - 4
+    ]
+    assert kinds(actions_of(there, state, later(DRAIN))) == {WriteTable}
+    gone = replace(promised, live=LiveStatus(lost=frozenset({"n2"})))
+    assert kinds(actions_of(replace(there, plan=gone), state, later(4))) == {WriteTable}
 
 
 def test_who_stored_a_table_says_so_in_its_own_words() -> None:
-    there, state = after(NEW, Mark.PLANNED)
+    there, state = after(NEW, TableOrigin.PLANNED)
     assert there.plan is not None
     assert there.table is not None
-    waits = [a.seconds for a in decide(there, state, NOW) if isinstance(a, Wait)]
-    assert waits == [WORD]
-    assert WriteTable not in kinds(decide(there, state, NOW))
-    assert isinstance(state.verdict, Planned)
-    words = published(there.plan, replace(state.verdict, message="theirs"), there.table, T0)
+    waits = [a.seconds for a in actions_of(there, state, NOW) if isinstance(a, Requeue)]
+    assert waits == [WRITER_REPORTS]
+    assert WriteTable not in kinds(actions_of(there, state, NOW))
+    assert isinstance(state.result, PlanReady)
+    words = published(there.plan, replace(state.result, message="theirs"), there.table, T0)
     said = replace(there, plan=replace(there.plan, status=words))
-    assert decide(said, state, later(WORD)) == ()  # ours would be others
-    assert decide(there, state, later(WORD)) != ()  # nobody said it
+    assert actions_of(said, state, later(WRITER_REPORTS)) == ()  # ours would be others
+    assert actions_of(there, state, later(WRITER_REPORTS)) != ()  # nobody said it
 
 
 class Stored(Tables):
@@ -265,55 +289,59 @@ class Stored(Tables):
     def __init__(self) -> None:
         """Nothing is asked of a cluster."""
 
-    async def content(self, plan: SeenPlan, table: SeenTable) -> str:  # noqa: ARG002
+    async def content(self, plan: PlanObject, table: TableObject) -> str:  # noqa: ARG002
         return OLD
 
 
 def test_a_plan_that_leaves_a_repaired_table_as_it_is_makes_it_whole() -> None:
     """The content is the same and the mark is not: else it would be planned again for ever."""
     seen = seen_plan()
-    table = stored(seen, OLD, Mark.REPAIRED, 7)
-    state = abreast(observation(seen, table), State(), NOW, LIMIT)
-    said = {"summary": {}, "message": "", "seconds": 0.1, "content": OLD}
-    verdict = verdict_of(seen.inputs_hash, {"planned": said})
-    assert isinstance(verdict, Planned)
-    state = state.with_planning(seen.inputs_hash, table.content_hash).with_verdict(verdict, NOW)
-    promised = replace(seen, status=told(seen, table).status, live=Live())
+    table = stored(seen, OLD, TableOrigin.REPAIRED, 7)
+    state = synchronise(observation(seen, table), PlanState(), NOW, LIMIT)
+    verdict = decode_result(seen.inputs_hash, plan_reply(TableStep(content=OLD)))
+    assert isinstance(verdict, PlanReady)
+    state = state.with_planning(seen.inputs_hash, table.content_hash).with_result(verdict, NOW)
+    promised = replace(seen, status=told(seen, table).status, live=LiveStatus())
 
     here = observation(promised, table)
-    assert abreast(here, state, NOW, LIMIT) == state
-    writes = [a for a in decide(here, state.with_reserved(8), NOW) if isinstance(a, WriteTable)]
-    assert [write.mark for write in writes] == [Mark.PLANNED]
-    whole = observation(promised, stored(seen, OLD, Mark.PLANNED, 8))
-    done = abreast(whole, state, NOW, LIMIT).verdict
-    assert isinstance(done, Planned)
+    assert synchronise(here, state, NOW, LIMIT) == state
+    writes = [a for a in actions_of(here, state.with_reserved(8), NOW) if isinstance(a, WriteTable)]
+    assert [write.origin for write in writes] == [TableOrigin.PLANNED]
+    whole = observation(promised, stored(seen, OLD, TableOrigin.PLANNED, 8))
+    done = synchronise(whole, state, NOW, LIMIT).result
+    assert isinstance(done, PlanReady)
     assert done.content is None
 
 
 def test_a_table_that_was_taken_is_repaired_as_any_other() -> None:
     """What lies there is not to be stored once more."""
-    seen = settled(Live(lost=frozenset({"n2"})))
-    nobody = cast("Asking", None)
-    plans = LivePlans(Stored(), nobody, nobody, LIMIT)
-    state = asyncio.run(plans.take(seen, State(), NOW))
-    assert isinstance(state.verdict, Planned)
-    assert state.verdict.content is None
-    assert [a.kind for a in decide(seen, state, NOW) if isinstance(a, AskLive)] == [Ask.REPAIR]
+    seen = settled(LiveStatus(lost=frozenset({"n2"})))
+    assert seen.plan is not None
+    assert seen.table is not None
+    nobody = cast("PlannerProcesses", None)
+    plans = PlanExecutor(Stored(), nobody, nobody, LIMIT)
+    adopted = asyncio.run(plans.adopted(seen.plan, seen.table, ()))
+    assert adopted is not None
+    assert adopted.content is None
+    state = PlanState().with_result(adopted, NOW)
+    assert [a.kind for a in actions_of(seen, state, NOW) if isinstance(a, StartReplan)] == [
+        ReplanKind.REPAIR
+    ]
 
 
 def test_what_was_said_of_nodes_is_not_insisted_on() -> None:
     """Two operators that see different nodes would else write over each other for ever."""
-    six, five = (Finding(Truth.TRUE, Reason.NODES_FOUND, f"{n} nodes") for n in (6, 5))
-    seen = replace(seen_plan(), live=Live(inventory=six))
+    six, five = (Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, f"{n} nodes") for n in (6, 5))
+    seen = replace(seen_plan(), live=LiveStatus(inventory=six))
     ours = refreshed(seen, T0)
-    live = LiveState().with_told(ours, seen.live)
-    assert live.said == {six}
-    theirs = refreshed(replace(seen, live=Live(inventory=five)), T0)
+    state = PlanState().with_status(ours, seen.live)
+    assert state.reported == {six}
+    theirs = refreshed(replace(seen, live=LiveStatus(inventory=five)), T0)
 
-    here = replace(seen, status=theirs, live=Live(inventory=six, said=live.said))
+    here = replace(seen, status=theirs, live=LiveStatus(inventory=six, reported=state.reported))
     assert refreshed(here, T0).says_the_same(theirs)
-    assert live.with_told(theirs, here.live).said == {six}  # still
-    news = replace(here, live=Live(inventory=five, said=frozenset({six})))
+    assert state.with_status(theirs, here.live).reported == {six}  # still
+    news = replace(here, live=LiveStatus(inventory=five, reported=frozenset({six})))
     found = refreshed(replace(news, status=ours), T0).condition(ConditionType.INVENTORY_RESOLVED)
     assert found is not None
     assert found.message == "5 nodes"
@@ -321,10 +349,10 @@ def test_what_was_said_of_nodes_is_not_insisted_on() -> None:
 
 def test_what_the_status_did_not_say_was_not_said() -> None:
     """The status of a plan that is being made speaks of no nodes."""
-    seen = replace(plan(spec={"replanning": REPLANNING}), live=Live())
-    found = Finding(Truth.TRUE, Reason.NODES_FOUND, "6 nodes")
-    begun = replace(seen, live=Live(inventory=found))
-    assert LiveState().with_told(told(begun).status, begun.live).said == frozenset()
+    seen = replace(plan(spec={"replanning": REPLANNING}), live=LiveStatus())
+    found = Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, "6 nodes")
+    begun = replace(seen, live=LiveStatus(inventory=found))
+    assert PlanState().with_status(told(begun).status, begun.live).reported == frozenset()
 
 
 class Unwatched:
@@ -345,31 +373,31 @@ class Pair:
 
     def __init__(self, *names: str) -> None:
         self.world = World()
-        self.around = Around(self.world.fleet, cast("Watched", Unwatched()))
-        self.state = State()
+        self.observations = ObservationBuilder(self.world.fleet, cast("TrafficSource", Unwatched()))
+        self.state = PlanState()
         pool = {"name": "h100", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
         self.plan = plan(spec={"replanning": REPLANNING, "pools": [pool]})
-        self.around.see_all([self.plan])
+        self.observations.update_all([self.plan])
         self.world.fleet.begin_list()
         for name in names:
             self.report(name)
-        self.world.fleet.nodes_listed(set(names), self.world.version)
+        self.world.fleet.replace_nodes(set(names), self.world.version)
 
     def report(self, name: str, *, ready: bool = True) -> None:
         labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": "p"}
         self.world.node(name, labels, ready="True" if ready else "False")
 
-    def sees(self, table: SeenTable | None = None) -> SeenPlan:
+    def sees(self, table: TableObject | None = None) -> PlanObject:
         """The plan as it is decided on."""
         now = replace(later(self.world.now), monotonic=self.world.now)
         seen = observation(self.plan, table)
-        self.state = abreast(seen, self.state, now, LIMIT)
-        found = self.around.dress(seen, self.state, now).plan
-        assert found is not None
-        return found
+        seen = self.observations.build(seen, self.state, now)
+        seen, self.state = follow(seen, self.state, now, LIMIT)
+        assert seen.plan is not None
+        return seen.plan
 
-    def table(self, made_of: SeenPlan, sequence: int) -> SeenTable:
-        return stored(made_of, content(weight=sequence), Mark.PLANNED, sequence)
+    def table(self, made_of: PlanObject, sequence: int) -> TableObject:
+        return stored(made_of, content(weight=sequence), TableOrigin.PLANNED, sequence)
 
 
 def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> None:
@@ -384,7 +412,7 @@ def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> 
     second = here.table(without := here.sees(first), 2)
     assert without.inputs_hash != all_three.inputs_hash
     here.state = here.state.with_try(2)
-    assert here.sees(second).live == replace(without.live or Live(), left=None)
+    assert here.sees(second).live == replace(without.live or LiveStatus(), yield_until=None)
     here.report("n2")
     here.world.run(5)
 
@@ -392,10 +420,10 @@ def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> 
     left = here.sees(third)
     assert left.inputs_hash == third.inputs_hash
     assert left.live is not None
-    assert left.live.left == here.world.now + LONGEST
+    assert left.live.yield_until == here.world.now + DAMPING.longest
     assert left.live.lost == frozenset()  # n1 and n2 are under it; both are up
-    assert decide(observation(left, third), here.state, later(0)) != ()
-    assert StartPlanning not in kinds(decide(observation(left, third), here.state, later(0)))
+    assert actions_of(observation(left, third), here.state, later(0)) != ()
+    assert StartPlanning not in kinds(actions_of(observation(left, third), here.state, later(0)))
 
     here.world.run(1)
     here.report("n2", ready=False)
@@ -422,12 +450,12 @@ def test_our_own_news_are_planned_when_the_others_plan_is_a_minute_old() -> None
     here.world.run(10)
     waiting = here.sees(second)
     assert waiting.live is not None
-    assert waiting.live.left == since + EVERY
+    assert waiting.live.yield_until == since + EVERY
     here.world.run(EVERY)
     due = here.sees(second)
     assert due.inputs_hash not in (first.inputs_hash, second.inputs_hash)
     assert due.live is not None
-    assert due.live.left is None
+    assert due.live.yield_until is None
 
 
 def test_what_the_first_look_finds_is_planned_at_once() -> None:
@@ -437,4 +465,4 @@ def test_what_the_first_look_finds_is_planned_at_once() -> None:
     seen = here.sees(found)
     assert seen.inputs_hash != found.inputs_hash
     assert seen.live is not None
-    assert seen.live.left is None
+    assert seen.live.yield_until is None

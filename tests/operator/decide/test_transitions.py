@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from tests.operator.bench import Bench, Rest
-from tests.operator.fields import BASES, Variant, fields, is_accepted, variants
+from tests.support.operator.bench import Bench, Rest
+from tests.support.operator.fields import BASES, Variant, fields, is_accepted, variants
 
 DRAWS = int(os.environ.get("TRANSITIONS", "300"))
 """Transitions of one run."""

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from archipelago.operator.claims import Claimant, LivePool
-from archipelago.operator.conditions import Reason, Truth
-from archipelago.operator.fleet import Fleet
-from archipelago.operator.manifests import Key, Right
-from archipelago.operator.nodefacts import read_versioned
-from archipelago.operator.podfacts import read_pod
-from archipelago.operator.steadiness import SETTLE
-from archipelago.operator.stock import Aside
-from tests.operator.nodes import CLIQUE, H100, L4, body
-from tests.operator.test_gpupods import pod
+from archipelago.operator.inventory.cluster_inventory import ClusterInventory
+from archipelago.operator.inventory.flap_damping import SETTLE
+from archipelago.operator.inventory.nodes import read_versioned
+from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector
+from archipelago.operator.inventory.pods import read_pod
+from archipelago.operator.inventory.pools import ExclusionReason
+from archipelago.operator.resources.names import Key, Permission
+from archipelago.operator.resources.status import ConditionStatus, Reason
+from tests.operator.inventory.test_nodes import pod
+from tests.support.operator.nodes import CLIQUE, H100, L4, body
 
 BORN = datetime(2026, 1, 1, tzinfo=UTC)
 CHAT, CODE = Key("team", "chat"), Key("other", "code")
 
 
-def plan(key: Key = CHAT, age: int = 0, **pool: Any) -> Claimant:  # noqa: ANN401
+def plan(key: Key = CHAT, age: int = 0, **pool: Any) -> PlanSelector:  # noqa: ANN401
     """A plan with one pool of H100 nodes, ``age`` days older than the first."""
-    named = LivePool(**{"name": "h100", "accelerator": "H100", "gpus_per_node": 8, **pool})
-    return Claimant(key, f"uid-{key.name}", BORN - timedelta(days=age), (named,))
+    named = PoolSelector(**{"name": "h100", "accelerator": "H100", "gpus_per_node": 8, **pool})
+    return PlanSelector(key, f"uid-{key.name}", BORN - timedelta(days=age), (named,))
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
         self.now, self.version, self.lacks = 0.0, 0, 0
         self.told: list[tuple[float, set[Key], bool]] = []
         self.pods: list[Key] = []
-        self.fleet = Fleet(
+        self.fleet = ClusterInventory(
             settings.pop("allowed", {}),
             lambda keys, lost: self.told.append((self.now, set(keys), lost)),
             self.pods.append,
@@ -52,14 +52,14 @@ class World:
         """A node reports."""
         self.version += 1
         seen = read_versioned(body(name, labels or H100, self.version, **state))
-        self.fleet.see_node(*seen)
+        self.fleet.update_node(*seen)
 
     def listed(self, *names: str) -> None:
         """All nodes are listed, as they were first."""
         self.fleet.begin_list()
         for name in names:
             self.node(name)
-        self.fleet.nodes_listed(set(names), self.version)
+        self.fleet.replace_nodes(set(names), self.version)
 
     def pod(self, name: str, node: str, plan: str = "", **more: Any) -> None:  # noqa: ANN401
         """A pod with eight GPUs reports; ``plan``: whose island a it is part of."""
@@ -81,12 +81,12 @@ class World:
         found["status"]["conditions"] = [{"type": "Ready", "status": ready}]
         seen = read_pod(found)
         assert seen
-        self.fleet.see_pod(seen)
+        self.fleet.update_pod(seen)
 
     def gone(self, name: str) -> None:
         """A node is deleted."""
         self.version += 1
-        self.fleet.drop_node(name, self.version)
+        self.fleet.delete_node(name, self.version)
 
     def run(self, seconds: float, step: float = 0.1) -> None:
         """Time passes; the fleet is asked whenever something is due, as its loop does."""
@@ -96,11 +96,11 @@ class World:
                 self.fleet.tick()
             self.now += step
 
-    def count(self, claimant: Claimant) -> int:
+    def count(self, claimant: PlanSelector) -> int:
         """GPUs of the plan's pool, as it was told."""
         found = self.fleet.inventory(claimant)
         assert found
-        return found.stocks[0].count
+        return found.pools[0].count
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ def test_nothing_is_known_or_lost_before_the_first_list_and_the_plan_hears_when_
     assert world.fleet.inventory(chat) is None
     assert world.fleet.lost({"n0", "never-seen"}) == set()
     finding = world.fleet.finding(chat)
-    assert (finding.status, finding.reason) == (Truth.UNKNOWN, Reason.NO_NODES)
+    assert (finding.status, finding.reason) == (ConditionStatus.UNKNOWN, Reason.NO_NODES)
     assert finding.message == "the nodes of the cluster are being listed"
 
     world.listed("n0", "n1")
@@ -124,7 +124,7 @@ def test_nothing_is_known_or_lost_before_the_first_list_and_the_plan_hears_when_
     assert world.fleet.lost({"n0", "never-seen"}) == {"never-seen"}
 
 
-def test_a_lost_node_is_told_in_half_a_second_and_planned_without_in_five() -> None:
+def test_a_lost_node_is_repaired_in_half_a_second_and_replanned_in_five() -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1", "n2")
     assert world.count(chat) == 24
@@ -179,7 +179,7 @@ def test_a_cordon_is_no_loss_and_a_heartbeat_is_nothing() -> None:
     assert world.fleet.lost({"n0"}) == set()
     world.run(10)
     assert [lost for _, _, lost in world.told] == [False]
-    assert world.fleet.counts() == {"usable": 1, "lost": 0, "aside": 1}
+    assert world.fleet.counts() == {"usable": 1, "lost": 0, "excluded": 1}
 
 
 @pytest.mark.parametrize("leaving", [True, False])
@@ -190,7 +190,7 @@ def test_a_deleted_node_and_one_that_is_being_taken_away_are_lost(leaving: bool)
     if leaving:
         taken = body("n0", H100, version=100)
         taken["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
-        world.fleet.see_node(*read_versioned(taken))
+        world.fleet.update_node(*read_versioned(taken))
     else:
         world.gone("n0")
     world.run(1)
@@ -203,7 +203,7 @@ def test_a_list_from_before_a_deletion_does_not_bring_the_node_back() -> None:
     world.listed("n0", "n1")
     world.gone("n0")
     old = body("n0", H100, version=1)
-    world.fleet.see_node(*read_versioned(old))
+    world.fleet.update_node(*read_versioned(old))
     assert world.count(chat) == 8
     world.node("n0")  # made anew under its name
     assert world.fleet.counts()["lost"] == 1  # until it has stayed
@@ -216,7 +216,7 @@ def test_what_a_list_does_not_hold_is_gone() -> None:
     world.listed(*names(3))
     assert world.count(chat) == 24
     world.fleet.begin_list()
-    world.fleet.nodes_listed({"n0"}, world.version)
+    world.fleet.replace_nodes({"n0"}, world.version)
     world.run(1)
     assert world.fleet.lost(names(3)) == {"n1", "n2"}
     assert [lost for _, _, lost in world.told] == [True]
@@ -284,7 +284,7 @@ def test_nodes_that_flap_out_of_step_are_replanned_once_a_minute_at_most() -> No
     assert min(b - a for a, b in pairwise(replans)) >= 59.9
 
 
-def test_a_younger_plan_hears_when_an_older_one_takes_or_leaves_its_nodes() -> None:
+def test_a_younger_plan_is_reconciled_when_an_older_one_takes_or_leaves_its_nodes() -> None:
     world, chat, code = World(), plan(), plan(CODE, age=1)
     world.listed(*names(2))
     assert world.count(chat) == 16
@@ -295,7 +295,7 @@ def test_a_younger_plan_hears_when_an_older_one_takes_or_leaves_its_nodes() -> N
     assert world.fleet.finding(chat).reason is Reason.POOL_CLAIMED
     assert "code" not in world.fleet.finding(chat).message
 
-    world.fleet.drop_plan(CODE)
+    world.fleet.delete_plan(CODE)
     world.run(60)
     assert world.count(chat) == 16
 
@@ -312,15 +312,17 @@ def test_pods_of_strangers_take_a_node_and_its_own_do_not() -> None:
     assert [lost for _, _, lost in world.told] == [False]
     inventory = world.fleet.inventory(chat)
     assert inventory
-    assert [(left.node, left.why) for left in inventory.left] == [("n1", Aside.HELD)]
-    world.fleet.drop_pod("uid-stranger", world.version + 1)
+    assert [(left.node, left.reason) for left in inventory.excluded] == [
+        ("n1", ExclusionReason.HELD)
+    ]
+    world.fleet.delete_pod("uid-stranger", world.version + 1)
     world.run(61)
     assert world.count(chat) == 16
 
 
 def test_islands_are_ready_when_all_their_pods_are_and_say_what_they_run_as() -> None:
     world = World()
-    world.fleet.see_plan(CHAT, None)
+    world.fleet.update_plan(CHAT, None)
     world.listed("n0", "n1")
     world.pod("p0", "n0", plan="chat")
     world.pod("p1", "n1", plan="chat", ready=False)
@@ -339,18 +341,18 @@ def test_islands_are_ready_when_all_their_pods_are_and_say_what_they_run_as() ->
 
 def test_pods_that_a_list_does_not_hold_are_gone_in_its_namespace_alone() -> None:
     world = World()
-    world.fleet.see_plan(CHAT, None)
+    world.fleet.update_plan(CHAT, None)
     world.listed("n0")
     world.pod("p0", "n0", plan="chat")
-    world.fleet.pods_listed(set(), world.version, "elsewhere")
+    world.fleet.replace_pods(set(), world.version, "elsewhere")
     assert world.fleet.island_pods(CHAT)
-    world.fleet.pods_listed(set(), world.version, "team")
+    world.fleet.replace_pods(set(), world.version, "team")
     assert world.fleet.island_pods(CHAT) == {}
 
 
 def test_a_label_that_was_not_kept_needs_one_more_list_and_the_others_go_on() -> None:
     world, chat, racks = World(), plan(), plan(CODE, age=1, domain_label=CLIQUE)
-    world.fleet.see_plan(CHAT, chat)
+    world.fleet.update_plan(CHAT, chat)
     world.listed("n0")
     assert world.count(chat) == 8
     assert world.lacks == 0
@@ -360,20 +362,20 @@ def test_a_label_that_was_not_kept_needs_one_more_list_and_the_others_go_on() ->
     world.fleet.begin_list()
     world.node("n0", {**H100, CLIQUE: "r1"})
     world.node("n1", {**H100, CLIQUE: "r2"})
-    world.fleet.nodes_listed({"n0", "n1"}, world.version)
+    world.fleet.replace_nodes({"n0", "n1"}, world.version)
     assert world.told == [(0.0, {CODE}, False)]
     inventory = world.fleet.inventory(racks)
     assert inventory
-    assert inventory.stocks[0].nodes == {"r1": ("n0",), "r2": ("n1",)}
+    assert inventory.pools[0].nodes == {"r1": ("n0",), "r2": ("n1",)}
 
 
 def test_what_may_not_be_seen_is_named_and_so_is_what_was_switched_off() -> None:
     world, chat = World(), plan()
     assert world.fleet.inventory(chat) is None
-    world.fleet.forbid((Right("list", "", "nodes"),))
+    world.fleet.forbid((Permission("list", "", "nodes"),))
     assert world.told == [(0.0, {CHAT}, False)]
     finding = world.fleet.finding(chat)
-    assert finding.status is Truth.UNKNOWN
+    assert finding.status is ConditionStatus.UNKNOWN
     assert finding.message.startswith("missing right: list nodes in the cluster; grant")
     off = World(off=True)
     assert "ARCHIPELAGO_INVENTORY=Auto" in off.fleet.finding(chat).message
@@ -383,27 +385,27 @@ def test_no_plan_gets_a_node_that_the_administrator_does_not_give() -> None:
     """B39: whatever the plan selects."""
     world = World(allowed={"serving": "yes"})
     chat = plan(selector={"kubernetes.io/hostname": "n0"})
-    world.fleet.see_plan(CHAT, chat)
+    world.fleet.update_plan(CHAT, chat)
     world.fleet.begin_list()
     world.node("n0")
-    world.fleet.nodes_listed({"n0"}, world.version)
+    world.fleet.replace_nodes({"n0"}, world.version)
     inventory = world.fleet.inventory(chat)
     assert inventory
-    assert [left.why for left in inventory.left] == [Aside.FORBIDDEN]
+    assert [left.reason for left in inventory.excluded] == [ExclusionReason.FORBIDDEN]
 
 
 async def test_the_loop_tells_when_it_is_due_and_sleeps_otherwise() -> None:
     """On the real clock: 0.2 s of quiet, then the repair, and no tick without need."""
     told = asyncio.Event()
-    fleet = Fleet({}, lambda _keys, lost: told.set() if lost else None, print, print)
+    fleet = ClusterInventory({}, lambda _keys, lost: told.set() if lost else None, print, print)
     fleet.begin_list()
-    fleet.see_node(*read_versioned(body("n0", H100, 1)))
-    fleet.nodes_listed({"n0"}, 1)
+    fleet.update_node(*read_versioned(body("n0", H100, 1)))
+    fleet.replace_nodes({"n0"}, 1)
     assert fleet.inventory(plan())
     task = asyncio.create_task(fleet.run())
     await asyncio.sleep(0.1)
     started = asyncio.get_running_loop().time()
-    fleet.drop_node("n0", 2)
+    fleet.delete_node("n0", 2)
     await asyncio.wait_for(told.wait(), 2)
     assert 0.15 <= asyncio.get_running_loop().time() - started < 1.0
     task.cancel()

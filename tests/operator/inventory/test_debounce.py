@@ -1,4 +1,4 @@
-"""When events lead to work: bursts become one, repairs are prompt, re-plans are rare."""
+"""When nodes count as lost or back: a quiet time, a pace, and damping of flaps."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.nodenews import EVERY, REPAIR, REPLAN, Pending, decide, heard
-from archipelago.operator.steadiness import Steadiness
+from archipelago.operator.inventory.debounce import (
+    EVERY,
+    REPAIR,
+    REPLAN,
+    PendingEvents,
+    take_due,
+    with_event,
+)
+from archipelago.operator.inventory.flap_damping import DAMPING, FORGET, SETTLE, FlapDamper
 
 PROMPT = 2.0
 """Seconds from a loss to the stored table, of which gathering may take a part."""
@@ -20,8 +27,8 @@ class Cluster:
     """Nodes that come and go before one plan, told as the operator will be; no clock of its own."""
 
     nodes: int
-    pending: Pending = field(default_factory=Pending)
-    steadiness: Steadiness = field(default_factory=Steadiness)
+    pending: PendingEvents = field(default_factory=PendingEvents)
+    damper: FlapDamper = field(default_factory=FlapDamper)
     replans: list[float] = field(default_factory=list)
     repairs: list[tuple[float, frozenset[str]]] = field(default_factory=list)
     planned_with: frozenset[str] = frozenset()
@@ -30,28 +37,30 @@ class Cluster:
     def __post_init__(self) -> None:
         for i in range(self.nodes):
             self.up[f"n{i}"] = True
-            self.steadiness.notice(f"n{i}", 0.0, up=True)
+            self.damper.update(f"n{i}", 0.0, up=True)
         self.planned_with = self.countable(0.0)
 
     def countable(self, now: float) -> frozenset[str]:
         """What a plan may be made with."""
-        return frozenset(n for n in self.up if self.steadiness.counts(n, now))
+        return frozenset(n for n in self.up if self.damper.is_trusted(n, now))
 
     def turn(self, name: str, now: float, *, up: bool) -> None:
         """A node changes; only what changes the plan's inventory is told."""
         before = self.countable(now)
         self.up[name] = up
-        self.steadiness.notice(name, now, up=up)
+        self.damper.update(name, now, up=up)
         if self.countable(now) != before:
-            self.pending = heard(self.pending, now, () if up else (name,))
+            self.pending = with_event(self.pending, now, () if up else (name,))
 
     def run(self, start: float, end: float, step: float = 0.1) -> None:
         """Ask at every step, as a loop that sleeps until ``wake`` would."""
         for tick in range(round((end - start) / step)):
             now = start + tick * step
             if self.countable(now) != self.planned_with and self.pending.replan is None:
-                self.pending = heard(self.pending, now)  # a node counts again: no event tells it
-            work, self.pending = decide(self.pending, now)
+                self.pending = with_event(
+                    self.pending, now
+                )  # a node counts again: no event tells it
+            work, self.pending = take_due(self.pending, now)
             if work.lost:
                 self.repairs.append((now, work.lost))
             if work.replan:
@@ -114,10 +123,10 @@ def test_they_are_planned_with_again_when_they_have_stayed() -> None:
     assert cluster.replans == [pytest.approx(15, abs=0.2), pytest.approx(95, abs=0.3)]
 
 
-def test_nothing_heard_is_nothing_to_do_and_nothing_to_wait_for() -> None:
-    work, left = decide(Pending(), 5.0)
+def test_without_events_there_is_nothing_to_do_or_wait_for() -> None:
+    work, left = take_due(PendingEvents(), 5.0)
     assert (work.lost, work.replan, work.wake) == (frozenset(), False, None)
-    assert left == Pending()
+    assert left == PendingEvents()
 
 
 @pytest.mark.parametrize(
@@ -132,15 +141,15 @@ def test_nothing_heard_is_nothing_to_do_and_nothing_to_wait_for() -> None:
 def test_a_loss_is_repaired_first_and_planned_for_later(
     now: float, lost: set[str], replan: bool, wake: float | None
 ) -> None:
-    work, _ = decide(heard(Pending(), 10.0, ("n",)), now)
+    work, _ = take_due(with_event(PendingEvents(), 10.0, ("n",)), now)
     assert (set(work.lost), work.replan) == (lost, replan)
     assert work.wake == (None if wake is None else pytest.approx(wake))
 
 
 def test_a_stream_of_events_is_not_waited_out() -> None:
-    pending = Pending()
+    pending = PendingEvents()
     for tick in range(200):
-        pending = heard(pending, tick * 0.1, (f"n{tick}",))
+        pending = with_event(pending, tick * 0.1, (f"n{tick}",))
     assert pending.repair_due == pytest.approx(REPAIR.longest)
     assert pending.replan_due == pytest.approx(REPLAN.longest)
 
@@ -154,22 +163,22 @@ EVENTS = st.lists(
 def test_every_loss_is_repaired_promptly_and_replans_keep_their_distance(
     events: list[tuple[float, int, bool]],
 ) -> None:
-    pending, now = Pending(), 0.0
+    pending, now = PendingEvents(), 0.0
     waiting: dict[str, float] = {}
     replans: list[float] = []
     last = 0.0
     for wait, node, loss in [*events, (REPLAN.longest + EVERY, -1, False)]:
         end = now + wait
-        work, pending = decide(pending, now)
+        work, pending = take_due(pending, now)
         while work.wake is not None and work.wake <= end:
             now = work.wake
-            work, pending = decide(pending, now)
+            work, pending = take_due(pending, now)
             for name in work.lost:
                 assert now - waiting.pop(name) <= REPAIR.longest + 1e-6 < PROMPT
             replans += [now] if work.replan else []
         now = end
         if node >= 0:
-            pending, last = heard(pending, now, (f"n{node}",) if loss else ()), now
+            pending, last = with_event(pending, now, (f"n{node}",) if loss else ()), now
             if loss:
                 waiting.setdefault(f"n{node}", now)
     assert not waiting
@@ -177,3 +186,86 @@ def test_every_loss_is_repaired_promptly_and_replans_keep_their_distance(
     assert last < replans[-1] <= last + REPLAN.longest + EVERY
     assert all(b - a >= EVERY - 1e-6 for a, b in pairwise(replans))
     assert (pending.repair, pending.replan, pending.lost) == (None, None, frozenset())
+
+
+def seen(*events: tuple[float, bool]) -> FlapDamper:
+    """One node, up or down at those times."""
+    damper = FlapDamper()
+    for when, up in events:
+        damper.update("n", when, up=up)
+    return damper
+
+
+def test_a_new_node_counts_at_once() -> None:
+    assert seen((0, True)).is_trusted("n", 0)
+    assert not FlapDamper().is_trusted("n", 0)
+
+
+def test_a_node_that_is_starting_was_not_lost() -> None:
+    """It joins not ready, its GPUs come minutes later: it counts when they do."""
+    starting = seen((0, False), (120, True))
+    assert starting.is_trusted("n", 120)
+
+
+def test_a_lost_node_counts_again_after_a_minute_up() -> None:
+    lost = seen((0, True), (100, False), (130, True))
+    assert not lost.is_trusted("n", 189)
+    assert lost.next_trusted(130) == 190
+    assert lost.is_trusted("n", 190)
+    assert lost.next_trusted(190) is None
+
+
+def test_what_is_down_does_not_count_and_nobody_waits_for_it() -> None:
+    down = seen((0, True), (100, False))
+    assert not down.is_trusted("n", 10_000)
+    assert down.next_trusted(100) is None
+
+
+def test_each_loss_doubles_the_wait_up_to_sixteen_minutes() -> None:
+    events, waits = [(0.0, True)], []
+    for loss in range(1, 8):
+        events += [(loss * 1000.0, False), (loss * 1000.0 + 10, True)]
+        up = seen(*events)
+        waits.append((up.next_trusted(loss * 1000 + 10) or 0) - (loss * 1000 + 10))
+    assert waits == [60, 120, 240, 480, 960, 960, 960]
+
+
+def test_an_hour_up_makes_up_for_all_losses() -> None:
+    flapped = [(0.0, True), (10.0, False), (20.0, True), (30.0, False), (40.0, True)]
+    again = 40 + FORGET
+    assert seen(*flapped, (again, False), (again + 5, True)).next_trusted(again + 5) == again + 65
+    sooner = again - 1
+    assert (
+        seen(*flapped, (sooner, False), (sooner + 5, True)).next_trusted(sooner + 5) == sooner + 245
+    )
+
+
+def test_records_of_nodes_that_are_gone_or_well_are_dropped() -> None:
+    damper = seen((0, True), (10, False))
+    damper.update("back", 0, up=True)
+    damper.update("back", 10, up=False)
+    damper.update("back", 20, up=True)
+    damper.prune(10 + FORGET)
+    assert not damper.is_trusted("n", 10 + FORGET)
+    assert {*damper._records} == {"back"}
+    damper.prune(20 + FORGET)
+    assert damper._records == {}
+    assert damper.is_trusted("back", 20 + FORGET)
+    assert damper._names == {"back"}
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 500), st.booleans()), max_size=30), st.floats(0, 2000))
+def test_what_counts_is_up_and_what_stays_up_counts_in_the_end(
+    steps: list[tuple[float, bool]], later: float
+) -> None:
+    now, up = 0.0, True
+    damper = seen((now, up))
+    for wait, state in steps:
+        before = damper.is_trusted("n", now)
+        now += wait
+        damper.update("n", now, up=state)
+        assert up or not before  # what was down did not count
+        up = state
+    assert damper.is_trusted("n", now + DAMPING.longest) == up
+    if later < SETTLE and any(not state for _, state in steps) and not up:
+        assert not damper.is_trusted("n", now + later)

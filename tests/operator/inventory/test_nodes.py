@@ -1,4 +1,4 @@
-"""What is kept of nodes: little, shared, and equal after a heartbeat."""
+"""Facts of nodes and GPUs of pods, as the operator keeps them."""
 
 import json
 import sys
@@ -11,10 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.nodefacts import NodeTable
+from archipelago.operator.inventory.nodes import NodeTable, read_versioned
+from archipelago.operator.inventory.pods import (
+    PLAN_LABEL,
+    GpuPod,
+    gpu_pod,
+    held_by_others,
+    requested,
+)
+from archipelago.operator.resources.names import Key
 from archipelago.planner.errors import PlanFileError
-from archipelago.planner.nodes import Why
-from tests.operator.nodes import CLIQUE, H100, ODD, body
+from archipelago.planner.kubernetes.nodes import Why
+from tests.support.operator.nodes import CLIQUE, H100, ODD, body
 
 NODES = 5000
 BYTES = 200
@@ -23,9 +31,9 @@ BYTES = 200
 
 def test_a_heartbeat_is_no_news() -> None:
     table = NodeTable({CLIQUE})
-    assert table.see(body("n", H100, 1))
+    assert table.update(*read_versioned(body("n", H100, 1)))
     before = table.get("n")
-    assert not table.see(body("n", H100, 2))
+    assert not table.update(*read_versioned(body("n", H100, 2)))
     assert table.get("n") == before
     assert table.get("n") is not before  # the version is newer
 
@@ -42,16 +50,18 @@ def test_a_heartbeat_is_no_news() -> None:
 )
 def test_what_a_plan_could_care_about_is_news(change: dict[str, Any]) -> None:
     table = NodeTable()
-    table.see(body("n", H100, 1))
-    assert table.see(body("n", H100, 2, **change))
+    table.update(*read_versioned(body("n", H100, 1)))
+    assert table.update(*read_versioned(body("n", H100, 2, **change)))
 
 
 def test_labels_are_news_where_somebody_looks_at_them() -> None:
     table = NodeTable({CLIQUE})
-    table.see(body("n", H100, 1))
-    assert not table.see(body("n", {**H100, "nvidia.com/gfd.timestamp": "1711110215"}, 2))
-    assert table.see(body("n", {**H100, CLIQUE: "a.1"}, 3))
-    assert table.see(body("n", {**ODD, CLIQUE: "a.1"}, 4))
+    table.update(*read_versioned(body("n", H100, 1)))
+    assert not table.update(
+        *read_versioned(body("n", {**H100, "nvidia.com/gfd.timestamp": "1711110215"}, 2))
+    )
+    assert table.update(*read_versioned(body("n", {**H100, CLIQUE: "a.1"}, 3)))
+    assert table.update(*read_versioned(body("n", {**ODD, CLIQUE: "a.1"}, 4)))
     assert table.lacks({"rack"})
     assert not table.lacks({CLIQUE})
 
@@ -59,8 +69,8 @@ def test_labels_are_news_where_somebody_looks_at_them() -> None:
 def test_an_older_version_changes_nothing() -> None:
     """Watch and list may overtake each other."""
     table = NodeTable()
-    table.see(body("n", H100, 5, cordoned=True))
-    assert not table.see(body("n", H100, 4))
+    table.update(*read_versioned(body("n", H100, 5, cordoned=True)))
+    assert not table.update(*read_versioned(body("n", H100, 4)))
     (known,) = table
     assert known.shape.passing is Why.CORDONED
 
@@ -74,33 +84,33 @@ def test_a_cordon_ends_no_pod_but_a_node_that_is_not_ready_serves_none() -> None
         "lost": {"ready": "Unknown"},
         "drained": {"cordoned": True, "ready": "Unknown"},
     }.items():
-        table.see(body(name, H100, **state))  # type: ignore[arg-type]
+        table.update(*read_versioned(body(name, H100, **state)))  # type: ignore[arg-type]
     assert {n.name for n in table if n.shape.serving} == {"cordoned", "plugin-restarts"}
     assert not any(n.shape.up for n in table)
 
 
 def test_nodes_without_gpus_are_not_kept() -> None:
     table = NodeTable()
-    assert not table.see(body("cpu", {}, gpus=None))
+    assert not table.update(*read_versioned(body("cpu", {}, gpus=None)))
     assert len(table) == 0
-    table.see(body("n", H100, 1))
-    assert table.see(body("n", {}, 2, gpus=None))  # its GPUs are gone
+    table.update(*read_versioned(body("n", H100, 1)))
+    assert table.update(*read_versioned(body("n", {}, 2, gpus=None)))  # its GPUs are gone
     assert len(table) == 0
 
 
-def test_a_list_tells_what_is_gone_but_not_what_came_after_it() -> None:
+def test_a_list_removes_what_is_gone_and_keeps_what_is_newer() -> None:
     table = NodeTable()
     for name, version in {"stays": 1, "goes": 2, "younger": 9}.items():
-        table.see(body(name, H100, version))
-    assert table.list_ended({"stays"}, 5) == ("goes",)
+        table.update(*read_versioned(body(name, H100, version)))
+    assert table.delete_unlisted({"stays"}, 5) == ("goes",)
     assert {n.name for n in table} == {"stays", "younger"}
-    assert table.drop("younger")
-    assert not table.drop("younger")
+    assert table.delete("younger")
+    assert not table.delete("younger")
 
 
 def test_what_is_no_node_is_refused_with_the_place() -> None:
     with pytest.raises(PlanFileError, match="status: missing"):
-        NodeTable().see({"metadata": {"name": "n", "resourceVersion": "1"}})
+        read_versioned({"metadata": {"name": "n", "resourceVersion": "1"}})
 
 
 OBJECTS = st.tuples(
@@ -119,9 +129,9 @@ def test_the_table_is_what_was_said_last_and_shapes_do_not_pile_up(
     newest: dict[str, dict[str, Any]] = {}
     for version, (name, labels, cordoned, gpus) in enumerate(objects):
         newest[name] = body(name, labels if gpus else {}, version, cordoned=cordoned, gpus=gpus)
-        table.see(newest[name])
+        table.update(*read_versioned(newest[name]))
     for item in newest.values():
-        last.see(item)
+        last.update(*read_versioned(item))
     assert {*table} == {*last}
     assert {*table._shapes} == {n.shape for n in table}
     assert table._used.total() == len(table)
@@ -135,16 +145,18 @@ def test_five_thousand_nodes_fit_and_are_read_in_seconds(
         json.dumps(body(f"gpu-pool-a-{i:05}", {**H100, CLIQUE: f"7b968a6d-c8aa.{i // 72}"}, i))
         for i in range(NODES)
     ]
-    NodeTable({CLIQUE}).see(json.loads(texts[0]))  # what is read once for all nodes
+    NodeTable({CLIQUE}).update(*read_versioned(json.loads(texts[0])))
     tracemalloc.start()
     table = NodeTable({CLIQUE})
     for text in texts:
-        table.see(json.loads(text))
+        table.update(*read_versioned(json.loads(text)))
     each = tracemalloc.get_traced_memory()[0] / NODES
     tracemalloc.stop()
     bodies = [json.loads(text) for text in texts]
     began = time.process_time()
-    assert not any(table.see(item | {"metadata": _next(item)}) for item in bodies)
+    assert not any(
+        table.update(*read_versioned(item | {"metadata": _next(item)})) for item in bodies
+    )
     seconds = time.process_time() - began
     one = table.get("gpu-pool-a-00000")
     own = sys.getsizeof(one) + sys.getsizeof(one.name) + 32 if one else 0
@@ -160,3 +172,74 @@ def _next(item: dict[str, Any]) -> dict[str, Any]:
     """Metadata a heartbeat later."""
     metadata: dict[str, Any] = item["metadata"]
     return metadata | {"resourceVersion": str(int(metadata["resourceVersion"]) + NODES)}
+
+
+GPU = "nvidia.com/gpu"
+
+
+def container(gpus: int, **more: str) -> dict[str, Any]:
+    return {"name": "c", "resources": {"limits": {GPU: str(gpus), "cpu": "4"}}, **more}
+
+
+def pod(gpus: int = 2, *, phase: str = "Running", **spec: Any) -> dict[str, Any]:  # noqa: ANN401
+    return {
+        "metadata": {"namespace": "team", "name": "p", "uid": "u", "labels": {PLAN_LABEL: "chat"}},
+        "spec": {"nodeName": "n1", "containers": [container(gpus)], **spec},
+        "status": {"phase": phase},
+    }
+
+
+def test_a_running_pod_holds_its_gpus_for_the_plan_of_its_own_namespace() -> None:
+    assert gpu_pod(pod()) == GpuPod("u", "n1", 2, Key("team", "chat"))
+    foreign = pod()
+    del foreign["metadata"]["labels"]
+    assert gpu_pod(foreign) == GpuPod("u", "n1", 2, None)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [pod(0), pod(phase="Succeeded"), pod(phase="Failed"), pod(nodeName=None)],
+    ids=["no GPUs", "done", "failed", "not placed"],
+)
+def test_what_holds_no_gpu_is_not_kept(nothing: dict[str, Any]) -> None:
+    assert gpu_pod(nothing) is None
+
+
+def test_a_pod_on_its_way_out_still_holds_its_gpus() -> None:
+    leaving = pod()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert gpu_pod(leaving) is not None
+
+
+@pytest.mark.parametrize(
+    ("init", "containers", "expected"),
+    [
+        ([], [1, 2], 3),  # they run together
+        ([(4, "")], [1, 2], 4),  # an init container runs alone, and is the larger
+        ([(4, ""), (3, "")], [1], 4),  # one after the other
+        ([(1, "Always")], [2], 3),  # a sidecar stays
+        ([(1, "Always"), (4, "")], [2], 5),  # and is there while the next one runs
+        ([(4, ""), (1, "Always")], [2], 4),  # but not while the one before it does
+    ],
+)
+def test_requests_are_summed_as_the_scheduler_does(
+    init: list[tuple[int, str]], containers: list[int], expected: int
+) -> None:
+    spec = {
+        "initContainers": [container(n, **({"restartPolicy": p} if p else {})) for n, p in init],
+        "containers": [container(n) for n in containers],
+    }
+    assert requested(spec) == expected
+
+
+def test_a_request_beside_its_limit_counts_once() -> None:
+    both = {"resources": {"limits": {GPU: "2"}, "requests": {GPU: "2"}}}
+    assert requested({"containers": [both]}) == 2
+
+
+def test_a_namesake_in_another_namespace_is_a_stranger() -> None:
+    """A label alone takes no GPUs from a plan's books: anybody can write one."""
+    ours, theirs = Key("team", "chat"), Key("other", "chat")
+    pods = [GpuPod("a", "n1", 2, ours), GpuPod("b", "n1", 1, theirs), GpuPod("c", "n2", 4, None)]
+    assert held_by_others(pods, ours) == {"n1": 1, "n2": 4}
+    assert held_by_others(pods, theirs) == {"n1": 2, "n2": 4}

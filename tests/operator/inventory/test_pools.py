@@ -7,45 +7,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.claims import Claimant, LivePool, owners
-from archipelago.operator.conditions import MESSAGE_BYTES, Reason, Truth, bounded
-from archipelago.operator.inventoryreport import inventory_finding
-from archipelago.operator.manifests import Key
-from archipelago.operator.nodefacts import NodeFacts
-from archipelago.operator.stock import (
-    Aside,
-    LiveInventory,
-    Surroundings,
+from archipelago.operator.inventory.nodes import NodeFacts
+from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector, assign_owners
+from archipelago.operator.inventory.pools import (
+    ExclusionReason,
+    PlanInventory,
+    ResolveContext,
     domain_name,
-    resolve,
+    inventory_finding,
+    resolve_inventory,
 )
-from archipelago.planner.nodes import Why
-from archipelago.planner.spec.pools import Pool
-from tests.operator.nodes import CLIQUE, H100, L4, ODD, body, facts
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.status import MESSAGE_BYTES, ConditionStatus, Reason, bounded
+from archipelago.planner.kubernetes.nodes import Why
+from archipelago.planner.servingplan.pools import Pool
+from tests.support.operator.nodes import CLIQUE, H100, L4, ODD, body, facts
 
-POOL = LivePool("h100", "H100", gpus_per_node=8)
+POOL = PoolSelector("h100", "H100", gpus_per_node=8)
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def found(
     *nodes: NodeFacts,
-    pools: tuple[LivePool, ...] = (POOL,),
+    pools: tuple[PoolSelector, ...] = (POOL,),
     held: dict[str, int] | None = None,
     unsteady: tuple[str, ...] = (),
-    elder: tuple[LivePool, ...] = (),
+    elder: tuple[PoolSelector, ...] = (),
     allowed: dict[str, str] | None = None,
-) -> LiveInventory:
+) -> PlanInventory:
     """The inventory of plan ``us``; ``elder`` are pools of an older plan."""
-    us = Claimant(Key("team", "us"), "us", WHEN, pools)
-    plans = [us, Claimant(Key("secret", "them"), "a-them", WHEN, elder)]
-    around = Surroundings(
-        owners(plans, nodes, allowed or {}), held or {}, lambda n: n not in unsteady, allowed or {}
+    us = PlanSelector(Key("team", "us"), "us", WHEN, pools)
+    plans = [us, PlanSelector(Key("secret", "them"), "a-them", WHEN, elder)]
+    around = ResolveContext(
+        assign_owners(plans, nodes, allowed or {}),
+        held or {},
+        lambda n: n not in unsteady,
+        allowed or {},
     )
-    return resolve(us, nodes, around)
+    return resolve_inventory(us, nodes, around)
 
 
-def asides(inventory: LiveInventory) -> dict[str, tuple[Why | Aside, str]]:
-    return {left.node: (left.why, left.detail) for left in inventory.left}
+def asides(inventory: PlanInventory) -> dict[str, tuple[Why | ExclusionReason, str]]:
+    return {left.node: (left.reason, left.detail) for left in inventory.excluded}
 
 
 def test_gpus_of_whole_nodes_are_counted() -> None:
@@ -66,18 +69,18 @@ def test_gpus_of_whole_nodes_are_counted() -> None:
         held={"n6": 3},
         unsteady=("n9",),
     )
-    (stock,) = inventory.stocks
+    (stock,) = inventory.pools
     assert stock.fields() == {"count": 16, "gpusPerNode": 8}
     assert stock.nodes == {"": ("n0", "n1")}
     assert asides(inventory) == {
         "n2": (Why.CORDONED, ""),
         "n3": (Why.NOT_READY, ""),
-        "n4": (Aside.ODD, "7 of 8 allocatable, not 8"),
-        "n5": (Aside.ODD, "4 of 4 allocatable, not 8"),
-        "n6": (Aside.HELD, "3 of 8"),
-        "n7": (Aside.OTHER, "L4"),
+        "n4": (ExclusionReason.ODD, "7 of 8 allocatable, not 8"),
+        "n5": (ExclusionReason.ODD, "4 of 4 allocatable, not 8"),
+        "n6": (ExclusionReason.HELD, "3 of 8"),
+        "n7": (ExclusionReason.OTHER, "L4"),
         "n8": (Why.UNKNOWN, "nvidia.com/gpu.product=NVIDIA-X1"),
-        "n9": (Aside.UNSTEADY, ""),
+        "n9": (ExclusionReason.UNSTEADY, ""),
     }
     assert stock.parts == {"n4": 7, "n5": 4, "n6": 5}
 
@@ -90,21 +93,21 @@ def test_the_size_of_a_node_is_that_of_most_unless_the_pool_says_it() -> None:
         body("c", H100),
         body("d", H100, gpus=4),
     )
-    (stock,) = found(*nodes, pools=(LivePool("any", "H100"),)).stocks
+    (stock,) = found(*nodes, pools=(PoolSelector("any", "H100"),)).pools
     assert (stock.gpus_per_node, stock.count) == (8, 8)
-    (small,) = found(*nodes, pools=(LivePool("any", "H100", gpus_per_node=4),)).stocks
+    (small,) = found(*nodes, pools=(PoolSelector("any", "H100", gpus_per_node=4),)).pools
     assert small.nodes == {"": ("d",)}
 
 
 def test_two_small_nodes_outvote_a_large_one_and_one_does_not() -> None:
     two = facts(body("a", H100, gpus=4), body("b", H100, gpus=4), body("c", H100))
-    sizes = [found(*n, pools=(LivePool("any", "H100"),)).stocks[0].count for n in (two, two[1:])]
+    sizes = [found(*n, pools=(PoolSelector("any", "H100"),)).pools[0].count for n in (two, two[1:])]
     assert sizes == [8, 8]
-    assert found(*two, pools=(LivePool("any", "H100"),)).stocks[0].nodes == {"": ("a", "b")}
+    assert found(*two, pools=(PoolSelector("any", "H100"),)).pools[0].nodes == {"": ("a", "b")}
 
 
 def test_domains_come_from_a_label_and_a_node_without_it_is_in_none() -> None:
-    pool = LivePool("racks", "H100", gpus_per_node=8, domain_label=CLIQUE)
+    pool = PoolSelector("racks", "H100", gpus_per_node=8, domain_label=CLIQUE)
     rack = "7B968A6D.1"
     nodes = facts(
         body("a", {**H100, CLIQUE: "r-2"}),
@@ -115,10 +118,10 @@ def test_domains_come_from_a_label_and_a_node_without_it_is_in_none() -> None:
     )
     inventory = found(*nodes, pools=(pool,))
     names = sorted(("r-2", domain_name(rack)))
-    assert inventory.stocks[0].fields()["domains"] == [
+    assert inventory.pools[0].fields()["domains"] == [
         {"name": name, "nodes": 1 if name == "r-2" else 2} for name in names
     ]
-    assert asides(inventory) == {"d": (Aside.NO_DOMAIN, CLIQUE)}
+    assert asides(inventory) == {"d": (ExclusionReason.NO_DOMAIN, CLIQUE)}
 
 
 @given(st.lists(st.text(st.characters(codec="ascii"), min_size=1, max_size=70), unique=True))
@@ -139,14 +142,14 @@ def test_domain_names_are_labels_and_differ(values: list[str]) -> None:
 
 
 def test_an_older_plan_keeps_its_nodes_and_stays_unnamed() -> None:
-    mine = LivePool("x", "H100", {}, 8)
+    mine = PoolSelector("x", "H100", {}, 8)
     nodes = facts(
         *(body(f"n{i}", {**H100, "team": "x"} if i else H100) for i in range(8)), keys=("team",)
     )
-    inventory = found(*nodes, pools=(mine,), elder=(LivePool("e", "H100", {"team": "x"}),))
-    assert inventory.stocks[0].count == 8
+    inventory = found(*nodes, pools=(mine,), elder=(PoolSelector("e", "H100", {"team": "x"}),))
+    assert inventory.pools[0].count == 8
     finding = inventory_finding(inventory)
-    assert (finding.status, finding.reason) == (Truth.FALSE, Reason.POOL_CLAIMED)
+    assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.POOL_CLAIMED)
     assert finding.message == (
         "7 nodes that this plan selects belong to an older plan: n1, n2, n3, n4, n5 and 2 more; "
         "GPUs in use by pool: x 8"
@@ -159,8 +162,8 @@ def test_an_unknown_accelerator_is_counted_and_the_plan_goes_on(unknown: int, na
     nodes = facts(body("good", H100), *(body(f"x{i}", ODD) for i in range(unknown)))
     inventory = found(*nodes)
     finding = inventory_finding(inventory)
-    assert inventory.stocks[0].count == 8
-    assert (finding.status, finding.reason) == (Truth.FALSE, Reason.UNKNOWN_ACCELERATOR)
+    assert inventory.pools[0].count == 8
+    assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.UNKNOWN_ACCELERATOR)
     assert finding.message.startswith(f"{unknown} nodes have accelerators that are not in")
     assert named in finding.message
     assert sum(f"x{i} " in finding.message for i in range(unknown)) == min(unknown, 5)
@@ -184,15 +187,15 @@ def test_an_empty_pool_says_what_stands_in_the_way() -> None:
 def test_what_passes_is_no_finding() -> None:
     """A cordoned node is somebody's intention, not a fault of the plan."""
     finding = inventory_finding(found(*facts(body("a", H100), body("b", H100, cordoned=True))))
-    assert (finding.status, finding.reason) == (Truth.TRUE, Reason.NODES_FOUND)
+    assert (finding.status, finding.reason) == (ConditionStatus.TRUE, Reason.NODES_FOUND)
     assert finding.message == "GPUs in use by pool: h100 8"
 
 
 def test_nodes_outside_the_operators_selector_are_nobodys() -> None:
     nodes = facts(body("a", {**H100, "serving": "yes"}), body("b", H100), keys=("serving",))
     inventory = found(*nodes, allowed={"serving": "yes"})
-    assert inventory.stocks[0].count == 8
-    assert asides(inventory) == {"b": (Aside.FORBIDDEN, "")}
+    assert inventory.pools[0].count == 8
+    assert asides(inventory) == {"b": (ExclusionReason.FORBIDDEN, "")}
 
 
 NODES = st.lists(
@@ -221,14 +224,14 @@ def test_every_selected_node_is_in_one_place_and_the_spec_takes_the_pool(
     ]
     held = {f"n{i}": min(row[3], row[1]) for i, row in enumerate(drawn)}
     unsteady = tuple(f"n{i}" for i, row in enumerate(drawn) if row[4])
-    inventory = found(*nodes, pools=(LivePool("any", "H100"),), held=held, unsteady=unsteady)
-    (stock,) = inventory.stocks
+    inventory = found(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
+    (stock,) = inventory.pools
     used = [name for names in stock.nodes.values() for name in names]
-    left = [item.node for item in inventory.left]
+    left = [item.node for item in inventory.excluded]
     assert sorted(used + left) == sorted(n.name for n in nodes)
     assert {*stock.parts} <= {*left}
     random.shuffle(nodes)
-    again = found(*nodes, pools=(LivePool("any", "H100"),), held=held, unsteady=unsteady)
+    again = found(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
     assert again == inventory
     if stock.count:
         Pool.model_validate({"name": "any", "accelerator": "H100", **stock.fields()})

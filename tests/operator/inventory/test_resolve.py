@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.operator.claims import Claimant, LivePool
-from archipelago.operator.livepools import MAX_DOMAINS, NoPoolError, claimant, resolved_spec
-from archipelago.operator.manifests import Key
-from archipelago.operator.stock import LiveInventory, Stock
+from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector
+from archipelago.operator.inventory.pools import PlanInventory, PoolInventory
+from archipelago.operator.inventory.resolve import (
+    MAX_DOMAINS,
+    NoPoolError,
+    plan_selector,
+    resolved_spec,
+)
+from archipelago.operator.resources.names import Key
 from archipelago.planner.errors import SpecError
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.spec.pools import Pool
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.servingplan.pools import Pool
 from tests.manifests.cases import good
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 KEY = Key("team", "chat")
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 FOUND: dict[str, Any] = yaml.safe_load(good()["nodes-found"])["spec"]
@@ -32,17 +35,17 @@ FOUND: dict[str, Any] = yaml.safe_load(good()["nodes-found"])["spec"]
 ZONES = {"zone-a": ("n1", "n2"), "zone-b": ("n3",)}
 
 
-def looked_for(spec: dict[str, Any]) -> Claimant:
-    found = claimant(KEY, "uid", WHEN, spec)
+def looked_for(spec: dict[str, Any]) -> PlanSelector:
+    found = plan_selector(KEY, "uid", WHEN, spec)
     assert found is not None
     return found
 
 
-def inventory(spec: dict[str, Any], **nodes: Mapping[str, tuple[str, ...]]) -> LiveInventory:
+def inventory(spec: dict[str, Any], **nodes: Mapping[str, tuple[str, ...]]) -> PlanInventory:
     """What was found of each pool by its name, 8 GPUs in a node where the pool says nothing."""
     pools = looked_for(spec).pools
-    found = (Stock(p, p.gpus_per_node or 8, nodes.get(p.name, {}), {}) for p in pools)
-    return LiveInventory(tuple(found), ())
+    found = (PoolInventory(p, p.gpus_per_node or 8, nodes.get(p.name, {}), {}) for p in pools)
+    return PlanInventory(tuple(found), ())
 
 
 def resource(spec: dict[str, Any]) -> dict[str, Any]:
@@ -51,26 +54,26 @@ def resource(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_a_plan_looks_for() -> None:
-    assert looked_for(FOUND) == Claimant(
+    assert looked_for(FOUND) == PlanSelector(
         KEY,
         "uid",
         WHEN,
         (
-            LivePool(
+            PoolSelector(
                 "h100",
                 "H100",
                 {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "example.com/team": ""},
                 8,
                 "topology.kubernetes.io/zone",
             ),
-            LivePool("l40s", "L40S", {"pool": "l40s"}),
+            PoolSelector("l40s", "L40S", {"pool": "l40s"}),
         ),
     )
 
 
 def test_a_plan_that_counts_its_gpus_looks_for_nothing() -> None:
     spec = yaml.safe_load(good()["every-field"])["spec"]
-    assert claimant(KEY, "uid", WHEN, spec) is None
+    assert plan_selector(KEY, "uid", WHEN, spec) is None
 
 
 def test_accelerators_are_looked_for_in_the_spelling_of_the_catalogue() -> None:
@@ -131,7 +134,7 @@ def test_links_to_classes_that_nothing_is_in_any_more_go() -> None:
     assert load_resource(resource(gone)).spec.network is not None
 
 
-def test_no_pool_left_is_said_in_words() -> None:
+def test_no_pool_left_is_reported_in_words() -> None:
     spec = {**FOUND, "pools": FOUND["pools"][:2]}
     with pytest.raises(NoPoolError) as caught:
         resolved_spec(spec, inventory(spec))
@@ -179,7 +182,7 @@ def test_the_example_is_planned_with_what_is_found() -> None:
 
 def test_the_operators_process_stays_without_numpy() -> None:
     code = (
-        "import sys, archipelago.operator.livepools, archipelago.operator.nodenames as n; "
+        "import sys, archipelago.operator.inventory.resolve as n; "
         "sys.exit('numpy' in sys.modules or 'pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -3,25 +3,26 @@
 import copy
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from archipelago.operator import crd, doctor
-from archipelago.operator.conditions import Reason
-from archipelago.operator.doctor import RIGHTS, Check, Verdict
-from archipelago.operator.manifests import Identity, owner_reference, table_manifest
-from archipelago.operator.observe import SeenPlan, SeenTable
-from archipelago.operator.remedies import REMEDY
-from archipelago.operator.sharding import pointer, pointer_text, shards_of
-from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.shards import split
-from archipelago.planner.table import routing_content
-from tests.planner.handmade import PLAN, resource
+from archipelago.operator.kubectl import doctor
+from archipelago.operator.kubectl.doctor import REMEDY, RIGHTS, Check, Verdict
+from archipelago.operator.resources import crd
+from archipelago.operator.resources.manifests import pointer_text, table_manifest
+from archipelago.operator.resources.names import Identity
+from archipelago.operator.resources.objects import PlanObject, TableObject, owner_reference
+from archipelago.operator.resources.shards import pointer, shards_of
+from archipelago.operator.resources.status import Reason
+from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.table.shards import split
+from archipelago.planner.table.write import routing_content
+from tests.support.planner.handmade import PLAN, resource
 
-PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "runbook.md"
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 CONTENT = canonical_bytes(routing_content(resource().spec, PLAN)).decode()
 
@@ -59,14 +60,14 @@ def plan_body(
 
 def digest() -> str:
     body = stored(CONTENT)
-    found = SeenTable.from_body(body).content_hash
+    found = TableObject.from_body(body).content_hash
     assert found is not None
     return found
 
 
 def stored(content: str) -> dict[str, Any]:
     """The ConfigMap as the operator writes it and the server keeps it."""
-    seen = SeenPlan.from_body(
+    seen = PlanObject.from_body(
         {"metadata": {"namespace": "ns", "name": "paper", "uid": "u-1", "resourceVersion": "7"}}
     )
     manifest = table_manifest(seen, None, Identity("u-1", 1, 1), content, NOW)
@@ -146,7 +147,7 @@ def test_rights_that_are_missing_are_named_with_what_needs_them() -> None:
     allowed = dict.fromkeys(RIGHTS, True)
     assert doctor.rights(allowed).verdict is Verdict.OK
     allowed[RIGHTS[-1]] = False
-    assert doctor.rights(allowed).text == "you may not list nodes (for archipelago inventory)"
+    assert doctor.rights(allowed).text == "you may not list nodes (for archipelago pools)"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
     table["content"]["affinityKey"] = "x-other"
     other["data"]["table.json"] = json.dumps(table)
     found = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
-    told = ["is not there", "somebody else", "weights", "no JSON", "the status says"]
+    told = ["is not there", "another owner", "weights", "no JSON", "the status names"]
     for check, text in zip(found, told, strict=True):
         assert isinstance(check, Check)
         assert check.verdict is Verdict.FAIL
@@ -213,17 +214,6 @@ def test_accelerators_of_nodes_are_known_or_named() -> None:
     assert strange.verdict is Verdict.WARN
     assert "n-1 (nvidia.com/gpu.product=Tesla-T4)" in strange.text
     assert doctor.nodes([]).verdict is Verdict.WARN
-
-
-def test_a_lease_is_judged_where_there_is_one() -> None:
-    def lease(seconds: float) -> dict[str, Any]:
-        renewed = (NOW - timedelta(seconds=seconds)).isoformat()
-        spec = {"holderIdentity": "op-1", "renewTime": renewed, "leaseDurationSeconds": 15}
-        return {"metadata": {"name": "archipelago-operator"}, "spec": spec}
-
-    assert doctor.lease([], NOW) is None
-    found = [doctor.lease([lease(age)], NOW) for age in (5, 60)]
-    assert [check.verdict for check in found if check] == [Verdict.OK, Verdict.FAIL]
 
 
 def test_remedies_are_those_of_the_page_for_every_reason() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from archipelago.operator.plugin import splan
-from archipelago.planner.cli import cli
-from tests.e2e.operators import AS_DEPLOYED
+from archipelago.operator.kubectl.plugin import splan
+from archipelago.planner.cli.app import cli
+from tests.support.e2e.operators import AS_DEPLOYED
 
-ROOT = Path(__file__).parents[2]
-COMMANDS = ("plan", "explain", "diff", "graph", "simulate", "status", "watch", "doctor")
-PROGRAM = "import sys; from archipelago.operator.plugin import main; main()"
+ROOT = Path(__file__).parents[3]
+COMMANDS = ("plan", "explain", "diff", "plot", "simulate", "status", "watch", "doctor")
+PROGRAM = "import sys; from archipelago.operator.kubectl.plugin import main; main()"
 
 
 def run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +95,7 @@ def test_the_command_line_has_the_same_watch_and_its_help_needs_no_client() -> N
     for words in (["--help"], ["watch", "--help"]):
         code = (
             f"import sys; sys.argv = ['archipelago', *{words!r}]\n"
-            "from archipelago.planner.cli import main\n"
+            "from archipelago.planner.cli.app import main\n"
             "try: main()\nexcept SystemExit: pass\n"
             "print([m for m in ('kubernetes', 'aiohttp', 'kopf', 'numpy') if m in sys.modules])"
         )

@@ -10,30 +10,29 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from archipelago.operator.liveview import bar, document, islands, screen
-from archipelago.operator.observe import SeenPlan
-from archipelago.operator.status import Status
-from archipelago.operator.statusschema import LastDecisionStatus
-from tests.operator.situations import T0, plan, ready, stored
+from archipelago.operator.kubectl.watch import bar, document, islands, screen
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.resources.status import LastDecisionStatus, Status
+from tests.support.operator.situations import T0, plan, ready, stored
 
 HASH = "0123456789abcdef" * 4
 DECISION: dict[str, Any] = {
     "time": "2026-01-01T00:02:00Z",
     "trigger": "Safety",
-    "rung": "Flip",
+    "level": "Flip",
     "headroom": "0.91",
     "headroomLow": "0.84",
     "regret": "0.1651",
     "message": "2 islands change phase",
-    "rungs": [
-        {"rung": "Keep", "theta": "0.91", "low": "0.84", "gain": "0"},
-        {"rung": "Reroute", "theta": "0.98", "low": "0.9", "gain": "0.0769"},
-        {"rung": "Flip", "theta": "1.09", "low": "1.01", "gain": "0.1978"},
-        {"rung": "Reshape", "theta": "1.31", "gain": "0.4396", "note": "more than maxMovedGpus"},
+    "levels": [
+        {"level": "Keep", "theta": "0.91", "low": "0.84", "gain": "0"},
+        {"level": "Reroute", "theta": "0.98", "low": "0.9", "gain": "0.0769"},
+        {"level": "Flip", "theta": "1.09", "low": "1.01", "gain": "0.1978"},
+        {"level": "Reshape", "theta": "1.31", "gain": "0.4396", "note": "more than maxMovedGpus"},
     ],
     "proposal": {
         "hash": HASH,
-        "rung": "Reshape",
+        "level": "Reshape",
         "trigger": "Gain",
         "gain": "0.2018",
         "message": "3 islands start, 2 stop",
@@ -49,13 +48,13 @@ CONTENT: dict[str, Any] = {
 }
 
 
-def served(decision: dict[str, Any] | None = None) -> SeenPlan:
+def served(decision: dict[str, Any] | None = None) -> PlanObject:
     seen = plan()
     seen = ready(seen, stored(seen))
     return replace(seen, status=replace(seen.status, last_decision=decision or {}))
 
 
-def text(seen: SeenPlan, content: dict[str, Any] | None = None, note: str = "") -> str:
+def text(seen: PlanObject, content: dict[str, Any] | None = None, note: str = "") -> str:
     """What is printed where it is no terminal."""
     out = io.StringIO()
     shown = screen(document(seen, content), T0 + timedelta(minutes=5), note)
@@ -103,7 +102,7 @@ def test_all_of_a_decision_is_on_the_screen() -> None:
         "team/chat: generation 1",
         "MetricsAvailable Unknown NotConfigured 5m no metrics source is configured",
         "headroom [##################..|....................] 0.91 (at least 0.84)",
-        "regret 16.5% below the best rung",
+        "regret 16.5% below the best level",
         "decided 3m ago, Safety: Flip: 2 islands change phase",
         "* Flip 1.090 1.010 +19.8%",
         "Reshape 1.310 +44.0% more than maxMovedGpus",
@@ -117,14 +116,14 @@ def test_all_of_a_decision_is_on_the_screen() -> None:
 
 
 def test_a_decision_with_nothing_but_what_must_be_there_is_shown() -> None:
-    """Of an idle plan no rung has a figure."""
-    bare = {name: DECISION[name] for name in ("time", "trigger", "rung", "message")}
-    rungs = {
-        "rungs": [{"rung": "Keep"}],
-        "proposal": {"hash": HASH, "rung": "Flip", "trigger": "Gain"},
+    """Of an idle plan no level has a figure."""
+    bare = {name: DECISION[name] for name in ("time", "trigger", "level", "message")}
+    levels = {
+        "levels": [{"level": "Keep"}],
+        "proposal": {"hash": HASH, "level": "Flip", "trigger": "Gain"},
     }
-    LastDecisionStatus.model_validate({**bare, **rungs})
-    said = text(served({**bare, **rungs}))
+    LastDecisionStatus.model_validate({**bare, **levels})
+    said = text(served({**bare, **levels}))
     assert "decided   3m ago, Safety: Flip: 2 islands change phase" in said
     assert "proposed  Flip for Gain\n" in re.sub(" +\n", "\n", said)
     assert "headroom" not in said
@@ -132,18 +131,18 @@ def test_a_decision_with_nothing_but_what_must_be_there_is_shown() -> None:
 
 def test_without_a_decision_or_a_table_it_says_so() -> None:
     said = text(served())
-    assert "nothing was decided yet but to keep the table" in said
+    assert "no decision yet, except to keep the table" in said
     assert "headroom" not in said
     assert "POOL" not in said
 
 
 def test_what_is_wrong_with_the_reading_stands_above_all() -> None:
-    assert text(served(), note="it is gone").splitlines()[1].strip() == "it is gone"
+    assert text(served(), note="a note").splitlines()[1].strip() == "a note"
 
 
 def test_what_a_cluster_says_cannot_move_the_cursor() -> None:
     attack = "\x1b[2J\u202e"
-    evil = {**DECISION, "message": attack, "rungs": [{**DECISION["rungs"][0], "note": attack}]}
+    evil = {**DECISION, "message": attack, "levels": [{**DECISION["levels"][0], "note": attack}]}
     said = text(served(evil), {"islands": [{**CONTENT["islands"][0], "pool": attack}]})
     assert "\x1b" not in said
     assert "\u202e" not in said
@@ -161,7 +160,7 @@ def test_the_document_has_times_and_no_ages() -> None:
 
 
 def test_the_page_shows_a_decision_as_it_is_printed() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kubectl-plugin.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "kubectl-splan.md").read_text()
     (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     printed = [line.rstrip() for line in text(served(DECISION), CONTENT).splitlines()]
     start = next(at for at, line in enumerate(printed) if line.startswith("headroom"))

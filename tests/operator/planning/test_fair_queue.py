@@ -1,14 +1,14 @@
 """Namespaces take turns at the planner; a slow one leaves a process to others."""
 
-from archipelago.operator.fairness import PATIENCE, Turns
-from archipelago.operator.manifests import Key
+from archipelago.operator.planning.pool import PATIENCE, FairQueue
+from archipelago.operator.resources.names import Key
 
 MANY = [Key("busy", f"plan-{n}") for n in range(5)]
 OTHER = Key("quiet", "chat")
 
 
 def test_plans_of_one_namespace_come_in_order_and_namespaces_take_turns() -> None:
-    turns, waiting, order = Turns(1), [*MANY, OTHER], []
+    turns, waiting, order = FairQueue(1), [*MANY, OTHER], []
     while waiting:
         key = turns.pick(waiting, ())
         assert key is not None
@@ -20,7 +20,7 @@ def test_plans_of_one_namespace_come_in_order_and_namespaces_take_turns() -> Non
 
 
 def test_a_slow_namespace_leaves_one_process_to_others() -> None:
-    turns = Turns(2)
+    turns = FairQueue(2)
     assert turns.pick(MANY, [MANY[1]]) == MANY[0]
 
     turns.ended(MANY[2], 3.0)
@@ -35,38 +35,38 @@ def test_a_slow_namespace_leaves_one_process_to_others() -> None:
 
 
 def test_where_there_is_one_process_everybody_may_have_it() -> None:
-    turns = Turns(1)
+    turns = FairQueue(1)
     turns.ended(MANY[0], 9.0)
 
     assert turns.pick(MANY, []) == MANY[0]
 
 
 def test_who_holds_everything_gives_up_what_it_began_last() -> None:
-    turns, running = Turns(2), {MANY[0]: 10.0, MANY[1]: 11.0}
+    turns, running = FairQueue(2), {MANY[0]: 10.0, MANY[1]: 11.0}
     late = 11.5 + PATIENCE
 
-    assert turns.yielding([MANY[2], OTHER], running, late) == MANY[1]
-    assert turns.yielding([OTHER], running, 11.0 + PATIENCE / 2) is None
-    assert turns.yielding([MANY[2]], running, late) is None
-    assert turns.yielding([], running, late) is None
+    assert turns.preempt([MANY[2], OTHER], running, late) == MANY[1]
+    assert turns.preempt([OTHER], running, 11.0 + PATIENCE / 2) is None
+    assert turns.preempt([MANY[2]], running, late) is None
+    assert turns.preempt([], running, late) is None
 
 
 def test_nobody_gives_up_its_only_process() -> None:
     third = Key("third", "chat")
 
-    assert Turns(2).yielding([third], {MANY[0]: 0.0, OTHER: 0.0}, 9.0) is None
-    assert Turns(1).yielding([OTHER], {MANY[0]: 0.0}, 9.0) is None
-    assert Turns(2).yielding([OTHER], {MANY[0]: 0.0}, 9.0) is None
+    assert FairQueue(2).preempt([third], {MANY[0]: 0.0, OTHER: 0.0}, 9.0) is None
+    assert FairQueue(1).preempt([OTHER], {MANY[0]: 0.0}, 9.0) is None
+    assert FairQueue(2).preempt([OTHER], {MANY[0]: 0.0}, 9.0) is None
 
 
 def test_no_more_are_at_work_than_there_are_processes() -> None:
-    assert Turns(2).pick([OTHER], MANY[:2]) is None
-    assert Turns(3).pick([OTHER], MANY[:2]) == OTHER
+    assert FairQueue(2).pick([OTHER], MANY[:2]) is None
+    assert FairQueue(3).pick([OTHER], MANY[:2]) == OTHER
 
 
 def test_who_had_to_give_one_up_leaves_one_from_then_on() -> None:
-    turns = Turns(2)
-    turns.stopped(MANY[1])
+    turns = FairQueue(2)
+    turns.preempted(MANY[1])
 
     assert turns.pick(MANY, MANY[:1]) is None
     assert turns.pick(MANY, []) == MANY[0]

@@ -15,34 +15,41 @@ from typing import Any
 import pytest
 import yaml
 
-from archipelago.operator.conditions import Reason
-from archipelago.operator.endpoint import Lag
-from archipelago.operator.fairness import PATIENCE
-from archipelago.operator.manifests import Key
+from archipelago.operator.health import Lag
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.observe import SeenPlan
-from archipelago.operator.planning import Limits, Planner
-from archipelago.operator.process import Worker, WorkerDied
-from archipelago.operator.question import Job
-from archipelago.operator.statusschema import SummaryStatus
-from archipelago.operator.verdict import Answer, Decided, Failed, Planned, Verdict
-from archipelago.planner.table import validate_content
-from tests.operator.situations import KEY, plan
-from tests.soak.phases import hostile
+from archipelago.operator.planning.messages import Job
+from archipelago.operator.planning.pool import PATIENCE, Limits, PlannerPool
+from archipelago.operator.planning.process import Worker, WorkerDied
+from archipelago.operator.planning.result import (
+    PlanFailed,
+    PlannerResult,
+    PlanOutcome,
+    PlanReady,
+    ReplanResult,
+)
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.resources.status import Reason, SummaryStatus
+from archipelago.planner.service.messages import FailureReply, PlanReply, PlanRequest
+from archipelago.planner.table.validate import validate_content
+from benchmarks.soak.phases import hostile
+from tests.support.controlplane.waiting import Stopwatch
+from tests.support.operator.loop import beats
+from tests.support.operator.situations import KEY, plan
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 OTHER = Key("team", "other")
 ROOMY = Limits(memory_mib=1536, grace=2.0)
 STRICT = replace(ROOMY, grace=0.5)
 
 
-def example(name: str = "02-minimal", **spec: object) -> SeenPlan:
+def example(name: str = "02-minimal", **spec: object) -> PlanObject:
     """An example as a plan in the cluster."""
     resource = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
     return plan(spec=resource["spec"] | spec)
 
 
-def quick() -> SeenPlan:
+def quick() -> PlanObject:
     """The minimal example with one second for its planner."""
     return example(planner={"timeLimitSeconds": 1})
 
@@ -51,16 +58,16 @@ class Bench:
     """A pool of planner processes, its answers, and the processes themselves."""
 
     def __init__(self, count: int, limits: Limits) -> None:
-        self.answers: asyncio.Queue[tuple[Key, Verdict, float]] = asyncio.Queue()
+        self.answers: asyncio.Queue[tuple[Key, PlanOutcome, float]] = asyncio.Queue()
         self.metrics = Metrics()
         self._others = children()
-        self.planner = Planner(count, limits, self._answered, self.metrics)
+        self.planner = PlannerPool(count, limits, self._answered, self.metrics)
 
-    def _answered(self, key: Key, verdict: Answer) -> None:
-        assert not isinstance(verdict, Decided)
+    def _answered(self, key: Key, verdict: PlannerResult) -> None:
+        assert not isinstance(verdict, ReplanResult)
         self.answers.put_nowait((key, verdict, time.monotonic()))
 
-    async def answer(self) -> Verdict:
+    async def answer(self) -> PlanOutcome:
         return (await asyncio.wait_for(self.answers.get(), 60))[1]
 
     async def processes(self, count: int) -> set[int]:
@@ -109,10 +116,10 @@ async def bench(count: int = 1, limits: Limits = ROOMY) -> AsyncIterator[Bench]:
 async def test_a_plan_comes_back_checked_with_its_figures() -> None:
     async with bench() as pool:
         seen = example()
-        pool.planner.start(seen)
+        pool.planner.ask(Job.of(seen))
         verdict = await pool.answer()
 
-    assert isinstance(verdict, Planned)
+    assert isinstance(verdict, PlanReady)
     assert verdict.inputs_hash == seen.inputs_hash
     assert verdict.content is not None
     assert validate_content(json.loads(verdict.content)) == []
@@ -126,19 +133,19 @@ async def test_a_plan_comes_back_checked_with_its_figures() -> None:
 @pytest.mark.parametrize("name", ["04-collocated", "06-two-zones", "07-least-cost"])
 async def test_every_kind_of_plan_fits_its_status(name: str) -> None:
     async with bench() as pool:
-        pool.planner.start(example(name))
+        pool.planner.ask(Job.of(example(name)))
         verdict = await pool.answer()
 
-    assert isinstance(verdict, Planned), verdict
+    assert isinstance(verdict, PlanReady), verdict
     SummaryStatus.model_validate(verdict.summary, by_alias=True)
 
 
 async def test_the_least_cost_says_what_is_to_be_rented_and_what_nobody_can_pay_less_than() -> None:
     async with bench() as pool:
-        pool.planner.start(example("07-least-cost"))
+        pool.planner.ask(Job.of(example("07-least-cost")))
         verdict = await pool.answer()
 
-    assert isinstance(verdict, Planned)
+    assert isinstance(verdict, PlanReady)
     summary = verdict.summary
     assert summary["objective"] == "cost"
     assert float(summary["headroom"]) >= 1.2
@@ -159,17 +166,17 @@ async def test_the_least_cost_says_what_is_to_be_rented_and_what_nobody_can_pay_
     ],
     ids=["accelerator", "model", "spec", "infeasible"],
 )
-async def test_what_the_user_can_mend_is_named(
+async def test_what_the_user_can_fix_is_named(
     change: dict[str, Any], reason: Reason, says: str
 ) -> None:
     spec = json.loads(json.dumps(dict(example().spec)))
     for target in (spec["pools"][0], spec["models"][0]):
         target |= {name: value for name, value in change.items() if name in target}
     async with bench() as pool:
-        pool.planner.start(plan(spec=spec))
+        pool.planner.ask(Job.of(plan(spec=spec)))
         verdict = await pool.answer()
 
-    assert isinstance(verdict, Failed)
+    assert isinstance(verdict, PlanFailed)
     assert (verdict.reason, says in verdict.message) == (reason, True), verdict
 
 
@@ -178,29 +185,34 @@ async def test_a_process_that_overruns_is_killed_and_replaced_while_others_go_on
         stuck = await pool.processes(3)  # one more than may be at work
         for pid in stuck:
             os.kill(pid, signal.SIGSTOP)
-        pool.planner.start(quick())
-        started = time.monotonic()
+        pool.planner.ask(Job.of(quick()))
+        started, watch = time.monotonic(), Stopwatch()
         await asyncio.sleep(0.1)
         # Only one of them has the question; another may go on with the next one.
-        pool.planner.start(replace(quick(), key=OTHER))
-        answers = [await asyncio.wait_for(pool.answers.get(), 30) for _ in range(2)]
+        pool.planner.ask(Job.of(replace(quick(), key=OTHER)))
+        await until(lambda: watch.passed() > 0 and pool.answers.qsize() == 2)
+        took = watch.passed()
+        answers = [pool.answers.get_nowait() for _ in range(2)]
 
-        assert {verdict.reason for _, verdict, _ in answers if isinstance(verdict, Failed)} == {
+        assert {verdict.reason for _, verdict, _ in answers if isinstance(verdict, PlanFailed)} == {
             Reason.PLANNER_TIMEOUT
         }
-        assert all(1.5 <= ended - started < 3.0 for _, _, ended in answers)
+        assert all(ended - started >= 1.5 for _, _, ended in answers)
+        assert took < 3.0
+        # Two are killed; the third was asked nothing. A killed process may take a moment to end.
+        await until(lambda: len(children() & stuck) == 1)
         fresh = await pool.processes(3)
-        (left,) = fresh & stuck  # was asked nothing
+        (left,) = fresh & stuck
         os.kill(left, signal.SIGCONT)
-        pool.planner.start(example())
-        assert isinstance(await pool.answer(), Planned)
+        pool.planner.ask(Job.of(example()))
+        assert isinstance(await pool.answer(), PlanReady)
 
 
 async def test_what_is_urgent_goes_before_all_that_waits() -> None:
     """A repair does not stand in line behind the windows of a hundred plans."""
     async with bench(count=1) as pool:
         for number in range(5):
-            pool.planner.start(replace(quick(), key=Key("team", f"p{number}")))
+            pool.planner.ask(Job.of(replace(quick(), key=Key("team", f"p{number}"))))
         await asyncio.sleep(0.05)  # the first is at work
         urgent = Job.of(replace(quick(), key=OTHER))
         pool.planner.ask(replace(urgent, urgent=True))
@@ -210,9 +222,9 @@ async def test_what_is_urgent_goes_before_all_that_waits() -> None:
 
 
 async def test_processes_that_are_not_warm_start_when_they_will_be_needed() -> None:
-    answers: asyncio.Queue[Answer] = asyncio.Queue()
+    answers: asyncio.Queue[PlannerResult] = asyncio.Queue()
     others = children()
-    planner = Planner(
+    planner = PlannerPool(
         1, ROOMY, lambda _key, answer: answers.put_nowait(answer), Metrics(), warm=False
     )
     running = asyncio.create_task(planner.run())
@@ -220,8 +232,8 @@ async def test_processes_that_are_not_warm_start_when_they_will_be_needed() -> N
         await asyncio.sleep(0.2)
         assert children() == others
         planner.warm()
-        planner.start(example())
-        assert isinstance(await asyncio.wait_for(answers.get(), 60), Planned)
+        planner.ask(Job.of(example()))
+        assert isinstance(await asyncio.wait_for(answers.get(), 60), PlanReady)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -232,8 +244,8 @@ async def test_a_stuck_plan_does_not_hold_up_another() -> None:
         processes = await pool.processes(3)
         for pid in processes:
             os.kill(pid, signal.SIGSTOP)
-        pool.planner.start(example(planner={"timeLimitSeconds": 900}))
-        pool.planner.start(replace(example(), key=OTHER))
+        pool.planner.ask(Job.of(example(planner={"timeLimitSeconds": 900})))
+        pool.planner.ask(Job.of(replace(example(), key=OTHER)))
         await asyncio.sleep(0.2)
         for pid in sorted(processes)[:2]:  # one at least has a question
             os.kill(pid, signal.SIGCONT)
@@ -241,7 +253,7 @@ async def test_a_stuck_plan_does_not_hold_up_another() -> None:
         os.kill(max(processes), signal.SIGCONT)
 
     assert key in (KEY, OTHER)
-    assert isinstance(verdict, Planned)
+    assert isinstance(verdict, PlanReady)
 
 
 @pytest.mark.parametrize(
@@ -258,15 +270,15 @@ async def test_a_process_that_dies_is_replaced_and_says_why(
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         idle = cpu_seconds(pid)
-        pool.planner.start(large())
+        pool.planner.ask(Job.of(large()))
         await until(lambda: cpu_seconds(pid) > idle + 0.05)  # it has taken the question
         os.kill(pid, number)
         verdict = await pool.answer()
 
-        assert isinstance(verdict, Failed)
+        assert isinstance(verdict, PlanFailed)
         assert verdict.reason is reason
-        pool.planner.start(example())
-        assert isinstance(await pool.answer(), Planned)
+        pool.planner.ask(Job.of(example()))
+        assert isinstance(await pool.answer(), PlanReady)
 
 
 async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_for_it() -> None:
@@ -278,8 +290,8 @@ async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_fo
             await gone(pid)
         fresh = await pool.processes(3)  # before anybody asks
         assert not fresh & dead
-        pool.planner.start(example())
-        assert isinstance(await pool.answer(), Planned)
+        pool.planner.ask(Job.of(example()))
+        assert isinstance(await pool.answer(), PlanReady)
 
     assert replaced(pool.metrics) == {"EndedIdle": 3}
 
@@ -288,10 +300,10 @@ async def test_a_question_to_a_process_that_is_dying_goes_to_the_next_one() -> N
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGKILL)
-        pool.planner.start(example())  # its end has not been noticed yet
+        pool.planner.ask(Job.of(example()))  # its end has not been noticed yet
         verdict = await pool.answer()
 
-    assert isinstance(verdict, Planned), verdict
+    assert isinstance(verdict, PlanReady), verdict
     assert pool.answers.empty()
     assert replaced(pool.metrics) == {"EndedIdle": 1}
 
@@ -300,11 +312,11 @@ async def test_a_question_that_died_untaken_is_dropped_where_newer_inputs_are_th
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGSTOP)
-        pool.planner.start(example())
+        pool.planner.ask(Job.of(example()))
         await asyncio.sleep(0.1)
         newer = example(budgetPerHour="100")
         os.kill(pid, signal.SIGKILL)
-        pool.planner.start(newer)
+        pool.planner.ask(Job.of(newer))
         verdict = await pool.answer()
         await asyncio.sleep(0.5)
 
@@ -331,11 +343,11 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
     await warm.kill()
     tight = Limits(memory_mib=size + 8, grace=30.0)
     async with bench(limits=tight) as pool:
-        pool.planner.start(large(ranges=256))
+        pool.planner.ask(Job.of(large(ranges=256)))
         verdict = await pool.answer()
         await pool.processes(1)
 
-    assert isinstance(verdict, Failed)
+    assert isinstance(verdict, PlanFailed)
     assert verdict.reason is Reason.PLANNER_OOM, verdict.message
     assert "ARCHIPELAGO_PLANNER_MEMORY_MIB" in verdict.message
 
@@ -343,13 +355,13 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
 async def test_a_process_that_cannot_even_start_is_an_answer_too() -> None:
     made = Bench(1, Limits(memory_mib=64, grace=1.0))
     running = asyncio.create_task(made.planner.run())
-    made.planner.start(example())
+    made.planner.ask(Job.of(example()))
     verdict = await made.answer()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    assert isinstance(verdict, Failed)
-    assert verdict.may_pass_later
+    assert isinstance(verdict, PlanFailed)
+    assert verdict.is_retryable
 
 
 async def test_large_plans_of_one_namespace_make_way_for_a_small_one_of_another() -> None:
@@ -358,9 +370,9 @@ async def test_large_plans_of_one_namespace_make_way_for_a_small_one_of_another(
     large = [replace(plan(spec=hostile(n)), key=Key("team", f"large-{n}")) for n in range(2)]
     async with bench(count=2) as pool:
         for one in large:
-            pool.planner.start(one)
+            pool.planner.ask(Job.of(one))
         await asyncio.sleep(2 * PATIENCE)
-        pool.planner.start(quiet)
+        pool.planner.ask(Job.of(quiet))
         order = [(await asyncio.wait_for(pool.answers.get(), 60))[0] for _ in range(3)]
 
     assert order[0] == quiet.key
@@ -371,17 +383,17 @@ async def test_newer_inputs_replace_the_question_and_a_deletion_drops_it() -> No
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGSTOP)
-        pool.planner.start(example())
+        pool.planner.ask(Job.of(example()))
         await asyncio.sleep(0.1)
         newer = example(budgetPerHour="100")
-        pool.planner.start(newer)
+        pool.planner.ask(Job.of(newer))
         verdict = await pool.answer()
         assert verdict.inputs_hash == newer.inputs_hash
         await gone(pid)
         (fresh,) = await pool.processes(1)
 
         os.kill(fresh, signal.SIGSTOP)
-        pool.planner.start(example())
+        pool.planner.ask(Job.of(example()))
         await asyncio.sleep(0.1)
         pool.planner.cancel(KEY)
         await gone(fresh)
@@ -389,31 +401,23 @@ async def test_newer_inputs_replace_the_question_and_a_deletion_drops_it() -> No
 
 
 async def test_the_event_loop_stays_free_while_planning() -> None:
-    """B22: p99 of the lag below 50 ms, at ten samples per second of several plans in a row.
+    """B22: p99 of the lag below 50 ms, over several plans in a row.
 
-    In the best of three rounds: other work on the machine delays a loop now and then, a planner
-    that ran in it would every time.
+    In processor time of this process: other work on the machine delays a loop now and then, a
+    planner that ran in it would use its processor.
     """
-    worst = []
-    for _ in range(3):
-        samples = sorted(await _lags_while_planning())
-        assert len(samples) >= 10
-        worst.append(samples[int(0.99 * len(samples))])
-        if worst[-1] <= 0.05:
-            break
-    assert min(worst) <= 0.05, worst
-
-
-async def _lags_while_planning() -> list[float]:
     async with bench(count=2) as pool:
         lag = Lag(pool.metrics)
         measuring = asyncio.create_task(lag.measure())
-        for number in range(6):
-            pool.planner.start(replace(large(), key=Key("team", f"plan-{number}")))
-        for _ in range(6):
-            assert isinstance(await pool.answer(), Planned)
+        async with beats() as turns:
+            for number in range(6):
+                pool.planner.ask(Job.of(replace(large(), key=Key("team", f"plan-{number}"))))
+            for _ in range(6):
+                assert isinstance(await pool.answer(), PlanReady)
         measuring.cancel()
-        return list(_lags(pool.metrics))
+        (family,) = pool.metrics.loop_lag.collect()
+        assert max(s.value for s in family.samples if s.name.endswith("_count")) >= 10
+    assert sorted(turns)[int(0.99 * len(turns))] <= 0.05
 
 
 async def test_the_process_ends_with_its_operator() -> None:
@@ -428,10 +432,11 @@ async def test_the_process_ends_with_its_operator() -> None:
 
 async def test_no_reply_is_a_crash_that_names_the_signal() -> None:
     worker = await Worker.start(1536)
-    assert "failed" in await worker.ask({"spec": "none"})  # no ServingPlan at all, but an answer
+    nothing = PlanRequest(resource={"spec": "none"})  # no ServingPlan, but a reply
+    assert isinstance(await worker.ask(nothing), FailureReply)
     os.kill(worker.pid, signal.SIGTERM)
     with pytest.raises(WorkerDied) as death:
-        await worker.ask({})
+        await worker.ask(nothing)
     await worker.kill()
 
     assert death.value.reason is Reason.PLANNER_CRASHED
@@ -446,9 +451,10 @@ async def test_the_content_does_not_depend_on_hash_seed_or_order(
     for seed, resource in zip(range(10), _shuffled(), strict=False):
         monkeypatch.setenv("PYTHONHASHSEED", str(seed))
         worker = await Worker.start(1536)
-        reply = await worker.ask(resource)
+        reply = await worker.ask(PlanRequest(resource=resource))
         await worker.kill()
-        contents.add(reply["planned"]["content"])
+        assert isinstance(reply, PlanReply)
+        contents.add(reply.steps[-1].content)
 
     assert len(contents) == 1
 
@@ -475,7 +481,7 @@ def replaced(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def large(ranges: int = 58) -> SeenPlan:
+def large(ranges: int = 58) -> PlanObject:
     """58 ranges on 256 GPUs of three types: about what the thesis planned."""
     spec = yaml.safe_load((EXAMPLES / "02-minimal.yaml").read_text(encoding="utf-8"))["spec"]
     model = spec["models"][0] | {"architecture": "DeepSeek-V3"}
@@ -491,16 +497,6 @@ def _virtual_mib(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmPeak"))
     return int(line.split()[1]) // 1024 + 1
-
-
-def _lags(metrics: Metrics) -> Iterator[float]:
-    """Upper ends of the buckets in which the samples lie."""
-    (family,) = metrics.loop_lag.collect()
-    before = 0.0
-    for sample in family.samples:
-        if sample.name.endswith("_bucket"):
-            yield from [float(sample.labels["le"])] * int(sample.value - before)
-            before = sample.value
 
 
 def _shuffled() -> Iterator[dict[str, Any]]:

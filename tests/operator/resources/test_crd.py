@@ -6,23 +6,21 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
 from pydantic import Field, create_model
 
-from archipelago.operator.crd import definition, to_yaml
-from archipelago.operator.reference import page
-from archipelago.operator.structural import NotStructural, structural
-from archipelago.planner.spec.rules import SpecObject
+from archipelago.operator.resources import status
+from archipelago.operator.resources.crd import NotStructural, definition, page, structural, to_yaml
+from archipelago.planner.servingplan import rules
+from archipelago.planner.servingplan.rules import SpecObject
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-PAGE = Path(__file__).parents[2] / "docs" / "serving-plan.md"
-COMMITTED = Path(__file__).parents[2] / "crds" / "archipelago.dev_servingplans.yaml"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "serving-plan.md"
+COMMITTED = Path(__file__).parents[3] / "crds" / "archipelago.dev_servingplans.yaml"
 TWENTY = "a description of the field [unit]"
 
 VERSION = definition()["spec"]["versions"][0]
@@ -59,7 +57,7 @@ def test_the_committed_page_of_fields_is_what_the_models_generate() -> None:
 
 
 def test_the_module_prints_the_same_bytes_whatever_the_hash_seed() -> None:
-    command = [sys.executable, "-m", "archipelago.operator.crd"]
+    command = [sys.executable, "-m", "archipelago.operator.resources.crd"]
     printed = {
         subprocess.run(
             command, env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
@@ -118,7 +116,7 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.network.links": ["name"],
         "spec.pipelines": ["name"],
         "status.conditions": ["type"],
-        "status.lastDecision.rungs": ["rung"],
+        "status.lastDecision.levels": ["level"],
     }
     lists = [schema for schema in ALL.values() if schema["type"] == "array"]
     assert all("x-kubernetes-list-type" in schema for schema in lists)
@@ -277,3 +275,7 @@ def test_a_rule_on_a_decimal_waits_until_it_is_one() -> None:
         r"(has(self.maxUnservable) && !self.maxUnservable.matches("
         r"r'^[0-9]{1,9}(\.[0-9]{1,6})?$')) || (double(self.maxUnservable) <= 1.0)"
     )
+
+
+def test_status_and_spec_mark_named_lists_by_the_same_key() -> None:
+    assert status.NAMED_KEY == rules.NAMED_KEY

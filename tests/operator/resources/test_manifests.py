@@ -9,19 +9,18 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.manifests import (
+from archipelago.operator.resources.manifests import table_manifest, table_text
+from archipelago.operator.resources.names import (
     NAME_LENGTH,
     TABLE_BYTES,
     Identity,
     Key,
     label_value,
-    owner_reference,
-    table_manifest,
     table_name,
-    table_text,
 )
-from archipelago.planner import table
-from tests.operator.situations import CONTENT, T0, plan, stored
+from archipelago.operator.resources.objects import owner_reference
+from archipelago.planner.table import write
+from tests.support.operator.situations import CONTENT, T0, plan, stored
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ALPHABET = string.ascii_lowercase + string.digits
@@ -63,18 +62,18 @@ def test_short_names_stay_readable_and_long_ones_differ_in_their_hash() -> None:
 
 def test_the_text_is_what_the_planner_would_write_byte_for_byte() -> None:
     text = table_text(Identity("u", 3, 7), CONTENT, T0)
-    theirs = table.routing_table(table.identity("u", 3, 7, T0), json.loads(CONTENT))
+    theirs = write.routing_table(write.identity("u", 3, 7, T0), json.loads(CONTENT))
 
-    assert text.encode() == table.table_bytes(theirs)
+    assert text.encode() == write.table_bytes(theirs)
     assert json.loads(text)["identity"] == {
         "uid": "u", "generation": 3, "sequence": 7, "time": "2026-01-01T00:00:00Z"
     }  # fmt: skip
-    assert table.LIMIT == TABLE_BYTES
+    assert write.LIMIT == TABLE_BYTES
 
 
 def test_the_identity_follows_the_published_schema() -> None:
     identity = json.loads(table_text(Identity("u", 3, 7), CONTENT, T0))["identity"]
-    published = table.schema()
+    published = write.schema()
     shape = published["properties"]["identity"] | {"$defs": published.get("$defs", {})}
 
     jsonschema.validate(identity, shape)

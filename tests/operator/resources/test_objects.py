@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from archipelago.operator.observe import SeenTable, inputs_hash
-from archipelago.operator.status import Status
-from tests.operator.situations import CONTENT, T0, plan, planned, ready, stored
+from archipelago.operator.resources.objects import TableObject, inputs_hash
+from archipelago.operator.resources.status import Status
+from tests.support.operator.situations import CONTENT, T0, plan, planned, ready, stored
 
 
 def configmap(**meta: object) -> dict[str, Any]:
@@ -33,17 +33,17 @@ def configmap(**meta: object) -> dict[str, Any]:
 def test_whatever_lies_there_is_read_without_an_error(text: str | None) -> None:
     body = configmap() | {"data": None if text is None else {"table.json": text}}
 
-    seen = SeenTable.from_body(body)
+    seen = TableObject.from_body(body)
 
     assert seen.content_hash is None
-    assert not seen.is_untouched()
-    assert not seen.answers(plan())
+    assert not seen.is_unmodified()
+    assert not seen.is_up_to_date(plan())
 
 
 def test_our_own_table_is_recognised() -> None:
     seen = stored(plan())
 
-    assert seen.answers(plan())
+    assert seen.is_up_to_date(plan())
     assert seen.content_hash == planned(plan()).content_hash
 
 
@@ -51,7 +51,7 @@ def test_spacing_and_order_of_keys_are_not_a_change_of_content() -> None:
     body = configmap(annotations={"archipelago.dev/content-hash": stored(plan()).content_hash})
     text = json.dumps({"identity": None, "content": json.loads(CONTENT)}, indent=2)
 
-    assert SeenTable.from_body(body | {"data": {"table.json": text}}).is_untouched()
+    assert TableObject.from_body(body | {"data": {"table.json": text}}).is_unmodified()
 
 
 @pytest.mark.parametrize(
@@ -67,18 +67,18 @@ def test_spacing_and_order_of_keys_are_not_a_change_of_content() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_table_answers_only_if_everything_is_as_we_wrote_it(change: dict[str, Any]) -> None:
-    assert not replace(stored(plan()), **change).answers(plan())
+    assert not replace(stored(plan()), **change).is_up_to_date(plan())
 
 
 def test_labels_of_others_do_no_harm() -> None:
     table = stored(plan())
 
-    assert replace(table, labels={**table.labels, "team": "x"}).answers(plan())
+    assert replace(table, labels={**table.labels, "team": "x"}).is_up_to_date(plan())
 
 
 def test_an_older_generation_does_not_answer() -> None:
-    assert not stored(plan(), generation=1).answers(plan(generation=2))
-    assert stored(plan(), generation=3).answers(plan(generation=2))
+    assert not stored(plan(), generation=1).is_up_to_date(plan(generation=2))
+    assert stored(plan(), generation=3).is_up_to_date(plan(generation=2))
 
 
 def test_inputs_are_what_a_table_depends_on() -> None:
@@ -114,7 +114,7 @@ def test_a_status_survives_storing_and_reading() -> None:
     assert back.conditions[0].last_transition_time == T0
 
 
-def test_a_condition_that_is_not_ours_counts_as_not_said() -> None:
+def test_conditions_of_others_are_ignored() -> None:
     raw = {"type": "Ready", "status": "True", "reason": "SomebodyElses", "observedGeneration": 1}
 
     status = Status.from_body({"status": {"conditions": [raw, {"type": "Nonsense"}]}})

@@ -1,14 +1,19 @@
-"""The vocabulary of conditions and its page agree, and messages stay small."""
+"""Conditions and reasons; what is remembered of plans."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.conditions import ConditionType, Reason, bounded
+from archipelago.operator.resources.cache import Cache
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.resources.status import ConditionType, Reason, bounded
+from tests.support.operator.situations import KEY, plan, stored
 
-PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "runbook.md"
 EVENT = "(Event only.)"
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 
@@ -45,3 +50,47 @@ def test_a_bounded_message_is_the_message_or_its_marked_beginning(text: str, lim
 
     assert len(cut.encode()) <= limit
     assert cut == text or (cut.endswith(" ...") and text.startswith(cut.removesuffix(" ...")))
+
+
+def version(number: int, uid: str = "uid-1") -> PlanObject:
+    return replace(plan(uid=uid), resource_version=str(number))
+
+
+def test_an_old_or_equal_version_is_not_news() -> None:
+    cache = Cache()
+
+    assert cache.update_plan(version(9)) == KEY
+    assert cache.update_plan(version(9)) is None  # our own write comes back by the watch
+    assert cache.update_plan(version(8)) is None
+    assert cache.update_plan(version(10)) == KEY  # 10 > 9: numbers, not text
+    assert cache.observe(KEY).plan == version(10)
+
+
+def test_the_end_of_a_predecessor_does_not_take_the_namesake() -> None:
+    cache = Cache()
+    cache.update_plan(version(20, uid="uid-2"))
+
+    assert cache.delete_plan(KEY, "uid-1") is None
+    assert cache.observe(KEY).plan is not None
+
+
+def test_a_table_leads_to_its_plan_whatever_its_labels() -> None:
+    cache = Cache()
+    table = replace(stored(plan()), labels={}, owner_reference=None)
+
+    assert cache.update_table(table) is None  # no plan of that name is known
+    cache.update_plan(plan())
+    assert cache.update_table(replace(table, resource_version="201")) == KEY
+    assert cache.delete_table(table.key, table.uid) == KEY
+
+
+def test_a_list_deletes_what_is_gone_and_keeps_what_is_younger() -> None:
+    cache = Cache()
+    old, young, elsewhere = Key("team", "old"), Key("team", "young"), Key("other", "old")
+    cache.update_plan(replace(version(5), key=old))
+    cache.update_plan(replace(version(50), key=young))
+    cache.update_plan(replace(version(5), key=elsewhere))
+
+    assert cache.plans.delete_unlisted(set(), "40", "team") == (old,)
+    assert set(cache.plans.keys()) == {young, elsewhere}
+    assert cache.plans.delete_unlisted({young}, "60", None) == (elsewhere,)

@@ -1,22 +1,50 @@
-"""What a metric source can make the operator connect to: what was configured, nothing else."""
+"""What the client of a metric source connects to, sends and accepts."""
 
+import asyncio
+import gzip
+import json
 import re
 import socket
+import ssl
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from pydantic import ValidationError
 
-from archipelago.operator.asking import Sources, UnknownSource
-from archipelago.operator.prometheus import Client, Unanswered
-from archipelago.operator.sources import SourcesFile
-from archipelago.planner.livedemand.faults import Reason
-from tests.operator.badsource import LOCAL, PLAN, answering, fault_of, ok, source, vector
+from archipelago.operator.resources.status import ConditionStatus, Reason
+from archipelago.operator.traffic import config
+from archipelago.operator.traffic.client import SERIES, Client, QueryFailed, read
+from archipelago.operator.traffic.config import SourcesFile
+from archipelago.operator.traffic.queries import LAST_SEEN, ModelFacts, PlanFacts
+from archipelago.operator.traffic.report import metrics_finding
+from archipelago.operator.traffic.samples import LARGEST, Scrape, SeriesSelector
+from archipelago.operator.traffic.signals import adapters
+from archipelago.operator.traffic.watcher import MetricSources, UnknownSource
+from archipelago.operator.traffic.window import count_window
+from archipelago.planner.demand.faults import FaultReason
+from archipelago.planner.problem import Phase
+from tests.support.operator.badsource import (
+    LOCAL,
+    PLAN,
+    Answer,
+    Got,
+    answering,
+    endless,
+    fault,
+    fault_of,
+    ok,
+    reading,
+    source,
+    vector,
+)
 
 
 class Connects:
@@ -109,7 +137,7 @@ async def test_no_way_of_writing_an_inner_address_is_connected_to(host: str) -> 
     async with answering(ok(vector([]))) as got:
         with CONNECTS.heard() as addresses:
             reason, detail = await fault_of(Client(source(f"http://{host}:{got.port}")))
-        assert reason is Reason.SOURCE_FAILED
+        assert reason is FaultReason.SOURCE_FAILED
         assert re.match(HOW, detail)
         assert not [one for one in addresses if not one.startswith("/")]
         assert got.heads == []
@@ -126,7 +154,7 @@ async def test_a_plan_can_name_no_address(name: str, tmp_path: Path) -> None:
     """What stands in a resource is looked up among the names that are configured. 0 sockets."""
     file = tmp_path / "sources.yaml"
     file.write_text("sources: [{name: a, kind: prometheus, address: 'http://127.0.0.1:1'}]")
-    sources = Sources(SourcesFile(file))
+    sources = MetricSources(SourcesFile(file))
     with CONNECTS.heard() as addresses, pytest.raises(UnknownSource) as raised:
         await sources.ask(name, PLAN)
     assert raised.value.configured == ("a",)
@@ -139,7 +167,7 @@ async def test_redirects_are_not_followed() -> None:
         for status in ("301 Moved", "302 Found", "307 Temporary", "308 Permanent"):
             async with answering(ok(b"", status, to)) as got:
                 client = Client(source(f"http://127.0.0.1:{got.port}", allowAddresses=LOCAL))
-                with pytest.raises(Unanswered, match=f"HTTP {status[:3]}: redirects"):
+                with pytest.raises(QueryFailed, match=f"HTTP {status[:3]}: redirects"):
                     await client.query("up")
                 await client.close()
         assert inner.heads == []
@@ -171,9 +199,9 @@ async def test_a_name_that_is_bound_anew_is_looked_at_where_it_is_used() -> None
         resolver = Rebinding(["127.0.0.1", "127.0.0.2"])
         allowed = source(f"http://prometheus.example:{got.port}", allowAddresses=["127.0.0.1/32"])
         first, then = Client(allowed, resolver), Client(allowed, resolver)
-        assert await fault_of(first) == (Reason.SOURCE_FAILED, "connection refused")
+        assert await fault_of(first) == (FaultReason.SOURCE_FAILED, "connection refused")
         assert await fault_of(then) == (
-            Reason.SOURCE_FAILED,
+            FaultReason.SOURCE_FAILED,
             "not connected to: it is a loopback address; see allowAddresses",
         )
         assert got.heads == []
@@ -196,3 +224,310 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(
         assert len(got.heads) == 1
         assert proxy.heads == []
         assert "authorization" not in got.heads[0].lower()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of prometheus.example that vouches for itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=prometheus.example",
+         "-addext", "subjectAltName=DNS:prometheus.example",
+         "-out", files[0], "-keyout", files[1]],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return files
+
+
+def tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+async def test_a_token_goes_to_its_source_alone_and_is_read_anew(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Two sources at once: one has a token, which is replaced as the kubelet does, one has none."""
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    async with (
+        answering(ok(vector([])), tls(certificate)) as mine,
+        answering(ok(vector([])), tls(certificate)) as other,
+    ):
+        shared: dict[str, Any] = {
+            "caFile": str(certificate[0]),
+            "serverName": "prometheus.example",
+            "allowAddresses": LOCAL,
+        }
+        with_token = source(f"https://127.0.0.1:{mine.port}", tokenFile=str(token), **shared)
+        clients = Client(with_token), Client(source(f"https://127.0.0.1:{other.port}", **shared))
+        for client in clients:
+            await client.query("up")
+        token.write_text("second-token")
+        await clients[0].query("up")
+        for client in clients:
+            await client.close()
+    sent = [re.findall(r"(?i)authorization: (.*)\r", head) for head in mine.heads]
+    assert sent == [["Bearer first-token"], ["Bearer second-token"]]
+    assert [head for head in other.heads if "authorization" in head.lower()] == []
+    assert len(other.heads) == 1
+
+
+async def test_a_server_that_cannot_prove_who_it_is_gets_no_token(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Unknown authority; known, and another name than the one that was configured."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    async with answering(ok(vector([])), tls(certificate)) as got:
+        for more, why in (
+            ({}, "self-signed certificate"),
+            ({"caFile": str(certificate[0]), "serverName": "other.example"}, "Hostname mismatch"),
+        ):
+            address = f"https://127.0.0.1:{got.port}"
+            client = Client(source(address, tokenFile=str(token), allowAddresses=LOCAL, **more))
+            reason, detail = await fault_of(client)
+            assert reason is FaultReason.SOURCE_FAILED
+            assert why in detail
+        assert got.heads == []
+
+
+async def test_the_service_accounts_token_is_never_sent(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it is named, not by a link, not by a link that changed after the start."""
+    account = tmp_path / "serviceaccount"
+    account.mkdir()
+    (account / "token").write_text("of-the-account")
+    monkeypatch.setattr(config, "SERVICE_ACCOUNT", account)
+    link = tmp_path / "link"
+    link.symlink_to(account / "token")
+    for path in (account / "token", link):
+        with pytest.raises(ValidationError, match="own token for the API server"):
+            source("https://x", tokenFile=str(path))
+    link.unlink()
+    (tmp_path / "own").write_text("mine")
+    link.symlink_to(tmp_path / "own")
+    async with answering(ok(vector([])), tls(certificate)) as got:
+        client = Client(
+            source(f"https://127.0.0.1:{got.port}", tokenFile=str(link), allowAddresses=LOCAL)
+        )
+        link.unlink()
+        link.symlink_to(account / "token")
+        assert await fault_of(client) == (
+            FaultReason.SOURCE_FAILED,
+            "tokenFile leads to the operator's own token, which is not sent",
+        )
+        assert got.heads == []
+
+
+@pytest.mark.parametrize("content", ["", "two words", "a\r\nX-Other: b", "é", "x" * 20_000])
+async def test_a_token_file_that_holds_no_token_sends_nothing(content: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(content, newline="")
+    client = Client(
+        source("https://127.0.0.1:1", tokenFile=str(tmp_path / "token"), allowAddresses=LOCAL)
+    )
+    reason, detail = await fault_of(client)
+    assert reason is FaultReason.SOURCE_FAILED
+    assert detail in {"tokenFile does not hold one token", "tokenFile cannot be read"}
+
+
+def at(port: int, host: str = "127.0.0.1") -> Client:
+    return Client(source(f"http://{host}:{port}", allowAddresses=LOCAL))
+
+
+LABEL = "archipelago_dev_island"
+
+
+async def against(answer: Answer) -> tuple[Scrape, Got]:
+    async with answering(answer) as got:
+        return await reading(at(got.port)), got
+
+
+async def never(_: asyncio.StreamWriter) -> None:
+    """Take the request and say nothing for 30 s."""
+    await asyncio.sleep(30)
+
+
+async def trickle(writer: asyncio.StreamWriter) -> None:
+    """A byte now and then, for ever."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    for _ in range(300):
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+
+
+async def cut_off(writer: asyncio.StreamWriter) -> None:
+    """Half an answer, then nothing."""
+    writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{"status":')
+    await writer.drain()
+    writer.close()
+
+
+HTML = b"<html><title>502</title>https://inner.example/?token=s3cret</html>"
+ERROR = json.dumps({"status": "error", "errorType": "timeout", "error": "at https://x"}).encode()
+WRONG_TYPE = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": []}})
+
+ANSWERS = [
+    (ok(HTML), FaultReason.NOT_METRICS, "not the answer to a query"),
+    (ok(b"\xff\x00"), FaultReason.NOT_METRICS, "not the answer to a query"),
+    (ok(WRONG_TYPE.encode()), FaultReason.NOT_METRICS, "not the answer to a query"),
+    (ok(b"[" * 100_000), FaultReason.NOT_METRICS, "not the answer to a query"),
+    (
+        ok(gzip.compress(vector([])), headers="Content-Encoding: gzip\r\n"),
+        FaultReason.NOT_METRICS,
+        None,
+    ),
+    (ok(ERROR), FaultReason.SOURCE_FAILED, "timeout"),
+    (ok(ERROR, "503 Service Unavailable"), FaultReason.SOURCE_FAILED, "HTTP 503: timeout"),
+    (ok(HTML, "502 Bad Gateway"), FaultReason.SOURCE_FAILED, "HTTP 502"),
+    (ok(b"", "401 Unauthorized"), FaultReason.SOURCE_FAILED, "HTTP 401"),
+    (ok(vector([])), FaultReason.NO_SAMPLES, ""),
+    (cut_off, FaultReason.SOURCE_FAILED, "the connection failed: ClientPayloadError"),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason", "detail"), ANSWERS)
+async def test_a_bad_answer_is_named_and_not_repeated(
+    answer: Answer, reason: FaultReason, detail: str | None
+) -> None:
+    """Nothing of the answer's text is in the fault: it goes into a condition."""
+    scrape, _ = await against(answer)
+    assert fault(scrape) == (reason, detail if detail is not None else fault(scrape)[1])
+    assert "example" not in str(scrape.faults)
+    assert "s3cret" not in str(scrape.faults)
+
+
+async def test_a_source_that_is_down_is_named_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = time.monotonic()
+    scrape = await reading(at(port))
+    assert fault(scrape) == (FaultReason.SOURCE_FAILED, "connection refused")
+    assert time.monotonic() - started < 2
+
+
+async def test_a_host_that_nobody_knows_is_named() -> None:
+    scrape = await reading(at(1, "no-such-host.invalid"))
+    assert fault(scrape) == (FaultReason.SOURCE_FAILED, "the host's name is not known")
+
+
+@pytest.mark.parametrize("answer", [never, trickle])
+async def test_a_source_that_takes_30_s_is_given_up_in_less_than_10(answer: Answer) -> None:
+    started = time.monotonic()
+    scrape, _ = await against(answer)
+    took = time.monotonic() - started
+    assert fault(scrape) == (FaultReason.SOURCE_FAILED, "no answer within 8 s")
+    assert 8 <= took < 10
+
+
+@pytest.mark.parametrize("headers", ["", f"Content-Length: {100 << 20}\r\n"])
+async def test_of_100_megabytes_five_are_read(headers: str) -> None:
+    """What is sent and not read waits in the buffers of the sockets."""
+    seen: list[Got] = []
+    async with answering(endless(lambda: seen[0], 100 << 20, headers)) as got:
+        seen.append(got)
+        client = at(got.port)
+        with pytest.raises(QueryFailed, match="more than 5000000 bytes"):
+            await client.query("up")
+        await client.close()
+        await asyncio.sleep(0.2)
+        assert got.sent < LARGEST + (8 << 20)
+        scrape = await reading(at(got.port))
+    assert fault(scrape) == (FaultReason.TOO_LARGE, "more than 5000000 bytes")
+
+
+async def test_of_an_answer_that_is_too_large_the_halves_are_asked() -> None:
+    """100 islands; what is about more than 25 of them is too large: four answers to a question."""
+    islands = {f"i{number}": Phase.MIXED for number in range(100)}
+    plan = PlanFacts("ns", "plan", {"m": ModelFacts("vllm", islands)})
+    told: list[list[str]] = []
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        query = server.forms[-1]["query"]
+        about = query.partition('island=~"')[2].partition('"')[0].split("|")
+        if LAST_SEEN in query:
+            await ok(vector([]))(writer)
+        elif 1 < len(about) <= 25:
+            told.append(about)
+            rows = [({"__name__": "vllm:num_requests_running", LABEL: one}, "1") for one in about]
+            await ok(vector(rows))(writer)
+        else:
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {LARGEST + 1}\r\n\r\n"
+            writer.write(head.encode())
+            await writer.drain()
+
+    async with answering(answer) as got:
+        server = got
+        client = at(got.port)
+        scrape = await read(client, adapters()["vllm"], plan, time.time)
+        await client.close()
+    assert scrape.faults == ()
+    assert {dict(s.labels)[LABEL] for s in scrape.samples} == set(islands)
+    assert [len(about) for about in told] == [25] * 4 * 7
+
+
+async def test_an_answer_that_was_cut_at_the_limit_is_not_taken_for_all() -> None:
+    rows = [({"__name__": "a"}, "1")] * SERIES
+    async with answering(ok(vector(rows))) as got:
+        client = at(got.port)
+        with pytest.raises(QueryFailed, match=f"^{SERIES} series or more$") as raised:
+            await client.query("up")
+        await client.close()
+    assert raised.value.fault.reason is FaultReason.TOO_LARGE
+
+
+async def test_every_query_is_a_form_with_time_limit_and_size_limit() -> None:
+    """Six families, freshness and the server's clock, all but the last about one moment."""
+    _, got = await against(ok(vector([])))
+    assert len(got.forms) == 1 + 7 + 1
+    assert {head.split("\r\n")[0] for head in got.heads} == {"POST /api/v1/query HTTP/1.1"}
+    for form in got.forms:
+        assert (form["timeout"], form["limit"]) == ("8s", str(SERIES))
+    assert [form.get("time") for form in got.forms] == [None, *["1000.000"] * 8]
+
+
+def seen_at(at: float, island: str, value: str, age: float) -> list[tuple[dict[str, str], str]]:
+    labels = {"archipelago_dev_island": island, "pod": f"{island}-0"}
+    return [
+        ({"__name__": "vllm:num_requests_running", **labels}, value),
+        ({"__name__": "archipelago_seen", **labels}, str(at - age)),
+    ]
+
+
+async def test_samples_of_a_silent_process_are_ignored() -> None:
+    """The server repeats samples for five minutes; here one of two is 121 s old."""
+    rows = seen_at(1000, "a", "3", 10) + seen_at(1000, "b", "5", 121)
+    scrape, _ = await against(ok(vector(rows)))
+    assert scrape.faults == ()
+    islands = {dict(s.labels)["archipelago_dev_island"] for s in scrape.samples}
+    assert islands == {"a"}
+    scrape, _ = await against(ok(vector(seen_at(1000, "b", "5", 121))))
+    assert fault(scrape) == (FaultReason.NO_SAMPLES, "every sample is older than 120 s")
+
+
+REASONS = {
+    FaultReason.SOURCE_FAILED: Reason.SOURCE_FAILED,
+    FaultReason.NOT_METRICS: Reason.ANSWER_UNUSABLE,
+    FaultReason.TOO_LARGE: Reason.ANSWER_UNUSABLE,
+    FaultReason.NO_SAMPLES: Reason.SIGNAL_MISSING,
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(ok(HTML), 1), (ok(HTML, "502 Bad Gateway"), 0), (ok(vector([])), 3)]
+)
+async def test_the_condition_has_the_reason_of_what_came(answer: Answer, reason: int) -> None:
+    scrapes = [(await against(answer))[0] for _ in range(2)]
+    seen = count_window(scrapes, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED}))
+    finding = metrics_finding("cluster", {"m": seen})
+    wrong = list(REASONS)[reason]
+    assert (finding.status, finding.reason) == (ConditionStatus.FALSE, REASONS[wrong])
+    assert f"source cluster: m: {wrong}" in finding.message
+    assert "://" not in finding.message

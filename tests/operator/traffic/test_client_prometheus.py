@@ -1,31 +1,33 @@
-"""Engines' pages scraped by a real Prometheus, asked for, and counted. By hand."""
+"""Pages of engines, scraped by a real Prometheus, queried and counted; counts are by hand."""
 
 import asyncio
+import functools
+import http.server
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from archipelago.operator.asking import Sources, series_source
-from archipelago.operator.conditions import Finding, Reason, Truth
-from archipelago.operator.metricsreport import metrics_finding
-from archipelago.operator.promql import ModelFacts, PlanFacts
-from archipelago.operator.scraped import Scraped, scraped
-from archipelago.operator.sources import SourcesFile
-from archipelago.planner.livedemand.faults import Reason as Wrong
+from archipelago.operator.resources.status import ConditionStatus, Finding, Reason
+from archipelago.operator.traffic.config import SourcesFile
+from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
+from archipelago.operator.traffic.report import metrics_finding
+from archipelago.operator.traffic.samples import Scrape
+from archipelago.operator.traffic.watcher import MetricSources, series_source
+from archipelago.operator.traffic.window import count_window
+from archipelago.planner.demand.faults import FaultReason
+from archipelago.planner.demand.window import ModelMetrics
 from archipelago.planner.problem import Phase
-from tests.operator.badsource import LOCAL, source
-from tests.prometheus.pages import Pages, Told, vllm
-from tests.prometheus.server import Prometheus, Target
-
-if TYPE_CHECKING:
-    from archipelago.operator.samples import Scrape
+from tests.support.operator.badsource import LOCAL, source
+from tests.support.prometheus import provision
+from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.server import Prometheus, Target, running
 
 D, M, P = Phase.DECODE, Phase.MIXED, Phase.PREFILL
-PRINTED = Path(__file__).parents[1] / "prometheus" / "engines"
+PRINTED = Path(__file__).parents[2] / "support" / "prometheus" / "engines"
 FIRST, LATER = Told(done=100), Told(done=160, running=9, waiting=0, kv=0.5)
 
 
@@ -57,7 +59,7 @@ class Asker:
         self.scrapes: dict[str, list[dict[str, Scrape]]] = {plan.label: [] for plan in plans}
 
     async def ask(self) -> None:
-        sources = Sources(self.file)
+        sources = MetricSources(self.file)
         for plan in self.plans:
             self.scrapes[plan.label].append(await sources.ask("cluster", plan))
         assert abs(sources.skew["cluster"]) < 1  # the same machine's clock
@@ -69,10 +71,10 @@ class Asker:
         self.prometheus.wait_for(expression)
         time.sleep(1.2)  # targets are scraped at different moments of the second
 
-    def counted(self, label: str, model: str = "m") -> Scraped:
+    def counted(self, label: str, model: str = "m") -> ModelMetrics:
         plan = next(plan for plan in self.plans if plan.label == label)
         rows = [scrapes[model] for scrapes in self.scrapes[label]]
-        return scraped(rows, series_source(plan.models[model], self.source))
+        return count_window(rows, series_source(plan.models[model], self.source))
 
 
 ENGINES = {
@@ -84,7 +86,7 @@ ENGINES = {
 
 
 def printed(engine: str, when: str) -> str:
-    """A page of tests/prometheus/engines; its README says how it came to be."""
+    """A page of tests/support/prometheus/engines; its README says how it came to be."""
     return (PRINTED / f"{engine}-{when}.txt").read_text()
 
 
@@ -97,11 +99,11 @@ def test_vllm_old_and_new_and_sglang_are_read_back(prometheus: Prometheus, pages
     plans = [one_model(engine, adapter, a=M) for engine, (adapter, _) in ENGINES.items()]
     asker = Asker(prometheus, pages, plans)
     prometheus.scrape([target(pages, engine, "a") for engine in ENGINES])
-    for when, running in (("first", 4), ("later", 9)):
+    for when, busy in (("first", 4), ("later", 9)):
         asker.show(
             {f"/{engine}/a": printed(engine, when) for engine in ENGINES},
             f"count({{__name__=~'vllm:num_requests_running|sglang:num_running_reqs'}}"
-            f" == {running}) == 3",
+            f" == {busy}) == 3",
         )
         asyncio.run(asker.ask())
     for engine, (_, bucket) in ENGINES.items():
@@ -120,7 +122,7 @@ def test_vllm_old_and_new_and_sglang_are_read_back(prometheus: Prometheus, pages
         assert found.tpot.mean == pytest.approx(0.03), engine
         assert found.tpot.quantile(0.5) == bucket, engine
         assert found.kv_use == 0.5, engine
-        assert metrics_finding("cluster", {"m": found}).status is Truth.TRUE
+        assert metrics_finding("cluster", {"m": found}).status is ConditionStatus.TRUE
 
 
 def test_the_printed_pages_have_other_names_and_late_series() -> None:
@@ -184,12 +186,12 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
         for plan, one in found.items()
     }
     assert reasons == {
-        "nan": [Wrong.NOT_A_NUMBER, Wrong.SERIES_LOST],
-        "reset": [Wrong.COUNTER_RESET],
-        "twice": [Wrong.DUPLICATE_SERIES],
-        "part": [Wrong.MISSING_ISLAND],
-        "empty": [Wrong.NO_SAMPLES, Wrong.TOO_FEW_SCRAPES],
-        "both": [Wrong.UNKNOWN_ISLAND],
+        "nan": [FaultReason.NOT_A_NUMBER, FaultReason.SERIES_LOST],
+        "reset": [FaultReason.COUNTER_RESET],
+        "twice": [FaultReason.DUPLICATE_SERIES],
+        "part": [FaultReason.MISSING_ISLAND],
+        "empty": [FaultReason.NO_SAMPLES, FaultReason.TOO_FEW_SCRAPES],
+        "both": [FaultReason.UNKNOWN_ISLAND],
     }
     assert found["reset"].window.flow.completed == 6
     assert found["twice"].window.flow.completed == 60
@@ -197,12 +199,12 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
     assert asker.counted("both", "n").window.flow.completed == 60
     said = {plan: metrics_finding("cluster", {"m": one}) for plan, one in found.items()}
     assert {plan: (one.status, one.reason) for plan, one in said.items()} == {
-        "nan": (Truth.FALSE, Reason.ANSWER_UNUSABLE),
-        "reset": (Truth.FALSE, Reason.SIGNAL_MISSING),
-        "twice": (Truth.FALSE, Reason.ANSWER_UNUSABLE),
-        "part": (Truth.FALSE, Reason.SIGNAL_MISSING),
-        "empty": (Truth.FALSE, Reason.SIGNAL_MISSING),
-        "both": (Truth.TRUE, Reason.OBSERVED),
+        "nan": (ConditionStatus.FALSE, Reason.ANSWER_UNUSABLE),
+        "reset": (ConditionStatus.FALSE, Reason.SIGNAL_MISSING),
+        "twice": (ConditionStatus.FALSE, Reason.ANSWER_UNUSABLE),
+        "part": (ConditionStatus.FALSE, Reason.SIGNAL_MISSING),
+        "empty": (ConditionStatus.FALSE, Reason.SIGNAL_MISSING),
+        "both": (ConditionStatus.TRUE, Reason.OBSERVED),
     }
     raises = "; the window may raise what is believed and not lower it"
     assert said["part"].message == f"source cluster: m: MissingIsland (b){raises}"
@@ -211,8 +213,82 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
         "source cluster: m: DuplicateSeries (a); of two series for one count the larger is taken"
     )
     assert said["empty"] == Finding(
-        Truth.FALSE,
+        ConditionStatus.FALSE,
         Reason.SIGNAL_MISSING,
         "source cluster: m: NoSamples, TooFewScrapes (0 usable); "
         "what was last believed stays in use",
     )
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A file and the host:port at which it is served as /metrics."""
+    handler = functools.partial(_Quiet, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=[0.02]).start()
+        yield tmp_path / "metrics", f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_it_scrapes_a_target_with_its_labels(
+    prometheus: Prometheus, page: tuple[Path, str]
+) -> None:
+    file, address = page
+    file.write_text("vllm:num_requests_running 3\n")
+    prometheus.scrape([Target(address, {"pod": "a-0", "archipelago_dev_island": "a"})])
+    prometheus.wait_for("vllm:num_requests_running")
+    assert prometheus.value('vllm:num_requests_running{archipelago_dev_island="a"}') == 3
+    file.write_text("vllm:num_requests_running 5\n")
+    prometheus.wait_for("vllm:num_requests_running == 5", within=5)
+    prometheus.scrape([])
+    prometheus.wait_for("absent(vllm:num_requests_running)", within=10)
+
+
+def test_it_ends_with_its_test(prometheus_programs: provision.Programs, tmp_path: Path) -> None:
+    with running(prometheus_programs, tmp_path) as server:
+        url, files = server.url, server.processes.directory
+    with pytest.raises(OSError, match="refused"):
+        Prometheus(url, tmp_path, tmp_path, server.processes).get("/api/v1/query", query="1")
+    assert not files.exists()
+
+
+def test_missing_programs_are_named_with_the_command_that_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(provision.PrometheusMissing, match=r"no prometheus and promtool .* ensure"):
+        provision.locate()
+
+
+def test_the_path_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    provision.cache().mkdir(parents=True)
+    for folder in (tmp_path / "bin", provision.cache()):
+        for name in provision.NAMES:
+            (folder / name).touch(mode=0o755)
+    assert provision.locate() == provision.Programs(
+        tmp_path / "bin" / "prometheus", tmp_path / "bin" / "promtool"
+    )
+
+
+def test_where_no_way_is_left_the_message_says_what_each_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get
+    monkeypatch.setattr(provision, "RELEASES", "http://127.0.0.1:1")
+    said: list[str] = []
+    with pytest.raises(
+        provision.PrometheusMissing,
+        match=r"release archive: .*refused.*Debian package: no apt-get here",
+    ):
+        provision.ensure(said.append)
+    assert [line.rpartition("the ")[2] for line in said] == ["release archive", "Debian package"]

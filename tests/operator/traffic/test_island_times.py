@@ -1,23 +1,24 @@
 """What each island took in a window. By hand."""
 
-import json
 from dataclasses import replace
+from math import nan
 
 import pytest
 
-from archipelago.operator.islandtimes import (
-    IslandTimes,
-    island_times,
-    times_document,
-    times_from,
+from archipelago.operator.traffic.queries import ModelFacts, PlanFacts, build_queries
+from archipelago.operator.traffic.samples import (
+    Scrape,
+    SeriesSelector,
+    failed_scrape,
+    joined,
 )
-from archipelago.operator.promql import ModelFacts, PlanFacts, questions
-from archipelago.operator.samples import Scrape, failed, from_exposition, together
-from archipelago.operator.series import Source
-from archipelago.operator.signals import adapters
+from archipelago.operator.traffic.signals import adapters
+from archipelago.operator.traffic.window import island_times
+from archipelago.planner.demand.window import IslandTimes, rounded_times
 from archipelago.planner.problem import Phase
-from tests.operator.badsource import source
-from tests.prometheus.pages import Told, histogram, sglang, vllm
+from benchmarks.closedloop.reading import from_exposition
+from tests.support.operator.badsource import source
+from tests.support.prometheus.pages import Told, histogram, sglang, vllm
 
 D, M, P = Phase.DECODE, Phase.MIXED, Phase.PREFILL
 FIRST = Told(done=100, running=4, kv=0.2)
@@ -35,20 +36,20 @@ def scrape(at: float, pages: dict[str, str]) -> Scrape:
         from_exposition(text.encode(), at, {"archipelago_dev_island": pod[0], "pod": pod})
         for pod, text in pages.items()
     ]
-    return together(parts, at)
+    return joined(parts, at)
 
 
 def read(*scrapes: Scrape, adapter: str = "vllm", **islands: Phase) -> dict[str, IslandTimes]:
-    return island_times(scrapes, Source(adapters()[adapter], islands))
+    return island_times(scrapes, SeriesSelector(adapters()[adapter], islands))
 
 
-def test_islands_are_told_apart() -> None:
+def test_islands_are_distinguished() -> None:
     """60 requests each: 0.15 and 0.3 s of prefill, 30 ms a token; 4 then 8 run, mean 6."""
     first, last = (
         scrape(at, {"a-0": page(told), "b-0": page(told, 0.3)})
         for at, told in ((0.0, FIRST), (30.0, LATER))
     )
-    found = read(first, failed(15.0, "slow"), last, a=P, b=D)
+    found = read(first, failed_scrape(15.0, "slow"), last, a=P, b=D)
     assert found["a"].requests == 60
     assert found["a"].prefill == pytest.approx(0.15)
     assert found["b"].prefill == pytest.approx(0.3)
@@ -89,7 +90,7 @@ def test_what_an_engine_does_not_export_is_none() -> None:
 def test_a_mean_costs_no_question_of_its_own() -> None:
     """Sums and counts are asked for with the gauges; no bucket of it is."""
     plan = PlanFacts("ns", "p", {"m": ModelFacts("vllm", {"a": M})})
-    asked = questions(adapters()["vllm"], plan, source("http://x")).families
+    asked = build_queries(adapters()["vllm"], plan, source("http://x")).families
     having = [one for one in asked if "request_prefill_time" in one.text]
     assert having == [asked[0]]
     assert (
@@ -98,6 +99,8 @@ def test_a_mean_costs_no_question_of_its_own() -> None:
     assert "request_prefill_time_seconds_bucket" not in asked[0].text
 
 
-def test_it_goes_to_another_process_and_comes_back() -> None:
-    times = {"a": IslandTimes(60.0, 0.15, None, 6.0, None), "b": IslandTimes(1.0, None, 0.1, 0, 1)}
-    assert times_from(json.loads(json.dumps(times_document(times)))) == times
+def test_times_are_rounded_to_five_digits_and_not_measured_if_not_finite() -> None:
+    times = {"b": IslandTimes(1 / 3, 0.15, nan, 6.0, None), "a": IslandTimes(1.0, None, 0.1, 0, 1)}
+    rounded = rounded_times(times)
+    assert list(rounded) == ["a", "b"]
+    assert rounded["b"] == IslandTimes(0.33333, 0.15, None, 6.0, None)

@@ -3,32 +3,30 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from archipelago.operator import prometheus as asker
-from archipelago.operator.asking import Sources, series_source
-from archipelago.operator.garbage import uncollected
-from archipelago.operator.metricsreport import metrics_finding
-from archipelago.operator.promql import ModelFacts, PlanFacts
-from archipelago.operator.samples import LARGEST
-from archipelago.operator.sources import SourcesFile
-from archipelago.operator.windows import WindowKey, Windows, shared
+from archipelago.operator.traffic import client
+from archipelago.operator.traffic.config import SourcesFile
+from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
+from archipelago.operator.traffic.report import metrics_finding
+from archipelago.operator.traffic.samples import LARGEST
+from archipelago.operator.traffic.watcher import MetricSources, series_source
+from archipelago.operator.traffic.window import WindowKey, Windows, gc_paused, share_labels
 from archipelago.planner.problem import Phase
-from tests.operator.badsource import LOCAL, source
-from tests.prometheus.pages import Pages, Told, vllm
-from tests.prometheus.provision import Programs
-from tests.prometheus.server import Prometheus, Target, running
+from tests.support.operator.badsource import LOCAL, source
+from tests.support.operator.loop import beats
+from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.provision import Programs
+from tests.support.prometheus.server import Prometheus, Target, running
 
 ISLANDS = [f"qwen3-32b-h100-4g-decode-{number:04}" for number in range(2000)]
 PLAN = PlanFacts("ns", "many", {"m": ModelFacts("vllm", dict.fromkeys(ISLANDS, Phase.MIXED))})
 KEY = WindowKey("ns", "many", "m")
 A_PAGE = 200
 FIRST, LATER = Told(done=100), Told(done=160, running=9, waiting=0)
-BEAT = 0.005
 
 
 def page(told: Told, islands: list[str]) -> str:
@@ -49,25 +47,6 @@ def serve(prometheus: Prometheus, pages: Pages, told: Told) -> None:
     prometheus.wait_for(wanted, within=120)
 
 
-@asynccontextmanager
-async def beats() -> AsyncIterator[list[float]]:
-    """Processor time [s] of this process from one turn of the loop to the next.
-
-    What other processes take of the machine is not in it; what holds the interpreter is.
-    """
-    found: list[float] = []
-
-    async def beat() -> None:
-        while True:
-            before = time.process_time()
-            await asyncio.sleep(BEAT)
-            found.append(time.process_time() - before)
-
-    task = asyncio.create_task(beat())
-    yield found
-    task.cancel()
-
-
 @pytest.fixture
 def slow(prometheus_programs: Programs, tmp_path: Path) -> Iterator[Prometheus]:
     """A server that has time for pages of megabytes."""
@@ -83,14 +62,14 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
 ) -> None:
     """60 requests ended at each. A question about all of them would be refused: above 5 MB."""
     sizes: list[int] = []
-    post = asker.Client._post
+    post = client.Client._post
 
-    async def measured(client: asker.Client, form: dict[str, str]) -> bytes:
+    async def measured(client: client.Client, form: dict[str, str]) -> bytes:
         body = await post(client, form)
         sizes.append(len(body))
         return body
 
-    monkeypatch.setattr(asker.Client, "_post", measured)
+    monkeypatch.setattr(client.Client, "_post", measured)
     file = SourcesFile(None)
     # The limit of 8 s is tested elsewhere; here the machine may be as busy as it likes.
     patient = source(slow.url, allowAddresses=LOCAL).model_copy(update={"timeout_seconds": 120.0})
@@ -98,11 +77,11 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
     windows, lags, spent = Windows(), [], []
 
     async def ask() -> None:
-        sources = Sources(file)
+        sources = MetricSources(file)
         async with beats() as found:
             before = time.process_time()
             scrape = (await sources.ask("cluster", PLAN))["m"]
-            windows.keep(KEY, await asyncio.to_thread(shared, scrape, windows.last(KEY)))
+            windows.keep(KEY, await asyncio.to_thread(share_labels, scrape, windows.last(KEY)))
             spent.append(time.process_time() - before)
         lags.extend(found)
         await sources.close()
@@ -110,7 +89,7 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
     for told in (FIRST, LATER):
         serve(slow, pages, told)
         asyncio.run(ask())
-    counted = windows.counted(KEY, 60.0, series_source(PLAN.models["m"], patient))
+    counted = windows.ended(KEY, 60.0, series_source(PLAN.models["m"], patient)).counted
     assert counted.window.flow.completed == 60 * len(ISLANDS)
     assert counted.window.inputs[0].mean == 600
     finding = metrics_finding("cluster", {"m": counted})
@@ -129,8 +108,8 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
 
 
 def test_garbage_waits_for_the_last_of_several() -> None:
-    with uncollected():
-        with uncollected():
+    with gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -6,20 +6,20 @@ from dataclasses import replace
 import promql_parser
 import pytest
 
-from archipelago.operator.promql import (
+from archipelago.operator.traffic.queries import (
     LONGEST,
     ModelFacts,
     PlanFacts,
-    Question,
+    Query,
+    build_queries,
     literal,
-    questions,
     quoted,
 )
-from archipelago.operator.signals import adapters
+from archipelago.operator.traffic.signals import adapters
 from archipelago.planner.problem import Phase
-from tests.operator.badsource import source
-from tests.prometheus.pages import Pages
-from tests.prometheus.server import Prometheus, Target
+from tests.support.operator.badsource import source
+from tests.support.prometheus.pages import Pages
+from tests.support.prometheus.server import Prometheus, Target
 
 PAYLOADS = [
     '"',
@@ -83,7 +83,7 @@ def expressions(adapter: str, namespace: str, plan: str, model: str) -> list[str
         plan,
         {model: ModelFacts(adapter, {f"{model}-a": Phase.MIXED}, frozenset({model}))},
     )
-    asked = questions(adapters()[adapter], facts, source("http://x"))
+    asked = build_queries(adapters()[adapter], facts, source("http://x"))
     return [*(one.text for one in asked.families), asked.freshness]
 
 
@@ -135,7 +135,7 @@ def many(number: int, name: str = "island-{}") -> PlanFacts:
 
 def test_many_islands_are_asked_about_in_parts_and_each_of_them_once() -> None:
     """250 in three; what the pods of any other island say is in the one question about all."""
-    asked = questions(adapters()["vllm"], many(250), source("http://x")).families
+    asked = build_queries(adapters()["vllm"], many(250), source("http://x")).families
     about_all, *parts = asked
     assert about_all.islands == ()
     assert about_all.names == ("vllm:num_requests_running", "vllm:num_requests_swapped")
@@ -145,7 +145,7 @@ def test_many_islands_are_asked_about_in_parts_and_each_of_them_once() -> None:
     assert {len(one.islands) for one in parts} == {100, 50}
     assert all(sorted(found) == sorted(set(found)) for found in by_family.values())
     assert {len(found) for found in by_family.values()} == {250}
-    few = questions(adapters()["vllm"], many(100), source("http://x")).families
+    few = build_queries(adapters()["vllm"], many(100), source("http://x")).families
     assert {name for one in few for name in one.names} == {n for one in asked for n in one.names}
     assert all("archipelago_dev_island" not in one.text for one in few)
 
@@ -153,14 +153,14 @@ def test_many_islands_are_asked_about_in_parts_and_each_of_them_once() -> None:
 def test_a_question_has_a_length_whatever_the_names_are() -> None:
     """Names of 63 characters, and of dots, which are escaped: 8,000 characters of them at most."""
     for name in ("x" * 58 + "{:05}", "." * 58 + "{:05}"):
-        asked = questions(adapters()["vllm"], many(300, name), source("http://x")).families
+        asked = build_queries(adapters()["vllm"], many(300, name), source("http://x")).families
         assert max(len(one.text) for one in asked) < 20_000
         assert all(len("|".join(map(literal, one.islands))) <= LONGEST for one in asked)
         assert len({island for one in asked for island in one.islands}) == 300
 
 
 def test_halves_are_about_the_same_islands() -> None:
-    (whole, *_) = questions(adapters()["vllm"], many(5), source("http://x")).families
+    (whole, *_) = build_queries(adapters()["vllm"], many(5), source("http://x")).families
     first, second = whole.halves("island")
     assert first.islands + second.islands == whole.islands
     assert 'island=~"island-0|island-1"' in first.text
@@ -173,5 +173,5 @@ def test_an_island_is_found_by_its_name_alone(prometheus: Prometheus, pages: Pag
     pages.put({"/metrics": "\n".join(lines) + "\n"})
     prometheus.scrape([Target(pages.address)])
     prometheus.wait_for("a")
-    text = Question(("a",), 'job="test"', ("x.1", "x-1"), "island").text
+    text = Query(("a",), 'job="test"', ("x.1", "x-1"), "island").text
     assert {one["metric"]["island"] for one in prometheus.query(text)} == {"x.1", "x-1"}

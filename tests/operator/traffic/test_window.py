@@ -1,6 +1,8 @@
 """What engines and routers export, played as they export it, to what was counted. By hand."""
 
 import json
+import tracemalloc
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -8,22 +10,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.samples import (
+from archipelago.operator.resources.status import ConditionStatus, Reason
+from archipelago.operator.traffic.report import FAULT_GROUPS, NOTED, metrics_finding, unknown_source
+from archipelago.operator.traffic.samples import (
     LARGEST,
+    Sample,
     Scrape,
-    failed,
-    from_exposition,
+    SeriesSelector,
+    failed_scrape,
     from_prometheus,
-    together,
+    joined,
 )
-from archipelago.operator.scraped import Scraped, preferred, scraped
-from archipelago.operator.series import Source
-from archipelago.operator.signals import NEEDED, Scope, Signal, adapters
-from archipelago.perfmodel.lengths import Range, from_samples
-from archipelago.planner.livedemand.buckets import Buckets
-from archipelago.planner.livedemand.demand import Believed, Observed, observed
-from archipelago.planner.livedemand.faults import Fault, Reason
+from archipelago.operator.traffic.signals import NEEDED, Scope, Signal, adapters
+from archipelago.operator.traffic.window import (
+    MOST,
+    WindowKey,
+    Windows,
+    count_window,
+    share_labels,
+)
+from archipelago.perfmodel.workload.lengths import Range, from_samples
+from archipelago.planner.demand.counters import Buckets
+from archipelago.planner.demand.estimate import ObservedDemand, Prior, estimate_demand
+from archipelago.planner.demand.faults import EFFECTS, Effect, Fault, FaultReason
+from archipelago.planner.demand.window import Flow, ModelMetrics, Window
 from archipelago.planner.problem import Phase
+from benchmarks.closedloop.reading import from_exposition
 
 ISLAND = "archipelago_dev_island"
 P, D, M = Phase.PREFILL, Phase.DECODE, Phase.MIXED
@@ -62,14 +74,14 @@ def scrape(at: float, pages: dict[str, str]) -> Scrape:
         from_exposition(page.encode(), at, {ISLAND: island, "pod": f"{island}-0"})
         for island, page in pages.items()
     ]
-    return together(parts, at)
+    return joined(parts, at)
 
 
-def source(engine: str = "vllm", **islands: Phase) -> Source:
-    return Source(adapters()[engine], islands, frozenset({"m"}))
+def source(engine: str = "vllm", **islands: Phase) -> SeriesSelector:
+    return SeriesSelector(adapters()[engine], islands, frozenset({"m"}))
 
 
-def names(found: Scraped) -> list[Reason]:
+def names(found: ModelMetrics) -> list[FaultReason]:
     return [fault.reason for fault in found.window.faults]
 
 
@@ -86,7 +98,7 @@ def test_every_adapter_has_what_demand_needs() -> None:
 
 def test_a_vllm_island_by_hand() -> None:
     """100 to 160 done, 4 to 9 running, 1 to 0 waiting in 30 s: 60 + 5 - 1 = 64 came."""
-    found = scraped(
+    found = count_window(
         [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})], source(a=M)
     )
     assert found.window.flow.seconds == 30
@@ -107,7 +119,7 @@ def test_a_vllm_island_by_hand() -> None:
 )
 def test_old_names_of_vllm_are_known(tpot: str) -> None:
     pages = [scrape(30.0 * i, {"a": vllm(100 + 60 * i, 4, 1, tpot=tpot)}) for i in range(2)]
-    found = scraped(pages, source(a=M))
+    found = count_window(pages, source(a=M))
     assert found.tpot is not None
     assert found.tpot.mean == pytest.approx(0.03)
 
@@ -116,18 +128,18 @@ def test_a_handed_over_request_counts_once() -> None:
     """Prefill islands end it too, with one token. Both engines hold some: all that is inside."""
     before = scrape(0.0, {"p": vllm(500, 2, 3), "d": vllm(500, 20, 0)})
     after = scrape(10.0, {"p": vllm(600, 4, 13), "d": vllm(590, 25, 0)})
-    found = scraped([before, after], source(p=P, d=D))
+    found = count_window([before, after], source(p=P, d=D))
     assert found.window.flow.completed == 90
     assert found.window.flow.arrivals == 90 + 2 + 10 + 5
     assert found.window.inputs[0].requests == 90
-    assert [fault.reason for fault in found.window.flow.faults] == [Reason.QUEUES_GROW]
+    assert [fault.reason for fault in found.window.flow.faults] == [FaultReason.QUEUES_GROW]
 
 
 def test_a_restarted_island_counts_from_zero_and_only_raises() -> None:
     pages = [scrape(10.0 * i, {"a": vllm(done, 4, 1)}) for i, done in enumerate((100, 150, 20))]
-    found = scraped(pages, source(a=M))
+    found = count_window(pages, source(a=M))
     assert found.window.flow.completed == pytest.approx(50 + 19 + 0)
-    assert Reason.COUNTER_RESET in names(found)
+    assert FaultReason.COUNTER_RESET in names(found)
     assert found.window.inputs[0].requests == 50 + 20
 
 
@@ -138,18 +150,20 @@ def test_a_restarted_prefill_island_may_have_lost_what_was_inside() -> None:
         scrape(10.0 * i, {"p": vllm(p, running, waiting), "d": vllm(d, 20, 0)})
         for i, (p, running, waiting, d) in enumerate(rows)
     ]
-    found = scraped(pages, source(p=P, d=D))
-    assert found.window.faults == (Fault(Reason.COUNTER_RESET, "p: vllm:request_success_total"),)
+    found = count_window(pages, source(p=P, d=D))
+    assert found.window.faults == (
+        Fault(FaultReason.COUNTER_RESET, "p: vllm:request_success_total"),
+    )
     assert found.window.flow.completed == 200
     assert found.window.flow.arrivals == 200 - 5
 
 
-def test_an_island_of_the_table_that_says_nothing_is_named() -> None:
+def test_an_island_without_samples_is_named() -> None:
     pages = [scrape(10.0 * i, {"a": vllm(100, 4, 1), "x": vllm(9, 1, 1)}) for i in range(2)]
-    found = scraped(pages, source(a=M, b=M))
+    found = count_window(pages, source(a=M, b=M))
     assert found.window.faults == (
-        Fault(Reason.MISSING_ISLAND, "b"),
-        Fault(Reason.UNKNOWN_ISLAND, "x"),
+        Fault(FaultReason.MISSING_ISLAND, "b"),
+        Fault(FaultReason.UNKNOWN_ISLAND, "x"),
     )
 
 
@@ -166,46 +180,50 @@ def test_a_pod_found_by_two_monitors_counts_once() -> None:
             for job, extra in (("pods", 0), ("services", 2))
         ]
         rows.append(Scrape(at, (*both[0].samples, *both[1].samples)))
-    found = scraped(rows, source(a=M))
+    found = count_window(rows, source(a=M))
     assert found.window.flow.completed == 60
-    assert set(names(found)) == {Reason.DUPLICATE_SERIES}
+    assert set(names(found)) == {FaultReason.DUPLICATE_SERIES}
 
 
 def test_another_model_on_the_same_servers_is_left_out() -> None:
     other = vllm(9000, 400, 100).replace('"m"', '"other"')
     pages = [scrape(10.0 * i, {"a": vllm(100 + 10 * i, 4, 1) + other}) for i in range(2)]
-    found = scraped(pages, source(a=M))
+    found = count_window(pages, source(a=M))
     assert found.window.flow.arrivals == 10
 
 
 def test_nan_is_named_and_does_not_count() -> None:
     broken = vllm(160, 9, 0).replace("vllm:num_requests_running{model", "x{model")
     broken += 'vllm:num_requests_running{model_name="m",engine="0"} NaN\n'
-    found = scraped([scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(9.0, {"a": broken})], source(a=M))
-    assert Reason.NOT_A_NUMBER in names(found)
+    found = count_window(
+        [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(9.0, {"a": broken})], source(a=M)
+    )
+    assert FaultReason.NOT_A_NUMBER in names(found)
     assert found.window.flow.arrivals == 59
 
 
 def test_a_source_without_a_signal_is_useless() -> None:
     page = "\n".join(x for x in vllm(100, 4, 1).splitlines() if "prompt" not in x) + "\n"
-    found = scraped([scrape(float(i), {"a": page}) for i in range(2)], source(a=M))
+    found = count_window([scrape(float(i), {"a": page}) for i in range(2)], source(a=M))
     assert found.window.faults == (
-        Fault(Reason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"),
+        Fault(FaultReason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"),
     )
 
 
 def test_times_must_rise_and_two_scrapes_must_be_usable() -> None:
     page = {"a": vllm(100, 4, 1)}
-    back = scraped([scrape(5.0, page), scrape(5.0, page)], source(a=M))
-    assert names(back) == [Reason.TIME_WENT_BACK]
-    alone = scraped([scrape(0.0, page), failed(9.0, "no answer within 5 s")], source(a=M))
-    assert names(alone) == [Reason.SOURCE_FAILED, Reason.TOO_FEW_SCRAPES]
+    back = count_window([scrape(5.0, page), scrape(5.0, page)], source(a=M))
+    assert names(back) == [FaultReason.TIME_WENT_BACK]
+    alone = count_window(
+        [scrape(0.0, page), failed_scrape(9.0, "no answer within 5 s")], source(a=M)
+    )
+    assert names(alone) == [FaultReason.SOURCE_FAILED, FaultReason.TOO_FEW_SCRAPES]
 
 
 def test_a_scrape_that_failed_in_between_loses_nothing() -> None:
     first, last = scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})
-    whole = scraped([first, last], source(a=M))
-    assert scraped([first, failed(15.0, "slow"), last], source(a=M)) == whole
+    whole = count_window([first, last], source(a=M))
+    assert count_window([first, failed_scrape(15.0, "slow"), last], source(a=M)) == whole
 
 
 def sglang(done: int, role: str, rank: int = 0) -> str:
@@ -235,7 +253,9 @@ def test_sglang_counts_rank_0_from_the_first_request_and_no_preallocation() -> N
         roles = {"p": "prefill", "d": "decode"}
         return {i: "".join(sglang(done, role, r) for r in (0, 1)) for i, role in roles.items()}
 
-    found = scraped([scrape(0.0, pages(0)), scrape(10.0, pages(8))], source("sglang", p=P, d=D))
+    found = count_window(
+        [scrape(0.0, pages(0)), scrape(10.0, pages(8))], source("sglang", p=P, d=D)
+    )
     assert found.window.faults == ()
     assert found.window.flow.completed == 8
     assert found.window.flow.inside_change == 8 + 8 + 8
@@ -268,34 +288,10 @@ def test_llm_d_counts_what_left_and_what_waits_once_under_both_names() -> None:
         )
         for at, facts in ((0.0, (30, 4, 0)), (10.0, (100, 10, 6)))
     ]
-    found = scraped(rows, source("llm-d"))
+    found = count_window(rows, source("llm-d"))
     assert found.window.flow.arrivals == 76
     assert found.window.flow.completed == 64
     assert found.window.inputs[0].requests == 70
-
-
-def test_a_router_wins_and_engines_say_that_queues_grow() -> None:
-    flows = [
-        scraped(
-            [
-                from_exposition(router("llm_d_epp", *facts).encode(), 10.0 * at)
-                for at, facts in enumerate(((30, 4, 0), (530, 4, 0)))
-            ],
-            source("llm-d"),
-        ),
-        scraped(
-            [scrape(10.0 * i, {"a": vllm(100 + 400 * i, 4, 90 * i)}) for i in range(2)],
-            source(a=M),
-        ),
-    ]
-    both = preferred(*flows)
-    assert both.window.flow.arrivals == 500
-    assert names(both) == [Reason.QUEUES_GROW]
-    assert preferred(None, flows[1]) is flows[1]
-    useless = scraped([], source("llm-d"))
-    assert preferred(useless, flows[1]) is flows[1]
-    with pytest.raises(ValueError, match="a router or engines"):
-        preferred(None, None)
 
 
 def test_dynamo_does_not_add_the_queued_to_the_inflight() -> None:
@@ -314,9 +310,9 @@ def test_dynamo_does_not_add_the_queued_to_the_inflight() -> None:
         return "\n".join(lines).encode() + b"\n"
 
     rows = [from_exposition(page(100, 10, 0), 0.0), from_exposition(page(160, 50, 40), 10.0)]
-    found = scraped(rows, source("dynamo"))
+    found = count_window(rows, source("dynamo"))
     assert found.window.flow.arrivals == 100
-    assert [fault.reason for fault in found.window.flow.faults] == [Reason.QUEUES_GROW]
+    assert [fault.reason for fault in found.window.flow.faults] == [FaultReason.QUEUES_GROW]
 
 
 def vector(rows: list[dict[str, object]]) -> bytes:
@@ -325,7 +321,7 @@ def vector(rows: list[dict[str, object]]) -> bytes:
     ).encode()
 
 
-def test_a_prometheus_answer_says_the_same_as_the_page() -> None:
+def test_a_response_of_prometheus_equals_the_page() -> None:
     page = scrape(0.0, {"a": vllm(100, 4, 1)})
     rows: list[dict[str, object]] = [
         {"metric": {"__name__": s.name, **dict(s.labels)}, "value": [0, str(s.value)]}
@@ -336,59 +332,251 @@ def test_a_prometheus_answer_says_the_same_as_the_page() -> None:
 
 def test_counts_of_engines_become_an_observed_workload() -> None:
     """64 came in 30 s, all with 15 tokens of prompt; the plan's 300 requests had 50."""
-    found = scraped(
+    found = count_window(
         [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})], source(a=M)
     )
     planned = from_samples([50.0], [6.0])
-    believed = Believed(planned, (Range(0, 30), Range(30, 100)))
-    seen = observed(found.window, believed, np.random.default_rng(0))
-    assert isinstance(seen, Observed)
+    believed = Prior(planned, (Range(0, 30), Range(30, 100)))
+    seen = estimate_demand(found.window, believed, np.random.default_rng(0))
+    assert isinstance(seen, ObservedDemand)
     assert seen.rate == pytest.approx(64 / 30)
     assert seen.rates.value[0] / seen.rate == pytest.approx(60 / 360, abs=0.02)
     assert seen.lengths.probability @ seen.lengths.output == pytest.approx(6 - 3 * 60 / 360)
 
 
 BAD = [
-    (b"<html><title>502 Bad Gateway</title></html>", Reason.NOT_METRICS),
-    (b"\xff\xfe\x00", Reason.NOT_METRICS),
-    (b"x" * (LARGEST + 1), Reason.TOO_LARGE),
+    (b"<html><title>502 Bad Gateway</title></html>", FaultReason.NOT_METRICS),
+    (b"\xff\xfe\x00", FaultReason.NOT_METRICS),
+    (b"x" * (LARGEST + 1), FaultReason.TOO_LARGE),
 ]
-
-
-@pytest.mark.parametrize(("body", "reason"), [*BAD, (b"", Reason.NO_SAMPLES)])
-def test_a_page_that_is_none_has_a_name(body: bytes, reason: Reason) -> None:
-    seen = from_exposition(body, 0.0)
-    assert [fault.reason for fault in seen.faults] == [reason]
-    assert len(seen.faults[0].detail) <= 200
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         *BAD,
-        (vector([]), Reason.NO_SAMPLES),
-        (vector([{"metric": {}, "value": [0, "1"]}]), Reason.NOT_METRICS),
-        (b"[" * 100_000, Reason.NOT_METRICS),
-        (b"null", Reason.NOT_METRICS),
-        (b'{"status":"error","errorType":"timeout","error":"slow"}', Reason.SOURCE_FAILED),
+        (vector([]), FaultReason.NO_SAMPLES),
+        (vector([{"metric": {}, "value": [0, "1"]}]), FaultReason.NOT_METRICS),
+        (b"[" * 100_000, FaultReason.NOT_METRICS),
+        (b"null", FaultReason.NOT_METRICS),
+        (b'{"status":"error","errorType":"timeout","error":"slow"}', FaultReason.SOURCE_FAILED),
         (
             b'{"status":"success","data":{"resultType":"matrix","result":[]}}',
-            Reason.NOT_METRICS,
+            FaultReason.NOT_METRICS,
         ),
     ],
 )
-def test_an_answer_that_is_none_has_a_name(body: bytes, reason: Reason) -> None:
+def test_an_answer_that_is_none_has_a_name(body: bytes, reason: FaultReason) -> None:
     seen = from_prometheus(body, 0.0)
     assert [fault.reason for fault in seen.faults] == [reason]
 
 
 @given(st.binary(max_size=300))
 def test_no_answer_raises(body: bytes) -> None:
-    for seen in (from_exposition(body, 0.0), from_prometheus(body, 0.0)):
-        assert seen.samples or seen.faults
+    answer = from_prometheus(body, 0.0)
+    assert answer.samples or answer.faults
 
 
-@given(st.text(alphabet='vllm:num_requests{}="le\n 0123NaInf+-#', max_size=120))
-def test_no_text_raises(text: str) -> None:
-    page = from_exposition(text.encode(), 0.0, {ISLAND: "a"})
-    scraped([page, Scrape(1.0, page.samples, page.faults)], source(a=M))
+KEY = WindowKey("ns", "plan", "m")
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def scrape_at(at: float, done: float = 0.0) -> Scrape:
+    labels = (("archipelago_dev_island", "a"), ("pod", "a-0"))
+    names = ("vllm:request_success_total", "vllm:num_requests_running")
+    return Scrape(at, tuple(Sample(name, labels, done) for name in names))
+
+
+def test_a_window_begins_at_the_last_usable_scrape_before_it() -> None:
+    """Asked every 15 s; at 100 s the window of 60 s begins at 40: the scrape of 30 s is kept."""
+    clock = Clock()
+    windows = Windows(clock)
+    for clock.now in (0.0, 15.0, 30.0, 45.0, 60.0, 75.0, 90.0):
+        windows.add(KEY, scrape_at(1000 + clock.now))
+    clock.now = 100.0
+    assert [s.at for s in windows.scrapes(KEY, 60)] == [1030, 1045, 1060, 1075, 1090]
+
+
+def test_failed_scrapes_do_not_shorten_a_window_nor_lengthen_it_beyond_two() -> None:
+    """The scrape of 30 s failed: the window of 60 s begins at 15. After a long outage it is new."""
+    clock = Clock()
+    windows = Windows(clock)
+    for clock.now in (0.0, 15.0, 30.0, 45.0, 60.0):
+        windows.add(
+            KEY, failed_scrape(1030, "slow") if clock.now == 30 else scrape_at(1000 + clock.now)
+        )
+    clock.now = 100.0
+    assert [s.at for s in windows.scrapes(KEY, 60)] == [1015, 1030, 1045, 1060]
+    clock.now = 500.0
+    windows.add(KEY, scrape_at(1500))
+    assert [s.at for s in windows.scrapes(KEY, 60)] == [1500]
+
+
+def test_rings_are_bounded_and_forgotten_with_their_plan() -> None:
+    clock = Clock()
+    windows = Windows(clock)
+    for clock.now in range(100):
+        windows.add(KEY, scrape_at(clock.now))
+        windows.add(KEY._replace(model="n"), scrape_at(clock.now))
+        windows.add(KEY._replace(plan="other"), scrape_at(clock.now))
+    assert len(windows.scrapes(KEY, 1000)) == MOST
+    windows.forget("ns", "plan")
+    assert len(windows) == 1
+    assert windows.scrapes(KEY, 1000) == ()
+    seen = windows.ended(KEY, 60, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED})).counted
+    assert [f.reason for f in seen.window.faults] == [FaultReason.TOO_FEW_SCRAPES]
+
+
+def test_labels_are_kept_once_for_all_scrapes_of_a_window() -> None:
+    """20,000 series of 8 labels: a further scrape costs less than 100 bytes a series."""
+
+    def page(at: float) -> Scrape:
+        samples = [
+            Sample(
+                f"name_{i % 7}",
+                tuple((f"label{k}", f"a rather long value {i} {k}") for k in range(8)),
+                at,
+            )
+            for i in range(20_000)
+        ]
+        return Scrape(at, tuple(samples))
+
+    windows = Windows(Clock())
+    windows.add(KEY, page(0.0))
+    tracemalloc.start()
+    try:
+        for at in range(1, 4):
+            windows.add(KEY, page(float(at)))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / 3 / 20_000 < 100
+    assert windows.scrapes(KEY, 60)[-1] == page(3.0)
+
+
+def seen(*faults: Fault, requests: float = 60.0) -> ModelMetrics:
+    return ModelMetrics(Window(Flow(30.0, requests, 0.0, 0.0, 0.0), (), (), faults))
+
+
+def test_the_message_of_a_good_window_has_no_changing_figure() -> None:
+    """Two windows with other traffic say the same: the status is written once."""
+    finding = metrics_finding("cluster", {"m": seen(), "n": seen(requests=3.4)})
+    assert finding.status is ConditionStatus.TRUE
+    assert finding.reason is Reason.OBSERVED
+    assert finding.message == "the traffic of 2 models is read from source cluster"
+    assert metrics_finding("cluster", {"m": seen(), "n": seen()}) == finding
+    noted = metrics_finding("cluster", {"m": seen(Fault(FaultReason.UNKNOWN_ISLAND, "a"))})
+    assert noted.message.endswith("1 models is read from source cluster; noted: UnknownIsland")
+    assert noted.status is ConditionStatus.TRUE
+
+
+NO_FAULT_OF_A_SOURCE = {
+    FaultReason.QUEUES_GROW,
+    FaultReason.NO_TRAFFIC,
+    FaultReason.SUM_OUTSIDE_BUCKETS,
+}
+LEFT = {
+    Effect.UNUSABLE: "; what was last believed stays in use",
+    Effect.ONLY_RAISES: "; the window may raise what is believed and not lower it",
+    Effect.NOTED: "; of two series for one count the larger is taken",
+}
+
+
+@pytest.mark.parametrize("reason", FaultReason)
+def test_every_fault_has_a_place_in_the_condition(reason: FaultReason) -> None:
+    """Every fault of a source makes it False, and the message says what the window is used for."""
+    finding = metrics_finding("cluster", {"m": seen(Fault(reason, "a", "3"))})
+    graded = [grade for grade in FAULT_GROUPS if reason in grade.faults]
+    assert len(graded) == (reason not in NOTED | NO_FAULT_OF_A_SOURCE)
+    assert finding.status is (ConditionStatus.FALSE if graded else ConditionStatus.TRUE)
+    assert (reason.value in finding.message) == (reason not in NO_FAULT_OF_A_SOURCE)
+    assert finding.message.endswith(LEFT[EFFECTS[reason]]) == bool(graded)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (FaultReason.COUNTER_RESET, Reason.SIGNAL_MISSING),
+        (FaultReason.MISSING_ISLAND, Reason.SIGNAL_MISSING),
+        (FaultReason.DUPLICATE_SERIES, Reason.ANSWER_UNUSABLE),
+    ],
+)
+def test_faults_of_single_islands_have_their_reasons(wrong: FaultReason, reason: Reason) -> None:
+    """Which series of an island are hit is chance: six of two islands say two names."""
+    hit = [Fault(wrong, f"{island}: name_{i}") for island in "ba" for i in range(3)]
+    finding = metrics_finding("cluster", {"m": seen(*hit)})
+    assert finding.reason is reason
+    assert finding.message.startswith(f"source cluster: m: {wrong} (a, b); ")
+    assert metrics_finding("cluster", {"m": seen(*hit[1:])}) == finding
+
+
+def test_a_restart_changes_nothing_of_what_lasts() -> None:
+    """Two monitors scrape a; b says nothing; c restarts in one window and in the next does not."""
+    restart = [Fault(FaultReason.COUNTER_RESET, "c: x"), Fault(FaultReason.SERIES_APPEARED, "c: y")]
+    silent, twice = (
+        Fault(FaultReason.MISSING_ISLAND, "b"),
+        Fault(FaultReason.DUPLICATE_SERIES, "a: x"),
+    )
+    for lasting in ([silent], [twice], [silent, twice]):
+        calm = metrics_finding("cluster", {"m": seen(*lasting)})
+        assert metrics_finding("cluster", {"m": seen(*lasting, *restart)}) == calm
+    assert metrics_finding("cluster", {"m": seen(*restart)}).message == (
+        "source cluster: m: CounterReset (c), SeriesAppeared (c); "
+        "the window may raise what is believed and not lower it"
+    )
+
+
+def test_the_fault_that_explains_the_others_comes_first_and_names_are_few() -> None:
+    models = {
+        f"m{i}": seen(Fault(FaultReason.SOURCE_FAILED, "", "no answer within 8 s"))
+        for i in range(9)
+    }
+    models["a"] = seen(Fault(FaultReason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"))
+    finding = metrics_finding("cluster", models)
+    assert finding.reason is Reason.SOURCE_FAILED
+    assert finding.message.startswith(
+        "source cluster: m0: SourceFailed (no answer within 8 s), m1:"
+    )
+    assert "and 4 more; what was last believed stays in use" in finding.message
+
+
+def test_text_of_a_series_is_escaped_cut_and_names_no_address() -> None:
+    faults = [
+        Fault(FaultReason.NOT_A_NUMBER, "\x1b[2Jred\n"),
+        Fault(FaultReason.NOT_A_NUMBER, "http://inner.example/token"),
+        *(Fault(FaultReason.NOT_A_NUMBER, "x" * 10_000 + str(i)) for i in range(9)),
+    ]
+    message = metrics_finding("cluster", {"m": seen(*faults)}).message
+    assert "\\x1b[2Jred\\n" in message
+    assert "inner.example" not in message
+    assert len(message.encode()) <= 1024
+    assert message.isprintable()
+
+
+def test_a_source_that_is_not_configured_is_answered_with_those_that_are() -> None:
+    finding = unknown_source("x", ["b", "a"])
+    assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN)
+    assert finding.message == "the operator has no metric source x: there are a, b"
+    assert "no source is configured" in unknown_source("x", []).message
+
+
+def test_a_window_that_ends_is_counted_in_all_and_by_island() -> None:
+    """From 10 to 70 requests in 60 s, at the one island that there is; two scrapes, one failed."""
+    clock = Clock()
+    windows = Windows(clock)
+    source = SeriesSelector(adapters()["vllm"], {"a": Phase.DECODE})
+    for clock.now, done in ((0.0, 10.0), (60.0, 70.0)):
+        windows.keep(KEY, share_labels(scrape_at(1000 + clock.now, done), windows.last(KEY)))
+    windows.add(KEY, failed_scrape(1061, "slow"))
+    found = windows.ended(KEY, 60, source)
+    assert found.counted == count_window(windows.scrapes(KEY, 60), source)
+    assert found.islands["a"].requests == 60
+    assert found.islands["a"].running == 40
+    assert windows.ended(WindowKey("ns", "other", "m"), 60, source).islands == {}

@@ -7,19 +7,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.controlplane import binaries
-from tests.controlplane.cluster import CONTEXT
-from tests.controlplane.errors import ControlPlaneError
-from tests.controlplane.plane import ControlPlane
-from tests.controlplane.versions import BINARIES, NEEDED
+from tests.support.controlplane import binaries
+from tests.support.controlplane.cluster import CONTEXT
+from tests.support.controlplane.errors import ControlPlaneError
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.versions import BINARIES, NEEDED, OPTIONAL
 
 
 def main() -> int:
-    """Run one command; 0 when it did what was asked, 1 with the reason where it could not."""
+    """Run one command; 0 if it succeeds, 1 with the reason if not."""
     arguments = _parser().parse_args()
     try:
         if arguments.command == "ensure":
-            binaries.ensure(arguments.programs or NEEDED, _say)
+            optional = OPTIONAL if arguments.optional else ()
+            binaries.ensure(arguments.programs or NEEDED, _say, optional)
         else:
             _up(arguments.kubeconfig, arguments.audit_log, arguments.manifests)
     except ControlPlaneError as error:
@@ -29,11 +30,18 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.controlplane", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.support.controlplane", description=__doc__
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     ensure = commands.add_parser("ensure", help="download or build the programs that are missing")
     ensure.add_argument(
         "programs", nargs="*", metavar="PROGRAM", help=f"some of {', '.join(BINARIES)}"
+    )
+    ensure.add_argument(
+        "--optional",
+        action="store_true",
+        help=f"also get {', '.join(OPTIONAL)}; those that cannot be had are only reported",
     )
     up = commands.add_parser("up", help="run a control plane until Ctrl-C")
     up.add_argument(
@@ -74,8 +82,8 @@ def _run(kubeconfig: Path, audit_log: Path | None, manifests: list[Path]) -> Non
         _say(f"ready after {time.monotonic() - started:.1f} s at {plane.url}; stop with Ctrl-C")
         sys.stdout.write(f"export KUBECONFIG={kubeconfig.absolute()}\n")
         sys.stdout.flush()
-        while True:
-            signal.pause()
+        while True:  # not signal.pause(): a signal just before it would be lost
+            time.sleep(0.2)
 
 
 def _say(line: str) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 import yaml
 
-from tests.controlplane.cluster import Cluster
+from tests.support.controlplane.cluster import Cluster
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from tests.controlplane.errors import ControlPlaneError
-from tests.controlplane.waiting import eventually
+from tests.support.controlplane.errors import ControlPlaneError
+from tests.support.controlplane.waiting import eventually
 
 # In every kubeconfig we write, so that we never overwrite one that is not ours.
 CONTEXT = "archipelago-controlplane"

@@ -1,7 +1,7 @@
 """Errors of the test control plane, by what the reader can do.
 
 ControlPlaneError
-├── BinariesMissing       run ``python -m tests.controlplane ensure`` first
+├── BinariesMissing       run ``python -m tests.support.controlplane ensure`` first
 ├── CannotObtain          no way is left to get a binary; the message says what each way answered
 └── StartFailed           a component ended or never became ready; ends with the tail of its log
 """

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.controlplane.cluster import Cluster
-from tests.controlplane.errors import ControlPlaneError
-from tests.controlplane.kind import kind_cluster
-from tests.controlplane.plane import ControlPlane
+from tests.support.controlplane.cluster import Cluster
+from tests.support.controlplane.errors import ControlPlaneError
+from tests.support.controlplane.kind import kind_cluster
+from tests.support.controlplane.plane import ControlPlane
 
-CRDS = Path(__file__).parents[2] / "crds"
+CRDS = Path(__file__).parents[3] / "crds"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,73 +1,69 @@
-"""Builds the control plane's programs from their published Go modules.
+"""Build the control plane's programs from their published Go modules.
 
-Each folder of ``build`` holds a ``go.mod`` and a ``go.sum``: versions and hashes are pinned there,
-and Go takes the modules from wherever it is configured to.
+Each folder of ``build`` holds a ``go.mod`` and a ``go.sum``, which pin versions and hashes; Go
+takes the modules from wherever it is configured to. Programs of one module are built by one
+command, since they share most of their packages.
 """
 
 import os
-import shutil
+import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.controlplane.errors import CannotObtain
-from tests.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, KWOK, Binary
+from tests.support.controlplane.errors import CannotObtain
+from tests.support.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, KWOK
 
 MODULES = Path(__file__).parent / "build"
-SAY_EVERY_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 VERSIONS = {"etcd": ETCD, "helm": HELM, "kubernetes": KUBERNETES, "kwok": KWOK}
-# Kubernetes learns its version from the linker; clients print it and compare it with theirs.
+# Kubernetes takes its version from the linker; clients print it and compare it with theirs.
 STAMPED = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
 
 
-def build(name: str, into: Path, say: Callable[[str], None]) -> str:
-    """Compile one program into a folder, saying how far it is; return its origin."""
-    binary = BINARIES[name]
-    if not shutil.which("go"):
-        raise CannotObtain(
-            f"{name} has to be built, and there is no `go`: install Go 1.26 or later, or set "
-            "KUBEBUILDER_ASSETS to a folder that has it"
-        )
-    say(f"{name}: building {binary.package} from source, minutes the first time")
+def build(
+    module: str, names: Sequence[str], into: Path, say: Callable[[str], None]
+) -> Mapping[str, str]:
+    """Compile programs of one module into a folder, report progress, and return their origins.
+
+    Raises:
+        CannotObtain: Go fails; the message ends with its last lines.
+    """
+    packages = {name: BINARIES[name].package for name in names}
+    what = ", ".join(names)
+    say(f"{what}: building from source, minutes the first time")
     started = time.monotonic()
-    packages = _count(_list(binary), f"{name}: packages found", say)
-    _count(_compile(binary, into), f"{name}: packages compiled, of at most {packages}", say)
-    say(f"{name}: built in {time.monotonic() - started:.0f} s")
-    return f"built from {binary.package} {VERSIONS[binary.module]}"
+    listed = _run(module, "list", "-mod=readonly", "-deps", *packages.values())
+    most = _count(listed, f"{what}: packages listed", say)
+    out = into / f"{module}-build"
+    out.mkdir()
+    compiled = _run(
+        module, "build", "-v", "-mod=readonly", "-trimpath", "-ldflags", _linker_flags(),
+        f"-o={out}/", *packages.values(),
+    )  # fmt: skip
+    _count(compiled, f"{what}: packages compiled, of at most {most}", say)
+    for name, package in packages.items():
+        (out / executable(package)).rename(into / name)
+    say(f"{what}: built in {time.monotonic() - started:.0f} s")
+    return {name: f"built from {package} {VERSIONS[module]}" for name, package in packages.items()}
+
+
+def executable(package: str) -> str:
+    """Return the name that Go gives a package's program: the last part that is no version."""
+    return re.sub(r"/v\d+$", "", package).rpartition("/")[2]
 
 
 def _count(lines: Iterable[str], what: str, say: Callable[[str], None]) -> int:
-    """How many lines come, saying so on the way every few seconds."""
-    started = said = time.monotonic()
+    """Count the lines of a command, and report the number every few seconds."""
+    started = reported = time.monotonic()
     count = 0
     for count, _ in enumerate(lines, 1):
         now = time.monotonic()
-        if now - said >= SAY_EVERY_SECONDS:
+        if now - reported >= REPORT_SECONDS:
             say(f"{what}: {count} ({now - started:.0f} s)")
-            said = now
+            reported = now
     return count
-
-
-def _list(binary: Binary) -> Iterator[str]:
-    """One item for each package that the program consists of; fetches the modules on the way."""
-    return _run("list", "-mod=readonly", "-deps", binary.package, module=binary.module)
-
-
-def _compile(binary: Binary, into: Path) -> Iterator[str]:
-    """Build; one item for each package that Go compiles."""
-    return _run(
-        "build",
-        "-v",
-        "-mod=readonly",
-        "-trimpath",
-        "-ldflags",
-        _linker_flags(),
-        "-o",
-        str(into / binary.name),
-        binary.package,
-        module=binary.module,
-    )
 
 
 def _linker_flags() -> str:
@@ -84,18 +80,18 @@ def _linker_flags() -> str:
     return " ".join(["-s", "-w", *stamps])
 
 
-def _run(*arguments: str, module: str) -> Iterator[str]:
-    """Lines of output of a go command, as they come; an error that ends with the last of them."""
+def _run(module: str, *arguments: str) -> Iterator[str]:
+    """Yield the lines of a go command as they come; an error ends with the last of them."""
     with subprocess.Popen(
         ["go", *arguments],
         cwd=MODULES / module,
-        # A go.work above us is none of this module's business.
+        # A go.work of a parent folder does not apply to this module.
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        assert process.stdout is not None  # asked for above
+        assert process.stdout is not None  # requested above
         lines: list[str] = []
         for line in process.stdout:
             lines.append(line)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.controlplane.binaries import find
-from tests.controlplane.cluster import Cluster
-from tests.controlplane.errors import ControlPlaneError
+from tests.support.controlplane.binaries import find
+from tests.support.controlplane.cluster import Cluster
+from tests.support.controlplane.errors import ControlPlaneError
 
 NAME = "archipelago-e2e"
 CONFIG = Path(__file__).with_name("kind.yaml")

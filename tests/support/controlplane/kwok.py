@@ -5,16 +5,15 @@ scheduler, and the controllers that make pods of Deployments and find nodes whos
 What is applied is then placed, started, ended and lost as on a cluster; no container runs.
 """
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.controlplane import binaries
-from tests.controlplane.errors import BinariesMissing, StartFailed
-from tests.controlplane.plane import ControlPlane
-from tests.controlplane.processes import Processes
+from tests.support.controlplane import binaries
+from tests.support.controlplane.errors import StartFailed
+from tests.support.controlplane.plane import ControlPlane
+from tests.support.controlplane.processes import Processes
 
 PROGRAMS: Final = ("kwok", "kube-scheduler")
 LABEL: Final = {"kwok.x-k8s.io/node": "fake"}
@@ -28,21 +27,6 @@ GRACE: Final = 2
 """Leases for which a node may be silent before it is taken for lost (Kubernetes: 1.25)."""
 
 
-def programs() -> Mapping[str, Path]:
-    """The programs that this needs, from the PATH or the cache.
-
-    Raises:
-        BinariesMissing: one is in neither; the message says how to get it.
-    """
-    cached = binaries.find(PROGRAMS)
-    found = {name: shutil.which(name) or cached.get(name) for name in PROGRAMS}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        command = f"{binaries.ENSURE} {' '.join(missing)}"
-        raise BinariesMissing(f"no {' and '.join(missing)} on the PATH or in the cache: {command}")
-    return {name: Path(path) for name, path in found.items() if path is not None}
-
-
 @contextmanager
 def kubelets(plane: ControlPlane, lease_seconds: int = LEASE_SECONDS) -> Iterator[None]:
     """Nodes with the label live and run pods until the end of the block.
@@ -51,14 +35,14 @@ def kubelets(plane: ControlPlane, lease_seconds: int = LEASE_SECONDS) -> Iterato
         BinariesMissing: a program is not there.
         StartFailed: one of the processes has ended by itself.
     """
-    found = programs()
+    programs = binaries.locate(PROGRAMS)
     account = f"--kubeconfig={plane.kubeconfig}"
     alone = (account, "--leader-elect=false", "--secure-port=0")
     ours = ",".join(f"{label}={value}" for label, value in LABEL.items())
     with closing(Processes.open(plane.directory.parent)) as processes:
         processes.start(
             "kwok",
-            found["kwok"],
+            programs["kwok"],
             account,
             f"--config={STAGES}",
             f"--manage-nodes-with-label-selector={ours}",
@@ -66,7 +50,7 @@ def kubelets(plane: ControlPlane, lease_seconds: int = LEASE_SECONDS) -> Iterato
             "--cidr=10.64.0.0/16",
             "-v=WARN",
         )
-        processes.start("kube-scheduler", found["kube-scheduler"], *alone)
+        processes.start("kube-scheduler", programs["kube-scheduler"], *alone)
         processes.start(
             MANAGER,
             plane.programs[MANAGER],

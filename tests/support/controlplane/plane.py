@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.controlplane import audit, binaries
-from tests.controlplane.cluster import Cluster, write_kubeconfig
-from tests.controlplane.errors import ControlPlaneError, StartFailed
-from tests.controlplane.processes import Processes
+from tests.support.controlplane import audit, binaries
+from tests.support.controlplane.cluster import Cluster, write_kubeconfig
+from tests.support.controlplane.errors import ControlPlaneError, StartFailed
+from tests.support.controlplane.processes import Processes
 
 # Below the range that Linux and macOS take outgoing ports from, so that a port that is free while
 # the API server is down stays free.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
-from tests.controlplane import guard
-from tests.controlplane.errors import ControlPlaneError
+from tests.support.controlplane import guard
+from tests.support.controlplane.errors import ControlPlaneError
 
 CLOSE_SECONDS = 20
 

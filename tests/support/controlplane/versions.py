@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 KUBERNETES = "v1.36.3"
 ETCD = "v3.7.3"
-# Renders and installs the chart in tests; what another 3.x in the cache or on the PATH makes of it
-# is the same, so the cache's folder is not named after it.
+# Renders and installs the chart in tests. Another 3.x on the PATH or in the cache renders the same,
+# so the cache's folder does not carry this version.
 HELM = "v3.22.0"
 # Plays kubelet for nodes that the tests write; made with the client of Kubernetes 1.36.
 KWOK = "v0.8.0"
@@ -14,11 +14,15 @@ KWOK = "v0.8.0"
 
 @dataclass(frozen=True)
 class Binary:
-    """A program, and the Go package it is built from in which module under ``build/``."""
+    """A program, and the Go package that builds it in a module under ``build/``.
+
+    ``on_path``: a version that is installed already serves as well.
+    """
 
     name: str
     module: str
     package: str
+    on_path: bool = False
 
 
 BINARIES = {
@@ -27,21 +31,24 @@ BINARIES = {
         Binary("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
         Binary("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
         Binary(
-            "kube-controller-manager",
-            "kubernetes",
-            "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"
         ),
         Binary("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"),
-        Binary("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"),
-        Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm"),
-        Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Binary(
+            "kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", on_path=True
+        ),
+        Binary("helm", "helm", "helm.sh/helm/v3/cmd/helm", on_path=True),
+        Binary("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", on_path=True),
     )
 }
 NEEDED = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
+"""What a control plane consists of; the demo needs no more."""
+OPTIONAL = ("helm", "kwok", "kube-scheduler")
+"""What some tests need; they are skipped if it is not there."""
 
 
 def target() -> tuple[str, str]:
-    """This machine's operating system and processor in Go's words."""
+    """Return this machine's operating system and processor by Go's names."""
     machine = platform.machine().lower()
     return (
         platform.system().lower(),

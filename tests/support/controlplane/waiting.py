@@ -28,9 +28,7 @@ class Stopwatch:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        wanting: Callable[[], float] = wanting,
+        self, clock: Callable[[], float] = time.monotonic, wanting: Callable[[], float] = wanting
     ) -> None:
         self._clock = clock
         self._wanting = wanting

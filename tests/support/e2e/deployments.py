@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests.controlplane import Cluster, eventually
 from tests.deploy.rendering import NAME
-from tests.e2e.operators import DEPLOY, HOME
+from tests.support.controlplane import Cluster, eventually
+from tests.support.e2e.operators import DEPLOY, HOME
 
 PORT = 8080
 ROLLOUT = 120.0  # seconds; on a busy machine the start of Python alone takes some

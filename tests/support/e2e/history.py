@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from archipelago.planner.errors import PlanFileError
-from archipelago.planner.shards import assemble
-from archipelago.planner.table import validate_table
-from tests.faults.history import DELETED, TABLE, History
+from archipelago.planner.table.shards import assemble
+from archipelago.planner.table.validate import validate_table
+from tests.support.faults.history import DELETED, TABLE, History
 
 
 def tables(history: History, name: str) -> Iterator[tuple[float, dict[str, Any] | None, list[str]]]:

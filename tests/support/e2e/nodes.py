@@ -1,8 +1,8 @@
 """Node objects by the thousand, as kubelets write them.
 
 The operator reads objects and never asks a kubelet, so a node is what its object says. Those with
-the label of tests/controlplane/kwok.py have a kubelet of their own while KWOK runs. Requests go
-over connections that stay open: a new one costs more than the request.
+the label of ``controlplane/kwok.py`` have a kubelet of their own while KWOK runs. Requests
+go over connections that stay open: a new one costs more than the request.
 """
 
 import http.client
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from tests.controlplane.api import JSON, MERGE, Api
-from tests.operator.nodes import H100, body
+from tests.support.controlplane.api import JSON, MERGE, Api
+from tests.support.operator.nodes import H100, body
 
 CONNECTIONS = 4
 MARK = "nodes-of-test"

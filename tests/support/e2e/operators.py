@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +14,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from archipelago.planner.shards import assemble
-from tests.controlplane import Cluster, eventually
-from tests.controlplane.api import Api, Refused
+from archipelago.planner.table.shards import assemble
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.api import Api, Refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy" / "base"
 HOME = "archipelago-system"
 ACCOUNT = "archipelago-operator"
@@ -245,6 +244,25 @@ def small(**spec: object) -> dict[str, Any]:
     model = {"name": "llama", "architecture": "Llama-3.1-8B", "workload": workload}
     pool = {"name": "h100", "accelerator": "H100", "count": 8, "pricePerGPUHour": "2.00"}
     return {"models": [model], "pools": [pool], **spec}
+
+
+def slow() -> dict[str, Any]:
+    """Return a plan that takes seconds to solve."""
+    spec = small()
+    spec["models"][0] |= {"name": "deepseek", "architecture": "DeepSeek-V3"}
+    spec["models"][0]["workload"]["ranges"] = {"count": 128}
+    spec["pools"] = [
+        {"name": name, "accelerator": name.upper(), "count": 64, "gpusPerNode": 8}
+        for name in ("h200", "h800", "h20")
+    ]
+    return spec
+
+
+def impossible() -> dict[str, Any]:
+    """Return a plan without a solution: no GPU decodes a token of this model in a millisecond."""
+    spec = small()
+    spec["models"][0]["slo"] = {"tpotMilliseconds": 1}
+    return spec
 
 
 def begin_a_life(plans: Plans) -> None:

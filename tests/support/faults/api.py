@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.controlplane.api import JSON, MERGE, Api
-from tests.e2e.operators import resource
-from tests.faults.history import History
+from tests.support.controlplane.api import JSON, MERGE, Api
+from tests.support.e2e.operators import resource
+from tests.support.faults.history import History
 
 
 @dataclass(frozen=True)

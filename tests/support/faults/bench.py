@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.error import URLError
 
-from tests.controlplane import Cluster, eventually
-from tests.controlplane.api import Api
-from tests.e2e.operators import Operator, running
-from tests.faults.api import User
-from tests.faults.history import EVENT, PLAN, TABLE, History
-from tests.faults.invariants import Allowance, Report, check_invariants
-from tests.faults.proxy import Proxy, proxied
-from tests.faults.recorder import recorded
+from tests.support.controlplane import Cluster, eventually
+from tests.support.controlplane.api import Api
+from tests.support.e2e.operators import Operator, running
+from tests.support.faults.api import User
+from tests.support.faults.history import EVENT, PLAN, TABLE, History
+from tests.support.faults.invariants import Allowance, Report, check_invariants
+from tests.support.faults.proxy import Proxy, proxied
+from tests.support.faults.recorder import recorded
 
 QUIET = 3.0  # seconds without a write that count as rest in the default run
 PATIENCE = 60.0

@@ -4,13 +4,13 @@ import json
 from functools import cache
 from typing import Any
 
-from archipelago.planner.canonical import canonical_bytes
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
 from archipelago.planner.plan import Infeasible
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content
-from tests.e2e.operators import resource
+from archipelago.planner.table.write import routing_content
+from tests.support.e2e.operators import resource
 
 
 def content(spec: dict[str, Any]) -> bytes | None:

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
-from archipelago.operator.manifests import SELECTOR
-from tests.controlplane import ControlPlane, eventually
-from tests.faults.bench import PATIENCE, Bench, second
-from tests.faults.rules import Action, Call, Exchange, Rule, after, before, stale, writes_of
-from tests.faults.stage import Phase, Stage
+from archipelago.operator.resources.names import SELECTOR
+from tests.support.controlplane import ControlPlane, eventually
+from tests.support.faults.bench import PATIENCE, Bench, second
+from tests.support.faults.rules import Action, Call, Exchange, Rule, after, before, stale, writes_of
+from tests.support.faults.stage import Phase, Stage
 
 Fault: TypeAlias = Callable[[Stage], None]
 

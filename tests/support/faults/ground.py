@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from tests.controlplane import eventually
-from tests.e2e.nodes import Nodes, nodes_of
-from tests.faults.bench import PATIENCE, Bench
-from tests.faults.history import PLAN, TABLE
+from tests.support.controlplane import eventually
+from tests.support.e2e.nodes import Nodes, nodes_of
+from tests.support.faults.bench import PATIENCE, Bench
+from tests.support.faults.history import PLAN, TABLE
 
 COUNT = 4
 GPUS = 8

@@ -1,4 +1,4 @@
-"""I1 to I9 of docs/architecture.md, checked on everything that was ever stored.
+"""I1 to I9 of docs/explanation/architecture.md, checked on everything that was ever stored.
 
 ``check_invariants`` looks at each version, not at the end alone: a table that was wrong for a
 moment was wrong. It returns what it found and how many checks it made, by invariant.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from archipelago.planner.canonical import canonical_bytes
-from archipelago.planner.tablecheck import validate_table
-from tests.faults import expected
-from tests.faults.history import DELETED, EVENT, PLAN, TABLE, TABLE_KEY, History, Version
+from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.table.validate import validate_table
+from tests.support.faults import expected
+from tests.support.faults.history import DELETED, EVENT, PLAN, TABLE, TABLE_KEY, History, Version
 
 WRITES: Final = 3  # early status, table, final status
 MOST_EVENTS: Final = 10  # of one plan and one process,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from archipelago.planner.tablecheck import validate_table
-from tests.faults.ground import Ground, nodes_under
-from tests.faults.history import PLAN, TABLE, Version
-from tests.faults.invariants import Allowance, Report, check_stored
+from archipelago.planner.table.validate import validate_table
+from tests.support.faults.ground import Ground, nodes_under
+from tests.support.faults.history import PLAN, TABLE, Version
+from tests.support.faults.invariants import Allowance, Report, check_stored
 
 Period: TypeAlias = tuple[float, float]
 

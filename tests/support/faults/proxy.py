@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.controlplane import Cluster
-from tests.faults.rules import Call, Cut, Rule
-from tests.faults.streams import Watches
+from tests.support.controlplane import Cluster
+from tests.support.faults.rules import Call, Cut, Rule
+from tests.support.faults.streams import Watches
 
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "host"})
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
 
-from tests.controlplane.api import Api, Refused
-from tests.faults.history import EVENT, PLAN, TABLE, History, Version
+from tests.support.controlplane.api import Api, Refused
+from tests.support.faults.history import EVENT, PLAN, TABLE, History, Version
 
 PATHS = {
     PLAN: "/apis/archipelago.dev/v1alpha1/namespaces/{}/servingplans",

@@ -124,11 +124,6 @@ def writes_of(plan: str) -> Callable[[Call], bool]:
     return lambda call: call.is_write and call.plan == plan
 
 
-def objects_of(plan: str) -> Callable[[Call], bool]:
-    """Writes of a plan's status and table."""
-    return lambda call: call.is_object and call.plan == plan
-
-
 def tables_of(plan: str) -> Callable[[Call], bool]:
     """Writes of a plan's table."""
     return lambda call: call.is_write and call.kind == "configmaps" and call.plan == plan

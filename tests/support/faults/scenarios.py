@@ -1,9 +1,9 @@
-"""The faults, one row each; the tests, ``make faults`` and docs/recovery.md read the same list."""
+"""The faults, one row each; tests, ``make faults`` and the page recovery.md read the same list."""
 
-from tests.controlplane import ControlPlane
-from tests.faults import faults
-from tests.faults.rules import delay, drop, hang, lose, refuse, twice
-from tests.faults.stage import NO_DELETION, Phase, Scenario
+from tests.support.controlplane import ControlPlane
+from tests.support.faults import faults
+from tests.support.faults.rules import delay, drop, hang, lose, refuse, twice
+from tests.support.faults.stage import NO_DELETION, Phase, Scenario
 
 RESYNC = {"ARCHIPELAGO_RESYNC_SECONDS": "3"}
 SILENCE = {"ARCHIPELAGO_WATCH_SILENCE_SECONDS": "5"}
@@ -11,30 +11,30 @@ EDIT = (Phase.EDIT,)
 STATUS, TABLE, FINAL = 1, 2, 3  # writes of a change, in their order
 
 KILLS = (
-    Scenario("killed-at-rest", "B1", "`kill -9` at rest, changes while it is away",
+    Scenario("killed-at-rest", "B1", "`kill -9` while idle, changes before the restart",
         faults.killed_at_rest),
     Scenario("killed-before-table", "B1", "`kill -9` just before the table is stored",
         faults.killed_before(TABLE), phases=EDIT, scaled=False),
-    Scenario("killed-after-table", "B1", "`kill -9` just after the table was stored",
+    Scenario("killed-after-table", "B1", "`kill -9` just after the table is stored",
         faults.killed_after(TABLE), phases=EDIT, scaled=False),
 )  # fmt: skip
 
 # One write of an edit; test_writes.py spoils every write of a life in these ways.
 SPOILT = {
-    "dropped": ("a write cut before the server acts", drop),
-    "lost": ("the answer lost after the server acted", lose),
-    "twice": ("a write that arrives twice", twice),
+    "dropped": ("connection cut before the server acts", drop),
+    "lost": ("reply lost after the server acted", lose),
+    "twice": ("request arrives twice", twice),
     "409": ("409 Conflict", refuse(409)),
     "422": ("422 Invalid", refuse(422)),
     "429": ("429, Retry-After 1 s", refuse(429, retry_after=1)),
     "500": ("500", refuse(500)),
     "503": ("503", refuse(503)),
     "504": ("504", refuse(504)),
-    "late": ("answered after 3 s", delay(3.0)),
-    "unanswered": ("no answer for 5 s, then cut", hang(5.0)),
+    "late": ("reply after 3 s", delay(3.0)),
+    "unanswered": ("no reply for 5 s, then cut", hang(5.0)),
 }
 WRITES = tuple(
-    Scenario(f"table-{name}", "B2", f"the table's write: {words}",
+    Scenario(f"table-{name}", "B2", f"write of the table: {words}",
         faults.one_write(TABLE, action), phases=EDIT, bar=10.0, scaled=False)
     for name, (words, action) in SPOILT.items()
 )  # fmt: skip
@@ -45,15 +45,15 @@ OUTAGES = (
     Scenario("apiserver-down-long", "B3", "API server down for {} s",
         faults.without(ControlPlane.apiserver_stopped), 600, bar=15.0, own_plane=True,
         scaled=False),
-    Scenario("apiserver-frozen", "B3", "API server frozen for {} s (nothing is answered)",
+    Scenario("apiserver-frozen", "B3", "API server frozen for {} s (no replies)",
         faults.without(ControlPlane.apiserver_paused), 10, full=60, own_plane=True, scaled=False),
-    Scenario("etcd-down", "B3", "etcd killed and away for {} s",
+    Scenario("etcd-down", "B3", "etcd killed, back after {} s",
         faults.without(ControlPlane.etcd_stopped), 5, full=60, own_plane=True),
-    Scenario("all-503", "B3", "every request answered 503 for {} s",
+    Scenario("all-503", "B3", "every reply is 503 for {} s",
         faults.every_request(refuse(503)), 5, full=60),
-    Scenario("all-429", "B3", "every request answered 429, Retry-After 1 s, for {} s",
+    Scenario("all-429", "B3", "every reply is 429, Retry-After 1 s, for {} s",
         faults.every_request(refuse(429, retry_after=1)), 5, full=60, scaled=False),
-    Scenario("all-late", "B3", "every answer 1 s late for {} s",
+    Scenario("all-late", "B3", "every reply 1 s late for {} s",
         faults.every_request(delay(1.0)), 5, full=60),
 )  # fmt: skip
 
@@ -67,13 +67,13 @@ WATCHES = (
         faults.watches_end_in(500), 5, full=60, bar=40.0, scaled=False),
     Scenario("watches-504", "B4", "every watch ends in 504 for {} s",
         faults.watches_end_in(504), 5, full=60, bar=40.0),
-    Scenario("watches-silent", "B5", "open watches silent (begun anew after 5 s; 70 by default)",
+    Scenario("watches-silent", "B5", "open watches silent (renewed after 5 s; 70 by default)",
         faults.watches_silent, bar=75.0, settings=SILENCE, full_settings={}),
     Scenario("watches-silent-long", "B5", "all watches silent for {} s",
         faults.watches_silent_for_a_while, 8, full=300, settings=SILENCE, full_settings={}),
     Scenario("events-late", "B6", "events {} s late",
         faults.events_late, 5, full=30, bar=60.0, settings=RESYNC),
-    Scenario("events-repeated", "B6", "events told three times", faults.events_repeated),
+    Scenario("events-repeated", "B6", "events sent three times", faults.events_repeated),
     Scenario("events-missing", "B6", "events about a plan never come (resync 3 s)",
         faults.events_missing, bar=33.0, settings=RESYNC),
     Scenario("lists-stale", "B7", "restart with lists {} s old and watches silent",
@@ -83,7 +83,7 @@ WATCHES = (
 PROCESSES = (
     Scenario("two-operators", "B8", "two operators, an edit a second for {} s",
         faults.two_operators, 10, full=600, operators=2, phases=NO_DELETION),
-    Scenario("superseded", "B9", "stopped with a table on its way, continued after another acted",
+    Scenario("superseded", "B9", "stopped during a write, continued after another operator acted",
         faults.superseded, operators=2, phases=EDIT),
     Scenario("frozen", "B11", "SIGSTOP for {} s, then SIGCONT", faults.frozen, 10, full=120),
 )  # fmt: skip

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tests.controlplane import Cluster, ControlPlane
-from tests.e2e.operators import small
-from tests.faults.bench import QUIET, Bench, started, steady
-from tests.faults.invariants import Allowance, Report
+from tests.support.controlplane import Cluster, ControlPlane
+from tests.support.e2e.operators import small
+from tests.support.faults.bench import QUIET, Bench, started, steady
+from tests.support.faults.invariants import Allowance, Report
 
 
 class Phase(StrEnum):
@@ -90,7 +90,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fault as a value. ``point``: of docs/acceptance.md; ``words``: for docs/recovery.md.
+    """A fault as a value. ``point``: of the page acceptance.md; ``words``: for recovery.md.
 
     ``seconds``: how long it lasts, ``full``: unscaled. ``bar`` [s]: from its end to rest; from the
     change, where the fault goes on. ``retries``: writes of a plan beyond three for each change.

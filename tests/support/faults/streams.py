@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
-from tests.faults.rules import Cut, refusal
+from tests.support.faults.rules import Cut, refusal
 
 TICK: Final = 0.05
 

@@ -31,7 +31,7 @@ def main() -> int:
         _fuzz(arguments.inside, arguments.rest)
     if arguments.reader:
         return _run(arguments.reader, [str(path) for path in arguments.rest])
-    from tests.fuzz.readers import READERS  # noqa: PLC0415  # inside, atheris imports it itself
+    from tests.support.fuzz.readers import READERS  # noqa: PLC0415  # inside, atheris imports it itself
 
     FOUND.mkdir(parents=True, exist_ok=True)
     codes = []
@@ -58,7 +58,7 @@ def _fuzz(name: str, arguments: list[str]) -> None:
     import atheris  # noqa: PLC0415  # not on every machine
 
     with atheris.instrument_imports(include=["archipelago", "yaml"]):
-        from tests.fuzz.readers import READERS  # noqa: PLC0415
+        from tests.support.fuzz.readers import READERS  # noqa: PLC0415
     reader = READERS[name]
 
     def once(data: bytes) -> None:

@@ -18,22 +18,22 @@ from typing import Any
 import yaml
 
 from archipelago.perfmodel.errors import ArchipelagoError, TraceError
-from archipelago.perfmodel.traces import read_trace
-from archipelago.planner.canonical import load_document, to_json
-from archipelago.planner.checker import check_document
-from archipelago.planner.document import plan_document
+from archipelago.perfmodel.workload.traces import read_trace
+from archipelago.planner.check.checker import check_document
+from archipelago.planner.documents import load_document, to_json
 from archipelago.planner.errors import InputError, PlanFileError, SpecError
-from archipelago.planner.inventory import read_nodes
+from archipelago.planner.explain.what_if import changed
+from archipelago.planner.formats.plan_file import plan_document, read_stored
+from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
+from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.plan import Planned
-from archipelago.planner.podtemplate import Fitting, fitted, read_template
-from archipelago.planner.spec import load_resource, to_problem
-from archipelago.planner.stored import read_stored
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategy import quiet
-from archipelago.planner.table import identity, routing_content, routing_table, validate_table
-from archipelago.planner.whatif import changed
+from archipelago.planner.table.validate import validate_table
+from archipelago.planner.table.write import identity, routing_content, routing_table
 
-REPO = Path(__file__).parents[2]
+REPO = Path(__file__).parents[3]
 EXAMPLE = (REPO / "examples" / "01-llama-on-two-pools.yaml").read_text()
 TEMPLATE = (REPO / "examples" / "render" / "vllm.yaml").read_text()
 MINIMAL = (REPO / "examples" / "02-minimal.yaml").read_text()
@@ -100,7 +100,7 @@ def table(data: bytes) -> object:
 
 
 def nodes(data: bytes) -> object:
-    """A node list, as ``archipelago inventory`` reads it."""
+    """A node list, as ``archipelago pools`` reads it."""
     return read_nodes(load_document(text(data)))
 
 
@@ -110,7 +110,7 @@ def what_if(data: bytes) -> object:
 
 
 def pod_template(data: bytes) -> object:
-    """A user's pod template, as ``archipelago render`` reads and fills it."""
+    """A user's pod template, as ``archipelago manifests`` reads and fills it."""
     own = Fitting({"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"})
     pod = fitted(read_template(load_document(text(data))), own)
     assert pod["metadata"]["labels"]["a"] == "b"

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs
 
-from archipelago.operator.prometheus import Client, read
-from archipelago.operator.promql import ModelFacts, PlanFacts
-from archipelago.operator.samples import Scrape
-from archipelago.operator.signals import adapters
-from archipelago.operator.sources import MetricSource
-from archipelago.planner.livedemand.faults import Reason
+from archipelago.operator.traffic.client import Client, read
+from archipelago.operator.traffic.config import MetricSource
+from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
+from archipelago.operator.traffic.samples import Scrape
+from archipelago.operator.traffic.signals import adapters
+from archipelago.planner.demand.faults import FaultReason
 from archipelago.planner.problem import Phase
 
 PLAN = PlanFacts("ns", "plan", {"m": ModelFacts("vllm", {"a": Phase.MIXED})})
@@ -125,12 +125,12 @@ async def reading(client: Client) -> Scrape:
         await client.close()
 
 
-async def fault_of(client: Client) -> tuple[Reason, str]:
+async def fault_of(client: Client) -> tuple[FaultReason, str]:
     """The one fault of a reading that failed, which has no samples."""
     return fault(await reading(client))
 
 
-def fault(scrape: Scrape) -> tuple[Reason, str]:
+def fault(scrape: Scrape) -> tuple[FaultReason, str]:
     """The one fault of a scrape without samples."""
     assert not scrape.samples
     (found,) = scrape.faults

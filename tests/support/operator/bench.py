@@ -10,19 +10,20 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from archipelago.operator.apply import Reconciler
-from archipelago.operator.cache import Cache
-from archipelago.operator.conditions import ConditionType
-from archipelago.operator.events import Events
-from archipelago.operator.manifests import Key
+from archipelago.operator.apply.events import Events
+from archipelago.operator.apply.reconciler import Reconciler
+from archipelago.operator.decide.state import Now
+from archipelago.operator.decide.status_text import SEQUENCE
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.observe import SeenPlan
-from archipelago.operator.question import Job, verdict_of
-from archipelago.operator.report import SEQUENCE
-from archipelago.operator.state import Now
-from archipelago.operator.worker import answer
-from tests.operator.situations import KEY, NOT_LIVE, later
-from tests.operator.test_convergence import Server
+from archipelago.operator.planning.messages import Job, decode_result
+from archipelago.operator.planning.worker import answer
+from archipelago.operator.resources.cache import Cache
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.resources.status import ConditionType
+from archipelago.planner.service.messages import decode_reply, encode_request
+from tests.operator.decide.test_convergence import Server
+from tests.support.operator.situations import KEY, NOT_LIVE, later
 
 ROUNDS = 10
 """Answers of the planner that one change may take; it takes one."""
@@ -54,10 +55,10 @@ class Bench:
         self.cache, metrics = Cache(), Metrics()
         self.asked: dict[Key, Job] = {}
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, around=NOT_LIVE,
+            self.server, self.cache, planner=self, quick=self, observations=NOT_LIVE,
             metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
-            look_again=lambda _key, _delay: None,
+            enqueue_after=lambda _key, _delay: None,
         )  # fmt: skip
 
     def now(self) -> Now:
@@ -82,7 +83,7 @@ class Bench:
         server.plan |= {"spec": spec}
         server.plan["metadata"]["generation"] = self.generation
         server.touch("plan", server.plan)
-        self.cache.see_plan(SeenPlan.from_body(server.plan))
+        self.cache.update_plan(PlanObject.from_body(server.plan))
         for _ in range(ROUNDS):
             self.seconds += 1.0
             await self.reconciler.reconcile(KEY)
@@ -90,8 +91,8 @@ class Bench:
                 return await self.at_rest()
             for key, job in list(self.asked.items()):
                 del self.asked[key]
-                reply = json.loads(planned(json.dumps(job.resource, sort_keys=True)))
-                self.reconciler.planned(key, verdict_of(job.inputs_hash, reply))
+                reply = decode_reply(planned(encode_request(job.request)))
+                self.reconciler.planned(key, decode_result(job.inputs_hash, reply))
         raise AssertionError("the planner is asked again and again")
 
     async def at_rest(self) -> Rest:
@@ -101,7 +102,7 @@ class Bench:
         assert self.server.writes == writes, "writes at rest"
         self.server.late.clear()
         assert self.server.plan is not None
-        seen = SeenPlan.from_body(self.server.plan)
+        seen = PlanObject.from_body(self.server.plan)
         assert {c.observed_generation for c in seen.status.conditions} == {self.generation}
         ready = seen.status.condition(ConditionType.READY)
         assert ready is not None
@@ -117,12 +118,12 @@ class Bench:
 
 
 @cache
-def planned(resource: str) -> str:
+def planned(request: bytes) -> bytes:
     """The planner's answer; each question is asked once, as equal inputs give equal answers."""
-    return json.dumps(answer(json.loads(resource)))
+    return answer(request)
 
 
-def says(seen: SeenPlan) -> tuple[tuple[str, ...], ...]:
+def says(seen: PlanObject) -> tuple[tuple[str, ...], ...]:
     """Conditions but Published, which tells of the past as well; without the table's sequence."""
     return tuple(
         (str(c.type), str(c.status), str(c.reason), c.message.partition(", sequence")[0])
@@ -131,6 +132,6 @@ def says(seen: SeenPlan) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def summary(seen: SeenPlan) -> str:
+def summary(seen: PlanObject) -> str:
     found = {key: value for key, value in seen.status.summary.items() if key != SEQUENCE}
     return json.dumps(found, sort_keys=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from archipelago.operator.crd import definition
+from archipelago.operator.resources.crd import definition
 from archipelago.planner.errors import SpecError
-from archipelago.planner.spec import load_resource
+from archipelago.planner.servingplan import load_resource
 
 Spec = dict[str, Any]
 

@@ -9,18 +9,23 @@ from typing import Any
 
 import numpy as np
 import yaml
+from pydantic import TypeAdapter
 
-from archipelago.operator.liveanswer import live_answer
-from archipelago.operator.scraped import Scraped
-from archipelago.operator.windowdoc import window_document
-from archipelago.operator.worker import answer
+from archipelago.operator.planning import worker
 from archipelago.perfmodel.model import FloatArray
-from archipelago.planner.livedemand.buckets import Buckets, from_cumulative
-from archipelago.planner.livedemand.faults import Fault
-from archipelago.planner.livedemand.window import Flow, Window
-from archipelago.planner.table import validate_content
+from archipelago.planner.demand.counters import Buckets, from_cumulative
+from archipelago.planner.demand.faults import Fault
+from archipelago.planner.demand.window import (
+    Flow,
+    ModelMetrics,
+    ModelWindow,
+    ObservedWindow,
+    Window,
+)
+from archipelago.planner.service.messages import CONFIG
+from archipelago.planner.table.validate import validate_content
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 VLLM = tuple(float(d * 10**e) for e in range(5) for d in (1, 2, 5) if d * 10**e <= 20_000)
 SECONDS = 60.0
 MOST = 50_000
@@ -32,7 +37,20 @@ HASH = "0" * 64
 def planned(name: str) -> tuple[str, str]:
     """An example's resource and the content of its table, as texts."""
     resource = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
-    return json.dumps(resource), answer(resource)["planned"]["content"]
+    return json.dumps(resource), plan_of(resource)["steps"][-1]["content"]
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The planner process's reply to a request, from JSON to JSON."""
+    reply: dict[str, Any] = json.loads(worker.answer(json.dumps(request)))
+    return reply
+
+
+def plan_of(resource: Mapping[str, Any], **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    """The reply to a request to plan; it must be a plan."""
+    reply = answer({"kind": "plan", "resource": resource, **parts})
+    assert reply["kind"] == "planned", reply
+    return reply
 
 
 def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
@@ -46,6 +64,7 @@ def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     for model in body["spec"]["models"]:
         model["engine"] = parts.pop("engine", {})
     plain = {
+        "kind": "replan",
         "resource": body,
         "content": content,
         "nodes": {},
@@ -59,7 +78,14 @@ def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         "inputs": HASH,
         "seed": 7,
     }
-    return {"live": plain | parts}
+    return plain | parts
+
+
+def plan_request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    """A request to plan the example beside its table."""
+    asked = request(name, **parts)
+    names = ("resource", "content", "nodes", "lost", "unready", "memory", "age")
+    return {"kind": "plan", **{field: asked[field] for field in names}}
 
 
 def histogram(values: FloatArray, times: float = 1.0) -> Buckets:
@@ -77,21 +103,23 @@ def seen(
     faults: tuple[Fault, ...] = (),
     growth: float = 0.0,
     times: float = 1.0,
-) -> Scraped:
+) -> ModelMetrics:
     """A minute in which these requests ended, each so many times, ``growth`` fewer than came."""
     flow = Flow(SECONDS, times * len(inputs), growth, growth, 0.0)
     lengths = (histogram(inputs, times),), (histogram(outputs, times),)
-    return Scraped(Window(flow, *lengths, faults))
+    return ModelMetrics(Window(flow, *lengths, faults))
 
 
-def window(models: Mapping[str, Scraped]) -> dict[str, Any]:
-    document: dict[str, Any] = window_document(models, SECONDS)
+def window(models: Mapping[str, ModelMetrics]) -> dict[str, Any]:
+    observed = ObservedWindow(SECONDS, {name: ModelWindow(m) for name, m in models.items()})
+    adapter = TypeAdapter(ObservedWindow | None, config=CONFIG)
+    document: dict[str, Any] = json.loads(adapter.dump_json(observed, by_alias=True))
     return document
 
 
 def like_planned(name: str, rate: float, *, factor: float = 1.0) -> dict[str, Any]:
     """A minute of the planned lengths, each input ``factor`` times as long, at a rate [req/s]."""
-    from archipelago.planner.spec import load_resource, to_problem  # noqa: PLC0415
+    from archipelago.planner.servingplan import load_resource, to_problem  # noqa: PLC0415
 
     loaded = load_resource(json.loads(planned(name)[0]))
     problem = to_problem("x", loaded.spec)
@@ -110,9 +138,8 @@ def like_planned(name: str, rate: float, *, factor: float = 1.0) -> dict[str, An
 
 def ask(question: dict[str, Any]) -> dict[str, Any]:
     """The reply, through JSON as between processes; every table in it is valid."""
-    reply = json.loads(json.dumps(live_answer(json.loads(json.dumps(question))), allow_nan=False))
-    assert "live" in reply, reply
-    live: dict[str, Any] = reply["live"]
-    for step in live["steps"]:
+    reply = answer(question)
+    assert reply["kind"] == "replanned", reply
+    for step in reply["steps"]:
         assert validate_content(json.loads(step["content"])) == []
-    return live
+    return reply

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from archipelago.operator.claims import LivePool
-from archipelago.operator.nodefacts import NodeFacts, NodeTable
-from tests.planner.test_inventory import node
+from archipelago.operator.inventory.nodes import NodeFacts, NodeTable, read_versioned
+from archipelago.operator.inventory.ownership import PoolSelector
+from tests.planner.kubernetes.test_pools import node
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 L4 = {"nvidia.com/gpu.product": "NVIDIA-L4"}
@@ -29,11 +29,11 @@ def body(name: str, labels: dict[str, str], version: int = 1, **state: Any) -> d
 
 
 def facts(
-    *bodies: dict[str, Any], pools: tuple[LivePool, ...] = (), keys: tuple[str, ...] = ()
+    *bodies: dict[str, Any], pools: tuple[PoolSelector, ...] = (), keys: tuple[str, ...] = ()
 ) -> tuple[NodeFacts, ...]:
     """What a table that those pools need keeps of the nodes."""
     wanted = {*keys, *(key for pool in pools for key in pool.labels())}
     table = NodeTable(wanted)
     for item in bodies:
-        table.see(item)
+        table.update(*read_versioned(item))
     return tuple(table)

@@ -7,19 +7,26 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from archipelago.operator import report
-from archipelago.operator.manifests import Identity, Key, Manifest, table_manifest
-from archipelago.operator.observe import Observation, SeenPlan, SeenTable
-from archipelago.operator.question import verdict_of
-from archipelago.operator.state import Now, State
-from archipelago.operator.verdict import Planned
+from archipelago.operator.decide import status_text
+from archipelago.operator.decide.actions import Action
+from archipelago.operator.decide.decision import decide
+from archipelago.operator.decide.state import Now, PlanState
+from archipelago.operator.planning.messages import decode_result
+from archipelago.operator.planning.result import PlanReady
+from archipelago.operator.resources.manifests import table_manifest
+from archipelago.operator.resources.names import Identity, Key, Manifest
+from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
+from archipelago.planner.service.messages import PlanReply, TableStep
 
 
 class Static:
-    """Around plans none of which is live."""
+    """Observations of plans none of which is live."""
 
-    def dress(self, seen: Observation, _state: State, _now: Now) -> Observation:
-        return seen
+    def build(self, objects: Observation, _state: PlanState, _now: Now) -> Observation:
+        return objects
+
+    def refresh(self, key: Key) -> None:
+        raise AssertionError(f"{key} is not live")
 
     def forget(self, key: Key) -> None:
         """Nothing was known of it."""
@@ -40,9 +47,9 @@ def later(seconds: float) -> Now:
     return Now(T0 + timedelta(seconds=seconds), 1000.0 + seconds)
 
 
-def plan(generation: int = 1, uid: str = "uid-1", spec: Spec | None = None) -> SeenPlan:
+def plan(generation: int = 1, uid: str = "uid-1", spec: Spec | None = None) -> PlanObject:
     """A plan of which nothing has been said yet."""
-    return SeenPlan.from_body(
+    return PlanObject.from_body(
         {
             "metadata": {
                 "namespace": KEY.namespace,
@@ -56,20 +63,26 @@ def plan(generation: int = 1, uid: str = "uid-1", spec: Spec | None = None) -> S
     )
 
 
-def planned(seen: SeenPlan, content: str = CONTENT) -> Planned:
+def plan_reply(*steps: TableStep, islands: int = 2) -> PlanReply:
+    """A planner process's reply with these tables."""
+    message = "1 island" if islands == 1 else f"{islands} islands"
+    return PlanReply(summary={"islands": islands}, message=message, steps=steps)
+
+
+def planned(seen: PlanObject, content: str = CONTENT) -> PlanReady:
     """The planner's answer to the plan."""
-    reply = {"summary": {"islands": 2}, "message": "2 islands", "content": content}
-    verdict = verdict_of(seen.inputs_hash, {"planned": reply})
-    assert isinstance(verdict, Planned)
+    reply = plan_reply(TableStep(content=content), islands=2)
+    verdict = decode_result(seen.inputs_hash, reply)
+    assert isinstance(verdict, PlanReady)
     return verdict
 
 
 def stored(
-    seen: SeenPlan, content: str = CONTENT, sequence: int = 1, generation: int | None = None
-) -> SeenTable:
+    seen: PlanObject, content: str = CONTENT, sequence: int = 1, generation: int | None = None
+) -> TableObject:
     """The table as it lies there after we wrote it."""
     identity = Identity(seen.uid, generation or seen.generation, sequence)
-    return SeenTable.from_body(as_stored(table_manifest(seen, None, identity, content, T0)))
+    return TableObject.from_body(as_stored(table_manifest(seen, None, identity, content, T0)))
 
 
 def as_stored(manifest: Manifest) -> Manifest:
@@ -79,30 +92,35 @@ def as_stored(manifest: Manifest) -> Manifest:
     return body
 
 
-def ready(seen: SeenPlan, table: SeenTable) -> SeenPlan:
+def ready(seen: PlanObject, table: TableObject) -> PlanObject:
     """The plan after its table was stored and its status said so."""
-    return replace(seen, status=report.published(seen, planned(seen), table, T0))
+    return replace(seen, status=status_text.published(seen, planned(seen), table, T0))
 
 
-def edited(seen: SeenPlan, **spec: object) -> SeenPlan:
+def edited(seen: PlanObject, **spec: object) -> PlanObject:
     """The same plan after its owner changed the spec; the status is still the old one."""
     fresh = plan(seen.generation + 1, seen.uid, spec)
     return replace(fresh, status=seen.status)
 
 
-def observation(seen: SeenPlan | None, table: SeenTable | None = None) -> Observation:
+def observation(seen: PlanObject | None, table: TableObject | None = None) -> Observation:
     """What the operator sees."""
     return Observation(KEY, seen, table)
 
 
-def answered(seen: SeenPlan, content: str = CONTENT) -> State:
+def answered(seen: PlanObject, content: str = CONTENT) -> PlanState:
     """The memory after the planner's answer came, the next sequence being promised."""
-    reserved = int(seen.status.summary.get(report.SEQUENCE, 0))
-    state = State().with_planning(seen.inputs_hash).with_verdict(planned(seen, content), NOW)
+    reserved = int(seen.status.summary.get(status_text.SEQUENCE, 0))
+    state = PlanState().with_planning(seen.inputs_hash).with_result(planned(seen, content), NOW)
     return state.with_reserved(reserved)
 
 
-def told(seen: SeenPlan, table: SeenTable | None = None) -> SeenPlan:
+def actions_of(seen: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
+    """What is decided, without the memory that comes with it."""
+    return decide(seen, state, now)[0]
+
+
+def told(seen: PlanObject, table: TableObject | None = None) -> PlanObject:
     """The plan after its first status, which promises a sequence to the table."""
-    sequence = report.last_sequence(seen, table) + 1
-    return replace(seen, status=report.planning(seen, sequence, T0))
+    sequence = status_text.last_sequence(seen, table) + 1
+    return replace(seen, status=status_text.planning(seen, sequence, T0))

@@ -1,6 +1,6 @@
 """A search for ServingPlans that are hard to plan: what the schema accepts, mutated to cost more.
 
-    python -m tests.planner.adversarial --cases 200 --limit 1 --seed 1 --keep 20
+    python -m tests.support.planner.adversarial --cases 200 --limit 1 --seed 1 --keep 20
 
 A case is a few knobs, so that it fits on a line of YAML; ``resource`` turns it into a ServingPlan,
 the same one every time. The search draws cases at random, then turns one to three knobs of the
@@ -24,12 +24,13 @@ from typing import Any, Final, TypeAlias
 import yaml
 
 from archipelago.perfmodel.errors import ArchipelagoError
-from archipelago.planner.checker import check_plan
+from archipelago.planner.check.checker import check_plan
 from archipelago.planner.errors import SolverError, SpecError
 from archipelago.planner.plan import Infeasible
-from archipelago.planner.spec import load_resource, to_problem
+from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
-from archipelago.planner.table import routing_content, validate_content
+from archipelago.planner.table.validate import validate_content
+from archipelago.planner.table.write import routing_content
 
 Case: TypeAlias = dict[str, Any]
 
@@ -277,7 +278,13 @@ def attempt(case: Case, seconds: int = 1) -> Trial:
 
 def attempt_apart(case: Case, seconds: int, patience: float) -> Trial:
     """``attempt`` in a process of its own, which is killed after ``patience`` [s]."""
-    command = [sys.executable, "-m", "tests.planner.adversarial", "--case", json.dumps(case)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.planner.adversarial",
+        "--case",
+        json.dumps(case),
+    ]
     try:
         done = subprocess.run(
             [*command, "--limit", str(seconds)],

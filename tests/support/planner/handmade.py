@@ -15,9 +15,9 @@ decode   with k = l + o / 2 = 55 and 155 tokens of mean context and S = sum lamb
 
 from decimal import Decimal
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.lengths import Range
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.workload.lengths import Range
 from archipelago.planner.plan import (
     Certificate,
     Exclusion,
@@ -29,9 +29,9 @@ from archipelago.planner.plan import (
     Route,
 )
 from archipelago.planner.problem import Domain, Objective, Phase, PlanningProblem, Pool
-from archipelago.planner.spec import ServingPlanResource, load_resource
-from tests.planner.affine import Affine
-from tests.planner.small import demand
+from archipelago.planner.servingplan import ServingPlanResource, load_resource
+from tests.support.planner.affine import Affine
+from tests.support.planner.small import demand
 
 SHORT, LONG = Range(0, 100), Range(100, 200)
 TAU_MAIN, TAU_SPARE = 0.01 / (1 - 0.07785), 0.01 / (1 - 0.01055)
@@ -43,8 +43,8 @@ POOLS = (
 
 
 def problem(**changes: object) -> PlanningProblem:
-    facts = {"budget_per_hour": Decimal(24), **changes}
-    return PlanningProblem("paper", (demand(),), POOLS, **facts)  # type: ignore[arg-type]
+    index = {"budget_per_hour": Decimal(24), **changes}
+    return PlanningProblem("paper", (demand(),), POOLS, **index)  # type: ignore[arg-type]
 
 
 def build(*_island: object) -> Affine:
@@ -66,17 +66,7 @@ GROUPS = (
         "time",
     ),
     Group(
-        "long-prefill",
-        "m",
-        "b",
-        Phase.PREFILL,
-        2,
-        Parallelism(pp=2),
-        1,
-        1,
-        (0.0, 4.0),
-        0.6,
-        "time",
+        "long-prefill", "m", "b", Phase.PREFILL, 2, Parallelism(pp=2), 1, 1, (0.0, 4.0), 0.6, "time"
     ),
     Group(
         "main-decode",

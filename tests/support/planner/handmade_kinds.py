@@ -22,7 +22,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.planner.plan import Certificate, Changes, Group, Island, Pair, Part, Plan, Route
 from archipelago.planner.problem import (
     STAGES,
@@ -32,10 +32,10 @@ from archipelago.planner.problem import (
     Objective,
     Phase,
     Pool,
-    Running,
+    RunningIsland,
 )
-from tests.planner.handmade import GROUPS, PLAN, POOLS, SHORT, problem
-from tests.planner.small import demand
+from tests.support.planner.handmade import GROUPS, PLAN, POOLS, SHORT, problem
+from tests.support.planner.small import demand
 
 SHORT_PREFILL, LONG_PREFILL, MAIN, SPARE = GROUPS
 ALL_PHASES = (*STAGES, Phase.MIXED)
@@ -151,10 +151,10 @@ COST = replace(
 )
 
 RUNNING = (
-    Running("old-0", "m", Phase.PREFILL, Parallelism(tp=4), (("a", 4),), ("a-rack-0-0",)),
-    Running("old-1", "m", Phase.PREFILL, Parallelism(tp=4), (("a", 4),), ("a-rack-1-0",)),
-    Running("old-2", "m", Phase.DECODE, Parallelism(tp=4), (("a", 4),), ("a-rack-1-0",)),
-    Running("old-3", "m", Phase.DECODE, Parallelism(tp=2), (("b", 2),)),
+    RunningIsland("old-0", "m", Phase.PREFILL, Parallelism(tp=4), (("a", 4),), ("a-rack-0-0",)),
+    RunningIsland("old-1", "m", Phase.PREFILL, Parallelism(tp=4), (("a", 4),), ("a-rack-1-0",)),
+    RunningIsland("old-2", "m", Phase.DECODE, Parallelism(tp=4), (("a", 4),), ("a-rack-1-0",)),
+    RunningIsland("old-3", "m", Phase.DECODE, Parallelism(tp=2), (("b", 2),)),
 )
 CHANGED_PROBLEM = problem(running=RUNNING)
 CHANGED = replace(

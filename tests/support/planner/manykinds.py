@@ -13,17 +13,14 @@ a: 2 * 4 + 2 + 8 = 18 GPUs in use of 3 nodes: 24 GPUs are paid. b: 1 GPU of $2. 
 from dataclasses import replace
 from decimal import Decimal
 
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.planner.plan import Certificate, Changes, Group, Island, Pair, Part, Route
 from archipelago.planner.problem import Billing, Domain, Objective, Phase, PlanningProblem
-from tests.planner.handmade import LONG, PLAN, POOLS, SHORT
-from tests.planner.small import demand
+from tests.support.planner.handmade import LONG, PLAN, POOLS, SHORT
+from tests.support.planner.small import demand
 
 A = replace(
-    POOLS[0],
-    domains=(Domain("rack-0", 2, "fast"),),
-    max_count=24,
-    billing=Billing.PER_NODE,
+    POOLS[0], domains=(Domain("rack-0", 2, "fast"),), max_count=24, billing=Billing.PER_NODE
 )
 PROBLEM = PlanningProblem(
     "kinds",

@@ -1,20 +1,17 @@
 """Problems and templates small enough for brute force, shared by the planner's tests."""
 
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipelago.perfmodel.accelerators import accelerator
-from archipelago.perfmodel.architecture import architecture
-from archipelago.perfmodel.lengths import LengthDistribution, Range
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.model import FloatArray
+from archipelago.perfmodel.roofline.parallelism import Parallelism
+from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
 from archipelago.planner.problem import ModelDemand, Phase, PlanningProblem, Pool
-from archipelago.planner.templates import Template
-from tests.planner.affine import Affine
-
-if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray
+from archipelago.planner.templates.template import Template
+from tests.support.planner.affine import Affine
 
 RANGES = (Range(0, 100), Range(100, 200))
 

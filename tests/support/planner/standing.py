@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from archipelago.perfmodel.model import FloatArray
-from archipelago.perfmodel.parallelism import Parallelism
+from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.planner.plan import Certificate, Group, Island, Pair, Plan, Route
 from archipelago.planner.problem import Objective, Phase, PlanningProblem
-from archipelago.planner.replan.standing import Standing
-from archipelago.planner.template import Template
-from tests.planner import small
+from archipelago.planner.replan.deployed import DeployedIslands
+from archipelago.planner.templates.template import Template
+from tests.support.planner import small
 
 P, D = Phase.PREFILL, Phase.DECODE
 PAIR = {("p", "d"): 1_000_000}
@@ -73,7 +73,7 @@ TWO_POOLS = {"slow": ("a", P, 1), "fast": ("b", P, 1), "d": ("a", D, 1)}
 HALVES = {("slow", "d"): 500_000, ("fast", "d"): 500_000}
 
 
-def two_pools(rate: float = 15.0) -> Standing:
+def two_pools(rate: float = 15.0) -> DeployedIslands:
     """Prefill at 10 req/s on pool a and 20 req/s on b, half of the requests each; decode at 100.
 
     At 15 req/s the slow island is busy 0.75 of the time, the fast one 0.375: h = 4 / 3. With a
@@ -81,22 +81,22 @@ def two_pools(rate: float = 15.0) -> Standing:
     """
     templates = (template("a", P, 0.1, 0.1), template("a", D, 0.01, 0.01))
     fast = template("b", P, 0.05, 0.05)
-    return Standing(
+    return DeployedIslands(
         problem(rate, pools=("a", "b")), plan(TWO_POOLS, (HALVES, HALVES)), (*templates, fast)
     )
 
 
-def one_and_three(rate: float = 10.0) -> Standing:
+def one_and_three(rate: float = 10.0) -> DeployedIslands:
     """One prefill island at 10 req/s and three decode islands at 20 req/s each, of one body.
 
     At 10 req/s h = 1: prefill is busy all the time, decode 1/6. With two and two h = 2 (decode 4);
     with three and one h = 2 as well, for then decode binds.
     """
     templates = template("a", P, 0.1, 0.1), template("a", D, 0.05, 0.05)
-    return Standing(problem(rate), plan({"p": ("a", P, 1), "d": ("a", D, 3)}), templates)
+    return DeployedIslands(problem(rate), plan({"p": ("a", P, 1), "d": ("a", D, 3)}), templates)
 
 
-def at(standing: Standing, rate: float) -> Standing:
+def at(standing: DeployedIslands, rate: float) -> DeployedIslands:
     """The same table under another rate [req/s]."""
     model = replace(standing.problem.models[0], rate=rate)
     return replace(standing, problem=replace(standing.problem, models=(model,)))

@@ -1,14 +1,14 @@
-"""``python -m tests.prometheus ensure``: get Prometheus and promtool once."""
+"""``python -m tests.support.prometheus ensure``: get Prometheus and promtool once."""
 
 import sys
 
-from tests.prometheus.provision import PrometheusMissing, ensure
+from tests.support.prometheus.provision import PrometheusMissing, ensure
 
 
 def main() -> int:
     """0 when the programs are there, 1 with what each way answered, 2 for another command."""
     if sys.argv[1:] != ["ensure"]:
-        sys.stderr.write("usage: python -m tests.prometheus ensure\n")
+        sys.stderr.write("usage: python -m tests.support.prometheus ensure\n")
         return 2
     try:
         programs = ensure(_say)

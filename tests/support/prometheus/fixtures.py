@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.prometheus.pages import Pages, served
-from tests.prometheus.provision import Programs, PrometheusMissing, locate
-from tests.prometheus.server import Prometheus, running
+from tests.support.prometheus.pages import Pages, served
+from tests.support.prometheus.provision import Programs, PrometheusMissing, locate
+from tests.support.prometheus.server import Prometheus, running
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Pages of /metrics as engines write them, and a server that serves what a test puts there.
 
-The pages are written after the engines' field names and bounds (`operator/signals.yaml` says where
-those were read). Pages that the engines' own code printed are in ``engines``.
+The pages are written after the engines' field names and bounds (the operator's `signals.yaml` says
+where those were read). Pages that the engines' own code printed are in ``engines``.
 """
 
 import http.server

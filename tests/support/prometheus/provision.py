@@ -6,33 +6,31 @@ unpacked and not installed, so that no service starts. Only ``ensure`` downloads
 """
 
 import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.controlplane.envtest import GIVE_UP_SECONDS, Unusable, unpack, within
-from tests.controlplane.versions import target
+from tests.support.controlplane.published import Unusable, fetch, read, unpack
+from tests.support.controlplane.versions import target
 
 VERSION = "2.42.0"
-"""The one that Debian 12 carries: both ways give the same version."""
+"""The version of Debian 12, so that both ways give the same."""
 RELEASES = "https://github.com/prometheus/prometheus/releases/download"
 NAMES = ("prometheus", "promtool")
-ENSURE = "python -m tests.prometheus ensure"
+ENSURE = "python -m tests.support.prometheus ensure"
 PACKAGE_SECONDS = 120
 
 Say = Callable[[str], None]
 
 
 class PrometheusMissing(Exception):  # noqa: N818  # a consequence, not a suffix
-    """It is not here, or cannot be had; the message says what to do or what each way answered."""
+    """It is not here, or cannot be had; the message has the remedy, or the error of each way."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Programs:
 
 
 def locate() -> Programs:
-    """The programs' paths, without downloading anything.
+    """Return the programs' paths; download nothing.
 
     Raises:
         PrometheusMissing: one is neither on the PATH nor in the cache.
@@ -60,10 +58,10 @@ def locate() -> Programs:
 
 
 def ensure(say: Say) -> Programs:
-    """The programs, got where they are missing.
+    """Return the programs' paths, and get them first if they are missing.
 
     Raises:
-        PrometheusMissing: neither way gives them here; the message says what each answered.
+        PrometheusMissing: neither way gives them here; the message has the error of each.
     """
     try:
         return locate()
@@ -74,7 +72,7 @@ def ensure(say: Say) -> Programs:
 
 
 def cache() -> Path:
-    """The folder for programs of this version for this machine."""
+    """Return the folder for programs of this version for this machine."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "archipelago" / "prometheus" / f"{VERSION}-{'-'.join(target())}"
 
@@ -86,41 +84,46 @@ def _find(name: str) -> Path | None:
 
 
 def _obtain(folder: Path, say: Say) -> None:
-    answers = []
+    errors = []
     for origin, get in (("release archive", _released), ("Debian package", _packaged)):
         say(f"prometheus, promtool: looking for the {origin}")
         try:
-            get(folder)
+            get(folder, say)
         except (Unusable, OSError, tarfile.TarError, subprocess.SubprocessError) as error:
-            answers.append(f"{origin}: {error}")
+            errors.append(f"{origin}: {error}")
             continue
         for name in NAMES:
             (folder / name).chmod(0o755)
             (folder / name).replace(cache() / name)
         say(f"prometheus, promtool: {cache()} ({origin})")
         return
-    raise PrometheusMissing(f"Prometheus cannot be had here: {'; '.join(answers)}")
+    raise PrometheusMissing(f"Prometheus cannot be had here: {'; '.join(errors)}")
 
 
-def _released(folder: Path) -> None:
-    """From the archive that the project publishes, with the digest that stands beside it."""
-    system, processor = target()
-    archive = f"prometheus-{VERSION}.{system}-{processor}.tar.gz"
+def _released(folder: Path, say: Say) -> None:
+    """Take the archive that the project publishes, with the checksum beside it."""
+    archive = f"prometheus-{VERSION}.{'-'.join(target())}.tar.gz"
     base = f"{RELEASES}/v{VERSION}"
-    sums = within(GIVE_UP_SECONDS, lambda: _read(f"{base}/sha256sums.txt")).decode()
-    digests = {name: digest for digest, name in map(str.split, sums.splitlines())}
-    content = within(PACKAGE_SECONDS, lambda: _read(f"{base}/{archive}"))
-    if hashlib.sha256(content).hexdigest() != digests.get(archive):
-        raise Unusable(f"{archive} does not have the published digest")
-    (folder / archive).write_bytes(content)
+    lines = read(f"{base}/sha256sums.txt").decode().splitlines()
+    digests = {name: digest for digest, name in map(str.split, lines)}
+    if archive not in digests:
+        raise Unusable(f"no {archive} is published")
+    fetch(f"{base}/{archive}", folder / archive, digests[archive], say)
     unpack(folder / archive, NAMES, folder)
 
 
-def _packaged(folder: Path) -> None:
-    """From Debian's package; apt compares the signatures."""
+def _packaged(folder: Path, _say: Say) -> None:
+    """Take Debian's package; apt compares the signatures."""
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
         raise Unusable("no apt-get here")
-    _run("apt-get", "download", "prometheus", cwd=folder)
+    try:
+        _run("apt-get", "download", "prometheus", cwd=folder)
+    except Unusable:  # a new machine has no lists of packages: these are ours, and need no root
+        lists = folder / "lists" / "partial"
+        lists.mkdir(parents=True)
+        ours = f"--option=Dir::State::lists={lists.parent}"
+        _run("apt-get", ours, "update", cwd=folder)
+        _run("apt-get", ours, "download", "prometheus", cwd=folder)
     package = next(folder.glob("prometheus_*.deb"))
     _run("dpkg-deb", "-x", str(package), str(folder / "unpacked"), cwd=folder)
     for name in NAMES:
@@ -133,12 +136,6 @@ def _run(*command: str, cwd: Path) -> None:
     )
     if done.returncode:
         raise Unusable(f"{' '.join(command[:2])} failed: {done.stderr.strip()[-300:]}")
-
-
-def _read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=GIVE_UP_SECONDS) as response:  # noqa: S310  # digest
-        content: bytes = response.read()
-    return content
 
 
 @contextmanager

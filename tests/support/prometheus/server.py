@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests.controlplane.processes import Processes
-from tests.controlplane.waiting import eventually
-from tests.prometheus.provision import Programs
+from tests.support.controlplane.processes import Processes
+from tests.support.controlplane.waiting import eventually
+from tests.support.prometheus.provision import Programs
 
 READY_SECONDS = 30
 ASK_SECONDS = 10
