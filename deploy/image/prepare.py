@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def applying(text: str, python: str) -> Iterator[str]:
-    """The pins, with their hashes, that hold for a version of Python.
+    """Return the pins, with their hashes, that hold for a version of Python.
 
     Without their conditions: pip asks those of the Python that it runs on, whatever it is told.
     """
