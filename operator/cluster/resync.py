@@ -17,7 +17,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from archipelago.planner.kubernetes.nodes import SeenNode
+from archipelago.planner.kubernetes.nodes import NodeSummary
 
 from ..errors import Backoff, ClusterError, Forbidden
 from ..inventory.nodes import read_versioned
@@ -138,7 +138,7 @@ class NodeResync:
         self._inventory.replace_pods(uids, version, namespace)
 
 
-def _read_nodes(page: Mapping[str, Any]) -> list[tuple[SeenNode, int]]:
+def _read_nodes(page: Mapping[str, Any]) -> list[tuple[NodeSummary, int]]:
     return [read_versioned(body) for body in page["items"]]
 
 

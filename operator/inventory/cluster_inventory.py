@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from archipelago.planner.kubernetes.nodes import SeenNode
+from archipelago.planner.kubernetes.nodes import NodeSummary
 
 from ..resources.live import IslandPods
 from ..resources.names import Key, Permission, label_value
@@ -115,7 +115,7 @@ class ClusterInventory:
 
     # Called by watches and lists.
 
-    def update_node(self, node: SeenNode, version: int) -> None:
+    def update_node(self, node: NodeSummary, version: int) -> None:
         """Take in a node at that version of its object."""
         self._node_changed(self._nodes.update(node, version, self._clock()))
 

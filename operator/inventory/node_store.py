@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from archipelago.planner.kubernetes.nodes import SeenNode
+from archipelago.planner.kubernetes.nodes import NodeSummary
 
 from .flap_damping import FlapDamper
 from .nodes import NodeFacts, NodeTable, Shape
@@ -57,7 +57,7 @@ class NodeStore:
         """Return whether one of these labels is not kept, or the first list is not complete."""
         return not self.complete or self._table.lacks(keys)
 
-    def update(self, node: SeenNode, version: int, now: float) -> NodeChange | None:
+    def update(self, node: NodeSummary, version: int, now: float) -> NodeChange | None:
         """Take in a node at that version; return None if no plan depends on the change."""
         before, was_lost = self._shape(node.name), self.is_lost(node.name, now)
         if self._next is not None:

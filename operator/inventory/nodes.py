@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archipelago.planner.documents import Node
-from archipelago.planner.kubernetes.nodes import SeenNode, Why, read_node
+from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +22,32 @@ class Shape:
 
     Attributes:
         accelerator: Name in the catalogue; empty if it is unknown or the GPUs are divided.
-        detail: What ``lasting`` was concluded from: a label or a resource; may be empty.
-        lasting: Why no pool can use the node, whatever its state; None if one can.
-        passing: Why the node cannot be used now; None if it can.
+        detail: What ``permanent_reason`` was concluded from: a label or a resource; may be empty.
+        permanent_reason: Why no pool can use the node, whatever its state; None if one can.
+        temporary_reason: Why the node cannot be used now; None if it can.
         serving: Whether its pods continue; neither a cordon nor a plugin's restart ends one.
-        free: Whole GPUs that are allocatable [GPUs].
-        there: Whole GPUs that are built in [GPUs].
+        allocatable_gpus: Whole GPUs that are allocatable [GPUs].
+        capacity_gpus: Whole GPUs that are built in [GPUs].
         labels: Labels in selectors and domain labels of pools, in order of their keys.
     """
 
     accelerator: str
     detail: str
-    lasting: Why | None
-    passing: Why | None
+    permanent_reason: Why | None
+    temporary_reason: Why | None
     serving: bool
-    free: int
-    there: int
+    allocatable_gpus: int
+    capacity_gpus: int
     labels: tuple[tuple[str, str], ...]
 
     @property
     def up(self) -> bool:
         """Whether the GPUs can be used now."""
-        return self.lasting is None and self.passing is None and self.free > 0
+        return (
+            self.permanent_reason is None
+            and self.temporary_reason is None
+            and self.allocatable_gpus > 0
+        )
 
     def label(self, key: str) -> str | None:
         """Return the value of a kept label."""
@@ -63,24 +67,24 @@ class NodeFacts:
     version: int = field(compare=False)
 
 
-def shape_of(node: SeenNode, keys: Collection[str]) -> Shape | None:
+def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
     """Return the node's shape with those of its labels; None if it has no GPUs."""
     if not node.has_gpus:
         return None
-    lasting, passing = node.lasting(), node.passing()
+    permanent, temporary = node.permanent_reason(), node.temporary_reason()
     return Shape(
-        accelerator="" if lasting else node.accelerator,
-        detail=lasting[1] if lasting else "",
-        lasting=lasting[0] if lasting else None,
-        passing=passing[0] if passing else None,
+        accelerator="" if permanent else node.accelerator,
+        detail=permanent[1] if permanent else "",
+        permanent_reason=permanent[0] if permanent else None,
+        temporary_reason=temporary[0] if temporary else None,
         serving=node.ready and not node.leaving,
-        free=node.free,
-        there=node.there,
+        allocatable_gpus=node.allocatable_gpus,
+        capacity_gpus=node.capacity_gpus,
         labels=tuple((key, str(node.labels[key])) for key in sorted(keys) if key in node.labels),
     )
 
 
-def read_versioned(body: Mapping[str, Any]) -> tuple[SeenNode, int]:
+def read_versioned(body: Mapping[str, Any]) -> tuple[NodeSummary, int]:
     """Return a node and the version of its object.
 
     Raises:
@@ -114,7 +118,7 @@ class NodeTable:
         """Return whether one of these labels is not kept."""
         return not self.keys.issuperset(keys)
 
-    def update(self, node: SeenNode, version: int) -> bool:
+    def update(self, node: NodeSummary, version: int) -> bool:
         """Take in a node; return whether a plan could depend on the change."""
         before = self._nodes.get(node.name)
         if version <= max(before.version if before else -1, self._deleted.get(node.name, -1)):

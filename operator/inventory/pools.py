@@ -155,17 +155,17 @@ def _exclusion(
     shape = node.shape
     if not shape.matches(context.allowed):
         return ExclusionReason.FORBIDDEN, ""
-    if shape.lasting:
-        return shape.lasting, shape.detail
+    if shape.permanent_reason:
+        return shape.permanent_reason, shape.detail
     if shape.accelerator != pool.accelerator:
         return ExclusionReason.OTHER, shape.accelerator
     if context.owners.get(node.name) != plan.uid:
         return ExclusionReason.CLAIMED, ""
     if pool.domain_label and not shape.label(pool.domain_label):
         return ExclusionReason.NO_DOMAIN, pool.domain_label
-    if shape.passing:
-        return shape.passing, ""
-    if not shape.free:
+    if shape.temporary_reason:
+        return shape.temporary_reason, ""
+    if not shape.allocatable_gpus:
         return Why.NO_GPUS, ""
     return None if context.steady(node.name) else (ExclusionReason.UNSTEADY, "")
 
@@ -182,18 +182,18 @@ def _pool(
     parts: dict[str, int] = {}
     for node in nodes:
         shape, taken = node.shape, held.get(node.name, 0)
-        if shape.free == size and not taken:
+        if shape.allocatable_gpus == size and not taken:
             value = shape.label(pool.domain_label) if pool.domain_label else None
             domains.setdefault(domain_name(value) if value else "", []).append(node.name)
             continue
-        if shape.free == size:
+        if shape.allocatable_gpus == size:
             reason, detail = ExclusionReason.HELD, f"{taken} of {size}"
         else:
             reason = ExclusionReason.ODD
-            detail = f"{shape.free} of {shape.there} allocatable, not {size}"
+            detail = f"{shape.allocatable_gpus} of {shape.capacity_gpus} allocatable, not {size}"
         excluded.append(ExcludedNode(node.name, pool.name, reason, detail))
-        if 0 < shape.free - taken < size:
-            parts[node.name] = shape.free - taken
+        if 0 < shape.allocatable_gpus - taken < size:
+            parts[node.name] = shape.allocatable_gpus - taken
     whole = {name: tuple(domains[name]) for name in sorted(domains)}
     return PoolInventory(pool, size, whole, parts)
 
@@ -203,7 +203,7 @@ def _usual_size(nodes: list[NodeFacts]) -> int:
 
     Built-in GPUs count, not allocatable ones: a node with a broken GPU decides nothing.
     """
-    sizes = Counter(node.shape.there for node in nodes)
+    sizes = Counter(node.shape.capacity_gpus for node in nodes)
     return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 

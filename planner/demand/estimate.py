@@ -89,10 +89,11 @@ class ObservedDemand:
 
     ``lengths``: with the observed inputs and outputs. ``rates`` [req/s] have one entry more than
     there are ranges: requests beyond the last, which no island can serve. ``output`` E[o | j]
-    [tokens] and ``context`` k_j [tokens] likewise. ``raised``: requests may be missing. ``known``:
-    share of arrivals with observed lengths; 0 if not even their number is certain: then nothing is
-    below the prior. ``rate_draws`` of shape (draws, ranges + 1) and ``draws`` belong together, row
-    by row; if ``raised``, ``draws.probability`` is the mix of finished requests only.
+    [tokens] and ``context`` k_j [tokens] likewise. ``censored``: requests may be missing.
+    ``observed_share``: of arrivals with observed lengths; 0 if not even their number is certain:
+    then nothing is below the prior. ``rate_draws`` of shape (draws, ranges + 1) and ``draws``
+    belong together, row by row; if ``censored``, ``draws.probability`` is the mix of finished
+    requests only.
     """
 
     lengths: LengthDistribution
@@ -101,9 +102,9 @@ class ObservedDemand:
     context: Estimate
     rate_draws: FloatArray
     draws: Draws
-    raised: bool
+    censored: bool
     faults: tuple[Fault, ...]
-    known: float = 1.0
+    observed_share: float = 1.0
 
     @property
     def rate(self) -> float:
@@ -125,22 +126,25 @@ def estimate_demand(
     faults = without_duplicates((*window.faults, *window.flow.faults))
     if fatal := unusable(faults):
         return NoDemand(fatal)
-    trust, raised = trust or PriorStrength(), only_raises(faults)
+    trust, censored = trust or PriorStrength(), only_raises(faults)
     # All sources on the edges that they share; without any, one bucket without requests.
     inputs = sum_buckets(window.inputs) if window.inputs else Buckets((0.0, inf), (0.0,), None)
     buckets = pooled(prior.lengths, inputs, trust.prior_requests)
     moved = drift(prior.lengths, buckets)
     base = max_entropy(prior.lengths, buckets, doubt(moved))
     mean, square = _output_moments(window.outputs, prior.lengths, trust)
-    known = _known_share(window.flow, faults) if raised else 1.0
-    output = _censored(mean, _mean(base), known), _censored(square, _square(base), known)
+    observed_share = _known_share(window.flow, faults) if censored else 1.0
+    output = (
+        _pooled_with_prior(mean, _mean(base), observed_share),
+        _pooled_with_prior(square, _square(base), observed_share),
+    )
     lengths = _scaled(base, output)
     pieces = cells(lengths, closed(buckets, prior.lengths), prior.ranges)
     draws = draw(pieces, buckets, output, moved, trust=trust, rng=rng)
     demand = _by_arrivals(window.flow, lengths, draws, prior, trust=trust, rng=rng)
-    if raised:
-        demand = _raised(demand, window.flow, prior, trust, known)
-    return replace(demand, faults=faults, known=known)
+    if censored:
+        demand = _with_missing(demand, window.flow, prior, trust, observed_share)
+    return replace(demand, faults=faults, observed_share=observed_share)
 
 
 def _known_share(flow: Flow, faults: tuple[Fault, ...]) -> float:
@@ -156,9 +160,9 @@ def _known_share(flow: Flow, faults: tuple[Fault, ...]) -> float:
     return min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 0.0
 
 
-def _censored(observed: float, prior: float, known: float) -> float:
+def _pooled_with_prior(observed: float, prior: float, observed_share: float) -> float:
     """Return a mean of which only a part was observed: the missing part is at the prior."""
-    return max(observed, known * observed + (1 - known) * prior)
+    return max(observed, observed_share * observed + (1 - observed_share) * prior)
 
 
 def _by_arrivals(
@@ -181,28 +185,28 @@ def _by_arrivals(
         _estimate(context, draws.context, trust),
         rate_draws,
         draws,
-        raised=False,
+        censored=False,
         faults=(),
     )
 
 
-def _raised(
-    demand: ObservedDemand, flow: Flow, prior: Prior, trust: PriorStrength, known: float
+def _with_missing(
+    demand: ObservedDemand, flow: Flow, prior: Prior, trust: PriorStrength, observed_share: float
 ) -> ObservedDemand:
     """Return the demand with missing requests added as in the prior, in every draw.
 
-    If their number is certain (``known`` > 0), they fill what the mix lacks and no more; else
-    nothing is below the prior.
+    If their number is certain (``observed_share`` > 0), they fill what the mix lacks and no more;
+    else nothing is below the prior.
     """
     finished = min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 1.0
     mix, output, context = _by_range(prior.lengths, prior.ranges)
-    if known > 0:  # the demand's own moments include the prior already
+    if observed_share > 0:  # the demand's own moments include the prior already
         output, context = np.zeros_like(output), np.zeros_like(context)
     like = mix if prior.rates is None or not prior.rates.sum() else prior.rates
 
     def placed(rates: FloatArray) -> FloatArray:
         complete = completed_by_mix(rates * finished, like / like.sum(), float(rates.sum()))
-        return complete if known > 0 else at_least_prior(complete, prior.rates)
+        return complete if observed_share > 0 else at_least_prior(complete, prior.rates)
 
     rates = placed(demand.rates.value)
     rate_draws = np.stack([placed(row) for row in demand.rate_draws])
@@ -218,7 +222,7 @@ def _raised(
         _estimate(np.maximum(demand.context.value, context), draws.context, trust),
         rate_draws,
         draws,
-        raised=True,
+        censored=True,
         faults=(),
     )
 

@@ -125,7 +125,7 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True)
-class SeenNode:
+class NodeSummary:
     """A parsed node. ``leaving``: the taint of its removal, empty if none."""
 
     name: str
@@ -143,12 +143,12 @@ class SeenNode:
         return is_labelled(self.labels) or bool(stock)
 
     @property
-    def free(self) -> int:
+    def allocatable_gpus(self) -> int:
         """Whole allocatable GPUs [GPUs]."""
         return gpus(self.allocatable)
 
     @property
-    def there(self) -> int:
+    def capacity_gpus(self) -> int:
         """Whole GPUs in the capacity that the device plugin reports [GPUs]."""
         return gpus(self.capacity)
 
@@ -159,9 +159,13 @@ class SeenNode:
 
     def unusable(self) -> tuple[Why, str] | None:
         """Return why the GPUs cannot be used, and the value that decided; None if they can."""
-        return self.passing() or self.lasting() or (None if self.free else (Why.NO_GPUS, ""))
+        return (
+            self.temporary_reason()
+            or self.permanent_reason()
+            or (None if self.allocatable_gpus else (Why.NO_GPUS, ""))
+        )
 
-    def passing(self) -> tuple[Why, str] | None:
+    def temporary_reason(self) -> tuple[Why, str] | None:
         """Return a temporary reason against the node: its state."""
         if self.cordoned:
             return Why.CORDONED, ""
@@ -169,7 +173,7 @@ class SeenNode:
             return Why.NOT_READY, ""
         return (Why.LEAVING, self.leaving) if self.leaving else None
 
-    def lasting(self) -> tuple[Why, str] | None:
+    def permanent_reason(self) -> tuple[Why, str] | None:
         """Return a permanent reason against the node: what it offers, whatever its state."""
         size = self.labels.get(PARTITION)
         partition = f"{PARTITION}={size}" if size else ""
@@ -197,7 +201,7 @@ def gpus(stock: Mapping[str, Any]) -> int:
     return sum(count(stock.get(name, 0)) for name in RESOURCES)
 
 
-def read_node(item: Node) -> SeenNode:
+def read_node(item: Node) -> NodeSummary:
     """Parse a node object.
 
     Raises:
@@ -210,7 +214,7 @@ def read_node(item: Node) -> SeenNode:
             f"{kind.path}: {kind.value!r} is no Node; give `kubectl get nodes -o json`"
         )
     metadata, status, spec = item.field("metadata"), item.field("status"), item.optional("spec")
-    return SeenNode(
+    return NodeSummary(
         metadata.field("name").text(),
         _mapping(metadata, "labels"),
         _mapping(status, "allocatable"),

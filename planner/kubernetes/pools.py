@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from ..documents import Document, Node
-from .nodes import SeenNode, Why, folded, read_node
+from .nodes import NodeSummary, Why, folded, read_node
 
 DOMAINS = ("nvidia.com/gpu.clique", "topology.kubernetes.io/zone")
 """Labels of nodes that reach each other at full speed, the closest first."""
@@ -54,7 +54,7 @@ def read_nodes(document: Document) -> Inventory:
         PlanFileError: the document is not a list of nodes; the message names the place.
         InputError: an item is of another kind.
     """
-    pools: defaultdict[tuple[str, int], list[SeenNode]] = defaultdict(list)
+    pools: defaultdict[tuple[str, int], list[NodeSummary]] = defaultdict(list)
     left_out, partly, without = [], [], 0
     nodes = [read_node(item) for item in Node(document).field("items").items()]
     for node in sorted(nodes, key=lambda n: n.name):
@@ -65,15 +65,17 @@ def read_nodes(document: Document) -> Inventory:
         if reason is not None:
             left_out.append(LeftOut(node.name, *reason))
             continue
-        if node.free < node.there:
-            partly.append(f"{node.name}: {node.free} of {node.there} GPUs are allocatable")
-        pools[node.accelerator, node.free].append(node)
+        if node.allocatable_gpus < node.capacity_gpus:
+            partly.append(
+                f"{node.name}: {node.allocatable_gpus} of {node.capacity_gpus} GPUs are allocatable"
+            )
+        pools[node.accelerator, node.allocatable_gpus].append(node)
     documents = tuple(_pool(key, members, pools) for key, members in sorted(pools.items()))
     return Inventory(documents, tuple(left_out), tuple(partly), without)
 
 
 def _pool(
-    key: tuple[str, int], nodes: list[SeenNode], pools: dict[tuple[str, int], list[SeenNode]]
+    key: tuple[str, int], nodes: list[NodeSummary], pools: dict[tuple[str, int], list[NodeSummary]]
 ) -> Document:
     accelerator, gpus = key
     alone = sum(1 for name, _ in pools if name == accelerator) == 1
@@ -90,7 +92,7 @@ def _pool(
     return pool
 
 
-def _domains(nodes: list[SeenNode]) -> Counter[str]:
+def _domains(nodes: list[NodeSummary]) -> Counter[str]:
     """Count the nodes of each domain by the closest label that all have; empty if none."""
     for label in DOMAINS:
         values = [str(node.labels[label]) for node in nodes if node.labels.get(label)]

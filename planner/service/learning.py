@@ -168,7 +168,7 @@ def calibrated_by_window(
         model = members[0].model
         faults = demand[model].faults
         missing = any(fault.effect is not Effect.NOTED for fault in faults)
-        complete = not demand[model].raised and not missing
+        complete = not demand[model].censored and not missing
         seconds = models[model].metrics.window.flow.seconds
         for island, comparison in zip(members, _compare(group, members, seconds), strict=True):
             windows.append(

@@ -211,7 +211,7 @@ def _observe_window(
         decision = replace(outcome.decision, message=message)
         return replace(outcome, decision=decision, reasons=reasons)
     seconds = min(entry.metrics.window.flow.seconds for entry in window.models.values())
-    rates = {name: model.rates.value for name, model in demand.items() if model.known > 0}
+    rates = {name: model.rates.value for name, model in demand.items() if model.observed_share > 0}
     problem = observed_problem(request.problem, demand, seconds)
     calibration = calibrated_by_window(request, problem, demand, state.calibration)
     # A bound holds for the times that it was proven with.

@@ -147,7 +147,7 @@ def _demand(demand: ObservedDemand) -> DemandReply:
         requests_per_second=decimal(demand.rate),
         mean_input=decimal(float(lengths.probability @ lengths.length)),
         mean_output=decimal(float(lengths.probability @ lengths.output)),
-        censored=demand.raised,
+        censored=demand.censored,
     )
 
 

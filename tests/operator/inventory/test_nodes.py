@@ -72,7 +72,7 @@ def test_an_older_version_changes_nothing() -> None:
     table.update(*read_versioned(body("n", H100, 5, cordoned=True)))
     assert not table.update(*read_versioned(body("n", H100, 4)))
     (known,) = table
-    assert known.shape.passing is Why.CORDONED
+    assert known.shape.temporary_reason is Why.CORDONED
 
 
 def test_a_cordon_ends_no_pod_but_a_node_that_is_not_ready_serves_none() -> None:

@@ -165,8 +165,8 @@ def test_a_window_that_misses_requests_never_lowers_a_range(true: list[int], see
     grows = window(sizes, sizes, inside_change=100.0, queue_change=100.0)
     lost = replace(grows, faults=(Fault(FaultReason.COUNTER_RESET),))
     seen = see(lost, prior(), believed)
-    assert seen.raised
-    assert seen.known == 0
+    assert seen.censored
+    assert seen.observed_share == 0
     assert (seen.rates.value >= believed).all()
     assert (seen.rates.low >= believed - 1e-9).all()
     assert (seen.rate_draws >= believed).all()
@@ -185,7 +185,7 @@ def test_of_growing_queues_the_number_is_known_and_the_mix_of_who_waits_believed
     )
     ended = window(short, np.ones(800), inside_change=200.0, queue_change=200.0)
     seen = see(ended, even, believed)
-    assert seen.known == pytest.approx(0.8)
+    assert seen.observed_share == pytest.approx(0.8)
     assert seen.rate == pytest.approx(1000)
     assert seen.rate_draws.sum(axis=1).mean() == pytest.approx(1000, rel=0.01)
     # 300 requests of the prior, half of them long, are pooled with the 800 before.
@@ -210,7 +210,7 @@ def test_short_outputs_do_not_lower_the_outputs_where_requests_may_be_missing() 
 def test_without_growing_queues_demand_falls_as_it_does() -> None:
     sizes = np.full(1000, 100.0)
     seen = see(window(sizes, sizes), prior(), np.full(len(RANGES) + 1, 500.0))
-    assert not seen.raised
+    assert not seen.censored
     assert seen.rate == pytest.approx(1000)
 
 

@@ -263,7 +263,10 @@ def test_every_recorded_label_set_is_read_as_it_is_meant(case: dict[str, Any]) -
         assert seen.unusable() == (Why[expected["why"]], expected.get("detail", ""))
     else:
         assert seen.unusable() is None
-        assert (seen.accelerator, seen.free) == (expected["accelerator"], expected["gpus"])
+        assert (seen.accelerator, seen.allocatable_gpus) == (
+            expected["accelerator"],
+            expected["gpus"],
+        )
 
 
 def test_the_table_has_every_kind_of_cluster_and_every_reason() -> None:
@@ -281,7 +284,7 @@ def test_labels_of_two_tools_that_disagree_on_the_memory_decide_nothing() -> Non
         "karpenter.k8s.aws/instance-gpu-memory": "81920",
         "eks.amazonaws.com/instance-gpu-memory": "40960",
     }
-    assert read_node(Node(node("n", labels))).lasting() is not None
+    assert read_node(Node(node("n", labels))).permanent_reason() is not None
 
 
 def test_a_product_label_that_is_not_known_is_not_overruled_by_the_machine() -> None:
@@ -289,7 +292,7 @@ def test_a_product_label_that_is_not_known_is_not_overruled_by_the_machine() -> 
         "nvidia.com/gpu.product": "NVIDIA-H100-NVL",
         "node.kubernetes.io/instance-type": "p5.48xlarge",
     }
-    assert read_node(Node(node("n", labels))).lasting() == (
+    assert read_node(Node(node("n", labels))).permanent_reason() == (
         Why.UNKNOWN,
         "nvidia.com/gpu.product=NVIDIA-H100-NVL",
     )
