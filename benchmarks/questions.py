@@ -145,8 +145,8 @@ def ask(name: str, request: ReplanRequest, repeats: int, *, lasts: bool = True) 
     What was proven and observed is remembered in both cases.
     """
     first, cold, _ = timed(request, 1)
-    memory = cold.memory if lasts else {**cold.memory, "unsafe": 0, "asked": "-Infinity"}
-    again, reply, size = timed(replace(request, memory=memory, age=1.0), repeats)
+    state = cold.state if lasts else {**cold.state, "unsafe": 0, "asked": "-Infinity"}
+    again, reply, size = timed(replace(request, state=state, age=1.0), repeats)
     said = f"{reply.trigger}: {reply.message}"
     return Row(name, first[0], statistics.median(again), size, said)
 

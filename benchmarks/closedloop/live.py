@@ -69,7 +69,7 @@ class Live:
         """Nothing is known and nothing under way."""
         replanning = self.resource["spec"].get("replanning", {})
         self.rollout = Rollout(float(replanning.get("drainSeconds", 10)))
-        self._memory: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
         self._replied = 0.0
         self._read = Reader()
         self._scrapes: list[Scrape] = []
@@ -120,7 +120,7 @@ class Live:
             nodes=asked.nodes,
             lost=asked.lost,
             unready=asked.unready,
-            memory=asked.memory,
+            state=asked.state,
             age=asked.age,
         )
         started = time.process_time()
@@ -148,14 +148,16 @@ class Live:
             self.failures.append(said)
             return
         self.log.append(Told(fleet.now, cause, said, cpu))
-        self._memory, self._replied = said["memory"], fleet.now
+        self._state, self._replied = said["state"], fleet.now
         if said["steps"]:
             at_once = cause == "nodes" or said["trigger"] == "Repair"
             wait = SOLVED if solve else STORED
             self._publish(fleet, said["steps"], 0.0 if at_once else wait)
-        if said["wanted"] == "Reshape" and not solve:
+        if said["requestedLevel"] == "Reshape" and not solve:
             self._ask(fleet, "reshape", window, solve=True)
-        elif said["wanted"] == "Reroute" or (cause == "nodes" and said["trigger"] == "Repair"):
+        elif said["requestedLevel"] == "Reroute" or (
+            cause == "nodes" and said["trigger"] == "Repair"
+        ):
             self._ask(fleet, "repaired", self._window)
 
     def _publish(self, fleet: Fleet, steps: list[dict[str, Any]], wait: float) -> None:
@@ -177,7 +179,7 @@ class Live:
             lost=tuple(fleet.lost()),
             unready=tuple(fleet.unready()),
             window=window,
-            memory=self._memory,
+            state=self._state,
             age=fleet.now - self._replied,
             solve=solve,
             inputs=self.inputs,

@@ -267,7 +267,7 @@ class Reconciler:
 
 def log_decision(plan: PlanObject, result: ReplanResult) -> None:
     """Log a decision about a live plan; windows that change nothing only for debugging."""
-    changed = result.planned is not None or result.wanted is not None
+    changed = result.table is not None or result.next_request is not None
     log.log(
         logging.INFO if changed else logging.DEBUG,
         result.message,

@@ -50,7 +50,7 @@ def replan_job(plan: PlanObject, content: str, state: PlanState, kind: ReplanKin
         nodes=plain.nodes,
         lost=plain.lost,
         unready=plain.unready,
-        memory=plain.memory,
+        state=plain.state,
         age=plain.age,
         window=traffic.window if traffic and not repair else None,
         solve=solve,
@@ -84,7 +84,7 @@ def _plan_request(plan: PlanObject, content: str | None, state: PlanState, now: 
         nodes=dict(live.names) if live else {},
         lost=tuple(lost_of(plan, islands)),
         unready=tuple(sorted(live.unready(islands))) if live else (),
-        memory=dict(state.replan_state),
+        state=dict(state.replan_state),
         age=age,
     )
 

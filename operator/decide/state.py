@@ -227,19 +227,19 @@ class PlanState:
         state = replace(
             self,
             request=None,
-            replan_state=result.memory,
+            replan_state=result.state,
             replan_state_at=now.monotonic,
-            next_request=result.wanted,
+            next_request=result.next_request,
             decision=decision if news else self.decision,
             unreported=news or self.unreported,
             replan_failures=0,
             replan_retry_at=0.0,
         )
-        if result.planned is None:
+        if result.table is None:
             repair = request.name.startswith(ReplanKind.REPAIR)
             return replace(state, irreparable=request.content_hash if repair else "")
         table = replace(
-            result.planned,
+            result.table,
             inputs_hash=inputs_hash,
             seconds=result.seconds,
             origin=request.origin,

@@ -83,9 +83,9 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
     if isinstance(reply, ReplanReply):
         return ReplanResult(
             inputs_hash=inputs_hash,
-            planned=first and replace(first, origin=TableOrigin.REPLANNED),
-            wanted=_WANTED.get(reply.wanted or ""),
-            memory=reply.memory,
+            table=first and replace(first, origin=TableOrigin.REPLANNED),
+            next_request=_NEXT_REQUEST.get(reply.requested_level or ""),
+            state=reply.state,
             decision=_decision(reply),
             facts=_document(reply),
             message=reply.message,
@@ -123,7 +123,7 @@ def next_table(before: PlanReady, limit: int = TABLE_BYTES) -> PlanReady:
     return replace(table, nodes=step.nodes, base_hash=before.content_hash)
 
 
-_WANTED: Final = {"Reroute": ReplanKind.WINDOW, "Reshape": ReplanKind.SOLVE}
+_NEXT_REQUEST: Final = {"Reroute": ReplanKind.WINDOW, "Reshape": ReplanKind.SOLVE}
 _DECISION_FIELDS: Final = ("level", "trigger", "headroom", "headroomLow", "regret")
 _LEVEL_FIELDS: Final = ("level", "theta", "low", "gain", "note")
 _PROPOSAL_FIELDS: Final = ("hash", "level", "trigger", "gain", "message")
@@ -133,7 +133,7 @@ _NOTE_BYTES: Final = 256
 def _document(reply: ReplanReply) -> dict[str, Any]:
     """Return the reply as JSON, without its large fields."""
     document: dict[str, Any] = REPLY.dump_python(
-        reply, mode="json", by_alias=True, exclude={"steps", "memory"}
+        reply, mode="json", by_alias=True, exclude={"steps", "state"}
     )
     return document
 

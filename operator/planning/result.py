@@ -79,15 +79,15 @@ PlanOutcome: TypeAlias = PlanReady | PlanFailed
 class ReplanResult:
     """A decision about a live plan; ``inputs_hash`` is the name of the request.
 
-    ``planned``: the first table of a change, None if nothing changes. ``wanted``: the request to
-    make next. ``memory``: for the next request. ``decision``: ``status.lastDecision``, empty if it
-    stays. ``facts``: the reply as JSON, without tables and memory.
+    ``table``: the first one of a change, None if nothing changes. ``next_request``: kind of the
+    request to make next. ``state``: for it. ``decision``: ``status.lastDecision``, empty if it
+    stays. ``facts``: the reply as JSON, without tables and state.
     """
 
     inputs_hash: str
-    planned: PlanReady | None
-    wanted: ReplanKind | None
-    memory: Mapping[str, Any]
+    table: PlanReady | None
+    next_request: ReplanKind | None
+    state: Mapping[str, Any]
     decision: Mapping[str, Any]
     facts: Mapping[str, Any]
     message: str

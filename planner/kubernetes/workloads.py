@@ -81,7 +81,7 @@ TOGETHER = "give the table and the plan of one ServingPlan"
 
 
 @dataclass(frozen=True)
-class Wish:
+class ManifestOptions:
     """Options of the manifests beside the table and the spec.
 
     ``templates``: pod template by model name, ``""`` for all others. ``engine``: instead of each
@@ -105,7 +105,7 @@ class _Part:
     nodes: tuple[str, ...]
 
 
-def workloads(content: Document, spec: ServingPlanSpec, wish: Wish) -> list[Document]:
+def workloads(content: Document, spec: ServingPlanSpec, options: ManifestOptions) -> list[Document]:
     """Return the manifests of every island of routing content, in the order of their names.
 
     Raises:
@@ -114,17 +114,19 @@ def workloads(content: Document, spec: ServingPlanSpec, wish: Wish) -> list[Docu
     """
     models = {name: group["model"] for group in content["groups"] for name in group["members"]}
     islands = sorted(content["islands"], key=lambda island: str(island["name"]))
-    return [_workload(island, models[island["name"]], spec, wish) for island in islands]
+    return [_workload(island, models[island["name"]], spec, options) for island in islands]
 
 
-def unplaced(content: Document, spec: ServingPlanSpec, wish: Wish) -> list[str]:
+def unplaced(content: Document, spec: ServingPlanSpec, options: ManifestOptions) -> list[str]:
     """Return pools in use without a node selector: only the templates place their pods."""
     used = {part.pool for island in content["islands"] for part in _parts(island)}
-    selected = {pool.name for pool in spec.pools if pool.node_selector} | set(wish.selectors)
+    selected = {pool.name for pool in spec.pools if pool.node_selector} | set(options.selectors)
     return sorted(used - selected) if len({pool.name for pool in spec.pools}) > 1 else []
 
 
-def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -> Document:
+def _workload(
+    island: Document, model: str, spec: ServingPlanSpec, options: ManifestOptions
+) -> Document:
     parts = _parts(island)
     start = Start(
         Phase(island["phase"]),
@@ -132,18 +134,18 @@ def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -
         island["maxBatch"],
         sum(part.pods for part in parts),
     )
-    engine = wish.engine or _engine_of(spec, model)
+    engine = options.engine or _engine_of(spec, model)
     if why := _obstacle(parts, engine, start):
         raise InputError(f"island {island['name']}: {why}")
     labels = {
-        PLAN_LABEL: label_value(wish.plan),
+        PLAN_LABEL: label_value(options.plan),
         ISLAND_LABEL: island["name"],
         PHASE_LABEL: str(start.phase),
     }
-    variables = _variables(wish.plan, island, model, start)
+    variables = _variables(options.plan, island, model, start)
     pods = [
         fitted(
-            _template(wish, model),
+            _template(options, model),
             Fitting(
                 labels=labels,
                 gpus=part.gpus,
@@ -151,13 +153,13 @@ def _workload(island: Document, model: str, spec: ServingPlanSpec, wish: Wish) -
                 variables=variables,
                 arguments=arguments(engine, start, follows=follows),
                 nodes=part.nodes if _pool(spec, part.pool).node_selector is not None else (),
-                selector=wish.selectors.get(part.pool, {}),
+                selector=options.selectors.get(part.pool, {}),
                 follows=follows,
             ),
         )
         for part, follows in _leader_first(parts)
     ]
-    meta = metadata(wish.plan, island["name"], wish.namespace, labels)
+    meta = metadata(options.plan, island["name"], options.namespace, labels)
     if start.pods == 1:
         return deployment(meta, pods[0])
     leader, worker = pods
@@ -224,8 +226,8 @@ def _engine_of(spec: ServingPlanSpec, model: str) -> Engine:
     return ENGINES[served.engine.metrics]
 
 
-def _template(wish: Wish, model: str) -> Document:
-    template = wish.templates.get(model) or wish.templates.get("")
+def _template(options: ManifestOptions, model: str) -> Document:
+    template = options.templates.get(model) or options.templates.get("")
     if template is None:
         raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
     return template

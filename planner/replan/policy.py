@@ -74,14 +74,14 @@ class Choice:
     """The candidate to take (None: keep), why, and the decision's message.
 
     ``degraded``: share of the mean demand that fits, if not all of it does and nothing restores
-    safety. ``wanted``: run the planner, which may find better.
+    safety. ``solve``: run the planner, which may find better.
     """
 
-    reached: Candidate | None
+    candidate: Candidate | None
     trigger: Trigger
     message: str
     degraded: float | None = None
-    wanted: bool = False
+    solve: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ class PolicyInput:
             return False
         hope = any(r.bound_only and r.theta >= least for r in self.levels)
         sure = self.state.unsafe >= self.limits.confirm or not self.state.unsafe
-        return hope and sure and self.now - self.state.asked >= self.limits.cool_down
+        return hope and sure and self.now - self.state.last_solve >= self.limits.cool_down
 
     def stop(self, candidate: Candidate, trigger: Trigger) -> str | None:
         """Return why a candidate is not taken now; None if it may be."""
@@ -195,9 +195,9 @@ def gain(case: PolicyInput) -> Choice:
     if solve and best.level > Level.REROUTE:
         best = case.keep  # one disruption after the planner's result rather than two
     if best is case.keep:
-        return Choice(None, Trigger.NONE, "; ".join(stops) or "nothing to change", wanted=solve)
+        return Choice(None, Trigger.NONE, "; ".join(stops) or "nothing to change", solve=solve)
     message = f"gains at least {best.gain_low:.1%} for {best.disruption:.0f} GPU-seconds"
-    return Choice(best, Trigger.GAIN, message, wanted=solve)
+    return Choice(best, Trigger.GAIN, message, solve=solve)
 
 
 def gainful(candidate: Candidate, limits: Limits) -> bool:
@@ -266,8 +266,8 @@ def _table(plan: Plan) -> Document:
 def decide(observation: Observation, state: PolicyState, now: float, limits: Limits) -> Decision:
     """Decide what to do about one observed window at ``now`` [s].
 
-    A repair is decided alone, in every mode and without a solver; ``wanted`` then asks for another
-    decision at once, on the repaired table. Data that is not trusted changes nothing.
+    A repair is decided alone, in every mode and without a solver; it requests another decision at
+    once, on the repaired table. Data that is not trusted changes nothing.
     """
     if not observation.nodes_trusted:
         return _keep(observation, state, "node list not trusted: the last good table stays")
@@ -276,7 +276,7 @@ def decide(observation: Observation, state: PolicyState, now: float, limits: Lim
     pending = state.proposal if is_valid(state.proposal, observation, limits, now) else None
     state = replace(state, proposal=pending)
     if pending is not None and limits.mode is Mode.ADVISE and observation.approved == pending.hash:
-        candidate = pending.reached  # as it was when it was proposed
+        candidate = pending.candidate  # as it was when it was proposed
         after = after_change(state, candidate, pending.trigger, limits, now)
         message = f"approved as {pending.hash[:12]}"
         level, plan = candidate.level, candidate.plan
@@ -304,7 +304,9 @@ def _repair(observation: Observation, state: PolicyState, now: float, limits: Li
     after = after_change(state, candidate, Trigger.REPAIR, limits, now)
     lost = before - len(plan.islands)
     message = f"{lost} of {before} islands are lost and left the table"
-    return Decision(Level.KEEP, Trigger.REPAIR, plan, after, message=message, wanted=Level.REROUTE)
+    return Decision(
+        Level.KEEP, Trigger.REPAIR, plan, after, message=message, requested_level=Level.REROUTE
+    )
 
 
 def _with_window(observation: Observation, state: PolicyState, limits: Limits) -> PolicyState:
@@ -320,8 +322,8 @@ def _carry_out(
     observation: Observation, choice: Choice, state: PolicyState, now: float, limits: Limits
 ) -> Decision:
     """Return the decision that the mode allows: apply the choice, propose it, or keep."""
-    if choice.wanted:
-        state = replace(state, asked=now)
+    if choice.solve:
+        state = replace(state, last_solve=now)
     decision = Decision(
         Level.KEEP,
         Trigger.NONE,
@@ -330,18 +332,21 @@ def _carry_out(
         observation.levels,
         choice.message,
         choice.degraded,
-        wanted=Level.RESHAPE if choice.wanted else None,
+        requested_level=Level.RESHAPE if choice.solve else None,
         regret=_regret(observation.levels),
         proposal=state.proposal,
     )
-    candidate, trigger = choice.reached, choice.trigger
+    candidate, trigger = choice.candidate, choice.trigger
     if candidate is None or limits.mode is Mode.OFF:
         return decision
     if limits.mode is Mode.ADVISE:
         # A pending proposal of the same level and trigger stays: a hash that changed in every
         # window could not be approved.
         proposal = state.proposal
-        if not proposal or (proposal.reached.level, proposal.trigger) != (candidate.level, trigger):
+        if not proposal or (proposal.candidate.level, proposal.trigger) != (
+            candidate.level,
+            trigger,
+        ):
             proposal = propose(observation, candidate, trigger, now)
         return replace(decision, proposal=proposal, state=replace(state, proposal=proposal))
     after = after_change(state, candidate, trigger, limits, now)

@@ -155,7 +155,7 @@ class Proposal:
     hash: str
     base: str
     at: float
-    reached: Candidate
+    candidate: Candidate
     trigger: Trigger
 
 
@@ -165,33 +165,33 @@ class PolicyState:
 
     ``gainful``: levels whose gain was beyond doubt, for each of the last windows. ``unsafe``:
     consecutive windows with too little headroom. ``changes``: of the last hour, or of the dwell
-    time if longer. ``asked``: when the planner was last requested [s].
+    time if longer. ``last_solve``: when the planner was last requested [s].
     """
 
     gainful: tuple[frozenset[Level], ...] = ()
     unsafe: int = 0
     changes: tuple[Change, ...] = ()
     proposal: Proposal | None = None
-    asked: float = -math.inf
+    last_solve: float = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What to do now, and what each level would have reached (``reached``).
+    """What to do now, and what the candidate of each level.
 
     ``plan``: the table to publish; None keeps the published one. ``state``: for the next window.
     ``degraded``: share of the demand that fits, if no level restores safety. ``proposal``: waits
-    for approval. ``wanted``: evaluate this level and decide again. ``regret``: 1 - theta / bound,
-    if a bound is known.
+    for approval. ``requested_level``: to evaluate before the next decision. ``regret``:
+    1 - theta / bound, if a bound is known.
     """
 
     level: Level
     trigger: Trigger
     plan: Plan | None
     state: PolicyState
-    reached: tuple[Candidate, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     message: str = ""
     degraded: float | None = None
     proposal: Proposal | None = None
-    wanted: Level | None = None
+    requested_level: Level | None = None
     regret: float | None = None

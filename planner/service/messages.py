@@ -52,7 +52,7 @@ class PlanRequest(Message):
 
     ``content``: the published table. ``nodes``: the cluster's name of a node by the planner's.
     ``lost``: islands on nodes that are gone. ``unready``: islands whose pods are not ready.
-    ``memory``: state of the last re-planning reply, ``age`` seconds old.
+    ``state``: state of the last re-planning reply, ``age`` seconds old.
     """
 
     kind: Literal["plan"] = "plan"
@@ -61,7 +61,7 @@ class PlanRequest(Message):
     nodes: dict[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
-    memory: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     age: float = 0.0
 
 
@@ -82,7 +82,7 @@ class ReplanRequest(Message):
     nodes: dict[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
-    memory: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     age: float = 0.0
     window: ObservedWindow | None = None
     solve: bool = False
@@ -168,8 +168,8 @@ class ReplanReply(Message):
     """A decision; no ``steps``: the published table stays.
 
     ``headroom``, ``headroom_low``: of the table in force. ``regret``: 1 - theta / bound.
-    ``degraded``: share of the demand that fits, if not all of it does. ``wanted``: the level to
-    request next. ``reasons``: names of faults of the window. ``memory``: for the next request.
+    ``degraded``: share of the demand that fits, if not all of it does. ``requested_level``: to
+    request next. ``reasons``: names of faults of the window. ``state``: for the next request.
     """
 
     kind: Literal["replanned"] = "replanned"
@@ -177,7 +177,7 @@ class ReplanReply(Message):
     trigger: str
     message: str
     summary: dict[str, Any]
-    memory: dict[str, Any]
+    state: dict[str, Any]
     steps: tuple[TableStep, ...] = ()
     headroom: str | None = None
     headroom_low: str | None = None
@@ -185,7 +185,7 @@ class ReplanReply(Message):
     degraded: str | None = None
     levels: tuple[LevelReply, ...] = ()
     proposal: ProposalReply | None = None
-    wanted: str | None = None
+    requested_level: str | None = None
     reasons: tuple[str, ...] = ()
     demand: dict[str, DemandReply] = field(default_factory=dict)
     calibration: tuple[dict[str, str], ...] = ()

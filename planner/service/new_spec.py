@@ -117,7 +117,7 @@ def plan_request(request: PlanRequest) -> Reply:
     resource = load_resource(request.resource)
     problem = to_problem(resource.metadata.name, resource.spec)
     old, running = _deployed(request, problem)
-    calibration = decode_calibration(request.memory, request.age)
+    calibration = decode_calibration(request.state, request.age)
     answer = plan(resource, running, calibration.corrected(problem).calibrations)
     if isinstance(answer.outcome, Infeasible):
         return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)

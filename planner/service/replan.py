@@ -88,7 +88,7 @@ def handle(request: Request) -> Reply:
 def replan(request: ReplanInput) -> ReplanOutcome:
     """Decide about a loss or a window: repair at once, else by the observed demand."""
     message = request.request
-    state = decode_state(message.memory, message.age, message.inputs, request.problem)
+    state = decode_state(message.state, message.age, message.inputs, request.problem)
     used = routed_groups(request.plan)
     silent = frozenset(
         island.name
@@ -168,7 +168,7 @@ def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) ->
         policy = after_change(state.policy, nothing, Trigger.REPAIR, request.limits, 0.0)
         decision = replace(decision, trigger=Trigger.REPAIR, state=policy)
     table, message = accounted(table, request.problem), "; ".join(parts)
-    decision = replace(decision, plan=table, message=message, wanted=Level.REROUTE)
+    decision = replace(decision, plan=table, message=message, requested_level=Level.REROUTE)
     state = replace(state, policy=decision.state, proposed=None, counted=False)
     steps = (Step(table, Wait.NONE, (), message),)
     return ReplanOutcome(request, decision, state, steps, table)
@@ -264,12 +264,12 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
     state = replace(state, bound=bound)
     reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
     observation = replace(observation, levels=(*levels, *reshaping))
-    policy = replace(state.policy, asked=-math.inf) if message.solve else state.policy
+    policy = replace(state.policy, last_solve=-math.inf) if message.solve else state.policy
     decision = _feasible_decision(situation, observation, policy)
-    if message.solve and decision.wanted is Level.RESHAPE:
+    if message.solve and decision.requested_level is Level.RESHAPE:
         planned = _planned_candidate(situation, deployed, levels[0])
         observation = replace(observation, levels=with_planned(levels, planned))
-        policy = replace(state.policy, asked=0.0)
+        policy = replace(state.policy, last_solve=0.0)
         decision = _feasible_decision(situation, observation, policy)
     decision = _with_ready_islands(situation, observation, decision)
     return _outcome(situation, deployed, state, decision)
@@ -357,7 +357,7 @@ def _feasible_decision(
     """Decide among the candidates that a rollout can reach."""
     decision = decide(observation, policy, 0.0, situation.request.limits)
     proposal = None if decision.proposal is policy.proposal else decision.proposal
-    plan = decision.plan if proposal is None else proposal.reached.plan
+    plan = decision.plan if proposal is None else proposal.candidate.plan
     if plan is None or not isinstance(steps := _steps(situation, plan), Unrepairable):
         return decision
     levels = tuple(
@@ -426,8 +426,8 @@ def _outcome(
     request, problem = situation.request, situation.problem
     pending, before = decision.state.proposal, situation.state.policy.proposal
     state = replace(state, policy=decision.state, counted=decision.plan is None, proposed=None)
-    if pending is not None and pending.reached.plan is not None:
-        table = _stated(situation, deployed, pending.reached.plan)
+    if pending is not None and pending.candidate.plan is not None:
+        table = _stated(situation, deployed, pending.candidate.plan)
         if pending is not before:
             _check(situation, table)
         state = replace(state, proposed=checked_table(request.spec, table))
@@ -441,7 +441,7 @@ def _outcome(
         raise CheckError([f"{steps.model}: {steps.message}"])
     table = _stated(situation, deployed, decision.plan)
     # A proposal was checked when it was made, for the demand of that time.
-    if before is None or before.reached.plan is not decision.plan:
+    if before is None or before.candidate.plan is not decision.plan:
         _check(situation, table)
     if steps:
         steps = (*steps[:-1], replace(steps[-1], plan=table))

@@ -60,7 +60,7 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
     request, decision = outcome.request, outcome.decision
     # Other weights count at once, changed islands do not.
     taken = decision.level if decision.level is Level.REROUTE else Level.KEEP
-    now = next((r for r in decision.reached if r.level is taken), None)
+    now = next((r for r in decision.candidates if r.level is taken), None)
     return ReplanReply(
         level=_name(decision.level),
         trigger=decision.trigger.value,
@@ -73,13 +73,15 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
         headroom_low=_figure(now.low if now else None),
         regret=_figure(decision.regret),
         degraded=_figure(decision.degraded),
-        levels=tuple(_level(candidate) for candidate in decision.reached),
+        levels=tuple(_level(candidate) for candidate in decision.candidates),
         proposal=_proposal(decision.proposal),
-        wanted=None if decision.wanted is None else _name(decision.wanted),
+        requested_level=None
+        if decision.requested_level is None
+        else _name(decision.requested_level),
         reasons=outcome.reasons,
         demand={name: _demand(demand) for name, demand in outcome.demand.items()},
         calibration=tuple(outcome.state.calibration.rows()),
-        memory=encode_state(outcome.state, request.request.inputs),
+        state=encode_state(outcome.state, request.request.inputs),
     )
 
 
@@ -124,7 +126,7 @@ def _level(candidate: Candidate) -> LevelReply:
 def _proposal(pending: Proposal | None) -> ProposalReply | None:
     if pending is None:
         return None
-    candidate = pending.reached
+    candidate = pending.candidate
     gain = f"{candidate.gain:.1%}" if math.isfinite(candidate.gain) else "much"
     message = f"other weights gain {gain} headroom"
     if candidate.changed:
@@ -172,9 +174,9 @@ def _summary(outcome: ReplanOutcome) -> dict[str, Any]:
 def _message(outcome: ReplanOutcome) -> str:
     """Return one sentence: the change, its effect, and what higher levels would reach."""
     decision = outcome.decision
-    if not decision.reached:
+    if not decision.candidates:
         return decision.message
-    by_level = {candidate.level: candidate for candidate in decision.reached}
+    by_level = {candidate.level: candidate for candidate in decision.candidates}
     keep = by_level[Level.KEEP]
     taken = by_level.get(decision.level, keep)
     if not math.isfinite(keep.theta):
@@ -182,7 +184,7 @@ def _message(outcome: ReplanOutcome) -> str:
     figures = f"{keep.theta:.2f}" + (f" -> {taken.theta:.2f}" if taken is not keep else "")
     higher = ", ".join(
         f"{_name(r.level).lower()} {'at most' if r.bound_only else 'would reach'} {r.theta:.2f}"
-        for r in decision.reached
+        for r in decision.candidates
         if r.level > decision.level and r.theta > taken.theta
     )
     change = f"{DONE[decision.level]}: headroom {figures} on the observed demand"

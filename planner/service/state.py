@@ -11,10 +11,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from archipelago.perfmodel.calibration.corrections import Correction
 from archipelago.perfmodel.calibration.online import (
@@ -163,7 +163,7 @@ class StoredState(Message):
     gainful: tuple[tuple[Level, ...], ...]
     unsafe: int
     changes: tuple[StoredChange, ...]
-    asked: float
+    last_solve: Annotated[float, Field(alias="asked")]
     proposal: StoredProposal | None
     rates: dict[str, tuple[float, ...]]
     bound: ProvenBound | None
@@ -190,7 +190,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
     policy, pending = state.policy, state.policy.proposal
     proposal = None
     if pending is not None and state.proposed is not None:
-        candidate = pending.reached
+        candidate = pending.candidate
         proposal = StoredProposal(
             hash=pending.hash,
             base=pending.base,
@@ -212,7 +212,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         changes=tuple(
             StoredChange(c.at, c.level, c.trigger, tuple(sorted(c.changed))) for c in policy.changes
         ),
-        asked=policy.asked,
+        last_solve=policy.last_solve,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
         bound=state.bound,
@@ -236,7 +236,7 @@ def decode_state(
             Change(c.at - age, c.level, c.trigger, frozenset(c.changed)) for c in stored.changes
         )
         calibration = decode_calibration(document, age)
-        policy = PolicyState(changes=changes, asked=stored.asked - age)
+        policy = PolicyState(changes=changes, last_solve=stored.last_solve - age)
         if stored.inputs != inputs:
             return ReplanState(policy, calibration=calibration)
         sizes = {model.name: len(model.ranges) + 1 for model in problem.models}

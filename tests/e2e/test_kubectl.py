@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from archipelago.planner.kubernetes.pod_template import read_template
-from archipelago.planner.kubernetes.workloads import Wish, workloads
+from archipelago.planner.kubernetes.workloads import ManifestOptions, workloads
 from archipelago.planner.servingplan import load_resource
 from tests.manifests.cases import good
 from tests.planner.kubernetes.test_workloads import content, island
@@ -457,7 +457,7 @@ def test_pods_of_several_nodes_and_on_named_ones_are_pods_that_the_server_knows(
         island("one", "h100", 8, "ip-10-0-0-1.eu-central-1.compute.internal"),
         island("two", "h100", 16, "n1", "n2", split={"tp": 8, "pp": 2}),
     )
-    one, two = workloads(there, spec, Wish("a.plan-of-any-name", {"": template}))
+    one, two = workloads(there, spec, ManifestOptions("a.plan-of-any-name", {"": template}))
     cluster.kubectl(
         "create", f"-n={namespace}", "--dry-run=server", "--validate=strict", "-f", "-",
         input=json.dumps(one),

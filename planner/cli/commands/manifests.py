@@ -10,7 +10,7 @@ from ...errors import InputError, PlanFileError
 from ...formats.plan_file import parse_plan, resource_of
 from ...kubernetes.engine_flags import Engine
 from ...kubernetes.pod_template import read_template
-from ...kubernetes.workloads import Wish, unplaced, workloads
+from ...kubernetes.workloads import ManifestOptions, unplaced, workloads
 from ...servingplan import ServingPlanResource, load_resource
 from ...table.shards import is_pointer
 from ...table.validate import validate_content
@@ -41,11 +41,11 @@ def run(path: str, options: Options) -> int:
         content = _content(options.table)
     if content is None:
         raise InputError(f"{path}: a ServingPlan has no islands; give its routing table by --table")
-    wish = _wish(resource, options)
-    for pool in unplaced(content, resource.spec, wish):
+    manifest_options = _manifest_options(resource, options)
+    for pool in unplaced(content, resource.spec, manifest_options):
         _warn(f"pool {pool}: its nodes are unknown; set --select {pool}:LABEL=VALUE")
     try:
-        documents = workloads(content, resource.spec, wish)
+        documents = workloads(content, resource.spec, manifest_options)
     except PlanFileError as error:
         raise PlanFileError(f"pod template: {error}") from None
     sys.stdout.write(to_yaml_all(documents))
@@ -76,7 +76,7 @@ def _content(path: str) -> Document:
     return content
 
 
-def _wish(resource: ServingPlanResource, options: Options) -> Wish:
+def _manifest_options(resource: ServingPlanResource, options: Options) -> ManifestOptions:
     templates = {}
     for text in options.templates:
         model, _, path = text.rpartition("=")
@@ -89,7 +89,7 @@ def _wish(resource: ServingPlanResource, options: Options) -> Wish:
     for text in options.selectors:
         pool, label, value = _selected(text, resource)
         selectors.setdefault(pool, {})[label] = value
-    return Wish(
+    return ManifestOptions(
         plan=resource.metadata.name,
         templates=templates,
         namespace=options.namespace or resource.metadata.namespace,

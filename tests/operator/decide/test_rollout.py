@@ -112,8 +112,8 @@ def decided(name: str, *tables: tuple[str, str], **more: object) -> ReplanResult
     """The answer to a question: tables with what each waits for."""
     steps = [{"content": text, "wait": wait, "islands": ["a"]} for text, wait in tables]
     live = {
-        "level": "Flip", "trigger": "Safety", "message": "flipped 1 island", "memory": {"n": 1},
-        "summary": {"islands": 2}, "steps": steps, "wanted": None, **more,
+        "level": "Flip", "trigger": "Safety", "message": "flipped 1 island", "state": {"n": 1},
+        "summary": {"islands": 2}, "steps": steps, "requestedLevel": None, **more,
     }  # fmt: skip
     answer = decode_result(name, REPLY.validate_python({"kind": "replanned", **live}))
     assert isinstance(answer, ReplanResult)
@@ -308,12 +308,12 @@ def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
 
 def test_what_the_answer_wants_is_asked_next() -> None:
     seen = settled()
-    state = after(seen, decided("repair-1", wanted="Reroute", trigger="None", level="Keep"))
+    state = after(seen, decided("repair-1", requestedLevel="Reroute", trigger="None", level="Keep"))
     assert [a.kind for a in actions_of(seen, state, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.WINDOW
     ]
 
-    solve = after(seen, decided("window-2", wanted="Reshape", trigger="None", level="Keep"))
+    solve = after(seen, decided("window-2", requestedLevel="Reshape", trigger="None", level="Keep"))
     assert [a.kind for a in actions_of(seen, solve, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.SOLVE
     ]
@@ -529,12 +529,12 @@ def test_a_full_plan_gets_the_memory_and_keeps_its_name() -> None:
     told = PlanState(replan_state={"calibration": {"used": []}}, replan_state_at=NOW.monotonic - 7)
     job = plan_job(seen.plan, None, told, NOW)
     assert isinstance(job.request, PlanRequest)
-    assert job.request.memory == {"calibration": {"used": []}}
+    assert job.request.state == {"calibration": {"used": []}}
     assert job.request.age == 7.0
     assert job.inputs_hash == seen.plan.inputs_hash
     anew = plan_job(seen.plan, None, PlanState(), NOW)
     assert isinstance(anew.request, PlanRequest)
-    assert (anew.request.memory, anew.request.age) == ({}, 0.0)
+    assert (anew.request.state, anew.request.age) == ({}, 0.0)
 
 
 def test_the_inventory_is_refreshed_once_if_no_repair_helps() -> None:

@@ -16,7 +16,12 @@ from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.kubernetes.engine_flags import Engine, Start, arguments, obstacle
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
-from archipelago.planner.kubernetes.workloads import NAME_LENGTH, Wish, unplaced, workloads
+from archipelago.planner.kubernetes.workloads import (
+    NAME_LENGTH,
+    ManifestOptions,
+    unplaced,
+    workloads,
+)
 from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource
 from archipelago.planner.table.write import routing_content, routing_table
@@ -49,12 +54,12 @@ def spec(**engine: str) -> ServingPlanSpec:
     return load_resource(body).spec
 
 
-def wish(template: dict[str, Any] | None = None, **more: Any) -> Wish:  # noqa: ANN401
-    return Wish("chat", {"": read_template(template or BARE)}, **more)
+def options(template: dict[str, Any] | None = None, **more: Any) -> ManifestOptions:  # noqa: ANN401
+    return ManifestOptions("chat", {"": read_template(template or BARE)}, **more)
 
 
 def one(*islands: dict[str, Any], of: ServingPlanSpec | None = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    (found,) = workloads(content(*islands), of or spec(), wish(**more))
+    (found,) = workloads(content(*islands), of or spec(), options(**more))
     return found
 
 
@@ -177,12 +182,12 @@ def test_pods_go_where_the_pool_is() -> None:
     """Found pools: on the node of the table. Counted ones: by a label, or anywhere."""
     there = content(island("a", "h100", 1, "n1"), island("b", "rented", 8, "rented-rented-0"))
     chosen = {"rented": {"cloud/pool": "h20"}}
-    found, rented = workloads(there, spec(), wish(selectors=chosen))
+    found, rented = workloads(there, spec(), options(selectors=chosen))
     assert "nodeSelector" not in found["spec"]["template"]["spec"]
     assert rented["spec"]["template"]["spec"]["nodeSelector"] == {"cloud/pool": "h20"}
     assert "affinity" not in rented["spec"]["template"]["spec"]
-    assert unplaced(there, spec(), wish(selectors=chosen)) == []
-    assert unplaced(there, spec(), wish()) == ["rented"]
+    assert unplaced(there, spec(), options(selectors=chosen)) == []
+    assert unplaced(there, spec(), options()) == ["rented"]
 
 
 def test_the_templates_own_affinity_still_holds() -> None:
@@ -215,7 +220,7 @@ def test_names_fit_and_never_meet() -> None:
     names = set()
     for plan, name in (("a", "b-0"), ("a-b", "0"), ("a", "x" * 63), ("a", "x" * 62 + "y")):
         there = content(island(name, "h100", 1, "n1"))
-        (found,) = workloads(there, spec(), Wish(plan, {"": read_template(BARE)}))
+        (found,) = workloads(there, spec(), ManifestOptions(plan, {"": read_template(BARE)}))
         made = found["metadata"]["name"]
         assert len(made) <= NAME_LENGTH
         assert made[0].isalpha()
@@ -226,7 +231,9 @@ def test_names_fit_and_never_meet() -> None:
 def test_the_label_of_a_plan_is_the_one_of_its_table() -> None:
     plan = "a-very-long-name." * 10
     (found,) = workloads(
-        content(island("a", "h100", 1, "n1")), spec(), Wish(plan, {"": read_template(BARE)})
+        content(island("a", "h100", 1, "n1")),
+        spec(),
+        ManifestOptions(plan, {"": read_template(BARE)}),
     )
     value = found["metadata"]["labels"]["archipelago.dev/plan"]
     assert value == label_value(plan)
@@ -235,11 +242,11 @@ def test_the_label_of_a_plan_is_the_one_of_its_table() -> None:
 
 def test_models_have_templates_of_their_own() -> None:
     own = {"spec": {"containers": [{"name": "c", "image": "own"}]}}
-    both = Wish("chat", {"": read_template(BARE), "llama": read_template(own)})
+    both = ManifestOptions("chat", {"": read_template(BARE), "llama": read_template(own)})
     (found,) = workloads(content(island("a", "h100", 1, "n1")), spec(), both)
     assert engine(found["spec"]["template"])["image"] == "own"
     with pytest.raises(InputError, match="model llama has no template: add --pod-template llama="):
-        workloads(content(island("a", "h100", 1)), spec(), Wish("chat", {"x": {}}))
+        workloads(content(island("a", "h100", 1)), spec(), ManifestOptions("chat", {"x": {}}))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +259,7 @@ def test_models_have_templates_of_their_own() -> None:
 def test_a_table_of_another_plan_is_refused(changed: dict[str, Any], said: str) -> None:
     there = content(island("a", "h100", 1)) | changed
     with pytest.raises(InputError, match=said):
-        workloads(there, spec(), wish())
+        workloads(there, spec(), options())
 
 
 # Engines

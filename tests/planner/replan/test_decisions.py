@@ -143,7 +143,10 @@ def test_the_planner_is_asked_where_only_it_could_help() -> None:
     window = seen(0.7, 0.8, keep=0.6)
     bound = reached(Level.RESHAPE, 2.0, plan=None, bound_only=True)
     found = windows([replace(window, levels=(*window.levels, bound))] * 2)
-    assert [d.wanted for d in found] == [Level.RESHAPE, None]  # not again within the cool-down
+    assert [d.requested_level for d in found] == [
+        Level.RESHAPE,
+        None,
+    ]  # not again within the cool-down
     assert found[0].level is Level.REROUTE
     assert found[0].regret == pytest.approx(0.7)  # 1 - 0.6 / 2
 
@@ -223,7 +226,7 @@ def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
 
 def test_a_repair_comes_first_and_wants_a_second_look() -> None:
     found = windows([seen(1.3, keep=1.2, lost=frozenset({"d-0"}), demand_trusted=False)])[0]
-    assert (found.trigger, found.wanted) == (Trigger.REPAIR, Level.REROUTE)
+    assert (found.trigger, found.requested_level) == (Trigger.REPAIR, Level.REROUTE)
     assert found.plan is not None
     assert "d-0" not in {island.name for island in found.plan.islands}
 
@@ -245,7 +248,7 @@ def test_the_last_good_table_stays(more: dict[str, object]) -> None:
 def test_off_only_reports() -> None:
     found = windows([seen(1.3, 2.0, keep=1.2)], replace(SAFE, mode=Mode.OFF))[0]
     assert found.plan is None
-    assert [r.theta for r in found.reached] == [1.2, 1.3, 2.0]
+    assert [r.theta for r in found.candidates] == [1.2, 1.3, 2.0]
 
 
 ADVISE = replace(SAFE, mode=Mode.ADVISE)
@@ -260,7 +263,7 @@ def test_a_proposal_is_carried_out_by_its_hash_only() -> None:
     assert wrong.plan is None
     assert wrong.proposal is first.proposal  # the same hash, although the demand is another
     right = decide(replace(window, approved=first.proposal.hash), wrong.state, 120.0, ADVISE)
-    assert (right.level, right.plan) == (Level.REROUTE, first.proposal.reached.plan)
+    assert (right.level, right.plan) == (Level.REROUTE, first.proposal.candidate.plan)
     assert right.state.proposal is None
 
 
@@ -342,7 +345,7 @@ def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
     flips = [d for d in found if d.level is Level.FLIP]
     assert len(flips) == 1
     assert flips[0].trigger is Trigger.SAFETY
-    assert found[-1].reached[0].theta == pytest.approx(1.43, rel=0.06)
+    assert found[-1].candidates[0].theta == pytest.approx(1.43, rel=0.06)
 
 
 def test_steps_by_ten_undo_nothing_within_the_dwell_time() -> None:

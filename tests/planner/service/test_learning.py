@@ -101,15 +101,15 @@ def after(count: int, **parts: Any) -> dict[str, Any]:  # noqa: ANN401
 @cache
 def _after(count: int, parts: tuple[tuple[str, Any], ...]) -> str:
     """As text, so that no test changes what the next one is given."""
-    memory = json.loads(_after(count - 1, parts))["memory"] if count > 1 else {}
-    return json.dumps(going_on(memory, 1, count - 1, **dict(parts)))
+    state = json.loads(_after(count - 1, parts))["state"] if count > 1 else {}
+    return json.dumps(going_on(state, 1, count - 1, **dict(parts)))
 
 
-def going_on(memory: dict[str, Any], count: int, first: int = 0, **parts: Any) -> dict[str, Any]:  # noqa: ANN401
+def going_on(state: dict[str, Any], count: int, first: int = 0, **parts: Any) -> dict[str, Any]:  # noqa: ANN401
     reply: dict[str, Any] = {}
     for number in range(first, first + count):
-        reply = ask(request(EXAMPLE, window=window(number, **parts), memory=memory))
-        memory = reply["memory"]
+        reply = ask(request(EXAMPLE, window=window(number, **parts), state=state))
+        state = reply["state"]
     return reply
 
 
@@ -120,7 +120,7 @@ def test_islands_teach_once_they_are_warm() -> None:
     """
     cold = after(COLD)
     assert cold["calibration"] == []
-    reply = going_on(cold["memory"], 1, COLD)
+    reply = going_on(cold["state"], 1, COLD)
     found = rows(reply)[H100]
     mean = np.log(1.3) * 250 / 275
     width = 1.6449 * np.sqrt(1 / 275 + 0.02 / 2.5)
@@ -144,8 +144,8 @@ def test_decisions_use_what_was_learnt_and_say_so() -> None:
 
 def test_a_table_that_is_changed_by_them_is_judged_by_them() -> None:
     """More than the table carries: other weights or phases, which the checker has let pass."""
-    memory = after(COLD + 2)["memory"]
-    reply = going_on(memory, 1, 9, rate=2 * CALM, factor=1.5)
+    state = after(COLD + 2)["state"]
+    reply = going_on(state, 1, 9, rate=2 * CALM, factor=1.5)
     assert reply["steps"]
     assert rows(reply)[H100]["used"] > 1.2
     plain = going_on({}, 1, 9, rate=2 * CALM, factor=1.5)
@@ -166,28 +166,28 @@ def test_an_island_that_was_away_is_cold_again() -> None:
     """One H100 of eight misses a window: the next three of it do not count."""
     (name, *_rest) = next(members for about, members in groups() if about.key == H100)
     reply = after(COLD + 1)
-    reply = going_on(reply["memory"], 1, 10, without=(name,))
+    reply = going_on(reply["state"], 1, 10, without=(name,))
     assert rows(reply)[H100]["windows"] == 8 + 7
-    reply = going_on(reply["memory"], 3, 20)
+    reply = going_on(reply["state"], 3, 20)
     assert rows(reply)[H100]["windows"] == 15 + 3 * 7
-    reply = going_on(reply["memory"], 1, 30)
+    reply = going_on(reply["state"], 1, 30)
     assert rows(reply)[H100]["windows"] == 36 + 8
 
 
 def test_islands_without_ready_pods_are_cold_again() -> None:
     (name, *_rest) = next(members for about, members in groups() if about.key == H100)
-    memory = after(COLD + 1)["memory"]
-    assert any(f"{name}/decode" in names for names in memory["calibration"]["settled"].values())
-    done = ask(request(EXAMPLE, memory=memory, unready=[name]))
+    state = after(COLD + 1)["state"]
+    assert any(f"{name}/decode" in names for names in state["calibration"]["settled"].values())
+    done = ask(request(EXAMPLE, state=state, unready=[name]))
     parts = {"content": done["steps"][0]["content"], "unready": [name], "window": window(9)}
-    reply = ask(request(EXAMPLE, memory=done["memory"], **parts))
-    assert f"{name}/decode" not in reply["memory"]["calibration"]["settled"][str(COLD)]
+    reply = ask(request(EXAMPLE, state=done["state"], **parts))
+    assert f"{name}/decode" not in reply["state"]["calibration"]["settled"][str(COLD)]
 
 
 def test_a_window_that_is_asked_about_twice_teaches_once() -> None:
-    memory = after(COLD)["memory"]
-    first = ask(request(EXAMPLE, window=window(9), memory=memory))
-    again = ask(request(EXAMPLE, window=window(9), memory=first["memory"], age=1.0, solve=True))
+    state = after(COLD)["state"]
+    first = ask(request(EXAMPLE, window=window(9), state=state))
+    again = ask(request(EXAMPLE, window=window(9), state=first["state"], age=1.0, solve=True))
     assert rows(first)[H100]["windows"] == rows(again)[H100]["windows"] == 8
 
 
@@ -204,18 +204,18 @@ def test_memory_that_is_lost_is_learnt_anew() -> None:
     assert rows(reply)
     assert lost["calibration"] == []
     assert float(lost["headroom"]) == float(after(1)["headroom"])
-    broken = {**reply["memory"], "calibration": {"learnt": [{"key": 7}]}}
+    broken = {**reply["state"], "calibration": {"learnt": [{"key": 7}]}}
     assert going_on(broken, 1, 60)["calibration"] == []
 
 
 def test_times_are_of_machines_and_outlive_an_edit_of_the_spec() -> None:
     reply = after(COLD + 2)
-    other = request(EXAMPLE, window=window(40), memory=reply["memory"], inputs="1" * 64)
+    other = request(EXAMPLE, window=window(40), state=reply["state"], inputs="1" * 64)
     assert rows(ask(other))[H100]["windows"] == rows(reply)[H100]["windows"] + 8
 
 
 def test_equal_requests_give_equal_bytes() -> None:
-    asked = request(EXAMPLE, window=window(9), memory=after(COLD + 2)["memory"])
+    asked = request(EXAMPLE, window=window(9), state=after(COLD + 2)["state"])
     one, two = (worker.answer(json.dumps(asked)) for _ in range(2))
     assert one == two
 
@@ -223,13 +223,13 @@ def test_equal_requests_give_equal_bytes() -> None:
 def test_a_repair_keeps_what_is_known() -> None:
     reply = after(COLD + 2)
     (name, *_rest) = next(members for about, members in groups() if about.key == H100)
-    done = ask(request(EXAMPLE, memory=reply["memory"], lost=[name]))
+    done = ask(request(EXAMPLE, state=reply["state"], lost=[name]))
     assert done["trigger"] == "Repair"
     assert rows(done)[H100]["windows"] == rows(reply)[H100]["windows"]
 
 
-def plan_anew(memory: dict[str, Any]) -> dict[str, Any]:
-    return plan_of(**plan_request(EXAMPLE, memory=memory) | {"content": None})
+def plan_anew(state: dict[str, Any]) -> dict[str, Any]:
+    return plan_of(**plan_request(EXAMPLE, state=state) | {"content": None})
 
 
 def h100_decodes(reply: dict[str, Any]) -> float:
@@ -249,12 +249,12 @@ def h100_decodes(reply: dict[str, Any]) -> float:
 
 def test_the_next_plan_gives_the_slower_accelerator_less() -> None:
     """At 1.3 times the step an H100 is given at least a tenth less; the plan proves its checks."""
-    memory = after(COLD + 3)["memory"]
-    plain, corrected = plan_anew({}), plan_anew(memory)
+    state = after(COLD + 3)["state"]
+    plain, corrected = plan_anew({}), plan_anew(state)
     assert h100_decodes(corrected) < 0.9 * h100_decodes(plain)
     assert "times as islands showed: H100 decode" in corrected["message"]
     assert "times as islands showed" not in plain["message"]
-    assert plan_anew(memory)["steps"] == corrected["steps"]
+    assert plan_anew(state)["steps"] == corrected["steps"]
 
 
 def test_what_each_island_took_is_a_few_numbers() -> None:

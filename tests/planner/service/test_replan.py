@@ -71,7 +71,7 @@ def capacity(name: str) -> float:
 def test_without_a_window_and_without_a_loss_there_is_nothing_to_decide() -> None:
     reply = ask(request(ONE))
     assert (reply["level"], reply["trigger"], reply["steps"]) == ("Keep", "None", [])
-    assert reply["wanted"] is None
+    assert reply["requestedLevel"] is None
     assert reply["headroom"] is None
     assert reply["summary"]["islands"] == len(islands(table(planned(ONE)[1])))
 
@@ -81,7 +81,11 @@ def test_lost_islands_leave_the_table_at_once() -> None:
     before = table(planned(ONE)[1])
     lost = of_phase(before, "decode")[:2]
     reply = ask(request(ONE, lost=lost, window=like_planned(ONE, 5.0)))
-    assert (reply["level"], reply["trigger"], reply["wanted"]) == ("Keep", "Repair", "Reroute")
+    assert (reply["level"], reply["trigger"], reply["requestedLevel"]) == (
+        "Keep",
+        "Repair",
+        "Reroute",
+    )
     (step,) = reply["steps"]
     assert step["wait"] == "None"
     after = table(step["content"])
@@ -93,7 +97,7 @@ def test_lost_islands_leave_the_table_at_once() -> None:
             ONE,
             content=step["content"],
             window=like_planned(ONE, 0.9 * capacity(ONE)),
-            memory=reply["memory"],
+            state=reply["state"],
             age=0.2,
         )
     )
@@ -105,13 +109,17 @@ def test_a_loss_without_metrics_is_repaired_and_weighed_for_the_planned_traffic(
     """Half of a group is lost: first in proportion, then as well as the rest can; once."""
     before = table(planned(ONE)[1])
     reply = ask(request(ONE, lost=of_phase(before, "prefill")[:3]))
-    assert (reply["trigger"], reply["wanted"]) == ("Repair", "Reroute")
-    asked = {"content": reply["steps"][0]["content"], "memory": reply["memory"]}
+    assert (reply["trigger"], reply["requestedLevel"]) == ("Repair", "Reroute")
+    asked = {"content": reply["steps"][0]["content"], "state": reply["state"]}
     again = ask(request(ONE, age=0.5, **asked))
-    assert (again["level"], again["trigger"], again["wanted"]) == ("Reroute", "Repair", None)
+    assert (again["level"], again["trigger"], again["requestedLevel"]) == (
+        "Reroute",
+        "Repair",
+        None,
+    )
     assert "more of it fits" in again["message"]
     assert again["headroom"] is None
-    asked = {"content": again["steps"][0]["content"], "memory": again["memory"]}
+    asked = {"content": again["steps"][0]["content"], "state": again["state"]}
     last = ask(request(ONE, age=0.5, **asked))
     assert last["steps"] == []
 
@@ -148,7 +156,7 @@ def test_islands_that_are_not_ready_get_no_requests_until_they_are() -> None:
     content = first["steps"][0]["content"]
     assert islands(table(content)) == islands(before)
     assert {served(table(content))[name] for name in quiet} == {0.0}
-    more = {"content": content, "memory": first["memory"], **MINUTE}
+    more = {"content": content, "state": first["state"], **MINUTE}
     waiting = ask(request(ONE, unready=quiet, **asked, **more))
     assert waiting["steps"] == []
     back = ask(request(ONE, **asked, **more))
@@ -163,11 +171,11 @@ def test_islands_that_are_not_ready_get_nothing_in_any_table_of_a_change() -> No
     quiet = of_phase(before, "prefill")[-1:]
     content = ask(request(THESIS, unready=quiet))["steps"][0]["content"]
     heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
-    memory: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     tables = []
     for _ in range(3):
-        reply = ask(request(THESIS, content=content, unready=quiet, window=heavy, memory=memory))
-        memory = reply["memory"]
+        reply = ask(request(THESIS, content=content, unready=quiet, window=heavy, state=state))
+        state = reply["state"]
         tables += [table(step["content"]) for step in reply["steps"]]
         content = reply["steps"][-1]["content"] if reply["steps"] else content
     assert len(tables) >= 3
@@ -203,10 +211,10 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
     assert first["headroom"] == then
     text = f"rerouted: headroom {float(now):.2f} -> {float(then):.2f} on the observed demand"
     assert first["message"].startswith(text)
-    asked = {"content": first["steps"][0]["content"], "memory": first["memory"], **MINUTE}
+    asked = {"content": first["steps"][0]["content"], "state": first["state"], **MINUTE}
     for _ in range(3):
         reply = ask(request(THESIS, window=heavy, **asked))
-        asked["memory"] = reply["memory"]
+        asked["state"] = reply["state"]
         if reply["steps"]:
             break
     assert (reply["level"], reply["trigger"]) == ("Flip", "Safety")
@@ -226,7 +234,7 @@ def test_an_overload_changes_weights_at_once_and_phases_when_it_lasts() -> None:
             THESIS,
             window=heavy,
             content=reply["steps"][-1]["content"],
-            memory=reply["memory"],
+            state=reply["state"],
             age=60.0,
         )
     )
@@ -248,18 +256,18 @@ def test_advice_waits_for_its_hash() -> None:
     assert first["steps"] == []
     assert first["proposal"]["level"] == "Reroute"
     assert first["proposal"]["message"].startswith("other weights gain")
-    second = ask(request(THESIS, memory=first["memory"], **advise, **MINUTE))
+    second = ask(request(THESIS, state=first["state"], **advise, **MINUTE))
     proposal = second["proposal"]
     assert proposal == first["proposal"]  # it carries the mean demand: nobody restarts for more
-    again = ask(request(THESIS, seed=8, memory=second["memory"], **advise, **MINUTE))
+    again = ask(request(THESIS, seed=8, state=second["state"], **advise, **MINUTE))
     assert again["proposal"] == proposal
-    asked = {"memory": again["memory"], **advise, **MINUTE}
+    asked = {"state": again["state"], **advise, **MINUTE}
     assert ask(request(THESIS, approved="f" * 64, **asked))["steps"] == []
     done = ask(request(THESIS, approved=proposal["hash"], **asked))
     assert (done["level"], done["trigger"]) == ("Reroute", "Safety")
     assert [step["wait"] for step in done["steps"]] == ["None"]
     assert done["proposal"] is None
-    assert done["memory"]["proposal"] is None
+    assert done["state"]["proposal"] is None
     assert proposal["hash"][:12] in done["message"]
 
 
@@ -272,7 +280,7 @@ def test_an_approved_change_does_not_wait_for_metrics() -> None:
         request(
             THESIS,
             window=broken,
-            memory=first["memory"],
+            state=first["state"],
             approved=first["proposal"]["hash"],
             **advise,
             **MINUTE,
@@ -311,12 +319,12 @@ def test_a_censored_window_only_raises() -> None:
     held = like_planned(THESIS, 0.25 * capacity(THESIS))
     flow = held["models"]["deepseek-v3"]["metrics"]["window"]["flow"]
     flow |= {"insideChange": flow["completed"], "queueChange": flow["completed"]}
-    second = ask(request(THESIS, window=held, memory=first["memory"], **MINUTE))
+    second = ask(request(THESIS, window=held, state=first["state"], **MINUTE))
     assert second["demand"]["deepseek-v3"]["censored"] is True
     assert second["reasons"] == ["QueuesGrow"]
     rates = [float(r["demand"]["deepseek-v3"]["requestsPerSecond"]) for r in (first, second)]
     assert rates[1] >= rates[0] * (1 - 1e-6)
-    before, after = (r["memory"]["rates"]["deepseek-v3"] for r in (first, second))
+    before, after = (r["state"]["rates"]["deepseek-v3"] for r in (first, second))
     assert after == pytest.approx(before)
 
 
@@ -339,28 +347,28 @@ def test_the_planner_is_asked_once_per_cool_down() -> None:
     """It is wanted by the second unsafe window; its answer counts that window once, not twice."""
     heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
-    assert first["wanted"] is None
+    assert first["requestedLevel"] is None
     content = first["steps"][-1]["content"]
     asked = {"content": content, "window": heavy}
-    second = ask(request(THESIS, memory=first["memory"], age=60.0, **asked))
-    assert second["wanted"] == "Reshape"
-    solved = ask(request(THESIS, solve=True, memory=second["memory"], age=1.0, **asked))
-    assert solved["wanted"] is None
+    second = ask(request(THESIS, state=first["state"], age=60.0, **asked))
+    assert second["requestedLevel"] == "Reshape"
+    solved = ask(request(THESIS, solve=True, state=second["state"], age=1.0, **asked))
+    assert solved["requestedLevel"] is None
     assert solved["levels"][-1]["level"] == "Reshape"
     assert solved["levels"][-1]["note"] != "bound only"
-    soon = ask(request(THESIS, memory=solved["memory"], age=30.0, **asked))
-    assert soon["wanted"] is None
+    soon = ask(request(THESIS, state=solved["state"], age=30.0, **asked))
+    assert soon["requestedLevel"] is None
 
 
 def test_a_gain_needs_three_of_five_windows() -> None:
     """Far shorter prompts: the third window asks the planner, the fourth acts without it."""
     gainful = like_planned(ONE, 0.2 * capacity(ONE), factor=0.3)
-    memory: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     found = []
     for _ in range(4):
-        reply = ask(request(ONE, window=gainful, memory=memory))
-        memory = reply["memory"]
-        found.append((reply["level"], reply["trigger"], reply["wanted"]))
+        reply = ask(request(ONE, window=gainful, state=state))
+        state = reply["state"]
+        found.append((reply["level"], reply["trigger"], reply["requestedLevel"]))
     assert float(reply["levels"][1]["gainLow"]) > 0.05
     assert found == [
         ("Keep", "None", None),
@@ -372,28 +380,28 @@ def test_a_gain_needs_three_of_five_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    "memory", [{}, {"version": 0}, {"version": 2}, {"version": 2, "changes": 3}]
+    "state", [{}, {"version": 0}, {"version": 2}, {"version": 2, "changes": 3}]
 )
-def test_a_memory_that_cannot_be_read_is_none(memory: dict[str, Any]) -> None:
+def test_a_memory_that_cannot_be_read_is_none(state: dict[str, Any]) -> None:
     calm = like_planned(ONE, 0.3 * capacity(ONE))
-    assert ask(request(ONE, window=calm, memory=memory)) == ask(request(ONE, window=calm))
+    assert ask(request(ONE, window=calm, state=state)) == ask(request(ONE, window=calm))
 
 
 def test_a_memory_of_other_inputs_keeps_only_the_times_of_changes() -> None:
     heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
     first = ask(request(THESIS, window=heavy))
-    assert len(first["memory"]["changes"]) == 1
+    assert len(first["state"]["changes"]) == 1
     other = ask(
         request(
             THESIS,
             window=like_planned(THESIS, 0.3 * capacity(THESIS)),
-            memory=first["memory"],
+            state=first["state"],
             inputs="1" * 64,
             age=30.0,
         )
     )
-    assert [change["at"] for change in other["memory"]["changes"]] == [-30.0]
-    assert other["memory"]["unsafe"] == 0
+    assert [change["at"] for change in other["state"]["changes"]] == [-30.0]
+    assert other["state"]["unsafe"] == 0
 
 
 def test_a_table_of_another_spec_is_refused_and_kept() -> None:
@@ -431,10 +439,10 @@ def test_names_of_nodes_are_the_clusters() -> None:
 def test_headroom_beyond_what_a_cheap_plan_asks_for_is_worth_no_restart() -> None:
     name = "07-least-cost"
     calm = like_planned(name, 0.5 * capacity(name), factor=1.2)
-    memory: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for _ in range(4):
-        reply = ask(request(name, window=calm, memory=memory))
-        memory = reply["memory"]
+        reply = ask(request(name, window=calm, state=state))
+        state = reply["state"]
         assert reply["level"] in {"Keep", "Reroute"}
 
 
@@ -522,10 +530,10 @@ def test_under_a_cost_objective_the_cheapest_safe_table_restores_safety() -> Non
     name = "07-least-cost"
     replanning = {"source": "metrics", "maxMovedGpus": 64, "maxFlips": 8}
     asked = {"window": like_planned(name, 230.0), "replanning": replanning}
-    memory: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for solve in (False, False, True):
-        reply = ask(request(name, memory=memory, age=60.0, solve=solve, **asked))
-        memory = reply["memory"]
+        reply = ask(request(name, state=state, age=60.0, solve=solve, **asked))
+        state = reply["state"]
     assert (reply["level"], reply["trigger"]) == ("Reshape", "Safety")
     assert 59 <= float(reply["summary"]["costPerHour"]) < 90
     assert float(reply["levels"][-1]["low"]) >= 1.02 / 0.8
@@ -570,13 +578,13 @@ def test_from_conversation_to_code_a_flip_suffices(traces: dict[str, Trace]) -> 
     conversation = ask(request(THESIS, window=minute_of(traces["conv"], load)))
     assert conversation["level"] == "Keep"
     replanning = {"source": "metrics", "targetUtilisation": "0.9", "coolDownSeconds": 0}
-    content, memory, levels = planned(THESIS)[1], conversation["memory"], []
+    content, state, levels = planned(THESIS)[1], conversation["state"], []
     for solve in (False, False, True, False, False):
-        told = {"content": content, "memory": memory, "solve": solve, "replanning": replanning}
+        told = {"content": content, "state": state, "solve": solve, "replanning": replanning}
         reply = ask(request(THESIS, window=code, **told))
         levels.append(reply["level"])
         content = reply["steps"][-1]["content"] if reply["steps"] else content
-        memory = reply["memory"]
+        state = reply["state"]
     assert levels[:3] == ["Reroute", "Keep", "Flip"]
     assert "Reshape" not in levels
     assert float(reply["headroom"]) > 1

@@ -71,7 +71,7 @@ def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
         "lost": [],
         "unready": [],
         "window": None,
-        "memory": {},
+        "state": {},
         "age": SECONDS,
         "solve": False,
         "approved": None,
@@ -84,7 +84,7 @@ def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
 def plan_request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     """A request to plan the example beside its table."""
     asked = request(name, **parts)
-    names = ("resource", "content", "nodes", "lost", "unready", "memory", "age")
+    names = ("resource", "content", "nodes", "lost", "unready", "state", "age")
     return {"kind": "plan", **{field: asked[field] for field in names}}
 
 
