@@ -260,11 +260,11 @@ def _changed(
     """Return the change of a gauge over all islands, and its first value."""
     total = start = 0.0
     for key, row in chosen_series(index, source, signal, tuple(Phase)):
-        grown = change(row, series_name(key))
-        total += grown.amount
+        amount, wrong = change(row, series_name(key))
+        total += amount
         first = row[0]
         start += first if first is not None and isfinite(first) else 0.0
-        faults += grown.faults
+        faults += wrong
     return total, start
 
 

@@ -26,20 +26,8 @@ Series = tuple[float | None, ...]
 
 _COUNTER_ROUNDING: Final = 1e-9
 """Relative fall of a counter that is rounding, not a restart."""
-
-
-@dataclass(frozen=True)
-class Increase:
-    """Lower bound of a counter's increase in the window, and why it may be more."""
-
-    amount: float
-    faults: tuple[Fault, ...] = ()
-
-
-def increase(series: Series, where: str = "") -> Increase:
-    """Return the increase of one counter."""
-    amounts, faults = joint_increase((series,), where)
-    return Increase(amounts[0], faults)
+_ROUNDING: Final = 1e-6
+"""Relative fall from one cumulative bucket to the next that is rounding, not a defect."""
 
 
 def joint_increase(
@@ -49,27 +37,27 @@ def joint_increase(
 
     They restart together: if one falls, all of them count from 0.
     """
-    times = range(len(rows[0]))
     faults = list(_not_numbers(rows, where))
-    complete = [t for t in times if all(_usable(row[t]) for row in rows)]
+    scrapes = [
+        [value for value in values if value is not None and _usable(value)]
+        for values in zip(*rows, strict=True)
+    ]
+    complete = [t for t, values in enumerate(scrapes) if len(values) == len(rows)]
     if complete and complete[0] > 0:
         faults.append(Fault(FaultReason.SERIES_APPEARED, where))
-    if not complete or complete[-1] < len(times) - 1:
+    if not complete or complete[-1] < len(scrapes) - 1:
         faults.append(Fault(FaultReason.SERIES_LOST, where))
     total = [0.0] * len(rows)
-    for before, after in pairwise(complete):
-        steps = [_value(row[after]) - _value(row[before]) for row in rows]
-        if any(
-            step < -_COUNTER_ROUNDING * _value(row[before])
-            for step, row in zip(steps, rows, strict=True)
-        ):
+    for before, after in pairwise(scrapes[t] for t in complete):
+        steps = [new - old for old, new in zip(before, after, strict=True)]
+        if any(s < -_COUNTER_ROUNDING * old for s, old in zip(steps, before, strict=True)):
             faults.append(Fault(FaultReason.COUNTER_RESET, where))
-            steps = [_value(row[after]) for row in rows]
+            steps = after
         total = [t + max(0.0, s) for t, s in zip(total, steps, strict=True)]
     return tuple(total), tuple(faults)
 
 
-def change(series: Series, where: str = "") -> Increase:
+def change(series: Series, where: str = "") -> tuple[float, tuple[Fault, ...]]:
     """Return the change of a gauge from the first to the last scrape that had it."""
     faults = list(_not_numbers((series,), where))
     values = [value for value in series if value is not None and isfinite(value)]
@@ -77,26 +65,17 @@ def change(series: Series, where: str = "") -> Increase:
         faults.append(Fault(FaultReason.SERIES_APPEARED, where))
     if not _usable(series[-1]):
         faults.append(Fault(FaultReason.SERIES_LOST, where))
-    return Increase(values[-1] - values[0] if values else 0.0, tuple(faults))
+    return values[-1] - values[0] if values else 0.0, tuple(faults)
 
 
 def _usable(value: float | None) -> bool:
     return value is not None and isfinite(value) and value >= 0
 
 
-def _value(value: float | None) -> float:
-    """Return the value of a usable scrape."""
-    return 0.0 if value is None else value
-
-
 def _not_numbers(rows: Sequence[Series], where: str) -> tuple[Fault, ...]:
     """Return a fault for NaN, infinite or negative values, which no counter or queue has."""
     bad = [v for row in rows for v in row if v is not None and not _usable(v)]
     return (Fault(FaultReason.NOT_A_NUMBER, where, str(bad[0])),) if bad else ()
-
-
-_ROUNDING: Final = 1e-6
-"""Relative fall from one cumulative bucket to the next that is rounding, not a defect."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +113,8 @@ def from_cumulative(
 ) -> tuple[Buckets | None, tuple[Fault, ...]]:
     """Return buckets from the increases of each ``le`` and of the sum.
 
+    A sum that no lengths in the buckets can have is dropped.
+
     Args:
         upper: Requests of at most ``le`` tokens, by ``le``; the last is infinity.
         total: Increase of the sum of lengths [tokens].
@@ -142,14 +123,26 @@ def from_cumulative(
     bounds = sorted(upper)
     if any(map(isnan, bounds)) or not bounds or bounds[-1] != inf:
         return None, (Fault(FaultReason.BROKEN_HISTOGRAM, where, "no bucket up to +Inf"),)
-    below = {0.0: 0.0} | {max(0.0, _edge(bound)): upper[bound] for bound in bounds}
-    counts = [high - low for low, high in pairwise(below.values())]
-    if min(counts) < -_ROUNDING * max(1.0, upper[inf]):
-        return None, (
-            Fault(FaultReason.BROKEN_HISTOGRAM, where, "a larger bound has fewer requests"),
-        )
-    merged = Buckets(tuple(below), tuple(max(0.0, count) for count in counts), total)
-    return _with_checked_sum(merged, where)
+    edges = [floor(bound) + 1.0 if isfinite(bound) else inf for bound in bounds]
+    below = {0.0: 0.0} | {
+        max(0.0, edge): upper[bound] for edge, bound in zip(edges, bounds, strict=True)
+    }
+    steps = [high - low for low, high in pairwise(below.values())]
+    if min(steps) < -_ROUNDING * max(1.0, upper[inf]):
+        detail = "a larger bound has fewer requests"
+        return None, (Fault(FaultReason.BROKEN_HISTOGRAM, where, detail),)
+    counts = tuple(max(0.0, step) for step in steps)
+    if total is None:
+        return Buckets(tuple(below), counts, total), ()
+    # The least and the largest sum that the buckets allow; an empty one may end at infinity.
+    filled = [(n, *ends) for n, ends in zip(counts, pairwise(below), strict=True) if n > 0]
+    low, high = sum(n * low for n, low, _ in filled), sum(n * (high - 1) for n, _, high in filled)
+    slack = _ROUNDING * (1 + abs(total))
+    if isfinite(total) and low - slack <= total <= high + slack:
+        return Buckets(tuple(below), counts, total), ()
+    detail = f"sum {total:g}, and the buckets allow {low:g} to {high:g}"
+    fault = Fault(FaultReason.SUM_OUTSIDE_BUCKETS, where, detail)
+    return Buckets(tuple(below), counts, None), (fault,)
 
 
 def sum_buckets(parts: Sequence[Buckets]) -> Buckets:
@@ -162,27 +155,3 @@ def sum_buckets(parts: Sequence[Buckets]) -> Buckets:
     totals = [part.total for part in parts]
     sums = [total for total in totals if total is not None]
     return Buckets(edges, tuple(counts), sum(sums) if len(sums) == len(totals) else None)
-
-
-def bounds_of_sum(edges: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest sum of lengths that the buckets allow [tokens]."""
-    filled = [(n, edges[i], edges[i + 1]) for i, n in enumerate(counts) if n > 0]
-    return sum(n * low for n, low, _ in filled), sum(n * (high - 1) for n, _, high in filled)
-
-
-def _edge(bound: float) -> float:
-    """Return the shortest length above an inclusive bound."""
-    return floor(bound) + 1.0 if isfinite(bound) else inf
-
-
-def _with_checked_sum(buckets: Buckets, where: str) -> tuple[Buckets, tuple[Fault, ...]]:
-    """Drop a sum that no lengths in the buckets can have."""
-    if buckets.total is None:
-        return buckets, ()
-    low, high = bounds_of_sum(buckets.edges, buckets.counts)
-    slack = _ROUNDING * (1 + abs(buckets.total))
-    if isfinite(buckets.total) and low - slack <= buckets.total <= high + slack:
-        return buckets, ()
-    detail = f"sum {buckets.total:g}, and the buckets allow {low:g} to {high:g}"
-    without_sum = Buckets(buckets.edges, buckets.counts, None)
-    return without_sum, (Fault(FaultReason.SUM_OUTSIDE_BUCKETS, where, detail),)

@@ -110,14 +110,22 @@ def exponential_tilt(within: Shape, masses: FloatArray, mean: float | None) -> F
         masses: Of the buckets; sums to 1.
         mean: Mean length [tokens]; None leaves the shape as it is.
     """
+
+    def tilted(theta: float) -> FloatArray:
+        """Return the shares times exp(theta l), each bucket scaled to its mass."""
+        power = theta * within.length
+        top = np.maximum.reduceat(power, within.starts)
+        weight = within.share * np.exp(power - top[within.bucket])
+        sums = np.add.reduceat(weight, within.starts)
+        return np.asarray(weight * (masses / np.where(sums > 0, sums, 1))[within.bucket])
+
     if mean is None:
         return within.share * masses[within.bucket]
     low, high = -STEEPEST, STEEPEST
     for _ in range(TILTS):
         theta = (low + high) / 2
-        probability = _tilted(within, masses, theta)
-        low, high = (theta, high) if probability @ within.length < mean else (low, theta)
-    return _tilted(within, masses, (low + high) / 2)
+        low, high = (theta, high) if tilted(theta) @ within.length < mean else (low, theta)
+    return tilted((low + high) / 2)
 
 
 def max_entropy(
@@ -151,12 +159,3 @@ def second_moment(observed: Buckets) -> float | None:
         within, np.array(observed.counts) / observed.requests, observed.mean
     )
     return float(probability @ within.length**2)
-
-
-def _tilted(within: Shape, masses: FloatArray, theta: float) -> FloatArray:
-    """Return the shares times exp(theta l), each bucket scaled to its mass."""
-    power = theta * within.length
-    top = np.maximum.reduceat(power, within.starts)
-    weight = within.share * np.exp(power - top[within.bucket])
-    sums = np.add.reduceat(weight, within.starts)
-    return np.asarray(weight * (masses / np.where(sums > 0, sums, 1))[within.bucket])

@@ -21,8 +21,8 @@ from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
 
 from .counters import Buckets, sum_buckets
 from .entropy import closed, max_entropy, second_moment
-from .faults import Effect, Fault, FaultReason, only_raises, unusable, without_duplicates
-from .posterior import Draws, PriorStrength, cells, doubt, draw, drift, interval, pooled
+from .faults import Fault, FaultReason, only_raises, unusable, without_duplicates
+from .posterior import Draws, PriorStrength, cells, doubt, draw, drift, pooled
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
@@ -54,11 +54,6 @@ def completed_by_mix(finished: FloatArray, mix: FloatArray, arrivals: float) -> 
     filled = np.flatnonzero(finished[order] / mix[order] <= levels)
     level = float(levels[filled[-1] if len(filled) else 0])
     return np.maximum(finished, level * mix)
-
-
-def at_least_prior(rates: FloatArray, prior: FloatArray | None) -> FloatArray:
-    """Return the rates by range, none below the prior ones [req/s]."""
-    return rates if prior is None else np.maximum(rates, prior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,115 +118,86 @@ def estimate_demand(
     window: Window, prior: Prior, rng: np.random.Generator, trust: PriorStrength | None = None
 ) -> ObservedDemand | NoDemand:
     """Estimate the workload of a window, or return why there is none."""
-    faults = without_duplicates((*window.faults, *window.flow.faults))
+    flow, ranges, trust = window.flow, prior.ranges, trust or PriorStrength()
+    faults = without_duplicates((*window.faults, *flow.faults))
     if fatal := unusable(faults):
         return NoDemand(fatal)
-    trust, censored = trust or PriorStrength(), only_raises(faults)
+    censored = only_raises(faults)
     # All sources on the edges that they share; without any, one bucket without requests.
     inputs = sum_buckets(window.inputs) if window.inputs else Buckets((0.0, inf), (0.0,), None)
     buckets = pooled(prior.lengths, inputs, trust.prior_requests)
     moved = drift(prior.lengths, buckets)
     base = max_entropy(prior.lengths, buckets, doubt(moved))
-    mean, square = _output_moments(window.outputs, prior.lengths, trust)
-    observed_share = _known_share(window.flow, faults) if censored else 1.0
-    output = (
-        _pooled_with_prior(mean, _mean(base), observed_share),
-        _pooled_with_prior(square, _square(base), observed_share),
+    share = _observed_share(flow, faults) if censored else 1.0
+    # What was not observed of the outputs is as planned, or longer if the observed ones are.
+    observed, planned = _output_moments(window.outputs, prior.lengths, trust), _moments(base)
+    mean, square = (
+        max(new, share * new + (1 - share) * old)
+        for new, old in zip(observed, planned, strict=True)
     )
-    lengths = _scaled(base, output)
-    pieces = cells(lengths, closed(buckets, prior.lengths), prior.ranges)
-    draws = draw(pieces, buckets, output, moved, trust=trust, rng=rng)
-    demand = _by_arrivals(window.flow, lengths, draws, prior, trust=trust, rng=rng)
+    lengths = replace(
+        base,
+        output=base.output * (mean / planned[0]),
+        output_square=base.output_square * (square / planned[1]),
+    )
+    pieces = cells(lengths, closed(buckets, prior.lengths), ranges)
+    draws = draw(pieces, buckets, (mean, square), moved, trust=trust, rng=rng)
+    mix, output, context = _by_range(lengths, ranges)
+    rates = mix * flow.arrivals / flow.seconds
+    total = rng.gamma(flow.arrivals + 0.5, size=(trust.draws, 1)) / flow.seconds  # Poisson
+    rate_draws = np.asarray(draws.probability * total)
     if censored:
-        demand = _with_missing(demand, window.flow, prior, trust, observed_share)
-    return replace(demand, faults=faults, observed_share=observed_share)
+        planned_mix, planned_output, planned_context = _by_range(prior.lengths, ranges)
+        like = planned_mix if prior.rates is None or not prior.rates.sum() else prior.rates
+        finished = min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 1.0
+
+        def completed(rates: FloatArray) -> FloatArray:
+            """Add the missing requests as in the prior; if uncertain, nothing is below it."""
+            whole = completed_by_mix(rates * finished, like / like.sum(), float(rates.sum()))
+            return whole if share > 0 or prior.rates is None else np.maximum(whole, prior.rates)
+
+        rates = completed(rates)
+        rate_draws = np.stack([completed(row) for row in rate_draws])
+        lengths = _reweighted(lengths, ranges, rates)
+        if share <= 0:  # else the moments include the prior already
+            output, context = (
+                np.maximum(output, planned_output),
+                np.maximum(context, planned_context),
+            )
+            draws = replace(
+                draws,
+                output=np.maximum(draws.output, planned_output),
+                context=np.maximum(draws.context, planned_context),
+            )
+    return ObservedDemand(
+        lengths,
+        _estimate(rates, rate_draws, trust),
+        _estimate(output, draws.output, trust),
+        _estimate(context, draws.context, trust),
+        rate_draws,
+        draws,
+        censored,
+        faults,
+        share,
+    )
 
 
-def _known_share(flow: Flow, faults: tuple[Fault, ...]) -> float:
+def _observed_share(flow: Flow, faults: tuple[Fault, ...]) -> float:
     """Return the share of arrivals with observed lengths; 0 if their number is uncertain.
 
     Growing queues hide the lengths of waiting requests, not their number: it follows from the
     completions and the change of the gauges.
     """
-    if any(
-        f.effect is Effect.ONLY_RAISES and f.reason is not FaultReason.QUEUES_GROW for f in faults
-    ):
+    if only_raises(fault for fault in faults if fault.reason is not FaultReason.QUEUES_GROW):
         return 0.0
     return min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 0.0
-
-
-def _pooled_with_prior(observed: float, prior: float, observed_share: float) -> float:
-    """Return a mean of which only a part was observed: the missing part is at the prior."""
-    return max(observed, observed_share * observed + (1 - observed_share) * prior)
-
-
-def _by_arrivals(
-    flow: Flow,
-    lengths: LengthDistribution,
-    draws: Draws,
-    prior: Prior,
-    *,
-    trust: PriorStrength,
-    rng: np.random.Generator,
-) -> ObservedDemand:
-    """Return rates, outputs and contexts by range; the number of arrivals is Poisson."""
-    mix, output, context = _by_range(lengths, prior.ranges)
-    total = rng.gamma(flow.arrivals + 0.5, size=(trust.draws, 1)) / flow.seconds
-    rate_draws = np.asarray(draws.probability * total)
-    return ObservedDemand(
-        lengths,
-        _estimate(mix * flow.arrivals / flow.seconds, rate_draws, trust),
-        _estimate(output, draws.output, trust),
-        _estimate(context, draws.context, trust),
-        rate_draws,
-        draws,
-        censored=False,
-        faults=(),
-    )
-
-
-def _with_missing(
-    demand: ObservedDemand, flow: Flow, prior: Prior, trust: PriorStrength, observed_share: float
-) -> ObservedDemand:
-    """Return the demand with missing requests added as in the prior, in every draw.
-
-    If their number is certain (``observed_share`` > 0), they fill what the mix lacks and no more;
-    else nothing is below the prior.
-    """
-    finished = min(1.0, flow.completed / flow.arrivals) if flow.arrivals > 0 else 1.0
-    mix, output, context = _by_range(prior.lengths, prior.ranges)
-    if observed_share > 0:  # the demand's own moments include the prior already
-        output, context = np.zeros_like(output), np.zeros_like(context)
-    like = mix if prior.rates is None or not prior.rates.sum() else prior.rates
-
-    def placed(rates: FloatArray) -> FloatArray:
-        complete = completed_by_mix(rates * finished, like / like.sum(), float(rates.sum()))
-        return complete if observed_share > 0 else at_least_prior(complete, prior.rates)
-
-    rates = placed(demand.rates.value)
-    rate_draws = np.stack([placed(row) for row in demand.rate_draws])
-    draws = Draws(
-        demand.draws.probability,
-        np.maximum(demand.draws.output, output),
-        np.maximum(demand.draws.context, context),
-    )
-    return ObservedDemand(
-        _reweighted(demand.lengths, prior.ranges, rates),
-        _estimate(rates, rate_draws, trust),
-        _estimate(np.maximum(demand.output.value, output), draws.output, trust),
-        _estimate(np.maximum(demand.context.value, context), draws.context, trust),
-        rate_draws,
-        draws,
-        censored=True,
-        faults=(),
-    )
 
 
 def _output_moments(
     parts: tuple[Buckets, ...], prior: LengthDistribution, trust: PriorStrength
 ) -> tuple[float, float]:
     """Return E[o] and E[o^2] of the observed outputs pooled with the prior's requests."""
-    mean, square = _mean(prior), _square(prior)
+    mean, square = _moments(prior)
     for part in parts:
         if part.requests <= 0 or part.mean is None or part.mean <= 0:
             continue
@@ -241,24 +207,11 @@ def _output_moments(
     return mean, max(square, mean**2)
 
 
-def _mean(lengths: LengthDistribution) -> float:
-    """Return E[o] [tokens]."""
-    return float(lengths.probability @ lengths.output)
-
-
-def _square(lengths: LengthDistribution) -> float:
-    """Return E[o^2] [tokens^2]."""
-    return float(lengths.probability @ lengths.output_square)
-
-
-def _scaled(lengths: LengthDistribution, output: tuple[float, float]) -> LengthDistribution:
-    """Scale E[o | l] and E[o^2 | l] by a factor each, so that both moments are ``output``."""
-    return LengthDistribution(
-        lengths.length,
-        lengths.probability,
-        lengths.output * (output[0] / _mean(lengths)),
-        lengths.output_square * (output[1] / _square(lengths)),
-    )
+def _moments(lengths: LengthDistribution) -> tuple[float, float]:
+    """Return E[o] [tokens] and E[o^2] [tokens^2]."""
+    outputs = (lengths.output, lengths.output_square)
+    mean, square = (float(lengths.probability @ output) for output in outputs)
+    return mean, square
 
 
 def _by_range(
@@ -279,14 +232,11 @@ def _reweighted(
     cuts = np.array([r.min for r in ranges] + [ranges[-1].max])
     index = np.maximum(0, np.searchsorted(cuts, lengths.length, side="right") - 1)
     mix = _by_range(lengths, ranges)[0]
-    factor = rates / rates.sum() / np.where(mix > 0, mix, 1)
-    weight = lengths.probability * factor[index]
-    return LengthDistribution(
-        lengths.length, weight / weight.sum(), lengths.output, lengths.output_square
-    )
+    weight = lengths.probability * (rates / rates.sum() / np.where(mix > 0, mix, 1))[index]
+    return replace(lengths, probability=weight / weight.sum())
 
 
 def _estimate(value: FloatArray, draws: FloatArray, trust: PriorStrength) -> Estimate:
-    """Return the value with an interval that contains it."""
-    low, high = interval(draws, trust.share)
+    """Return the value with the central interval of the draws, widened to contain it."""
+    low, high = np.quantile(draws, ((1 - trust.share) / 2, (1 + trust.share) / 2), axis=0)
     return Estimate(value, np.minimum(low, value), np.maximum(high, value))

@@ -177,8 +177,12 @@ def draw(
     """
     counts = np.array(observed.counts)
     masses = _dirichlet(counts, np.zeros(1, dtype=np.intp), trust.draws, rng)
-    shares = _dirichlet(trust.divided(moved) * pieces.share, pieces.starts, trust.draws, rng)
-    sizes = _sizes(pieces, trust.divided(moved), trust.draws, rng)
+    requests = trust.divided(moved)
+    shares = _dirichlet(requests * pieces.share, pieces.starts, trust.draws, rng)
+    wide = np.maximum(pieces.high - pieces.low, _TINY)
+    place = np.clip((pieces.length - pieces.low) / wide, 0, 1)  # of the mean, between its bounds
+    alpha, beta = requests * place + _TINY, requests * (1 - place) + _TINY
+    sizes = pieces.low + wide * rng.beta(alpha, beta, (trust.draws, len(place)))
     expected = counts / counts.sum()
     if observed.mean is not None:
         shares = _with_mean(pieces, shares, sizes, expected[pieces.bucket], observed.mean)
@@ -187,12 +191,6 @@ def draw(
     mean = output[0] + noise * rng.standard_normal((trust.draws, 1))
     moments = np.maximum(mean, output[0] / 10), np.full_like(mean, output[1])
     return _outputs(pieces, weight, sizes, moments, spread=trust.spread(moved), rng=rng)
-
-
-def interval(draws: FloatArray, share: float) -> tuple[FloatArray, FloatArray]:
-    """Return the central interval with this share of the draws."""
-    low, high = np.quantile(draws, ((1 - share) / 2, (1 + share) / 2), axis=0)
-    return low, high
 
 
 def _dirichlet(
@@ -204,32 +202,23 @@ def _dirichlet(
     return np.asarray(drawn / np.repeat(np.add.reduceat(drawn, starts, axis=1), sizes, axis=1))
 
 
-def _sizes(pieces: Cells, requests: float, count: int, rng: np.random.Generator) -> FloatArray:
-    """Draw the mean length of every cell: Beta around the planned place between its bounds."""
-    wide = np.maximum(pieces.high - pieces.low, _TINY)
-    place = np.clip((pieces.length - pieces.low) / wide, 0, 1)
-    drawn = rng.beta(requests * place + _TINY, requests * (1 - place) + _TINY, (count, len(place)))
-    return np.asarray(pieces.low + wide * drawn)
-
-
 def _with_mean(
     pieces: Cells, shares: FloatArray, sizes: FloatArray, mass: FloatArray, mean: float
 ) -> FloatArray:
     """Tilt the shares within buckets until each draw has the observed mean length."""
     scaled = sizes / sizes.max()
+
+    def tilted(theta: FloatArray) -> FloatArray:
+        weight = shares * np.exp(theta * scaled)
+        return np.asarray(weight / np.add.reduceat(weight, pieces.starts, axis=1)[:, pieces.bucket])
+
     low = np.full((len(shares), 1), -_STEEPEST)
     high = -low
     for _ in range(_HALVINGS):
         theta = (low + high) / 2
-        tilted = _tilt(pieces, shares, theta * scaled)
-        below = (tilted * mass * sizes).sum(axis=1, keepdims=True) < mean
+        below = (tilted(theta) * mass * sizes).sum(axis=1, keepdims=True) < mean
         low, high = np.where(below, theta, low), np.where(below, high, theta)
-    return _tilt(pieces, shares, (low + high) / 2 * scaled)
-
-
-def _tilt(pieces: Cells, shares: FloatArray, power: FloatArray) -> FloatArray:
-    weight = shares * np.exp(power)
-    return np.asarray(weight / np.add.reduceat(weight, pieces.starts, axis=1)[:, pieces.bucket])
+    return tilted((low + high) / 2)
 
 
 def _outputs(

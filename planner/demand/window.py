@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
@@ -127,13 +128,9 @@ class Latency:
 
     def quantile(self, share: float) -> tuple[float, float] | None:
         """Bounds of the bucket that holds a quantile [s]."""
-        wanted, seen, low = share * sum(self.counts), 0.0, 0.0
-        for bound, count in zip(self.bounds, self.counts, strict=True):
-            seen += count
-            if count and seen >= wanted:
-                return low, bound
-            low = bound
-        return None
+        rank, lower = share * sum(self.counts), (0.0, *self.bounds)
+        rows = zip(lower, self.bounds, self.counts, accumulate(self.counts), strict=False)
+        return next(((low, high) for low, high, n, total in rows if n and total >= rank), None)
 
 
 @dataclass(frozen=True)
