@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import yaml
@@ -30,10 +30,6 @@ from archipelago.planner.documents import MISFITS
 
 from ..errors import SettingsError
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
-
 LARGEST: Final = 1 << 20
 """Largest file [bytes]."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -41,8 +37,16 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _LABEL: Final = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 _DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _HOST: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?\.?|\[[0-9a-fA-F:.]+\]")
+_FORMS: Final = {
+    "name": "use a DNS label: lower-case letters, digits and -, at most 63",
+    "serverName": "use the host name that the server's certificate is made out to",
+} | dict.fromkeys(
+    ("islandLabel", "planLabel", "namespaceLabel"),
+    "use a Prometheus label: letters, digits and _, no digit first",
+)
+"""What to write in a field of which the pattern does not match."""
 _PATH: Final = re.compile(r"(/[-._~a-zA-Z0-9]+)*/?")
-_Network: TypeAlias = IPv4Network | IPv6Network
+Network: TypeAlias = IPv4Network | IPv6Network
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +120,7 @@ class MetricSource(BaseModel):
     """Time limit of all queries of one scrape together [s]."""
     stale_after_seconds: float = Field(default=120.0, ge=5.0, le=300.0)
     """A process whose newest sample is older [s] is ignored."""
-    allow_addresses: tuple[Annotated[_Network, BeforeValidator(_network)], ...] = Field(
+    allow_addresses: tuple[Annotated[Network, BeforeValidator(_network)], ...] = Field(
         default=(), strict=False, max_length=16
     )
     """Networks that are permitted although they are loopback, link-local or metadata."""
@@ -157,28 +161,25 @@ class SourcesFile:
             SettingsError: with the place in the file and the remedy.
         """
         self._path = path
-        self._stamp = _stamp(path)
+        self._version = file_version(path)
         self._sources = read_sources(path) if path else {}
         self.problem: str | None = None
         """Why the newest version of the file is not in use; None if it is."""
 
     def current(self) -> Mapping[str, MetricSource]:
         """Return the sources; the file is read again if it has changed."""
-        stamp = _stamp(self._path)
-        if self._path is not None and stamp != self._stamp:
-            self._stamp = stamp
-            self._read(self._path)
+        version = file_version(self._path)
+        if self._path is not None and version != self._version:
+            self._version = version
+            try:
+                self._sources = read_sources(self._path)
+            except SettingsError as error:
+                self.problem = f"{error}; the sources read before stay in use"
+                log.warning("metric sources: %s", self.problem)
+            else:
+                self.problem = None
+                log.info("metric sources read again: %s", ", ".join(self._sources) or "none")
         return self._sources
-
-    def _read(self, path: Path) -> None:
-        try:
-            self._sources = read_sources(path)
-        except SettingsError as error:
-            self.problem = f"{error}; the sources read before stay in use"
-            log.warning("metric sources: %s", self.problem)
-        else:
-            self.problem = None
-            log.info("metric sources read again: %s", ", ".join(self._sources) or "none")
 
 
 def read_sources(path: Path) -> dict[str, MetricSource]:
@@ -200,38 +201,24 @@ def read_sources(path: Path) -> dict[str, MetricSource]:
     try:
         configuration = _Configuration.model_validate(document)
     except ValidationError as error:
-        raise SettingsError(f"{path}: {_explained(error.errors()[0])}") from None
+        first = error.errors()[0]  # its value is not repeated: it may be a password
+        parts = first["loc"]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            fields = ", ".join(to_camel(name) for name in MetricSource.model_fields)
+            message = f"no such setting; there are {fields if len(parts) > 1 else 'sources'}"
+        elif first["type"] == "string_pattern_mismatch":
+            message = _FORMS.get(str(parts[-1]), message)
+        place = place.removeprefix(".") or "the document"
+        raise SettingsError(f"{path}: {place}: {message}") from None
     return {source.name: source for source in configuration.sources}
 
 
-def _stamp(path: Path | None) -> tuple[int, ...]:
+def file_version(path: Path | None) -> tuple[int, ...]:
     """Return what changes with the file: an update of a mounted ConfigMap swaps a link."""
-    if path is None:
-        return ()
     try:
-        stat = path.stat()
+        stat = path.stat() if path else None
     except OSError:
         return ()
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
-
-
-def _explained(error: ErrorDetails) -> str:
-    """Return place, problem and remedy, without the value, which may be a password."""
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
-    kind, last = error["type"], error["loc"][-1] if error["loc"] else ""
-    message = error["msg"].removeprefix("Value error, ")
-    if kind == "extra_forbidden":
-        fields = ", ".join(to_camel(name) for name in MetricSource.model_fields)
-        message = f"no such setting; there are {fields if len(error['loc']) > 1 else 'sources'}"
-    elif kind == "string_pattern_mismatch":
-        message = _FORMS.get(str(last), message)
-    return f"{place.removeprefix('.') or 'the document'}: {message}"
-
-
-_FORMS: Final = {
-    "name": "use a DNS label: lower-case letters, digits and -, at most 63",
-    "islandLabel": "use a Prometheus label: letters, digits and _, no digit first",
-    "planLabel": "use a Prometheus label: letters, digits and _, no digit first",
-    "namespaceLabel": "use a Prometheus label: letters, digits and _, no digit first",
-    "serverName": "use the host name that the server's certificate is made out to",
-}
+    return (stat.st_mtime_ns, stat.st_ino, stat.st_size) if stat else ()

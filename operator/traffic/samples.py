@@ -12,16 +12,14 @@ from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from archipelago.planner.demand.counters import Series
 from archipelago.planner.demand.faults import Fault, FaultReason
+from archipelago.planner.documents import MISFITS
 from archipelago.planner.problem import Phase
 
 from .signals import NEEDED, Adapter, Scope, Signal
-
-if TYPE_CHECKING:
-    from archipelago.planner.demand.counters import Series
-
 
 LARGEST: Final = 5_000_000
 """Bytes of an answer that are read. One metric of 1,000 islands, a histogram of 17 series each, is
@@ -116,40 +114,30 @@ def failed_scrape(at: float, detail: str) -> Scrape:
 def from_prometheus(body: bytes, at: float) -> Scrape:
     """Return the samples of an answer to an instant query (``/api/v1/query``)."""
     if len(body) > LARGEST:
-        return _too_large(body, at)
+        detail = f"{len(body)} of {LARGEST} bytes"
+        return Scrape(at, (), (Fault(FaultReason.TOO_LARGE, "", detail),))
+    pairs: dict[tuple[str, str], tuple[str, str]] = {}  # label objects that all series share
+
+    def sample(row: dict[str, Any]) -> Sample:
+        texts = [(key, str(value)) for key, value in row["metric"].items()]
+        labels = [pairs.setdefault(pair, pair) for pair in texts]
+        (name,) = (value for key, value in labels if key == "__name__")
+        others = sorted(pair for pair in labels if pair[0] != "__name__")
+        return Sample(name, tuple(others), float(row["value"][1]))
+
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
-            return failed_scrape(at, _cut(f"{answer.get('errorType')}: {answer.get('error')}"))
-        if answer["data"]["resultType"] != "vector":
-            return _not_metrics(body, at, "not a vector: ")
-        pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        samples = Samples(_queried(row, pairs) for row in answer["data"]["result"])
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-        return _not_metrics(body, at, f"{type(error).__name__}: ")
-    return Scrape(at, samples, () if samples else (Fault(FaultReason.NO_SAMPLES),))
-
-
-def _queried(row: dict[str, Any], pairs: dict[tuple[str, str], tuple[str, str]]) -> Sample:
-    """Return one series. ``pairs``: label objects that all series share."""
-    listed = [(key, str(value)) for key, value in row["metric"].items()]
-    shared = [pairs.setdefault(pair, pair) for pair in listed]
-    (name,) = (value for key, value in shared if key == "__name__")
-    labels = tuple(sorted(pair for pair in shared if pair[0] != "__name__"))
-    return Sample(name, labels, float(row["value"][1]))
-
-
-def _too_large(body: bytes, at: float) -> Scrape:
-    return Scrape(at, (), (Fault(FaultReason.TOO_LARGE, "", f"{len(body)} of {LARGEST} bytes"),))
-
-
-def _not_metrics(body: bytes, at: float, why: str = "") -> Scrape:
-    start = body[:_SHOWN].decode(errors="replace")
-    return Scrape(at, (), (Fault(FaultReason.NOT_METRICS, "", _cut(f"{why}{start!r}")),))
-
-
-def _cut(text: str) -> str:
-    return text[: 2 * _SHOWN]
+            detail = f"{answer.get('errorType')}: {answer.get('error')}"
+            return failed_scrape(at, detail[: 2 * _SHOWN])
+        if answer["data"]["resultType"] == "vector":
+            samples = Samples(map(sample, answer["data"]["result"]))
+            return Scrape(at, samples, () if samples else (Fault(FaultReason.NO_SAMPLES),))
+        problem = "not a vector"
+    except MISFITS as error:
+        problem = type(error).__name__
+    detail = f"{problem}: {body[:_SHOWN].decode(errors='replace')!r}"
+    return Scrape(at, (), (Fault(FaultReason.NOT_METRICS, "", detail[: 2 * _SHOWN]),))
 
 
 SCRAPERS: Final = frozenset(
@@ -198,116 +186,105 @@ class SeriesIndex:
 
 
 def index_series(scrapes: Sequence[Scrape], source: SeriesSelector) -> SeriesIndex:
-    """Return every selected series, aligned with the scrapes."""
+    """Return every selected series, aligned with the scrapes.
+
+    Of two values for one place the larger counts, because both count the same requests. A series
+    is 0 as long as its process lived without it: many appear with the first request, or with the
+    first one that ends in some way.
+    """
     index = SeriesIndex()
     names = {n for terms in source.adapter.signals.values() for t in terms for n in t.names}
+    # A name without a suffix comes last and replaces an equal one with a suffix.
+    suffixes = ("_bucket", "_sum", "_count", "")
+    parts = {name + part: (name, part) for part in suffixes for name in names}
     keys: dict[tuple[str, tuple[tuple[str, str], ...]], SeriesKey | None] = {}
     for at, scrape in enumerate(scrapes):
         for sample in scrape.samples:
             labelled = (sample.name, sample.labels)
             if labelled not in keys:
-                keys[labelled] = _key(sample, source, names, index)
-            if (key := keys[labelled]) is not None:
-                _keep(index, key, at, sample.value, len(scrapes))
-    _count_from_zero(index)
-    return index
-
-
-def _split(name: str, names: set[str]) -> tuple[str, str]:
-    """Return the metric and the suffix of a name; empty if no signal has it."""
-    for part in ("", "_bucket", "_sum", "_count"):
-        if name.endswith(part) and name.removesuffix(part) in names:
-            return name.removesuffix(part), part
-    return "", ""
-
-
-def _key(
-    sample: Sample, source: SeriesSelector, names: set[str], index: SeriesIndex
-) -> SeriesKey | None:
-    """Return the series of a sample; None if it is not selected."""
-    name, part = _split(sample.name, names)
-    labels = dict(sample.labels)
-    if not name or not _is_selected(labels, source, index):
-        return None
-    router = source.adapter.scope is Scope.ROUTER
-    island = ROUTER if router else labels[source.island_label]
-    process = next((labels[name] for name in PROCESS if name in labels), "")
-    named = SCRAPERS | {source.island_label, "le", *PROCESS}
-    rest = tuple(label for label in sample.labels if label[0] not in named)
-    return SeriesKey(name, part, island, process, rest, _bound(labels.get("le")))
-
-
-def _is_selected(labels: dict[str, str], source: SeriesSelector, index: SeriesIndex) -> bool:
-    """Return whether a sample belongs to this model, to rank 0 and to an island of the table."""
-    adapter = source.adapter
-    if any(labels.get(name, value) != value for name, value in adapter.only):
-        return False
-    models = {labels[name] for name in adapter.model_labels if name in labels}
-    if source.served and models and not source.served & models:
-        return False
-    island = labels.get(source.island_label)
-    if adapter.scope is Scope.ROUTER or island in source.islands:
-        return True
-    index.faults.append(Fault(FaultReason.UNKNOWN_ISLAND, island or "without the label"))
-    return False
-
-
-def _bound(le: str | None) -> float:
-    """Return the upper bound of a bucket; NaN if it is not a number."""
-    try:
-        return inf if le is None else float(le)
-    except ValueError:
-        return nan
-
-
-def _keep(index: SeriesIndex, key: SeriesKey, at: int, value: float, scrapes: int) -> None:
-    """Store a value; of two for one place the larger, because both count the same requests."""
-    row = index.series.get(key)
-    if row is None:
-        row = index.series[key] = [None] * scrapes
-        index.index.setdefault((key.name, key.island), []).append(key)
-    before = row[at]
-    if before is not None:  # equal or not: whether they differ changes with the traffic
-        index.faults.append(Fault(FaultReason.DUPLICATE_SERIES, series_name(key)))
-        value = max(before, value) if isfinite(before) and isfinite(value) else value
-    row[at] = value
-    index.alive.setdefault((key.island, key.process), set()).add(at)
-
-
-def _count_from_zero(index: SeriesIndex) -> None:
-    """Set a series to 0 as long as its process lived without it.
-
-    Many series appear with the first request, or with the first one that ends in some way.
-    """
+                keys[labelled] = _key(sample, source, parts, index.faults)
+            key = keys[labelled]
+            if key is None:
+                continue
+            row = index.series.get(key)
+            if row is None:
+                row = index.series[key] = [None] * len(scrapes)
+                index.index.setdefault((key.name, key.island), []).append(key)
+            before, value = row[at], sample.value
+            if before is not None:  # equal or not: whether they differ changes with the traffic
+                index.faults.append(Fault(FaultReason.DUPLICATE_SERIES, series_name(key)))
+                value = max(before, value) if isfinite(before) and isfinite(value) else value
+            row[at] = value
+            index.alive.setdefault((key.island, key.process), set()).add(at)
     for key, row in index.series.items():
         for at in sorted(index.alive[key.island, key.process]):
             if row[at] is not None:
                 break
             row[at] = 0.0
+    return index
+
+
+def _key(
+    sample: Sample,
+    source: SeriesSelector,
+    parts: Mapping[str, tuple[str, str]],
+    faults: list[Fault],
+) -> SeriesKey | None:
+    """Return the series of a sample of this model, rank 0 and an island of the table; else None.
+
+    ``parts``: metric and suffix of each name.
+    """
+    adapter, labels = source.adapter, dict(sample.labels)
+    if sample.name not in parts or any(labels.get(n, v) != v for n, v in adapter.only.items()):
+        return None
+    models = {labels[name] for name in adapter.model_labels if name in labels}
+    if source.served and models and not source.served & models:
+        return None
+    island = ROUTER
+    if adapter.scope is Scope.ISLAND:
+        island = labels.get(source.island_label, "")
+        if island not in source.islands:
+            faults.append(Fault(FaultReason.UNKNOWN_ISLAND, island or "without the label"))
+            return None
+    process = next((labels[name] for name in PROCESS if name in labels), "")
+    special = SCRAPERS | {source.island_label, "le", *PROCESS}
+    rest = tuple(label for label in sample.labels if label[0] not in special)
+    try:
+        bound = float(labels.get("le", inf))
+    except ValueError:
+        bound = nan
+    return SeriesKey(*parts[sample.name], island, process, rest, bound)
 
 
 def missing_faults(index: SeriesIndex, source: SeriesSelector) -> tuple[Fault, ...]:
     """Return a fault for each island without series and for each missing signal."""
-    islands = {island for _, island in index.index}
+    names, islands = {name for name, _ in index.index}, {island for _, island in index.index}
     adapter = source.adapter
     expected = source.islands if adapter.scope is Scope.ISLAND else ()
     faults = [Fault(FaultReason.MISSING_ISLAND, name) for name in expected if name not in islands]
-    names = {name for name, _ in index.index}
     needed = NEEDED | {s for s in (Signal.DISPATCHED, Signal.COMPLETED) if s in adapter.signals}
     for signal in sorted(needed):
-        terms = adapter.signals[signal]
-        lazily = adapter.lazy and signal is not Signal.RUNNING and bool(names)
-        if not lazily and not any(name in names for term in terms for name in term.names):
-            faults.append(Fault(FaultReason.MISSING_SIGNAL, signal, terms[0].names[0]))
+        candidates = [name for term in adapter.signals[signal] for name in term.names]
+        appears_later = adapter.lazy and signal is not Signal.RUNNING and bool(names)
+        if not appears_later and names.isdisjoint(candidates):
+            faults.append(Fault(FaultReason.MISSING_SIGNAL, signal, candidates[0]))
     return tuple(faults)
 
 
 def chosen_series(
-    index: SeriesIndex, source: SeriesSelector, signal: Signal, phases: Container[Phase]
+    index: SeriesIndex,
+    source: SeriesSelector,
+    signal: Signal,
+    phases: Container[Phase] = tuple(Phase),
+    islands: Iterable[str] | None = None,
 ) -> list[tuple[SeriesKey, Series]]:
-    """Return the series of a signal, of each term under the newest name that the island exports."""
+    """Return the series of a signal, of each term under the newest name that the island exports.
+
+    ``islands``: those whose series are returned; None: of all.
+    """
     chosen: list[tuple[SeriesKey, Series]] = []
-    islands = {island for _, island in index.index}
+    if islands is None:
+        islands = {island for _, island in index.index}
     for term in source.adapter.signals.get(signal, ()):
         for island in sorted(islands):
             phase = source.islands.get(island)

@@ -5,13 +5,13 @@ A new engine is a new entry in the file, a renamed metric one more name in a lis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
 
 from archipelago.planner.problem import Phase
 
@@ -63,32 +63,15 @@ class Adapter:
     request, so a missing signal is not a fault.
     """
 
-    name: str
     scope: Scope
     model_labels: tuple[str, ...]
-    only: tuple[tuple[str, str], ...]
-    lazy: bool
     signals: dict[Signal, tuple[Term, ...]]
+    only: dict[str, str] = field(default_factory=dict)
+    lazy: bool = False
 
 
 @cache
 def adapters() -> dict[str, Adapter]:
     """Return the adapters of all supported engines and routers, by name."""
     text = (files("archipelago.operator") / "traffic" / "signals.yaml").read_text(encoding="utf-8")
-    return {name: _adapter(name, entry) for name, entry in yaml.safe_load(text).items()}
-
-
-def _adapter(name: str, entry: dict[str, Any]) -> Adapter:
-    return Adapter(
-        name,
-        Scope(entry["scope"]),
-        tuple(entry["model_labels"]),
-        tuple(sorted(entry.get("only", {}).items())),
-        bool(entry.get("lazy", False)),
-        {Signal(key): tuple(map(_term, terms)) for key, terms in entry["signals"].items()},
-    )
-
-
-def _term(entry: dict[str, Any]) -> Term:
-    phases = entry.get("phases")
-    return Term(tuple(entry["names"]), tuple(map(Phase, phases)) if phases else tuple(Phase))
+    return TypeAdapter(dict[str, Adapter]).validate_python(yaml.safe_load(text))

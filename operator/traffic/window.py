@@ -16,9 +16,10 @@ import gc
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import inf, isfinite
 from typing import Any, Final, NamedTuple
@@ -46,39 +47,26 @@ from .samples import (
     missing_faults,
     series_name,
 )
-from .signals import Signal, Term
+from .signals import Signal
 
-
-class _Pauses:
-    """Counts the pauses of the garbage collector in all threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._under_way = 0
-
-    def begin(self) -> None:
-        with self._lock:
-            self._under_way += 1
-            gc.disable()
-
-    def end(self) -> None:
-        with self._lock:
-            self._under_way -= 1
-            if not self._under_way:
-                gc.enable()
-
-
-_PAUSES = _Pauses()
+_LOCK: Final = threading.Lock()
+_PAUSES: Final[set[object]] = set()
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector until the last such block ends."""
-    _PAUSES.begin()
+    """Pause the garbage collector until the last such block, of any thread, ends."""
+    pause = object()
+    with _LOCK:
+        _PAUSES.add(pause)
+        gc.disable()
     try:
         yield
     finally:
-        _PAUSES.end()
+        with _LOCK:
+            _PAUSES.remove(pause)
+            if not _PAUSES:
+                gc.enable()
 
 
 def freeze_startup_objects() -> None:
@@ -87,69 +75,40 @@ def freeze_startup_objects() -> None:
     gc.freeze()
 
 
-def clear_gradually(*tables: MutableMapping[Any, Any]) -> None:
-    """Clear tables entry by entry: freed at once, they would block the event loop."""
-    for table in tables:
-        while table:
-            table.popitem()
-
-
-class _Broken(Exception):  # noqa: N818  # a fact, not a suffix
-    """A series of the island restarted, appeared late or disappeared."""
-
-
 def island_times(
     scrapes: Sequence[Scrape], source: SeriesSelector, index: SeriesIndex | None = None
 ) -> dict[str, IslandTimes]:
-    """Return the times of the islands with unbroken series; none with fewer than two scrapes.
+    """Return the times of the islands whose series did not restart, appear late or disappear.
 
-    ``index``: the series of the usable scrapes, if they are indexed already.
+    None with fewer than two scrapes. ``index``: the series of the usable scrapes, if they are
+    indexed already.
     """
     good = [scrape for scrape in scrapes if not scrape.faults]
     if len(good) < 2:  # noqa: PLR2004  # a difference needs two
         return {}
     index = index_series(good, source) if index is None else index
-    read = {island: _island(index, source, island) for island in sorted(source.islands)}
-    return {island: times for island, times in read.items() if times is not None}
+    times = {}
+    for island in sorted(source.islands):
+        rows = partial(chosen_series, index, source, islands=(island,))
+        running, caches = _level(rows(Signal.RUNNING)), rows(Signal.KV_USE)
+        completed = [row for _, row in rows(Signal.COMPLETED)]
+        amounts, wrong = joint_increase(completed) if completed else ((), ())
+        faults = list(wrong)
+        prefill = _mean(rows(Signal.PREFILL), faults)
+        decode = _mean(rows(Signal.TPOT), faults)
+        if running is not None and not faults:
+            share = _level(caches)
+            times[island] = IslandTimes(
+                requests=sum(amounts),
+                prefill=prefill,
+                decode=decode,
+                running=running,
+                kv_use=None if share is None else share / len(caches),
+            )
+    return times
 
 
-def _island(index: SeriesIndex, source: SeriesSelector, island: str) -> IslandTimes | None:
-    caches = _rows(index, source, Signal.KV_USE, island)
-    running = _level(_rows(index, source, Signal.RUNNING, island))
-    share = _level(caches)
-    if running is None:
-        return None
-    try:
-        return IslandTimes(
-            requests=sum(_added([r for _, r in _rows(index, source, Signal.COMPLETED, island)])),
-            prefill=_mean(_rows(index, source, Signal.PREFILL, island)),
-            decode=_mean(_rows(index, source, Signal.TPOT, island)),
-            running=running,
-            kv_use=None if share is None else share / len(caches),
-        )
-    except _Broken:
-        return None
-
-
-def _rows(
-    index: SeriesIndex, source: SeriesSelector, signal: Signal, island: str
-) -> list[tuple[SeriesKey, Series]]:
-    """Return the island's series of a signal, under the newest name that it exports."""
-    phase = source.islands[island]
-    return [
-        (key, tuple(index.series[key]))
-        for term in source.adapter.signals.get(signal, ())
-        if phase in term.phases
-        for key in _newest(index, term, island)
-    ]
-
-
-def _newest(index: SeriesIndex, term: Term, island: str) -> list[SeriesKey]:
-    keys = (index.index.get((name, island)) for name in term.names)
-    return next(filter(None, keys), [])
-
-
-def _mean(rows: Sequence[tuple[SeriesKey, Series]]) -> float | None:
+def _mean(rows: Sequence[tuple[SeriesKey, Series]], faults: list[Fault]) -> float | None:
     """Return the increase of the sums by that of the counts; None without an increase."""
     sums = [row for key, row in rows if key.part == "_sum"]
     # A histogram has buckets, of which the last counts all; a mean has a count.
@@ -157,25 +116,19 @@ def _mean(rows: Sequence[tuple[SeriesKey, Series]]) -> float | None:
     counts = last or [row for key, row in rows if key.part == "_count"]
     if not sums or not counts:
         return None
-    amounts = _added([*sums, *counts])
+    amounts, wrong = joint_increase([*sums, *counts])
+    faults += wrong
     total, count = sum(amounts[: len(sums)]), sum(amounts[len(sums) :])
     return total / count if count else None
-
-
-def _added(rows: Sequence[Series]) -> tuple[float, ...]:
-    amounts, faults = joint_increase(rows) if rows else ((), ())
-    if faults:
-        raise _Broken
-    return amounts
 
 
 def _level(rows: Sequence[tuple[SeriesKey, Series]]) -> float | None:
     """Return the mean over scrapes of the sum over processes; None if a value is missing."""
     values = [value for _, row in rows for value in row]
-    known = [value for value in values if value is not None and isfinite(value)]
-    if not rows or len(known) < len(values):
+    finite = [value for value in values if value is not None and isfinite(value)]
+    if not rows or len(finite) < len(values):
         return None
-    return sum(known) / len(rows[0][1])
+    return sum(finite) / len(rows[0][1])
 
 
 _ENDS: Final = (Phase.DECODE, Phase.MIXED)
@@ -197,81 +150,65 @@ def count_window(
     if any(b.at <= a.at for a, b in pairwise(good)):
         return _nothing((Fault(FaultReason.TIME_WENT_BACK),))
     index = index_series(good, source) if index is None else index
-    silent = missing_faults(index, source)
-    if any(fault.reason is FaultReason.MISSING_SIGNAL for fault in silent):
-        return _nothing((*index.faults, *silent))
-    return _counted(index, source, good[-1].at - good[0].at, silent)
+    faults = [*index.faults, *missing_faults(index, source)]
+    if any(fault.reason is FaultReason.MISSING_SIGNAL for fault in faults):
+        return _nothing(faults)
+
+    def total(
+        signal: Signal,
+        measure: Callable[[Series, str], tuple[float, tuple[Fault, ...]]],
+        phases: Container[Phase] = tuple(Phase),
+    ) -> float:
+        """Return the increase of a counter or the change of a gauge; note the faults."""
+        amount = 0.0
+        for key, row in chosen_series(index, source, signal, phases):
+            more, wrong = measure(row, series_name(key))
+            amount += more
+            faults.extend(wrong)
+        return amount
+
+    def increase(row: Series, where: str) -> tuple[float, tuple[Fault, ...]]:
+        (amount,), wrong = joint_increase((row,), where)
+        return amount, wrong
+
+    completed = total(Signal.COMPLETED, increase, _ENDS)
+    # Completions of a prefill island do not count, but a restart of it loses requests.
+    total(Signal.COMPLETED, increase, (Phase.PREFILL,))
+    dispatched = total(Signal.DISPATCHED, increase, _ENDS)
+    running, waiting = total(Signal.RUNNING, change), total(Signal.WAITING, change)
+    queued = total(Signal.QUEUED, change)
+    seconds, inside = good[-1].at - good[0].at, running + waiting
+    queue = sum(_values(index, source, Signal.WAITING, 0), 0.0)
+    if Signal.DISPATCHED in source.adapter.signals:
+        ended, arrived = max(0.0, dispatched - running), max(0.0, dispatched + waiting)
+        flow = Flow(seconds, ended, inside, inside, queue, arrived)
+    elif Signal.QUEUED in source.adapter.signals:
+        queue = sum(_values(index, source, Signal.QUEUED, 0), 0.0)
+        flow = Flow(seconds, completed, inside, queued, queue)
+    else:
+        flow = Flow(seconds, completed, inside, waiting, queue)
+    inputs = _lengths(index, source, Signal.INPUTS, faults)
+    outputs = _lengths(index, source, Signal.OUTPUTS, faults)
+    return ModelMetrics(
+        Window(flow, inputs, outputs, without_duplicates(faults)),
+        _latency(index, source, Signal.TTFT, _STARTS),
+        _latency(index, source, Signal.TPOT, _ENDS),
+        max(_values(index, source, Signal.KV_USE, -1), default=None),
+    )
 
 
 def _nothing(faults: Iterable[Fault]) -> ModelMetrics:
     return ModelMetrics(Window(Flow(0.0, 0.0, 0.0, 0.0, 0.0), (), (), without_duplicates(faults)))
 
 
-def _counted(
-    index: SeriesIndex, source: SeriesSelector, seconds: float, silent: tuple[Fault, ...]
-) -> ModelMetrics:
-    faults = [*index.faults, *silent]
-    completed = _grown(index, source, Signal.COMPLETED, faults)
-    # Completions of a prefill island do not count, but a restart of it loses requests.
-    _grown(index, source, Signal.COMPLETED, faults, (Phase.PREFILL,))
-    dispatched = _grown(index, source, Signal.DISPATCHED, faults)
-    running, _ = _changed(index, source, Signal.RUNNING, faults)
-    waiting, waited = _changed(index, source, Signal.WAITING, faults)
-    queue, queued = _changed(index, source, Signal.QUEUED, faults)
-    if Signal.DISPATCHED in source.adapter.signals:
-        flow = Flow(
-            seconds,
-            max(0.0, dispatched - running),
-            running + waiting,
-            running + waiting,
-            waited,
-            max(0.0, dispatched + waiting),
-        )
-    else:
-        has_queue = Signal.QUEUED in source.adapter.signals
-        change_of_queue = (queue, queued) if has_queue else (waiting, waited)
-        flow = Flow(seconds, completed, running + waiting, *change_of_queue)
-    inputs = _lengths(index, source, Signal.INPUTS, faults)
-    outputs = _lengths(index, source, Signal.OUTPUTS, faults)
-    ttft = _latency(index, source, Signal.TTFT, _STARTS)
-    tpot = _latency(index, source, Signal.TPOT, _ENDS)
-    window = Window(flow, inputs, outputs, without_duplicates(faults))
-    return ModelMetrics(window, ttft, tpot, _largest(index, source, Signal.KV_USE))
-
-
-def _grown(
-    index: SeriesIndex,
-    source: SeriesSelector,
-    signal: Signal,
-    faults: list[Fault],
-    phases: Container[Phase] = _ENDS,
-) -> float:
-    total = 0.0
-    for key, row in chosen_series(index, source, signal, phases):
-        amounts, wrong = joint_increase((row,), series_name(key))
-        total += amounts[0]
-        faults += wrong
-    return total
-
-
-def _changed(
-    index: SeriesIndex, source: SeriesSelector, signal: Signal, faults: list[Fault]
-) -> tuple[float, float]:
-    """Return the change of a gauge over all islands, and its first value."""
-    total = start = 0.0
-    for key, row in chosen_series(index, source, signal, tuple(Phase)):
-        amount, wrong = change(row, series_name(key))
-        total += amount
-        first = row[0]
-        start += first if first is not None and isfinite(first) else 0.0
-        faults += wrong
-    return total, start
-
-
-def _largest(index: SeriesIndex, source: SeriesSelector, signal: Signal) -> float | None:
-    """Return the largest last value of a gauge; None if no island exports it."""
-    rows = [row for _, row in chosen_series(index, source, signal, tuple(Phase))]
-    return max((v for row in rows if (v := row[-1]) is not None and isfinite(v)), default=None)
+def _values(
+    index: SeriesIndex, source: SeriesSelector, signal: Signal, place: int
+) -> Iterator[float]:
+    """Yield the values of a gauge at one scrape, over all islands that export it."""
+    for _, row in chosen_series(index, source, signal):
+        value = row[place]
+        if value is not None and isfinite(value):
+            yield value
 
 
 def _histograms(
@@ -389,16 +326,16 @@ class Windows:
             ended = WindowCounts(
                 count_window(scrapes, source, index), island_times(scrapes, source, index)
             )
-            clear_gradually(index.series, index.index, index.alive)
+            tables: tuple[dict[Any, Any], ...] = (index.series, index.index, index.alive)
+            for table in tables:  # freed at once, they would block the event loop
+                while table:
+                    table.popitem()
         return ended
 
     def forget(self, namespace: str, plan: str) -> None:
         """Drop a plan that was deleted, or whose islands or source have changed."""
         for key in [k for k in self._rings if (k.namespace, k.plan) == (namespace, plan)]:
             del self._rings[key]
-
-    def __len__(self) -> int:
-        return len(self._rings)
 
 
 def share_labels(scrape: Scrape, before: Scrape | None) -> Scrape:
