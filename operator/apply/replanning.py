@@ -40,7 +40,7 @@ def replan_job(plan: PlanObject, content: str, state: PlanState, kind: ReplanKin
     solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
     traffic = plan.live.traffic if plan.live else None
     # Another seed for each request, and the same one if a request is repeated.
-    seed = hashlib.sha256(f"{plan.uid} {state.requests}".encode()).digest()[:4]
+    seed = hashlib.sha256(f"{plan.uid} {state.replan.requests}".encode()).digest()[:4]
     plain = _plan_request(plan, content, state, now)
     request = ReplanRequest(
         resource=plain.resource,
@@ -77,14 +77,15 @@ def plan_job(plan: PlanObject, content: str | None, state: PlanState, now: Now) 
 def _plan_request(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> PlanRequest:
     """Return the plan, the table that runs, which of its islands cannot serve, and the state."""
     live, islands = plan.live, islands_of(json.loads(content)) if content else {}
-    age = max(0.0, now.monotonic - state.replan_state_at) if state.replan_state else 0.0
+    memory = state.replan
+    age = max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0
     return PlanRequest(
         resource=plan.to_resource(),
         content=content,
         nodes=dict(live.names) if live else {},
         lost=tuple(lost_of(plan, islands)),
         unready=tuple(sorted(live.unready(islands))) if live else (),
-        state=dict(state.replan_state),
+        state=dict(memory.state),
         age=age,
     )
 

@@ -18,7 +18,7 @@ from archipelago.planner.table.shards import MOST_SHARDS
 
 from ..planning.result import PlanFailed, PlannerResult, PlanReady, ReplanResult
 from ..resources.names import TABLE_BYTES, Identity
-from ..resources.objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
+from ..resources.objects import Observation, PlanObject, ShardObject, TableObject
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status
 from . import status_text
 from .actions import (
@@ -50,7 +50,7 @@ from .rollout import (
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_write, with_readable_table
-from .state import RECHECK, STRIKES, Now, PendingReplan, PlanState
+from .state import RECHECK, STRIKES, Now, PlanState
 from .takeover import wait_for_writer
 
 
@@ -66,26 +66,35 @@ def decide(
     observation: Observation, state: PlanState, now: Now, limits: Limits | None = None
 ) -> tuple[tuple[Action, ...], PlanState]:
     """Return what to do about one key, and its memory when that is begun."""
-    state = _as_of(observation, state, now, limits or Limits())
-    irreparable = _irreparable(observation, state)
-    if irreparable and state.refreshed != irreparable:
+    plan, limits = observation.plan, limits or Limits()
+    if observation.shards or state.spare:
+        state = replace(state, spare=dues(observation, state, now.monotonic, limits.shard_grace))
+    if next_step_due(observation, state, now):
+        state = state.with_next_step(limits.table_bytes)
+    elif rollout_timed_out(state, now):
+        state = state.without_steps()
+    hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
+    irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
+    if irreparable and state.refreshed != state.irreparable:
         why = "no repair helps: the next plan does not wait for its turn"
-        return (RefreshInventory(why),), replace(state, refreshed=irreparable)
-    observation = with_readable_table(_with_memory(observation, state))
-    if observation.plan is None or observation.plan.deleting:
+        return (RefreshInventory(why),), replace(state, refreshed=state.irreparable)
+    if plan is None or plan.deleting:
         actions = (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
     else:
-        actions = _Decision(observation.plan, observation, state, now).actions()
+        if plan.live is not None:
+            live = replace(plan.live, reported=state.reported or plan.live.reported)
+            live = replace(live, decision=state.decision) if state.unreported else live
+            plan = replace(plan, live=live)
+        observation = with_readable_table(replace(observation, plan=plan))
+        actions = _Decision(plan, observation, state, now).actions()
     for action in actions:
         match action:
             case CancelPlanning():
                 state = replace(state, planning=None)
             case ReadTable():
                 state = replace(state, recheck_at=now.monotonic + RECHECK)
-            case WriteTable():
-                state = state.with_try(action.sequence)
-            case _:
-                pass
+            case WriteTable():  # the sequence is used up: the reply to the write may be lost
+                state = replace(state, reserved=0, last_sequence=action.sequence)
     return actions, state
 
 
@@ -97,70 +106,34 @@ def receive(
         if state.planning != result.inputs_hash or isinstance(result, ReplanResult):
             return state, False
         return state.with_result(result, now), True
-    plan = observation.plan
-    if plan is None or not _is_about(observation, plan, state, state.request):
+    plan, table = observation.plan, state.to_store or observation.table
+    subject = (plan and plan.inputs_hash, table and table.content_hash)
+    if plan is None or subject != (state.request.inputs_hash, state.request.content_hash):
         return replace(state, request=None, failed_repairs=frozenset()), False
     if isinstance(result, ReplanResult):
         return state.with_replan(result, plan.inputs_hash, now), True
     return state.with_replan_failure(now), True
 
 
-def _is_about(
-    observation: Observation, plan: PlanObject, state: PlanState, request: PendingReplan
-) -> bool:
-    """Whether plan and table are still those that the request was about."""
-    table = state.to_store or observation.table
-    content_hash = table.content_hash if table else None
-    return (request.inputs_hash, request.content_hash) == (plan.inputs_hash, content_hash)
-
-
-def _as_of(observation: Observation, state: PlanState, now: Now, limits: Limits) -> PlanState:
-    """Return the memory as of now: shards become spare, tables of a rollout become due."""
-    if observation.shards or state.spare:
-        due = dues(observation, state, now.monotonic, limits.shard_grace)
-        state = replace(state, spare=due)
-    if next_step_due(observation, state, now):
-        return state.with_next_step(limits.table_bytes)
-    return state.without_steps() if rollout_timed_out(state, now) else state
-
-
-def _irreparable(observation: Observation, state: PlanState) -> str:
-    """Hash of a table of which nothing is left without its lost nodes; empty if there is none."""
-    plan = observation.plan
-    if plan is None or not plan.selects_nodes:
-        return ""
-    hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
-    return state.irreparable if state.irreparable in hashes else ""
-
-
-def _with_memory(observation: Observation, state: PlanState) -> Observation:
-    """Add what the status has reported, and a decision that it has not."""
-    plan = observation.plan
-    if plan is None or plan.live is None:
-        return observation
-    live = replace(plan.live, reported=state.reported or plan.live.reported)
-    if state.unreported:
-        live = replace(live, decision=state.decision)
-    return replace(observation, plan=replace(plan, live=live))
-
-
+@dataclass(frozen=True)
 class _Decision:
     """What to do about a plan that exists; its parts share what they look at."""
 
-    def __init__(
-        self, plan: PlanObject, observation: Observation, state: PlanState, now: Now
-    ) -> None:
-        self.plan = plan
-        self.observation = observation
-        self.table = observation.table
-        self.state = state
-        self.now = now
+    plan: PlanObject
+    observation: Observation
+    state: PlanState
+    now: Now
+
+    @property
+    def table(self) -> TableObject | None:
+        """The stored table."""
+        return self.observation.table
 
     def actions(self) -> tuple[Action, ...]:
         """Return what to do now."""
-        plan, state = self.plan, self.state
+        plan, state, now = self.plan, self.state, self.now
         if plan.suspended:
-            status = status_text.suspended(plan, self.table, self.now.wall)
+            status = status_text.suspended(plan, self.table, now.wall)
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
         if state.planning not in (None, plan.inputs_hash):
             return (*_cancel(state, "newer inputs"), *self._pursue())
@@ -169,17 +142,23 @@ class _Decision:
         actions = self._pursue()
         if any(not isinstance(action, Requeue) for action in actions):
             return actions
-        actions = actions or self._collect_shards()
-        actions = (*actions, *live_actions(self.observation, state, self.now))
+        if not actions and state.spare:
+            due = sorted(name for name, shard in state.spare.items() if shard.at <= now.monotonic)
+            shards = tuple(self.observation.shards[name] for name in due)
+            seconds = min(shard.at for shard in state.spare.values()) - now.monotonic
+            wait = Requeue(seconds, "readers of an earlier table may need its shards")
+            remove = RemoveShards(shards, "no table has named them for the grace period")
+            actions = (remove if due else wait,)
+        actions = (*actions, *live_actions(self.observation, state, now))
         if plan.live is None or plan.live.yield_until is None:
             return actions
-        seconds = plan.live.yield_until - self.now.monotonic
+        seconds = plan.live.yield_until - now.monotonic
         return (*actions, Requeue(seconds, "another operator goes on with its table"))
 
     def _pursue(self) -> tuple[Action, ...]:
         """Bring the plan one step closer to a current table that the status reports."""
-        plan = self.plan
-        result = self.state.result_for(plan.inputs_hash)
+        plan, state = self.plan, self.state
+        result = state.result_for(plan.inputs_hash)
         if plan.live is not None and plan.live.refusal is not None:
             refusal = plan.live.refusal  # there are no nodes to plan with
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
@@ -187,7 +166,19 @@ class _Decision:
             if self._is_reported() and not is_unfinished(plan, self.table):
                 return self._refresh()
             return self._adopt_or_plan()
-        return self._fail(result) if isinstance(result, PlanFailed) else self._publish(result)
+        if isinstance(result, PlanReady):
+            return self._publish(result)
+        # The last good table stays.
+        again = StartPlanning(plan.inputs_hash, f"again after {result.reason}")
+        if result.reason is Reason.PLANNER_CRASHED and state.retry.failures < STRIKES:
+            return () if state.planning else (again,)
+        status = status_text.failed(plan, result, self.table, self.now.wall)
+        report = self._report(status, result.reason)
+        if state.planning or not result.is_retryable:
+            return report
+        seconds = state.retry.at - self.now.monotonic
+        wait = Requeue(seconds, "the planner may succeed later")
+        return (*report, wait if seconds > 0 else again)
 
     def _is_reported(self) -> bool:
         """Whether the stored table is current and the status reports it."""
@@ -228,47 +219,48 @@ class _Decision:
         status = status_text.planning(plan, sequence, self.now.wall)
         return (*start, WriteStatus(status, "the change was seen", reserves=sequence))
 
-    def _fail(self, result: PlanFailed) -> tuple[Action, ...]:
-        """Keep the last good table; try again if that may help."""
-        plan, state = self.plan, self.state
-        again = StartPlanning(plan.inputs_hash, f"again after {result.reason}")
-        if result.reason is Reason.PLANNER_CRASHED and state.strikes < STRIKES:
-            return () if state.planning else (again,)
-        status = status_text.failed(plan, result, self.table, self.now.wall)
-        report = self._report(status, result.reason)
-        if state.planning or not result.is_retryable:
-            return report
-        seconds = state.retry_at - self.now.monotonic
-        if seconds <= 0:
-            return (*report, again)
-        return (*report, Requeue(seconds, "the planner may succeed later"))
-
     def _publish(self, result: PlanReady) -> tuple[Action, ...]:
         """Store the table unless it is stored, or report why it cannot be stored."""
         plan, table, state, now = self.plan, self.table, self.state, self.now
         foreign = in_the_way(self.observation, result)
+        if foreign is not None and now.monotonic >= state.recheck_at:
+            shard = foreign.key.name if isinstance(foreign, ShardObject) else None
+            return (ReadTable("the name is taken", shard),)
         if foreign is not None:
-            if now.monotonic >= state.recheck_at:
-                shard = foreign.key.name if isinstance(foreign, ShardObject) else None
-                return (ReadTable("the name is taken", shard),)
-            why = _name_conflict(plan, foreign)
-            wait = Requeue(state.recheck_at - now.monotonic, why.reason)
-            return (*self._give_up(result, why), wait)
+            reason = Reason.NAME_CONFLICT
+            message = "exists and is not this plan's: rename the plan, or delete that ConfigMap"
+            if foreign.deleting or foreign.is_left_by_predecessor_of(plan):
+                reason = Reason.WAITING_FOR_COLLECTION
+                message = "of a deleted plan has not been collected yet"
+            message = f"ConfigMap {foreign.key.name} {message}"
+            return self._give_up(result, reason, message, state.recheck_at)
         if table is not None and table.is_up_to_date(plan) and is_written_of(plan, result, table):
             return self._report_stored(table, result)
         if len(result.pieces) > MOST_SHARDS:
-            return self._give_up(result, _too_large(result))
-        refusal = state.refusal
-        if refusal is not None and now.monotonic < refusal.until:
-            why = Finding(ConditionStatus.FALSE, Reason.WRITE_REFUSED, refusal.message)
-            wait = Requeue(refusal.until - now.monotonic, why.reason)
-            return (*self._give_up(result, why), wait)
+            message = (
+                f"the table has {result.content_bytes} bytes and would take {len(result.pieces)} "
+                f"ConfigMaps, at most {MOST_SHARDS} are made: use fewer ranges "
+                "(spec.models[].workload.ranges.count) or larger islands"
+            )
+            return self._give_up(result, Reason.TABLE_TOO_LARGE, message)
+        retry = state.write_retry
+        if now.monotonic < retry.at:
+            return self._give_up(result, Reason.WRITE_REFUSED, retry.message, retry.at)
         if result.content is None:
             return self._adopt_or_plan()
         repair = repair_before_publish(plan, table, state, now)
         if repair is not None:
             return repair
         return wait_for_drain(plan, table, state, now) or self._store(result, result.content)
+
+    def _give_up(
+        self, result: PlanReady, reason: Reason, message: str, until: float | None = None
+    ) -> tuple[Action, ...]:
+        """Report a plan whose table cannot be stored before ``until`` [monotonic s]."""
+        why = Finding(ConditionStatus.FALSE, reason, message)
+        status = status_text.unpublished(self.plan, result, self.table, why, self.now.wall)
+        wait = () if until is None else (Requeue(until - self.now.monotonic, reason),)
+        return (*self._report(status, reason), *wait)
 
     def _report_stored(self, table: TableObject, result: PlanReady) -> tuple[Action, ...]:
         """Report the stored table, unless its writer has done so or will in a moment."""
@@ -301,68 +293,29 @@ class _Decision:
         message = f"ConfigMap {table.key.name} was changed by someone else and is restored"
         return (write, EmitEvent(EventType.WARNING, Reason.TABLE_RESTORED, message))
 
-    def _collect_shards(self) -> tuple[Action, ...]:
-        """Remove shards that nobody needs any more, or wait until they may go."""
-        spare, now = self.state.spare, self.now.monotonic
-        if not spare:
-            return ()
-        due = sorted(name for name, shard in spare.items() if shard.at <= now)
-        if due:
-            shards = tuple(self.observation.shards[name] for name in due)
-            return (RemoveShards(shards, "no table has named them for the grace period"),)
-        first = min(shard.at for shard in spare.values())
-        return (Requeue(first - now, "readers of an earlier table may need its shards"),)
-
-    def _give_up(self, result: PlanReady, why: Finding) -> tuple[Action, ...]:
-        """Report a plan whose table cannot be stored."""
-        status = status_text.unpublished(self.plan, result, self.table, why, self.now.wall)
-        return self._report(status, why.reason)
-
     def _report(self, status: Status, reason: str, *, quiet: bool = False) -> tuple[Action, ...]:
-        """Write the status if it has news, and emit an event if Ready turns."""
-        if status.says_the_same(self.plan.status):
+        """Write the status if it has news, and emit an event if Ready turns or the table is new.
+
+        A decision of re-planning has an event of its own. ``quiet``: the table comes from
+        re-planning, so a new one needs no other event. There is none while planning.
+        """
+        before = self.plan.status
+        if status.says_the_same(before):
             return ()
-        return (WriteStatus(status, reason), *_event(self.plan.status, status, quiet=quiet))
-
-
-def _event(before: Status, after: Status, *, quiet: bool) -> tuple[Action, ...]:
-    """One event if Ready turns or a new table is in use; none while planning.
-
-    A decision of re-planning has an event of its own. ``quiet``: the table comes from re-planning,
-    so a new one needs no other event.
-    """
-    if after.last_decision and dict(after.last_decision) != dict(before.last_decision):
-        return (status_text.decision_event(after.last_decision),)
-    old, new = before.condition(ConditionType.READY), after.condition(ConditionType.READY)
-    if new is None or new.status is ConditionStatus.UNKNOWN:
-        return ()
-    same = old is not None and (old.status, old.reason) == (new.status, new.reason)
-    same_table = before.summary.get("contentHash") == after.summary.get("contentHash")
-    if same and (quiet or same_table):
-        return ()
-    normal = new.status is ConditionStatus.TRUE or new.reason is Reason.SUSPENDED
-    kind = EventType.NORMAL if normal else EventType.WARNING
-    return (EmitEvent(kind, new.reason, new.message),)
+        write = WriteStatus(status, reason)
+        if status.last_decision and dict(status.last_decision) != dict(before.last_decision):
+            return (write, status_text.decision_event(status.last_decision))
+        old, new = before.condition(ConditionType.READY), status.condition(ConditionType.READY)
+        if new is None or new.status is ConditionStatus.UNKNOWN:
+            return (write,)
+        same = old is not None and (old.status, old.reason) == (new.status, new.reason)
+        same_table = before.summary.get("contentHash") == status.summary.get("contentHash")
+        if same and (quiet or same_table):
+            return (write,)
+        normal = new.status is ConditionStatus.TRUE or new.reason is Reason.SUSPENDED
+        kind = EventType.NORMAL if normal else EventType.WARNING
+        return (write, EmitEvent(kind, new.reason, new.message))
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:
     return (CancelPlanning(reason),) if state.planning else ()
-
-
-def _name_conflict(plan: PlanObject, foreign: ConfigMapObject) -> Finding:
-    """Why nothing is stored: an object that is not this plan's has a name that it needs."""
-    name = f"ConfigMap {foreign.key.name}"
-    if foreign.deleting or foreign.is_left_by_predecessor_of(plan):
-        message = f"{name} of a deleted plan has not been collected yet"
-        return Finding(ConditionStatus.FALSE, Reason.WAITING_FOR_COLLECTION, message)
-    message = f"{name} exists and is not this plan's: rename the plan, or delete that ConfigMap"
-    return Finding(ConditionStatus.FALSE, Reason.NAME_CONFLICT, message)
-
-
-def _too_large(result: PlanReady) -> Finding:
-    message = (
-        f"the table has {result.content_bytes} bytes and would take {len(result.pieces)} "
-        f"ConfigMaps, at most {MOST_SHARDS} are made: use fewer ranges "
-        "(spec.models[].workload.ranges.count) or larger islands"
-    )
-    return Finding(ConditionStatus.FALSE, Reason.TABLE_TOO_LARGE, message)

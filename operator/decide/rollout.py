@@ -8,16 +8,13 @@ windows of traffic are not used: they are about a table that changes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..planning.result import PlanFailed, PlanReady
-from ..resources.live import ReplanKind, Step, StepGate, TableOrigin
+from ..resources.live import ReplanKind, StepGate, TableOrigin
 from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
 from .actions import Action, ReadIslands, Requeue, StartReplan
-
-if TYPE_CHECKING:
-    from .state import Now, PlanState
-
+from .state import Now, PendingReplan, PlanState
 
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
@@ -29,25 +26,46 @@ decide again, without those islands."""
 def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
     """Return what to do if the table is stored and reported."""
     plan, table = observation.plan, observation.table
-    if plan is None or table is None or plan.live is None or not plan.live.nodes_listed:
+    live = plan.live if plan else None
+    if plan is None or table is None or live is None or not live.nodes_listed:
         return ()
     if state.request is not None or state.to_store is not None or not is_as_written(plan, table):
         return ()
     if table.shards and not table.islands:
         return (ReadIslands("where the islands of a table in shards stand"),)
-    return _repair(plan, table, state, now)
-
-
-def _repair(plan: PlanObject, table: TableObject, state: PlanState, now: Now) -> tuple[Action, ...]:
-    """Remove lost islands from the table; if none is lost, go on."""
-    if now.monotonic < state.replan_retry_at:
-        return (Requeue(state.replan_retry_at - now.monotonic, "the last request failed"),)
+    if now.monotonic < state.replan_retry.at:
+        return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
     lost = lost_islands(plan, table)
-    if not lost:
-        return _go_on(plan, state, now)
-    if state.failed_repairs.issuperset(lost):
-        return ()  # no table works without them: another plan is on its way
-    return (StartReplan(ReplanKind.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),)
+    if lost:
+        if state.failed_repairs.issuperset(lost):
+            return ()  # no table works without them: another plan is on its way
+        return (
+            StartReplan(ReplanKind.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),
+        )
+    if state.planning is not None:
+        return ()
+    if state.steps:
+        step, since = state.steps[0], now.monotonic - state.rollout.step_at
+        if since < 0:
+            return (Requeue(-since, "the writer of the last table goes first"),)
+        if step.until is StepGate.READY and live.pods:
+            why = f"pods of {len(step.islands)} islands are not ready"
+            return (Requeue(PATIENCE - since, why),)
+        return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
+    if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
+        return ()  # without a plan for its inputs, its traffic leads to nothing
+    if live.yield_until is not None:
+        return ()  # its writer goes on with it
+    if state.replan.next_request is not None:
+        return (StartReplan(state.replan.next_request, "the last result asks for it"),)
+    traffic, approved = live.traffic, plan.replanning.get("approve")
+    if traffic is None or traffic.window is None or traffic.began < state.rollout.changed_at:
+        return ()  # pods that changed lost their counters
+    if approved and approved != state.replan.approved:
+        return (StartReplan(ReplanKind.WINDOW, "a proposal was approved"),)
+    if traffic.at > state.replan.last_window:
+        return (StartReplan(ReplanKind.WINDOW, "a window of traffic is over"),)
+    return ()
 
 
 def repair_before_publish(
@@ -58,28 +76,14 @@ def repair_before_publish(
     None if it can be published. If nothing of it is left, the stored table stays until there is a
     plan for the present nodes.
     """
-    result = state.result
-    lost = plan.live.lost if plan.live else frozenset()
-    if table is None or not isinstance(result, PlanReady) or not result.nodes & lost:
+    result, lost = state.ready, plan.live.lost if plan.live else frozenset()
+    if table is None or result is None or not result.nodes & lost:
         return None
     if state.request is not None or state.irreparable == result.content_hash:
         return ()
-    if now.monotonic < state.replan_retry_at:
-        return (Requeue(state.replan_retry_at - now.monotonic, "the last request failed"),)
+    if now.monotonic < state.replan_retry.at:
+        return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
     return (StartReplan(ReplanKind.REPAIR, "nodes were lost while the table was made"),)
-
-
-def _go_on(plan: PlanObject, state: PlanState, now: Now) -> tuple[Action, ...]:
-    if state.planning is not None:
-        return ()
-    if state.steps:
-        return (_waits(plan, state, now),)
-    refused = plan.live is not None and plan.live.refusal is not None
-    if refused or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
-        return ()  # without a plan for its inputs, its traffic leads to nothing
-    if plan.live is not None and plan.live.yield_until is not None:
-        return ()  # its writer goes on with it
-    return _observe(plan, state)
 
 
 def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
@@ -87,10 +91,12 @@ def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
     plan, table = observation.plan, observation.table
     if plan is None or table is None or plan.live is None or not state.steps:
         return False
-    if lost_islands(plan, table):
-        return False
-    step, since = state.steps[0], now.monotonic - state.step_at
-    return _is_over(step, plan, table, since)
+    step, since = state.steps[0], now.monotonic - state.rollout.step_at
+    if lost_islands(plan, table) or since < 0:
+        return False  # a repair, or the writer of the last table, goes first
+    if step.until is StepGate.READY and plan.live.pods:
+        return not plan.live.unready(table.islands) & set(step.islands)
+    return step.until is StepGate.NONE or since >= drain(plan)
 
 
 def wait_for_drain(
@@ -100,10 +106,10 @@ def wait_for_drain(
 
     Its islands may still have requests: they get no new ones, but since when is not known.
     """
-    stored, result = state.stored, state.result
+    stored, result = state.stored, state.ready
     if table is None or table.origin is not TableOrigin.ROLLING or stored is None:
         return ()
-    if not isinstance(result, PlanReady) or result.origin is not None or lost_islands(plan, table):
+    if result is None or result.origin is not None or lost_islands(plan, table):
         return ()
     seconds = stored.since + drain(plan) - now.monotonic
     return (Requeue(seconds, "requests of the last step end"),) if seconds > 0 else ()
@@ -111,7 +117,7 @@ def wait_for_drain(
 
 def rollout_timed_out(state: PlanState, now: Now) -> bool:
     """Whether a rollout has waited too long for its pods."""
-    return bool(state.steps) and now.monotonic - state.step_at >= PATIENCE
+    return bool(state.steps) and now.monotonic - state.rollout.step_at >= PATIENCE
 
 
 def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> bool:
@@ -163,39 +169,6 @@ def is_as_written(plan: PlanObject, table: TableObject) -> bool:
     return table.belongs_to(plan) and table.is_unmodified() and not table.deleting
 
 
-def _observe(plan: PlanObject, state: PlanState) -> tuple[Action, ...]:
-    traffic = plan.live.traffic if plan.live else None
-    approved = plan.replanning.get("approve") or ""
-    if state.next_request is not None:
-        return (StartReplan(state.next_request, "the last result asks for it"),)
-    if traffic is None or traffic.window is None or traffic.began < state.rollout_at:
-        return ()  # pods that changed lost their counters
-    if approved and approved != state.approved:
-        return (StartReplan(ReplanKind.WINDOW, "a proposal was approved"),)
-    if traffic.at > state.last_window:
-        return (StartReplan(ReplanKind.WINDOW, "a window of traffic is over"),)
-    return ()
-
-
-def _waits(plan: PlanObject, state: PlanState, now: Now) -> Requeue:
-    step, since = state.steps[0], now.monotonic - state.step_at
-    if since < 0:
-        return Requeue(-since, "the writer of the last table goes first")
-    if step.until is StepGate.READY and plan.live and plan.live.pods:
-        return Requeue(PATIENCE - since, f"pods of {len(step.islands)} islands are not ready")
-    return Requeue(max(0.0, drain(plan) - since), "requests on islands that change end")
-
-
-def _is_over(step: Step, plan: PlanObject, table: TableObject, since: float) -> bool:
-    if since < 0:
-        return False  # the writer of the last table goes first
-    if step.until is StepGate.NONE:
-        return True
-    if step.until is StepGate.READY and plan.live and plan.live.pods:
-        return not plan.live.unready(table.islands) & set(step.islands)
-    return since >= drain(plan)
-
-
 def drain(plan: PlanObject) -> float:
     """Return how long [s] requests have to end."""
     return float(plan.replanning.get("drainSeconds", DRAIN))
@@ -213,30 +186,22 @@ def with_replan(
     state: PlanState, plan: PlanObject, table: TableObject, kind: ReplanKind, content_hash: str
 ) -> PlanState:
     """Return the memory with a request under way about that content."""
-    traffic = plan.live.traffic if plan.live else None
-    window = traffic.at if traffic and kind is not ReplanKind.REPAIR else None
-    approved = plan.replanning.get("approve") or ""
     stored = content_hash == table.content_hash
-    origin = _origin_after(plan, table, kind) if stored else TableOrigin.REPAIRED
-    failed = frozenset(lost_islands(plan, table)) if stored else state.failed_repairs
+    owed = (TableOrigin.ROLLING, TableOrigin.OWED)  # a rollout cut short is planned again
+    if not stored:
+        origin = TableOrigin.REPAIRED
+    elif table.inputs_hash != plan.inputs_hash:
+        origin = TableOrigin.OWED
+    elif kind is ReplanKind.REPAIR:
+        origin = TableOrigin.OWED if table.origin in owed else TableOrigin.REPAIRED
+    else:
+        repaired = table.origin is TableOrigin.REPAIRED
+        origin = TableOrigin.REPAIRED if repaired else TableOrigin.REPLANNED
+    traffic = plan.live.traffic if plan.live else None
     state = state.with_request(
         kind,
-        plan.inputs_hash,
-        window=window,
-        approved=approved,
-        origin=origin,
-        content_hash=content_hash,
-        base_hash=table.content_hash,
+        PendingReplan("", plan.inputs_hash, origin, content_hash, table.content_hash),
+        window=traffic.at if traffic and kind is not ReplanKind.REPAIR else None,
+        approved=plan.replanning.get("approve") or "",
     )
-    return replace(state, failed_repairs=failed)
-
-
-def _origin_after(plan: PlanObject, table: TableObject, kind: ReplanKind) -> TableOrigin:
-    """Origin of what comes of the stored table: a rollout that was cut short is planned again."""
-    if table.inputs_hash != plan.inputs_hash:
-        return TableOrigin.OWED
-    if kind is not ReplanKind.REPAIR:
-        repaired = table.origin is TableOrigin.REPAIRED
-        return TableOrigin.REPAIRED if repaired else TableOrigin.REPLANNED
-    owed = table.origin in (TableOrigin.ROLLING, TableOrigin.OWED)
-    return TableOrigin.OWED if owed else TableOrigin.REPAIRED
+    return replace(state, failed_repairs=frozenset(lost_islands(plan, table))) if stored else state

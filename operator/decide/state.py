@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import Backoff
 from ..planning.messages import next_table
-from ..planning.result import PlanFailed, PlanOutcome, PlanReady, ReplanResult
+from ..planning.result import PlanOutcome, PlanReady, ReplanResult
 from ..resources.live import ALONE, LiveStatus, ReplanKind, Step, StoredTable, TableOrigin
 from ..resources.names import timestamp
 from ..resources.status import Finding, Reason, Status
@@ -47,12 +47,19 @@ class Due(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why the API server refused the last write, how often in a row, and when to try again."""
+class Retry:
+    """Failures in a row, the message of the last one, and when the next try may start [s]."""
 
-    message: str
-    count: int
-    until: float
+    failures: int = 0
+    at: float = 0.0
+    message: str = ""
+
+    def after_failure(
+        self, backoff: Backoff, now: Now, message: str = "", forgiven: int = 0
+    ) -> Retry:
+        """Return the value after one more failure; the ``forgiven`` first ones cause no wait."""
+        failures = self.failures + 1
+        return Retry(failures, now.monotonic + backoff.delay(failures - forgiven), message)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,48 @@ class PendingReplan:
 
 
 @dataclass(frozen=True)
+class ReplanMemory:
+    """What the next request about a live plan starts from.
+
+    Attributes:
+        requests: Number of requests so far.
+        state: What the last result hands to the next request.
+        state_at: When that result came.
+        next_request: Kind of request that the last result asks for.
+        last_window: End of the last window that was used.
+        approved: Hash of the proposal whose approval was passed on.
+    """
+
+    requests: int = 0
+    state: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    state_at: float = -math.inf
+    next_request: ReplanKind | None = None
+    last_window: float = -math.inf
+    approved: str = ""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """When tables were stored.
+
+    Attributes:
+        step_at: When the last table was stored.
+        unfinished: Whether other tables of a rollout follow it.
+        changed_at: When a table of a rollout was last stored.
+    """
+
+    step_at: float = 0.0
+    unfinished: bool = False
+    changed_at: float = -math.inf
+
+    def after_table(self, now: Now, *, unfinished: bool) -> Rollout:
+        """Return the value after another table has been stored."""
+        in_rollout = unfinished or self.unfinished
+        changed_at = now.monotonic if in_rollout else self.changed_at
+        return Rollout(now.monotonic, unfinished, changed_at)
+
+
+@dataclass(frozen=True)
 class PlanState:
     """Memory of one plan. Times are monotonic seconds.
 
@@ -83,158 +132,128 @@ class PlanState:
         planning_base: Hash of the content that runs meanwhile; empty if none does; None if it does
             not matter.
         result: Last result of the planner.
-        strikes: Failures of the planner in a row.
-        retry_at: When the same inputs may be planned again.
+        retry: Failures of the planner; when the same inputs may be planned again.
         reserved: Sequence that the status has reserved for the next table; 0 for none.
         last_sequence: Sequence that was last written, with or without success.
-        refusal: Refusal of the last write.
+        write_retry: Refused writes of tables.
         recheck_at: When an object in the way of the table may be read again.
         spare: Shards that no table needs any more, by name, and when they may go.
         request: Request about a live plan that is under way.
-        requests: Number of requests so far.
-        replan_state: What the next request is to carry, by the last result.
-        replan_state_at: When that was made.
-        next_request: Kind of request that the last result asks for.
-        last_window: End of the last window that was used.
-        approved: Hash of the proposal whose approval was passed on.
-        replan_failures: Failed requests in a row.
-        replan_retry_at: When the next request may start.
+        replan: What the next such request starts from.
+        replan_retry: Failed requests.
         failed_repairs: Lost islands of the last repair; only a new plan helps if it failed.
         irreparable: Hash of a content of which nothing is left without its lost nodes.
         refreshed: The irreparable content for which the inventory was last refreshed.
-        step_at: When the last table was stored.
-        rolling: Whether other tables of a rollout follow it.
-        rollout_at: When a table of a rollout was last stored.
+        rollout: When tables were stored.
         decision: Last decision worth reporting.
         unreported: Whether the status lacks that decision.
         reported: Findings that this operator has reported.
         stored: The stored table as first seen; None before that (`takeover`).
-        table_nodes_hash: Nodes that the stored table was last made of (`takeover`).
     """
 
     planning: str | None = None
     planning_base: str | None = None
     result: PlanOutcome | None = None
-    strikes: int = 0
-    retry_at: float = 0.0
+    retry: Retry = Retry()
     reserved: int = 0
     last_sequence: int = 0
-    refusal: Refusal | None = None
+    write_retry: Retry = Retry()
     recheck_at: float = 0.0
     spare: Mapping[str, Due] = field(default_factory=dict)
     request: PendingReplan | None = None
-    requests: int = 0
-    replan_state: Mapping[str, Any] = field(default_factory=lambda: ALONE)
-    replan_state_at: float = -math.inf
-    next_request: ReplanKind | None = None
-    last_window: float = -math.inf
-    approved: str = ""
-    replan_failures: int = 0
-    replan_retry_at: float = 0.0
+    replan: ReplanMemory = ReplanMemory()
+    replan_retry: Retry = Retry()
     failed_repairs: frozenset[str] = frozenset()
     irreparable: str = ""
     refreshed: str = ""
-    step_at: float = 0.0
-    rolling: bool = False
-    rollout_at: float = -math.inf
+    rollout: Rollout = Rollout()
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     unreported: bool = False
     reported: frozenset[Finding] = frozenset()
     stored: StoredTable | None = None
-    table_nodes_hash: str | None = None
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
         return self.result if self.result and self.result.inputs_hash == inputs_hash else None
 
     @property
+    def ready(self) -> PlanReady | None:
+        """The result, if it is a plan."""
+        return self.result if isinstance(self.result, PlanReady) else None
+
+    @property
     def to_store(self) -> PlanReady | None:
         """The table that is still to be stored."""
-        ready = isinstance(self.result, PlanReady) and self.result.content is not None
-        return self.result if ready and isinstance(self.result, PlanReady) else None
+        return self.ready if self.ready and self.ready.content is not None else None
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Tables of a rollout that come after the stored one."""
-        stored = isinstance(self.result, PlanReady) and self.result.content is None
-        return self.result.steps if stored and isinstance(self.result, PlanReady) else ()
+        return self.ready.steps if self.ready and self.ready.content is None else ()
 
     def with_planning(self, inputs_hash: str, base_hash: str | None = None) -> PlanState:
         """Return the state after the planner has started."""
+        other_inputs = self.result_for(inputs_hash) is None
         return replace(
             self,
             planning=inputs_hash,
             planning_base=base_hash,
-            strikes=0 if self.result_for(inputs_hash) is None else self.strikes,
+            retry=replace(self.retry, failures=0) if other_inputs else self.retry,
             request=None,
         )
 
     def with_result(self, result: PlanOutcome, now: Now) -> PlanState:
         """Return the state with a result of the planner; some failures are tried again, later."""
-        retryable = isinstance(result, PlanFailed) and result.is_retryable
-        strikes = self.strikes + 1 if retryable else 0
-        request = self.request
+        state = replace(self, planning=None, result=result, retry=Retry())
         if isinstance(result, PlanReady):
-            request = None
-            result = result if result.adopted else replace(result, base_hash=self.planning_base)
-        return replace(
-            self,
-            planning=None,
-            result=result,
-            strikes=strikes,
-            retry_at=now.monotonic + retry_delay(result, strikes),
-            request=request,
-        )
+            if not result.adopted:
+                result = replace(result, base_hash=self.planning_base)
+            return replace(state, result=result, request=None)
+        if not result.is_retryable:
+            return state
+        forgiven = STRIKES - 1 if result.reason is Reason.PLANNER_CRASHED else 0
+        return replace(state, retry=self.retry.after_failure(RETRY, now, forgiven=forgiven))
 
     def with_request(
         self,
         kind: ReplanKind,
-        inputs_hash: str,
-        *,
+        request: PendingReplan,
         window: float | None = None,
         approved: str = "",
-        origin: TableOrigin = TableOrigin.REPLANNED,
-        content_hash: str = "",
-        base_hash: str | None = None,
     ) -> PlanState:
         """Return the state with a request under way; ``window``: end of the one that it uses."""
-        number = self.requests + 1
-        return replace(
-            self,
-            request=PendingReplan(f"{kind}-{number}", inputs_hash, origin, content_hash, base_hash),
-            requests=number,
-            last_window=self.last_window if window is None else window,
+        memory = replace(
+            self.replan,
+            requests=self.replan.requests + 1,
+            last_window=self.replan.last_window if window is None else window,
             next_request=None,
             approved=approved,
         )
+        named = replace(request, name=f"{kind}-{memory.requests}")
+        return replace(self, request=named, replan=memory)
 
     def with_replan_failure(self, now: Now) -> PlanState:
         """Return the state after the request has failed: it is repeated later."""
-        failures = self.replan_failures + 1
-        delay = REPLAN_RETRY.delay(failures)
-        return replace(
-            self,
-            request=None,
-            replan_failures=failures,
-            replan_retry_at=now.monotonic + delay,
-        )
+        retry = self.replan_retry.after_failure(REPLAN_RETRY, now)
+        return replace(self, request=None, replan_retry=retry)
 
     def with_replan(self, result: ReplanResult, inputs_hash: str, now: Now) -> PlanState:
         """Return the state with the request's result: perhaps a table for the present inputs."""
         request = self.request or PendingReplan()
-        decision = {**result.decision, "time": timestamp(now.wall)} if result.decision else {}
-        news = is_news(decision, self.decision)
         state = replace(
             self,
             request=None,
-            replan_state=result.state,
-            replan_state_at=now.monotonic,
-            next_request=result.next_request,
-            decision=decision if news else self.decision,
-            unreported=news or self.unreported,
-            replan_failures=0,
-            replan_retry_at=0.0,
+            replan=replace(
+                self.replan,
+                state=result.state,
+                state_at=now.monotonic,
+                next_request=result.next_request,
+            ),
+            replan_retry=Retry(),
         )
+        decision = {**result.decision, "time": timestamp(now.wall)} if result.decision else {}
+        if is_news(decision, self.decision):
+            state = replace(state, decision=decision, unreported=True)
         if result.table is None:
             repair = request.name.startswith(ReplanKind.REPAIR)
             return replace(state, irreparable=request.content_hash if repair else "")
@@ -253,69 +272,39 @@ class PlanState:
         ``live``: the facts it was made of. ``reserves``: the sequence that it reserves; 0: none.
         """
         findings = (live.inventory, live.metrics) if live else ()
-        pending = self.unreported and dict(status.last_decision) != dict(self.decision)
         return replace(
             self,
             reported=frozenset(
                 finding
                 for finding in findings
                 if finding
-                and (
-                    finding in self.reported
-                    or any(condition.says(finding) for condition in status.conditions)
-                )
+                and (finding in self.reported or any(c.says(finding) for c in status.conditions))
             ),
-            unreported=pending,
+            unreported=self.unreported and dict(status.last_decision) != dict(self.decision),
             reserved=reserves or self.reserved,
         )
-
-    def with_reserved(self, sequence: int) -> PlanState:
-        """Return the state with a reserved sequence; it is good for one try."""
-        return replace(self, reserved=sequence)
-
-    def with_try(self, sequence: int) -> PlanState:
-        """Return the state with that sequence used up: the reply to the write may be lost."""
-        return replace(self, reserved=0, last_sequence=sequence)
 
     def with_table_written(self, now: Now) -> PlanState:
         """Return the state after the table has been stored; from now on it is read from there."""
         result = self.result
         if isinstance(result, PlanReady):
             result = None if result.origin is TableOrigin.OWED else result.without_content()
-        more = isinstance(result, PlanReady) and bool(result.steps)
-        return replace(
-            self,
-            result=result,
-            refusal=None,
-            step_at=now.monotonic,
-            rolling=more,
-            rollout_at=now.monotonic if more or self.rolling else self.rollout_at,
-        )
+        state = replace(self, result=result, write_retry=Retry())
+        rollout = self.rollout.after_table(now, unfinished=bool(state.steps))
+        return replace(state, rollout=rollout)
 
     def with_refusal(self, message: str, sequence: int, now: Now) -> PlanState:
         """Return the state after a refused write: its sequence is still free."""
-        count = self.refusal.count + 1 if self.refusal else 1
-        until = now.monotonic + REFUSED_RETRY.delay(count)
-        return replace(self, reserved=sequence, refusal=Refusal(message, count, until))
+        retry = self.write_retry.after_failure(REFUSED_RETRY, now, message)
+        return replace(self, reserved=sequence, write_retry=retry)
 
     def with_next_step(self, limit: int) -> PlanState:
         """Return the state with the next table of the rollout to store."""
-        if not self.steps or not isinstance(self.result, PlanReady):
-            return self
-        return replace(self, result=next_table(self.result, limit))
+        return replace(self, result=next_table(self.ready, limit)) if self.ready else self
 
     def without_steps(self) -> PlanState:
         """Return the state without the rest of the rollout."""
-        if not isinstance(self.result, PlanReady):
-            return self
-        return replace(self, result=replace(self.result, steps=()))
-
-
-def retry_delay(result: PlanOutcome, strikes: int) -> float:
-    """Seconds until the same inputs are planned again: the first crashes are forgiven."""
-    if isinstance(result, PlanFailed) and result.reason is Reason.PLANNER_CRASHED:
-        strikes -= STRIKES - 1
-    return RETRY.delay(strikes)
+        return replace(self, result=replace(self.ready, steps=())) if self.ready else self
 
 
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

@@ -23,19 +23,7 @@ Findings: TypeAlias = dict[ConditionType, Finding]
 
 SEQUENCE: Final = "tableSequence"
 
-_NO_METRICS = Finding(
-    ConditionStatus.UNKNOWN,
-    Reason.NOT_CONFIGURED,
-    "no metrics source is configured; the spec is planned for",
-)
-_FIRST_WINDOW = Finding(
-    ConditionStatus.UNKNOWN, Reason.SIGNAL_MISSING, "the first window of traffic is not over yet"
-)
-_COUNTED = Finding(
-    ConditionStatus.TRUE, Reason.STATIC_COUNT, "every pool states its GPUs in spec.pools"
-)
 _ACTIVE = Finding(ConditionStatus.FALSE, Reason.ACTIVE, "the plan is kept up to date")
-_UNDER_WAY = Finding(ConditionStatus.UNKNOWN, Reason.PLANNING, "the planner is at work")
 
 
 def planning(plan: PlanObject, sequence: int, now: datetime) -> Status:
@@ -45,9 +33,13 @@ def planning(plan: PlanObject, sequence: int, now: datetime) -> Status:
     the table that may follow.
     """
     before = plan.status
-    stays = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED} | _ready_if_true(before)
+    stays = {ConditionType.INVENTORY_RESOLVED, ConditionType.PUBLISHED}
+    ready = before.condition(ConditionType.READY)
+    if ready and ready.status is ConditionStatus.TRUE:
+        stays.add(ConditionType.READY)  # that generation's table is in use
+    under_way = Finding(ConditionStatus.UNKNOWN, Reason.PLANNING, "the planner is at work")
     unknown = {
-        kind: _UNDER_WAY
+        kind: under_way
         for kind in ConditionType
         if kind not in stays or before.condition(kind) is None
     }
@@ -77,10 +69,10 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
             ConditionStatus.TRUE, Reason.PUBLISHED, f"{result.message}; {where}"
         ),
         ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
-        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.PUBLISHED: Finding(ConditionStatus.TRUE, Reason.PUBLISHED, where),
     }
-    return _settled(plan, findings, {**result.summary, **_pointer(plan, table)}, result, now)
+    stored = {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}
+    return _settled(plan, findings, {**result.summary, **stored}, result, now)
 
 
 def failed(
@@ -91,9 +83,10 @@ def failed(
     findings = {
         ConditionType.READY: why,
         ConditionType.PLANNED: why,
-        ConditionType.INVENTORY_RESOLVED: _inventory(plan, result),
         ConditionType.PUBLISHED: _last_good(plan, table),
     }
+    if result.reason is Reason.UNKNOWN_ACCELERATOR:
+        findings[ConditionType.INVENTORY_RESOLVED] = why
     return _settled(plan, findings, _summary_of(plan, table), result, now)
 
 
@@ -108,7 +101,6 @@ def unpublished(
     findings = {
         ConditionType.READY: why,
         ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
-        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.PUBLISHED: why,
     }
     return _settled(plan, findings, _summary_of(plan, table), result, now)
@@ -120,12 +112,10 @@ def suspended(plan: PlanObject, table: TableObject | None, now: datetime) -> Sta
     findings = {
         ConditionType.READY: Finding(ConditionStatus.FALSE, Reason.SUSPENDED, message),
         ConditionType.PLANNED: Finding(ConditionStatus.UNKNOWN, Reason.SUSPENDED, message),
-        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
-        ConditionType.METRICS_AVAILABLE: _metrics(plan),
         ConditionType.PUBLISHED: _last_good(plan, table),
         ConditionType.SUSPENDED: Finding(ConditionStatus.TRUE, Reason.SUSPENDED, message),
     }
-    return _status(plan, findings, _summary_of(plan, table), now)
+    return _settled(plan, findings, _summary_of(plan, table), None, now)
 
 
 def refreshed(plan: PlanObject, now: datetime) -> Status:
@@ -137,42 +127,42 @@ def refreshed(plan: PlanObject, now: datetime) -> Status:
     return _status(plan, findings, plan.status.summary, now)
 
 
-_DONE: Final = {
-    "Reroute": Reason.REROUTED,
-    "Flip": Reason.FLIPPED,
-    "Reshape": Reason.RESHAPED,
-}
-
-
 def decision_event(decision: Summary) -> EmitEvent:
     """Return the event of a decision about a live plan."""
     message = str(decision.get("message", ""))
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
-    if decision.get("proposal"):
-        return EmitEvent(EventType.NORMAL, Reason.PROPOSED, message)
-    if done := _DONE.get(str(decision.get("level"))):
-        return EmitEvent(EventType.NORMAL, done, message)
-    return EmitEvent(EventType.WARNING, Reason.DEGRADED, message)
+    changes = {"Reroute": Reason.REROUTED, "Flip": Reason.FLIPPED, "Reshape": Reason.RESHAPED}
+    change = Reason.PROPOSED if decision.get("proposal") else changes.get(decision.get("level", ""))
+    if change is None:
+        return EmitEvent(EventType.WARNING, Reason.DEGRADED, message)
+    return EmitEvent(EventType.NORMAL, change, message)
 
 
 def _settled(
-    plan: PlanObject, findings: Findings, summary: Summary, result: PlanOutcome, now: datetime
+    plan: PlanObject,
+    findings: Findings,
+    summary: Summary,
+    result: PlanOutcome | None,
+    now: datetime,
 ) -> Status:
-    steady = {ConditionType.METRICS_AVAILABLE: _metrics(plan), ConditionType.SUSPENDED: _ACTIVE}
-    status = _status(plan, {**findings, **steady}, summary, now)
-    return replace(status, last_plan=_ended(plan, result, now))
-
-
-def _ended(plan: PlanObject, result: PlanOutcome, now: datetime) -> Summary:
-    """Return how the last run of the planner ended."""
+    """Return a status with every condition; ``result``: of the planner's last run, if it is new."""
+    steady = {
+        ConditionType.INVENTORY_RESOLVED: _nodes(plan),
+        ConditionType.METRICS_AVAILABLE: _metrics(plan),
+        ConditionType.SUSPENDED: _ACTIVE,
+    }
+    status = _status(plan, {**steady, **findings}, summary, now)
+    if result is None:
+        return status
     outcome = result.reason if isinstance(result, PlanFailed) else Reason.PLANNED
-    return {
+    last_plan = {
         "generation": plan.generation,
         "time": timestamp(now),
         "outcome": outcome.value,
         "planSeconds": f"{result.seconds:.3f}",
     }
+    return replace(status, last_plan=last_plan)
 
 
 def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetime) -> Status:
@@ -186,21 +176,10 @@ def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetim
     )
 
 
-def _ready_if_true(before: Status) -> set[ConditionType]:
-    """Ready stays True, with its older generation, while that generation's table is in use."""
-    ready = before.condition(ConditionType.READY)
-    return {ConditionType.READY} if ready and ready.status is ConditionStatus.TRUE else set()
-
-
-def _inventory(plan: PlanObject, result: PlanFailed) -> Finding:
-    if result.reason is Reason.UNKNOWN_ACCELERATOR:
-        return Finding(ConditionStatus.FALSE, result.reason, result.message)
-    return _nodes(plan)
-
-
 def _nodes(plan: PlanObject) -> Finding:
     if plan.live is None or plan.live.inventory is None:
-        return _COUNTED
+        message = "every pool states its GPUs in spec.pools"
+        return Finding(ConditionStatus.TRUE, Reason.STATIC_COUNT, message)
     return _or_reported(plan, ConditionType.INVENTORY_RESOLVED, plan.live.inventory)
 
 
@@ -218,10 +197,12 @@ def _metrics(plan: PlanObject) -> Finding:
     if finding is not None:
         return _or_reported(plan, ConditionType.METRICS_AVAILABLE, finding)
     if not plan.replanning.get("source"):
-        return _NO_METRICS
+        message = "no metrics source is configured; the spec is planned for"
+        return Finding(ConditionStatus.UNKNOWN, Reason.NOT_CONFIGURED, message)
     before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
     if before is None or before.reason in (Reason.NOT_CONFIGURED, Reason.SOURCE_UNKNOWN):
-        return _FIRST_WINDOW
+        message = "the first window of traffic is not over yet"
+        return Finding(ConditionStatus.UNKNOWN, Reason.SIGNAL_MISSING, message)
     return Finding(before.status, before.reason, before.message)
 
 
@@ -245,8 +226,3 @@ def _summary_of(plan: PlanObject, table: TableObject | None) -> Summary:
 
 def _sequence(table: TableObject | None) -> int:
     return table.identity.sequence if table and table.identity else 0
-
-
-def _pointer(plan: PlanObject, table: TableObject) -> Summary:
-    """Return which table the summary is about."""
-    return {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}

@@ -46,7 +46,27 @@ def follow(
         now: The time.
         limit: Largest content of one ConfigMap [B]; a larger one is stored in shards.
     """
-    return _yield_to_writer(observation, synchronise(observation, state, now, limit), now)
+    state = synchronise(observation, state, now, limit)
+    plan, table = observation.plan, observation.table
+    live = plan.live if plan else None
+    if plan is None or live is None or table is None or state.stored is None:
+        return observation, state
+    if live.refusal is not None or not live.nodes_listed:
+        return observation, state
+    stored = state.stored
+    if live.nodes_hash is not None and table.is_up_to_date(plan):
+        stored = replace(stored, nodes_hash=live.nodes_hash)
+    state = replace(state, stored=stored)
+    old = live.nodes_hash is None or stored.nodes_hash == live.nodes_hash
+    until = yield_until(plan, table, state, old=old)
+    if until <= now.monotonic:
+        return observation, state
+    live = replace(live, yield_until=until)
+    if table.inputs_hash != plan.inputs_hash:
+        # Its inputs replace those that this operator sees: it was made of other nodes.
+        live = replace(live, lost=live.lost_if_trusted, plan_nodes_lost=True)
+        plan = replace(plan, inputs_hash=table.inputs_hash or "")
+    return replace(observation, plan=replace(plan, live=live)), state
 
 
 def trusted_since(objects: Observation, state: PlanState, now: Now) -> float:
@@ -63,32 +83,6 @@ def wait_for_writer(result: PlanReady, state: PlanState, now: Now) -> float:
     if not result.adopted or stored is None or not stored.by_other:
         return 0.0
     return max(0.0, stored.since + WRITER_REPORTS - now.monotonic)
-
-
-def _yield_to_writer(
-    observation: Observation, state: PlanState, now: Now
-) -> tuple[Observation, PlanState]:
-    """Leave the stored table to its writer for a while.
-
-    If the table was made of other nodes, its inputs replace those that this operator sees.
-    """
-    plan, table = observation.plan, observation.table
-    if plan is None or plan.live is None or table is None:
-        return observation, state
-    live = plan.live
-    if live.refusal is not None or not live.nodes_listed:
-        return observation, state
-    if live.nodes_hash is not None and table.is_up_to_date(plan):
-        state = replace(state, table_nodes_hash=live.nodes_hash)
-    old = live.nodes_hash is None or state.table_nodes_hash == live.nodes_hash
-    until = yield_until(plan, table, state, old=old)
-    if until <= now.monotonic:
-        return observation, state
-    live = replace(live, yield_until=until)
-    if table.inputs_hash != plan.inputs_hash and state.stored is not None:
-        live = replace(live, lost=live.lost_if_trusted, plan_nodes_lost=True)
-        plan = replace(plan, inputs_hash=table.inputs_hash or "")
-    return replace(observation, plan=replace(plan, live=live)), state
 
 
 def yield_until(
@@ -150,17 +144,19 @@ def _with_stored(table: TableObject, state: PlanState, at: float) -> PlanState:
         since=at,
         inputs_since=before.inputs_since if same_inputs else at,
         replanned_at=at if replanned_by_other else before.replanned_at if same_spec else NEVER,
+        nodes_hash=before.nodes_hash,
     )
     rolled = by_other and TableOrigin.ROLLING in (table.origin, before.origin)
-    return replace(state, stored=stored, rollout_at=at if rolled else state.rollout_at)
+    rollout = replace(state.rollout, changed_at=at) if rolled else state.rollout
+    return replace(state, stored=stored, rollout=rollout)
 
 
 def _continue_from(
     plan: PlanObject, table: TableObject, state: PlanState, now: Now, limit: int
 ) -> PlanState:
     """Go on from the stored table if it is one of the result's tables; else drop the result."""
-    result = state.result
-    if not isinstance(result, PlanReady) or not (result.content is not None or result.steps):
+    result = state.ready
+    if result is None or (result.content is None and not result.steps):
         return state
     if table.inputs_hash == result.inputs_hash and table.is_valid_for(plan):
         if is_written_of(plan, result, table):

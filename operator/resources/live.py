@@ -98,6 +98,7 @@ class StoredTable:
         since: When it was first seen.
         inputs_since: When the first table of its inputs was.
         replanned_at: When another operator last planned with other nodes for the same spec.
+        nodes_hash: Nodes of this operator that a stored table was last made of.
     """
 
     sequence: int = 0
@@ -109,6 +110,7 @@ class StoredTable:
     since: float = -math.inf
     inputs_since: float = -math.inf
     replanned_at: float = -math.inf
+    nodes_hash: str | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from archipelago.operator.decide.actions import (
     WriteTable,
 )
 from archipelago.operator.decide.decision import decide
-from archipelago.operator.decide.state import PlanState
+from archipelago.operator.decide.state import PlanState, Retry
 from archipelago.operator.planning.result import PlanFailed
 from archipelago.operator.resources.names import TABLE_BYTES, Identity
 from archipelago.operator.resources.status import ConditionStatus, ConditionType, Reason
@@ -264,13 +264,13 @@ def test_a_sequence_is_promised_before_it_is_used(
     seen = plan()
     table = stored(seen, OTHER_CONTENT, stored_sequence) if stored_sequence else None
     seen = replace(seen, status=replace(seen.status, summary={"tableSequence": said}))
-    state = answered(seen).with_reserved(reserved)
+    state = replace(answered(seen), reserved=reserved)
 
     (promise,) = actions_of(observation(seen, table), state, NOW)
 
     assert isinstance(promise, WriteStatus)
     assert promise.reserves == promise.status.summary["tableSequence"] == promised
-    seen, state = replace(seen, status=promise.status), state.with_reserved(promised)
+    seen, state = replace(seen, status=promise.status), replace(state, reserved=promised)
     (write,) = actions_of(observation(seen, table), state, NOW)
     assert isinstance(write, WriteTable)
     assert write.identity.sequence == promised
@@ -339,10 +339,9 @@ def test_a_write_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> 
     state, waits = PlanState(), list[float]()
     for _ in range(8):
         state = state.with_refusal("403 exceeded quota", 1, NOW)
-        assert state.refusal is not None
-        waits.append(state.refusal.until - NOW.monotonic)
+        waits.append(state.write_retry.at - NOW.monotonic)
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert state.with_table_written(NOW).refusal is None
+    assert state.with_table_written(NOW).write_retry == Retry()
 
 
 def test_suspending_stops_the_planner_and_writes_no_table() -> None:

@@ -19,7 +19,13 @@ from archipelago.operator.decide.actions import (
 )
 from archipelago.operator.decide.decision import decide, receive
 from archipelago.operator.decide.rollout import PATIENCE, next_step_due, rollout_timed_out
-from archipelago.operator.decide.state import REPLAN_RETRY, PlanState, is_news
+from archipelago.operator.decide.state import (
+    REPLAN_RETRY,
+    PendingReplan,
+    PlanState,
+    ReplanMemory,
+    is_news,
+)
 from archipelago.operator.planning.messages import decode_result, plan_ready
 from archipelago.operator.planning.result import PlanFailed, PlanReady, ReplanResult
 from archipelago.operator.resources.live import (
@@ -139,7 +145,7 @@ def test_a_window_is_asked_about_once() -> None:
     actions = actions_of(seen, PlanState(), NOW)
 
     assert actions == (StartReplan(ReplanKind.WINDOW, "a window of traffic is over"),)
-    asked = PlanState().with_request(ReplanKind.WINDOW, "", window=7.0)
+    asked = PlanState().with_request(ReplanKind.WINDOW, PendingReplan(), window=7.0)
     assert actions_of(seen, asked, NOW) == ()  # under way
     done = asked.with_replan(decided("window-1", trigger="None", level="Keep"), "", NOW)
     assert actions_of(seen, done, NOW) == ()  # looked at
@@ -151,7 +157,7 @@ def test_a_window_in_which_pods_changed_is_not_looked_at() -> None:
     """A roll-out ended at 1,000 s: windows of 60 s count from 1,060 s on."""
     done = after(settled(), decided("window-1", (DRAINED, "None"), (NEW, "Drain")))
     done = done.with_table_written(later(-20)).with_next_step(1 << 20).with_table_written(NOW)
-    assert done.rollout_at == NOW.monotonic
+    assert done.rollout.changed_at == NOW.monotonic
     state = reported(replace(done, result=None))
 
     assert actions_of(settled(LiveStatus(traffic=window(at=1059.0))), state, later(100)) == ()
@@ -161,7 +167,7 @@ def test_a_window_in_which_pods_changed_is_not_looked_at() -> None:
 
 def test_other_weights_leave_a_window_as_it_is() -> None:
     done = after(settled(), decided("window-1", (NEW, "None"))).with_table_written(NOW)
-    assert done.rollout_at < 0
+    assert done.rollout.changed_at < 0
 
 
 def test_a_window_without_anything_in_it_is_not_asked_about() -> None:
@@ -203,7 +209,8 @@ def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     live = LiveStatus(pods=pods)
     seen = settled(live)
     answer = decided("window-1", (DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
-    state = after(seen, answer).with_reserved(status_text.last_sequence(seen.plan, seen.table))  # type: ignore[arg-type]
+    reserved = status_text.last_sequence(seen.plan, seen.table)  # type: ignore[arg-type]
+    state = replace(after(seen, answer), reserved=reserved)
 
     writes = [a for a in _go(seen, state) if isinstance(a, WriteTable)]
     assert [(w.content, w.origin) for w in writes] == [(DRAINED, TableOrigin.ROLLING)]
@@ -235,7 +242,7 @@ def _go(seen: Observation, state: PlanState) -> tuple[object, ...]:
             return actions
         assert seen.plan is not None
         seen = replace(seen, plan=replace(seen.plan, status=promise.status))
-        state = state.with_reserved(promise.reserves)
+        state = replace(state, reserved=promise.reserves)
     return actions_of(seen, state, NOW)
 
 
@@ -294,7 +301,7 @@ def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
         ReplanKind.REPAIR
     ]
 
-    asked = planning.with_request(ReplanKind.REPAIR, "newer", origin=TableOrigin.OWED)
+    asked = planning.with_request(ReplanKind.REPAIR, PendingReplan("", "newer", TableOrigin.OWED))
     answer = decided("repair-1", (NEW, "None"), trigger="Repair", level="Keep")
     state = asked.with_replan(answer, said.inputs_hash, NOW)
     writes = [a for a in _go(hurt, state) if isinstance(a, WriteTable)]
@@ -326,7 +333,7 @@ def test_a_question_without_an_answer_is_asked_later_and_later() -> None:
     assert [type(a) for a in actions_of(seen, state, later(5))] == [StartReplan]
     for _ in range(20):
         state = state.with_replan_failure(NOW)
-    assert state.replan_retry_at == NOW.monotonic + REPLAN_RETRY.longest
+    assert state.replan_retry.at == NOW.monotonic + REPLAN_RETRY.longest
 
 
 def test_what_replanning_made_survives_a_restart_and_an_edit_of_replanning() -> None:
@@ -378,9 +385,9 @@ def test_without_nodes_to_plan_with_the_last_table_stays() -> None:
 
 def test_an_approval_is_passed_on_once() -> None:
     rest = at_rest(live_plan(approve="a" * 64), LiveStatus(traffic=window(at=1.0)))
-    seen_before = PlanState(last_window=1.0)
+    seen_before = PlanState(replan=ReplanMemory(last_window=1.0))
     assert [type(a) for a in actions_of(rest, seen_before, NOW)] == [StartReplan]
-    asked = PlanState(last_window=1.0, approved="a" * 64)
+    asked = PlanState(replan=ReplanMemory(last_window=1.0, approved="a" * 64))
     assert actions_of(rest, asked, NOW) == ()
 
 
@@ -484,9 +491,7 @@ def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_s
 
     asked = state.with_request(
         ReplanKind.REPAIR,
-        "newer",
-        origin=TableOrigin.REPAIRED,
-        content_hash=verdict.content_hash,
+        PendingReplan("", "newer", TableOrigin.REPAIRED, verdict.content_hash),
     )
     assert actions_of(hurt, asked, NOW) == ()
     answer = decided("repair-1", (CHANGED, "None"), trigger="Repair", level="Keep")
@@ -502,7 +507,11 @@ def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_s
 
 def test_a_plan_ends_the_question_about_the_table_before_it() -> None:
     """Else the old table, repaired, would be stored over the new one."""
-    asked = PlanState().with_planning("newer").with_request(ReplanKind.REPAIR, "newer")
+    asked = (
+        PlanState()
+        .with_planning("newer")
+        .with_request(ReplanKind.REPAIR, PendingReplan(inputs_hash="newer"))
+    )
     verdict = replace(plan_ready("newer", NEW, {}, ""))
     assert asked.request is not None
 
@@ -526,7 +535,9 @@ def test_a_full_plan_gets_the_memory_and_keeps_its_name() -> None:
     """What islands taught of times goes with it; the hash of its inputs is that of the spec."""
     seen = settled()
     assert seen.plan is not None
-    told = PlanState(replan_state={"calibration": {"used": []}}, replan_state_at=NOW.monotonic - 7)
+    told = PlanState(
+        replan=ReplanMemory(state={"calibration": {"used": []}}, state_at=NOW.monotonic - 7)
+    )
     job = plan_job(seen.plan, None, told, NOW)
     assert isinstance(job.request, PlanRequest)
     assert job.request.state == {"calibration": {"used": []}}
@@ -551,6 +562,8 @@ def test_the_inventory_is_refreshed_once_if_no_repair_helps() -> None:
 def test_a_result_that_nobody_waits_for_changes_nothing() -> None:
     seen = settled()
     assert receive(seen, PlanState(), decided("window-1"), NOW) == (PlanState(), False)
-    asked = PlanState().with_request(ReplanKind.WINDOW, "older", window=1.0)
+    asked = PlanState().with_request(
+        ReplanKind.WINDOW, PendingReplan(inputs_hash="older"), window=1.0
+    )
     state, accepted = receive(seen, asked, decided("window-1"), NOW)
     assert (state.request, accepted) == (None, False)  # the plan is another one now

@@ -62,7 +62,7 @@ def planned(seen: PlanObject, content: str = CONTENT) -> PlanReady:
 
 def answered(seen: PlanObject, content: str = CONTENT, reserved: int = 1) -> PlanState:
     state = PlanState().with_planning(seen.inputs_hash)
-    return state.with_result(planned(seen, content), NOW).with_reserved(reserved)
+    return replace(state.with_result(planned(seen, content), NOW), reserved=reserved)
 
 
 def shards(seen: PlanObject, content: str = CONTENT, sequence: int = 1) -> dict[str, ShardObject]:

@@ -17,7 +17,7 @@ from archipelago.operator.decide.actions import (
     WriteTable,
 )
 from archipelago.operator.decide.rollout import PATIENCE, next_step_due
-from archipelago.operator.decide.state import PlanState
+from archipelago.operator.decide.state import PendingReplan, PlanState
 from archipelago.operator.decide.status_text import published, refreshed
 from archipelago.operator.decide.takeover import (
     LAG,
@@ -110,7 +110,7 @@ def test_an_answer_is_stored_over_what_it_was_made_over() -> None:
 def test_a_request_in_between_does_not_change_what_runs_beside_a_plan() -> None:
     seen = seen_plan()
     planning = PlanState().with_planning(seen.inputs_hash, "first")
-    asked = planning.with_request(ReplanKind.WINDOW, "", base_hash="second")
+    asked = planning.with_request(ReplanKind.WINDOW, PendingReplan(base_hash="second"))
     verdict = asked.with_result(answer(seen), NOW).result
     assert isinstance(verdict, PlanReady)
     assert verdict.base_hash == "first"
@@ -142,9 +142,9 @@ def test_who_stored_the_last_step_goes_first_with_the_next() -> None:
 def test_a_write_whose_answer_was_lost_is_ours_all_the_same() -> None:
     seen, state = before()
     there = observation(seen, stored(seen, DRAINED, TableOrigin.ROLLING, 7))
-    state = synchronise(there, state.with_try(7), NOW, LIMIT)
+    state = synchronise(there, replace(state, reserved=0, last_sequence=7), NOW, LIMIT)
     assert isinstance(state.result, PlanReady)
-    assert (state.result.adopted, state.step_at) == (False, NOW.monotonic)
+    assert (state.result.adopted, state.rollout.step_at) == (False, NOW.monotonic)
     assert next_step_due(there, state, later(DRAIN))
 
 
@@ -257,7 +257,7 @@ def test_a_plan_over_a_step_waits_until_requests_had_time_to_end() -> None:
     table = stored(seen, STRANGE, TableOrigin.ROLLING, 7)
     state = synchronise(observation(seen, table), PlanState(), NOW, LIMIT)
     planning = state.with_planning(seen.inputs_hash, table.content_hash)
-    state = planning.with_result(answer(seen), NOW).with_reserved(8)
+    state = replace(planning.with_result(answer(seen), NOW), reserved=8)
     promised = replace(seen, status=told(seen, table).status, live=LiveStatus())
     there = observation(promised, table)
 
@@ -305,7 +305,9 @@ def test_a_plan_that_leaves_a_repaired_table_as_it_is_makes_it_whole() -> None:
 
     here = observation(promised, table)
     assert synchronise(here, state, NOW, LIMIT) == state
-    writes = [a for a in actions_of(here, state.with_reserved(8), NOW) if isinstance(a, WriteTable)]
+    writes = [
+        a for a in actions_of(here, replace(state, reserved=8), NOW) if isinstance(a, WriteTable)
+    ]
     assert [write.origin for write in writes] == [TableOrigin.PLANNED]
     whole = observation(promised, stored(seen, OLD, TableOrigin.PLANNED, 8))
     done = synchronise(whole, state, NOW, LIMIT).result
@@ -411,7 +413,7 @@ def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> 
     here.world.run(20)
     second = here.table(without := here.sees(first), 2)
     assert without.inputs_hash != all_three.inputs_hash
-    here.state = here.state.with_try(2)
+    here.state = replace(here.state, reserved=0, last_sequence=2)
     assert here.sees(second).live == replace(without.live or LiveStatus(), yield_until=None)
     here.report("n2")
     here.world.run(5)

@@ -112,7 +112,7 @@ def answered(seen: PlanObject, content: str = CONTENT) -> PlanState:
     """The memory after the planner's answer came, the next sequence being promised."""
     reserved = int(seen.status.summary.get(status_text.SEQUENCE, 0))
     state = PlanState().with_planning(seen.inputs_hash).with_result(planned(seen, content), NOW)
-    return state.with_reserved(reserved)
+    return replace(state, reserved=reserved)
 
 
 def actions_of(seen: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
