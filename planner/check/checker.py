@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..documents import Document, Node
-from ..errors import PlanFileError, SpecError
-from ..formats.calibrations import read_calibrations
-from ..formats.plan_file import parse_plan
+from ..documents import Document
+from ..formats.plan_file import read_stored
 from ..plan import Plan
 from ..problem import PlanningProblem, RunningIsland
-from ..servingplan import ServingPlanSpec, load_resource, to_problem
+from ..servingplan import ServingPlanSpec, to_problem
 from . import certificate, inventory, promise, routing, structure
 from .index import Build, PlanIndex, roofline
 
@@ -26,7 +24,7 @@ SUBJECTS = (
     ("routes and weights", routing.check_routing),
     ("caches in flight", routing.check_network),
     ("promise against evaluation", promise.check_promise),
-    ("routes beyond the workload", routing.check_overflow),
+    ("routes beyond the workload", promise.check_overflow),
     ("certificate", certificate.check_certificate),
     ("changes of what runs", certificate.check_changes),
 )
@@ -70,21 +68,8 @@ def check_document(document: Document) -> list[CheckResult]:
     Raises:
         PlanFileError: it is not a plan; the message names the place.
     """
-    plan = parse_plan(document)
-    spec = Node(document).field("problem")
-    body = {
-        "apiVersion": document["apiVersion"],
-        "kind": "ServingPlan",
-        "metadata": {"name": plan.name},
-        "spec": spec.mapping(),
-    }
-    try:
-        problem = to_problem(plan.name, load_resource(body).spec)
-    except SpecError as error:
-        lines = (f"{path.replace('spec', 'problem', 1)}: {text}" for path, text in error.problems)
-        raise PlanFileError("\n".join(lines)) from None
-    problem = replace(problem, calibrations=read_calibrations(document))
+    stored = read_stored(document)
     return [
-        *run_checks(problem, plan),
-        CheckResult("document", tuple(structure.check_document(document, plan))),
+        *run_checks(stored.problem, stored.plan),
+        CheckResult("document", tuple(structure.check_document(document, stored.plan))),
     ]

@@ -7,8 +7,10 @@ Expectations over request lengths are sums as in their formulas. Nodes have the 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -22,6 +24,7 @@ from archipelago.perfmodel.calibration.corrections import (
     Correction,
 )
 from archipelago.perfmodel.calibration.uncertainty import Refittable
+from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
 from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.parallelism import Parallelism
@@ -71,11 +74,10 @@ def mean_by_range(model: ModelDemand, cost: Callable[[FloatArray], FloatArray]) 
     means = []
     for atoms in _with_stand_ins(model):
         lengths = np.array([atom.length for atom in atoms])
-        times = [float(value) for value in np.broadcast_to(cost(lengths), lengths.shape)]
+        costs = np.broadcast_to(cost(lengths), lengths.shape).tolist()
         total = sum(atom.probability for atom in atoms)
-        means.append(
-            sum(atom.probability * t for atom, t in zip(atoms, times, strict=True)) / total
-        )
+        weighted = sum(a.probability * value for a, value in zip(atoms, costs, strict=True))
+        means.append(weighted / total)
     return means
 
 
@@ -106,30 +108,19 @@ def _with_stand_ins(model: ModelDemand) -> list[list[Atom]]:
 def measured(
     island: PerformanceModel, model: str, calibrations: Sequence[Calibration]
 ) -> PerformanceModel:
-    """Return the performance model corrected by the calibrations of its accelerators.
-
-    Args:
-        island: performance model by the catalogue.
-        model: name of its architecture.
-        calibrations: of the problem.
-    """
+    """Return the performance model corrected by its accelerators' calibrations for ``model``."""
     corrections: list[Correction] = []
     accelerators = island.accelerators if isinstance(island, Refittable) else ()
     for accelerator in accelerators:
         candidates = [c for c in calibrations if c.accelerator == accelerator.name]
-        best = [c for c in candidates if model in c.models]
-        best = best or [c for c in candidates if not c.models]
+        best = [c for c in candidates if model in c.models] or [
+            c for c in candidates if not c.models
+        ]
         if best and isinstance(island, Refittable):
             island = island.refitted(accelerator, best[0].fit().values())
             learnt = [best[0].learnt(model, phase) for phase in PHASES]
             corrections += [each for each in learnt if each is not None]
     return Calibrated(island, corrections) if corrections else island
-
-
-def stated_name(name: str, calibrations: Sequence[Calibration]) -> str:
-    """Return the name of the performance model in a plan; it says if there are calibrations."""
-    family = name.removeprefix("calibrated ")
-    return f"calibrated {family}" if calibrations else family
 
 
 def domains(pool: Pool) -> dict[str, Domain]:
@@ -154,12 +145,7 @@ def domain_of(pool: Pool, node: str) -> Domain | None:
 
 
 def wrong_parts(group: Group, layers: int) -> Iterator[str]:
-    """Yield what is wrong with the parts of a pipeline over several pools.
-
-    Args:
-        group: the group; one of a single pool has no parts.
-        layers: of its model.
-    """
+    """Yield what is wrong with the parts of a pipeline; ``layers``: of its model."""
     if not group.parts:
         return
     split = group.parallelism
@@ -184,6 +170,27 @@ def wrong_parts(group: Group, layers: int) -> Iterator[str]:
 
 TOLERANCE = 1e-6
 """Relative slack of comparisons of rates and times: a thousand times the document's precision."""
+
+
+def misstated(
+    place: str, stated: object, computed: object, source: str = "it is", unit: str = ""
+) -> Iterator[str]:
+    """Yield the finding if a stated value is not the computed one; floats may differ by rounding.
+
+    ``source``: words before the computed value.
+    """
+    if isinstance(stated, (int, float)) and isinstance(computed, float):
+        same = math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=1e-12)
+    else:
+        same = stated == computed
+    if not same:
+        yield f"{place}: {_text(stated)}{unit} stated, {source} {_text(computed)}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return repr(value) if type(value) is str else str(value)
 
 
 Placed: TypeAlias = "Sequence[tuple[Pool, Part]]"
@@ -259,39 +266,46 @@ class PlanIndex:
         ]
 
     @cached_property
+    def possible_groups(self) -> list[tuple[Group, PerformanceModel]]:
+        """Valid groups whose islands can exist, with the performance model of one of them.
+
+        ``promise`` reports the others.
+        """
+        groups = []
+        for group in self.valid_groups:
+            with suppress(PerfModelError):
+                groups.append((group, self.performance(group)))
+        return groups
+
+    @cached_property
     def parts(self) -> dict[str, list[PlacedPart]]:
-        """Placed parts by pool, without islands of unknown groups and pools."""
+        """Placed parts by pool, without islands of unknown groups and pools.
+
+        The nodes of an island belong to its parts in turn; the last part has the rest.
+        """
         parts: dict[str, list[PlacedPart]] = {name: [] for name in self.pools}
         for island in self.plan.islands:
-            group = self.groups.get(island.group)
-            for part, nodes in self._split(island, group) if group is not None else ():
-                if group is not None and part.pool in parts:
-                    parts[part.pool].append(PlacedPart(island, group, part.gpus, nodes))
+            if (group := self.groups.get(island.group)) is None:
+                continue
+            sections, rest = group.sections, island.nodes
+            for part in sections:
+                pool = self.pools.get(part.pool)
+                size = pool and pool.gpus_per_node
+                count = -(-part.gpus // size) if size else 0
+                nodes, rest = rest[:count], rest[count:]
+                if pool:
+                    nodes = nodes + rest if part is sections[-1] else nodes
+                    parts[pool.name].append(PlacedPart(island, group, part.gpus, nodes))
         return parts
-
-    def _split(self, island: Island, group: Group) -> list[tuple[Part, tuple[str, ...]]]:
-        """Return the nodes of every part in turn; the last part has the rest."""
-        rest, parts = island.nodes, []
-        for part in group.sections[:-1]:
-            count = self.nodes_needed(part)
-            parts.append((part, rest[:count]))
-            rest = rest[count:]
-        return [*parts, (group.sections[-1], rest)]
-
-    def nodes_needed(self, part: Part) -> int:
-        """Return the nodes of a part; 0 if its pool has no nodes."""
-        pool = self.pools.get(part.pool)
-        size = pool.gpus_per_node if pool else None
-        return -(-part.gpus // size) if size else 0
 
     @cached_property
     def links(self) -> dict[frozenset[str], float]:
         """Bandwidth of each link between two classes, in either direction [B/s]."""
         return {frozenset(link.classes): link.bytes_per_second for link in self.problem.links}
 
-    def linked(self, one: str, other: str) -> bool:
+    def linked(self, source: str, target: str) -> bool:
         """Return whether KV caches can move from one class to the other."""
-        return one == other or frozenset((one, other)) in self.links
+        return source == target or frozenset((source, target)) in self.links
 
     def performance(self, group: Group) -> PerformanceModel:
         """Return the performance model of one island; raises what ``build`` raises."""

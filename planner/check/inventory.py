@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from ..problem import RENTED, Billing, Pool
-from .index import PlacedPart, PlanIndex, domain_of, domains
+from .index import PlacedPart, PlanIndex, domain_of, domains, misstated
 
 
 def check_packing(index: PlanIndex) -> Iterator[str]:
@@ -24,27 +24,26 @@ def check_packing(index: PlanIndex) -> Iterator[str]:
             continue
         load: Counter[str] = Counter()
         for part in parts:
-            yield from _island(pool, pool.gpus_per_node, part)
+            yield from _check_nodes(pool, pool.gpus_per_node, part)
             for node in part.nodes:
                 load[node] += min(part.gpus, pool.gpus_per_node)
         for node, gpus in sorted(load.items()):
             if gpus > pool.gpus_per_node:
                 yield f"nodes[{node}]: islands take {gpus} GPUs, it has {pool.gpus_per_node}"
         if index.plan.changes is None:  # running islands may stay on rented nodes
-            yield from _rented_nodes(pool, pool.gpus_per_node, parts, load)
+            yield from _check_rented_nodes(pool, pool.gpus_per_node, parts, load)
 
 
-def _island(pool: Pool, per_node: int, part: PlacedPart) -> Iterator[str]:
-    place = f"islands[{part.island.name}].nodes"
-    needed = max(1, -(-part.gpus // per_node))
+def _check_nodes(pool: Pool, node_gpus: int, part: PlacedPart) -> Iterator[str]:
+    place, needed = f"islands[{part.island.name}].nodes", -(-part.gpus // node_gpus)
     if len(set(part.nodes)) != len(part.nodes):
         yield f"{place}: a node is named twice: {', '.join(part.nodes)}"
     if len(part.nodes) != needed:
         yield (
-            f"{place}: {len(part.nodes)} named, {part.gpus} GPUs need {needed} of {per_node} GPUs"
+            f"{place}: {len(part.nodes)} named, {part.gpus} GPUs need {needed} of {node_gpus} GPUs"
         )
-    domain_by_node = {node: domain_of(pool, node) for node in part.nodes}
-    for node, domain in domain_by_node.items():
+    domains_of_nodes = {node: domain_of(pool, node) for node in part.nodes}
+    for node, domain in domains_of_nodes.items():
         if domain is None:
             yield f"{place}: pool {pool.name} has no node {node!r}"
         elif domain.domain_class != part.group.domain_class:
@@ -52,84 +51,73 @@ def _island(pool: Pool, per_node: int, part: PlacedPart) -> Iterator[str]:
                 f"{place}: {node} is in the class {domain.domain_class}, its group in "
                 f"{part.group.domain_class}"
             )
-    spread = sorted({domain.name for domain in domain_by_node.values() if domain})
+    spread = sorted({domain.name for domain in domains_of_nodes.values() if domain})
     if len(spread) > 1:
         yield f"{place}: spans the domains {', '.join(spread)}; an island stays inside one"
 
 
-def _rented_nodes(
-    pool: Pool, per_node: int, parts: list[PlacedPart], load: Counter[str]
+def _check_rented_nodes(
+    pool: Pool, node_gpus: int, parts: list[PlacedPart], load: Counter[str]
 ) -> Iterator[str]:
     """Check that no node is rented for an island that fits on existing nodes."""
-    existing = {key: domain for key, domain in domains(pool).items() if domain.name != RENTED}
-    free = {
-        key: [per_node - load[f"{key}-{i}"] for i in range(domain.nodes)]
-        for key, domain in existing.items()
-    }
+    free = [
+        [node_gpus - load[f"{prefix}-{i}"] for i in range(domain.nodes)]
+        for prefix, domain in domains(pool).items()
+        if domain.name != RENTED
+    ]
     for part in parts:
-        places = [domain_of(pool, node) for node in part.nodes]
-        if not any(domain and domain.name == RENTED for domain in places):
-            continue
-        share, needed = min(part.gpus, per_node), max(1, -(-part.gpus // per_node))
-        if any(sum(gpus >= share for gpus in nodes) >= needed for nodes in free.values()):
+        share, needed = min(part.gpus, node_gpus), -(-part.gpus // node_gpus)
+        if any(_is_rented(pool, node) for node in part.nodes) and any(
+            sum(gpus >= share for gpus in nodes) >= needed for nodes in free
+        ):
             yield (
                 f"islands[{part.island.name}].nodes: {', '.join(part.nodes)} would be rented, "
                 f"although pool {pool.name} has room on its own nodes"
             )
 
 
+def _is_rented(pool: Pool, node: str) -> bool:
+    domain = domain_of(pool, node)
+    return domain is not None and domain.name == RENTED
+
+
 def check_inventory(index: PlanIndex) -> Iterator[str]:
     """Check GPUs per pool, rented GPUs, sizes of islands, cost and budget."""
     for name, parts in index.parts.items():
-        yield from _pool(index.pools[name], parts)
-    yield from _rented(index)
+        yield from _check_pool(index.pools[name], parts)
+    rented = dict(index.plan.rented)
+    for name in sorted({*rented, *index.pools}):
+        pool = index.pools.get(name)
+        needed = _gpus_to_rent(pool, index.parts[name]) if pool else 0
+        place = f"pools[{name}].rented"
+        yield from misstated(place, rented.get(name, 0), needed, "the islands need")
     cost = sum((_cost(index.pools[n], parts) for n, parts in index.parts.items()), Decimal(0))
-    if cost != index.plan.cost_per_hour:
-        yield f"costPerHour: {index.plan.cost_per_hour} stated, the islands cost {cost}"
+    yield from misstated("costPerHour", index.plan.cost_per_hour, cost, "the islands cost")
     budget = index.problem.budget_per_hour
     if budget is not None and cost > budget:
         yield f"costPerHour: {cost} exceeds the budget of {budget}"
 
 
-def _pool(pool: Pool, parts: list[PlacedPart]) -> Iterator[str]:
-    used = sum(part.gpus for part in parts)
+def _check_pool(pool: Pool, parts: list[PlacedPart]) -> Iterator[str]:
+    """Check the GPUs in use, and sizes: those of the pool, in parts of a node or whole nodes."""
+    used, node_gpus = sum(part.gpus for part in parts), pool.gpus_per_node
     if used > pool.available:
         more = pool.available - pool.count
         rent = f" and may rent {more}" if more else ""
         yield f"pools[{pool.name}]: islands use {used} GPUs, the pool has {pool.count}{rent}"
+    allowed = f"a part of {node_gpus} that divides it, or whole nodes"
+    if pool.island_sizes:
+        allowed = f"islandSizes are {', '.join(map(str, pool.island_sizes))}"
     for size in sorted({part.gpus for part in parts}):
-        if not _allowed(pool, size):
-            yield f"pools[{pool.name}]: no island may have {size} GPUs there ({_sizes(pool)})"
-    node = pool.gpus_per_node
+        stated = not pool.island_sizes or size in pool.island_sizes
+        if not stated or (node_gpus and node_gpus % size and size % node_gpus):
+            yield f"pools[{pool.name}]: no island may have {size} GPUs there ({allowed})"
     for part in parts:
-        if part.group.parts and node is not None and part.gpus > node:
+        if part.group.parts and node_gpus is not None and part.gpus > node_gpus:
             yield (
                 f"islands[{part.island.name}]: {part.gpus} GPUs of pool {pool.name}; a part of "
-                f"an island of several pools stands on one node, of {node} GPUs"
+                f"an island of several pools stands on one node, of {node_gpus} GPUs"
             )
-
-
-def _allowed(pool: Pool, size: int) -> bool:
-    if pool.island_sizes and size not in pool.island_sizes:
-        return False
-    node = pool.gpus_per_node
-    return node is None or node % size == 0 or size % node == 0
-
-
-def _sizes(pool: Pool) -> str:
-    if pool.island_sizes:
-        return f"islandSizes are {', '.join(map(str, pool.island_sizes))}"
-    return f"a part of {pool.gpus_per_node} that divides it, or whole nodes"
-
-
-def _rented(index: PlanIndex) -> Iterator[str]:
-    """Check the rented GPUs against the nodes of the islands."""
-    stated = dict(index.plan.rented)
-    for name in sorted({*stated, *index.pools}):
-        pool = index.pools.get(name)
-        needed = _gpus_to_rent(pool, index.parts[name]) if pool else 0
-        if stated.get(name, 0) != needed:
-            yield f"pools[{name}].rented: {stated.get(name, 0)} stated, the islands need {needed}"
 
 
 def _gpus_to_rent(pool: Pool, parts: list[PlacedPart]) -> int:
@@ -137,20 +125,15 @@ def _gpus_to_rent(pool: Pool, parts: list[PlacedPart]) -> int:
     node_gpus = pool.gpus_per_node
     if node_gpus is None:
         return max(0, sum(part.gpus for part in parts) - pool.count)
-    rented = [
-        (node, min(part.gpus, node_gpus))
-        for part in parts
-        for node in part.nodes
-        if (domain := domain_of(pool, node)) is not None and domain.name == RENTED
-    ]
+    rented = [(n, part.gpus) for part in parts for n in part.nodes if _is_rented(pool, n)]
     if pool.billing is Billing.PER_NODE:
         return node_gpus * len({node for node, _ in rented})
-    return sum(gpus for _, gpus in rented)
+    return sum(min(gpus, node_gpus) for _, gpus in rented)
 
 
 def _cost(pool: Pool, parts: list[PlacedPart]) -> Decimal:
     """Return the price of the islands' GPUs, or of their whole nodes [$/h]."""
+    gpus = sum(part.gpus for part in parts)
     if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
-        nodes = {node for part in parts for node in part.nodes}
-        return pool.price_per_gpu_hour * pool.gpus_per_node * len(nodes)
-    return pool.price_per_gpu_hour * sum(part.gpus for part in parts)
+        gpus = pool.gpus_per_node * len({node for part in parts for node in part.nodes})
+    return pool.price_per_gpu_hour * gpus

@@ -5,15 +5,14 @@ A plan file repeats some values for its readers; the copies and the hash must ag
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from ..documents import THETA_UNIT, Document, Node, content_hash
+from ..documents import THETA_UNIT, Document, content_hash
 from ..plan import Group, Plan
 from ..problem import STAGES, Objective, Phase
-from .index import TOLERANCE, PlanIndex, wrong_parts
+from .index import PlanIndex, misstated, wrong_parts
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A Kubernetes label value: names of islands become label values."""
@@ -29,7 +28,7 @@ def check_structure(index: PlanIndex) -> Iterator[str]:
         if name not in index.groups:
             yield f"islands: {members[name]} belong to group {name!r}, which does not exist"
     for group in plan.groups:
-        yield from _group(index, group, members[group.name])
+        yield from _check_group(index, group, members[group.name])
     for model in index.models:
         for stage in STAGES:
             if not any(g.model == model and stage in g.phase.stages for g in plan.groups):
@@ -44,35 +43,12 @@ def _names(kind: str, names: list[str]) -> Iterator[str]:
             yield f"{kind}[{name}]: is not a DNS label of at most 63 characters"
 
 
-def _group(index: PlanIndex, group: Group, members: int) -> Iterator[str]:
-    place = f"groups[{group.name}]"
+def _check_group(index: PlanIndex, group: Group, members: int) -> Iterator[str]:
+    """Check size, pools, class, model and parts; the parts form a pipeline of the problem."""
+    place, split = f"groups[{group.name}]", group.parallelism
     if members != group.islands:
         yield f"{place}.islands: {group.islands} stated, {members} listed"
-    if group.parallelism.gpus != group.gpus:
-        yield (
-            f"{place}.gpus: {group.gpus} stated, {group.parallelism} uses {group.parallelism.gpus}"
-        )
-    yield from _place(index, group)
-    model = index.models.get(group.model)
-    if model is None:
-        yield f"{place}.model: {group.model!r} is not a model of the problem"
-        return
-    if len(group.rates) != len(model.ranges):
-        yield f"{place}.rates: {len(group.rates)} values for {len(model.ranges)} ranges"
-    if model.architecture.experts is None and group.parallelism.ep != 1:
-        yield f"{place}.parallelism: ep {group.parallelism.ep} for a model without experts"
-    if group.phase is Phase.PREFILL and group.max_batch != 1:
-        yield f"{place}.maxBatch: {group.max_batch} stated, prefill takes one prompt at a time"
-    if group.phase not in model.phases:
-        allowed = ", ".join(model.phases)
-        yield f"{place}.phase: {group.phase}, model {model.name} is to be served by {allowed}"
-    for finding in wrong_parts(group, model.architecture.layers):
-        yield f"{place}.parts: {finding}"
-
-
-def _place(index: PlanIndex, group: Group) -> Iterator[str]:
-    """Check that the pools exist, form a pipeline of the problem, and have the class."""
-    place = f"groups[{group.name}]"
+    yield from misstated(f"{place}.gpus", group.gpus, split.gpus, f"{split} uses")
     for part in group.sections:
         pool = index.pools.get(part.pool)
         if pool is None:
@@ -83,78 +59,67 @@ def _place(index: PlanIndex, group: Group) -> Iterator[str]:
     if names and names not in index.problem.pipelines:
         declared = "; ".join(", ".join(names) for names in index.problem.pipelines) or "none"
         yield f"{place}.parts: {', '.join(names)} are no pipeline of the problem ({declared})"
+    model = index.models.get(group.model)
+    if model is None:
+        yield f"{place}.model: {group.model!r} is not a model of the problem"
+        return
+    if len(group.rates) != len(model.ranges):
+        yield f"{place}.rates: {len(group.rates)} values for {len(model.ranges)} ranges"
+    if model.architecture.experts is None and split.ep != 1:
+        yield f"{place}.parallelism: ep {split.ep} for a model without experts"
+    if group.phase is Phase.PREFILL and group.max_batch != 1:
+        yield f"{place}.maxBatch: {group.max_batch} stated, prefill takes one prompt at a time"
+    if group.phase not in model.phases:
+        allowed = ", ".join(model.phases)
+        yield f"{place}.phase: {group.phase}, model {model.name} is to be served by {allowed}"
+    for finding in wrong_parts(group, model.architecture.layers):
+        yield f"{place}.parts: {finding}"
 
 
 def check_document(document: Document, plan: Plan) -> Iterator[str]:
     """Check the fields that ``parse_plan`` does not read because they follow from others."""
     groups = {group.name: group for group in plan.groups}
-    yield from _islands(document, groups)
-    yield from _members(document, plan)
-    yield from _pools(document, plan)
-    yield from _figures(document, plan)
+    members = defaultdict(list)
+    for item in document["islands"]:
+        members[item["group"]].append(item["name"])
+        if group := groups.get(item["group"]):
+            yield from _check_copies(
+                f"islands[{item['name']}]",
+                item,
+                {name: getattr(group, name) for name in ("model", "pool", "phase", "gpus")},
+                "its group has",
+            )
+    for item in document["groups"]:
+        if item.get("members") != members[item["name"]]:
+            yield f"groups[{item['name']}].members: not the islands that name this group"
+    problem_pools = {pool["name"]: pool for pool in document["problem"]["pools"]}
+    plan_pools = {pool["name"]: pool for pool in document["pools"]}
+    for name in sorted({*problem_pools, *plan_pools}):
+        if name not in problem_pools or name not in plan_pools:
+            yield f"pools[{name}]: not in both the plan and the problem"
+            continue
+        copies = {
+            "accelerator": problem_pools[name]["accelerator"],
+            "count": problem_pools[name]["count"],
+            "used": plan.used(name),
+            "pricePerGPUHour": problem_pools[name].get("pricePerGPUHour", "0"),
+        }
+        yield from _check_copies(f"pools[{name}]", plan_pools[name], copies, "it is")
+    unit, source = THETA_UNIT[plan.objective], f"{plan.objective} has"
+    yield from misstated("thetaUnit", document.get("thetaUnit"), unit, source)
+    if plan.objective is Objective.COST:
+        for field in ("bound", "thetaBound"):
+            if field in document:
+                yield f"{field}: stated, although the plan is proved by its cost; see costBound"
+    else:
+        per_theta = plan.throughput / plan.theta if plan.theta else 1.0
+        bound, source = plan.certificate.bound * per_theta, "thetaBound gives"
+        yield from misstated("bound", document.get("bound"), bound, source, unit=" req/s")
     digest = content_hash(document)
     if document.get("hash") != digest:
         yield f"hash: {document.get('hash')} stated, the content has {digest}"
 
 
-def _figures(document: Document, plan: Plan) -> Iterator[str]:
-    """Check the unit of theta, and the bound as throughput unless the cost is minimised."""
-    unit = THETA_UNIT[plan.objective]
-    if document.get("thetaUnit") != unit:
-        yield f"thetaUnit: {document.get('thetaUnit')!r} stated, {plan.objective} has {unit!r}"
-    if plan.objective is Objective.COST:
-        for field in ("bound", "thetaBound"):
-            if field in document:
-                yield f"{field}: stated, although the plan is proved by its cost; see costBound"
-        return
-    per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-    bound = plan.certificate.bound * per_theta
-    stated = document.get("bound")
-    if not isinstance(stated, (int, float)) or not math.isclose(stated, bound, rel_tol=TOLERANCE):
-        yield f"bound: {stated} req/s stated, thetaBound gives {bound:.9g}"
-
-
-def _islands(document: Document, groups: dict[str, Group]) -> Iterator[str]:
-    for item in document["islands"]:
-        group = groups.get(item["group"])
-        if group is None:
-            continue
-        for field, value in (
-            ("model", group.model),
-            ("pool", group.pool),
-            ("phase", str(group.phase)),
-            ("gpus", group.gpus),
-        ):
-            if item.get(field) != value:
-                yield (
-                    f"islands[{item['name']}].{field}: {item.get(field)!r} stated, its group has "
-                    f"{value!r}"
-                )
-
-
-def _members(document: Document, plan: Plan) -> Iterator[str]:
-    members: dict[str, list[str]] = {group.name: [] for group in plan.groups}
-    for island in plan.islands:
-        members.setdefault(island.group, []).append(island.name)
-    for item in document["groups"]:
-        if item.get("members") != members[item["name"]]:
-            yield f"groups[{item['name']}].members: not the islands that name this group"
-
-
-def _pools(document: Document, plan: Plan) -> Iterator[str]:
-    spec = {pool["name"]: pool for pool in document["problem"]["pools"]}
-    listed = list(Node(document).field("pools").items())
-    stated = {pool.field("name").text(): pool.mapping() for pool in listed}
-    for name in sorted({*spec, *stated}):
-        if name not in spec or name not in stated:
-            yield f"pools[{name}]: not in both the plan and the problem"
-            continue
-        used = sum(group.gpus_of(name) * group.islands for group in plan.groups)
-        for field, value in (
-            ("accelerator", spec[name]["accelerator"]),
-            ("count", spec[name]["count"]),
-            ("used", used),
-            ("pricePerGPUHour", spec[name].get("pricePerGPUHour", "0")),
-        ):
-            if stated[name].get(field) != value:
-                yield f"pools[{name}].{field}: {stated[name].get(field)!r} stated, it is {value!r}"
+def _check_copies(place: str, stated: Document, copies: Document, source: str) -> Iterator[str]:
+    for field, value in copies.items():
+        yield from misstated(f"{place}.{field}", stated.get(field), value, source)

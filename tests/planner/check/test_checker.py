@@ -63,8 +63,8 @@ from tests.support.planner.small import demand
 ROOT = Path(__file__).parents[3]
 
 
-def findings(plan: Plan = PLAN, asked: PlanningProblem | None = None, model: object = None) -> str:
-    checked = run_checks(asked or problem(), plan, model or build)  # type: ignore[arg-type]
+def findings(plan: Plan = PLAN, of: PlanningProblem | None = None, model: object = None) -> str:
+    checked = run_checks(of or problem(), plan, model or build)  # type: ignore[arg-type]
     return "\n".join(finding for item in checked for finding in item.findings)
 
 
@@ -265,7 +265,7 @@ BROKEN_PLANS = {
 
 
 @pytest.mark.parametrize(("plan", "expected"), BROKEN_PLANS.values(), ids=BROKEN_PLANS.keys())
-def test_finds_what_is_wrong_with_a_plan(plan: Plan, expected: str) -> None:
+def test_every_broken_plan_has_its_finding(plan: Plan, expected: str) -> None:
     assert expected in findings(plan)
 
 
@@ -282,9 +282,9 @@ SLO = {
 
 
 @pytest.mark.parametrize(("targets", "expected"), SLO.values(), ids=SLO.keys())
-def test_finds_missed_latency_targets(targets: Targets, expected: str) -> None:
-    asked = replace(problem(), models=(demand(targets=targets),))
-    assert expected in findings(asked=asked)
+def test_missed_latency_target_is_a_finding(targets: Targets, expected: str) -> None:
+    tighter = replace(problem(), models=(demand(targets=targets),))
+    assert expected in findings(of=tighter)
 
 
 BROKEN_PROBLEMS = {
@@ -307,10 +307,12 @@ BROKEN_PROBLEMS = {
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"), BROKEN_PROBLEMS.values(), ids=BROKEN_PROBLEMS.keys()
+    ("planning_problem", "expected"), BROKEN_PROBLEMS.values(), ids=BROKEN_PROBLEMS.keys()
 )
-def test_finds_what_the_problem_does_not_allow(asked: PlanningProblem, expected: str) -> None:
-    assert expected in findings(asked=asked)
+def test_plan_that_breaks_a_limit_of_the_problem_has_its_finding(
+    planning_problem: PlanningProblem, expected: str
+) -> None:
+    assert expected in findings(of=planning_problem)
 
 
 @pytest.mark.parametrize(
@@ -323,11 +325,11 @@ def test_finds_what_the_problem_does_not_allow(asked: PlanningProblem, expected:
         (Affine(beta=0.0154), "a step would have to take at most"),
     ],
 )
-def test_finds_islands_that_do_not_sustain_the_promise(model: Affine, expected: str) -> None:
+def test_island_without_a_steady_state_is_a_finding(model: Affine, expected: str) -> None:
     assert expected in findings(model=lambda *_: model)
 
 
-def test_finds_islands_that_cannot_exist() -> None:
+def test_island_that_cannot_exist_is_a_finding() -> None:
     def refuse(*_: object) -> Affine:
         raise DoesNotFit("16 GB of weights, 8 GB of memory")
 
@@ -345,12 +347,12 @@ def test_utilisation_cap_is_pollaczek_khinchine() -> None:
 def test_range_without_requests_counts_at_its_middle() -> None:
     """[100, 200) has its middle at 149.5 tokens, and 10 tokens of output add 5 of context."""
     model = demand(shares=(1.0, 0.0))
-    asked = index.decoding(model)
-    assert (asked[1].output, asked[1].context) == (10.0, 154.5)
+    loads = index.decoding(model)
+    assert (loads[1].output, loads[1].context) == (10.0, 154.5)
     assert index.mean_by_range(model, Affine().prefill_occupancy) == pytest.approx([0.05, 0.1495])
 
 
-def test_shares_no_code_with_the_builder() -> None:
+def test_checker_loads_no_room_of_the_builder() -> None:
     """Importing the checker loads no room of the builder, not even through another module."""
     code = "import sys, archipelago.planner.check.checker; print(*sys.modules)"
     loaded = subprocess.run(
@@ -373,9 +375,11 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(("plan", "asked"), GOOD.values(), ids=GOOD.keys())
-def test_good_plans_of_every_kind_have_no_findings(plan: Plan, asked: PlanningProblem) -> None:
-    assert findings(plan, asked) == ""
+@pytest.mark.parametrize(("plan", "planning_problem"), GOOD.values(), ids=GOOD.keys())
+def test_good_plans_of_every_kind_have_no_findings(
+    plan: Plan, planning_problem: PlanningProblem
+) -> None:
+    assert findings(plan, planning_problem) == ""
 
 
 def with_pairs(plan: Plan, number: int, *pairs: Pair) -> Plan:
@@ -388,7 +392,7 @@ def parts(*of: tuple[str, int, int], **more: Any) -> Plan:  # noqa: ANN401
     return altered(PIPELINE, "long-prefill", parts=tuple(Part(*part) for part in of), **more)
 
 
-def mixed_asked(**more: Any) -> PlanningProblem:  # noqa: ANN401
+def mixed_problem(**more: Any) -> PlanningProblem:  # noqa: ANN401
     return replace(problem(), models=(demand(phases=ALL_PHASES, **more),))
 
 
@@ -436,25 +440,25 @@ BROKEN_MIXED = {
     ),
     "TPOT with prompts in between": (
         MIXED,
-        mixed_asked(targets=Targets(tpot=0.013)),
+        mixed_problem(targets=Targets(tpot=0.013)),
         # at 13 ms a step of 40 * 0.013 sequences takes 10.5486 ms of the 80 % that prompts leave
         "at theta a token, with prompts in between, would have to take at most 13.0000 ms (TPOT",
     ),
     "TPOT of one request alone": (
         MIXED,
-        mixed_asked(targets=Targets(tpot=0.0111)),
+        mixed_problem(targets=Targets(tpot=0.0111)),
         "groups[short-mixed] [0, 100): TPOT of one sequence alone is 11.11 ms",
     ),
     "TTFT of one prompt alone": (
         MIXED,
-        mixed_asked(targets=Targets(ttft=0.09)),
+        mixed_problem(targets=Targets(ttft=0.09)),
         "groups[short-mixed] [0, 100): TTFT without load is 99.0 ms, the target 90 ms",
     ),
     # E[S] = 0.1, E[S^2] / (2 E[S]) = 0.0625 and half a step of 10.5569 ms: of T = 0.12 there are
     # 14.7216 ms to wait, rho = 14.7216 / (14.7216 + 62.5) = 0.190641; without the step 0.242424
     "TTFT behind a step": (
         MIXED,
-        mixed_asked(targets=Targets(ttft=0.12)),
+        mixed_problem(targets=Targets(ttft=0.12)),
         "groups[short-mixed]: each island is busy 0.200000 of the time, at most 0.190641",
     ),
 }
@@ -778,19 +782,19 @@ BROKEN_SPARING = {
     # busy 0.6 of the time
     "prefill busier than allowed": (
         SPARING,
-        mixed_asked(max_utilisation=0.59),
+        mixed_problem(max_utilisation=0.59),
         "groups[long-prefill]: each island is busy 0.600000 of the time, at most 0.590000",
     ),
     "a mixed island busier than allowed": (
         SPARING,
-        mixed_asked(max_utilisation=0.19),
+        mixed_problem(max_utilisation=0.19),
         "groups[short-mixed]: at theta, with 0.81 of its capacity unused, prompts take all of",
     ),
     # four times the load: prompts take 0.8 of the time, and 160 sequences per second of time per
     # token are 40 at 250 ms, where a step of 10 + 250 * 0.1688 = 52.2 ms in a fifth takes 261 ms
     "a batch beyond what is allowed": (
         altered(SPARING, "short-mixed", max_batch=40),
-        mixed_asked(max_utilisation=0.25),
+        mixed_problem(max_utilisation=0.25),
         "would have to take at most 250.0000 ms (batch of 40)",
     ),
     "use of the whole instead of the allowed": (
@@ -820,54 +824,58 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("plan", "asked", "expected"), BROKEN.values(), ids=BROKEN.keys())
-def test_finds_what_is_wrong(plan: Plan, asked: PlanningProblem, expected: str) -> None:
-    assert expected in findings(plan, asked)
+@pytest.mark.parametrize(
+    ("plan", "planning_problem", "expected"), BROKEN.values(), ids=BROKEN.keys()
+)
+def test_broken_plans_of_every_kind_have_their_finding(
+    plan: Plan, planning_problem: PlanningProblem, expected: str
+) -> None:
+    assert expected in findings(plan, planning_problem)
 
 
-def test_mixed_island_that_prompts_fill_is_found() -> None:
+def test_mixed_island_full_of_prompts_is_a_finding() -> None:
     """4 req/s of 0.25 s are all of the time: no token is ever made."""
-    found = findings(MIXED, MIXED_PROBLEM, lambda *_: Affine(per_token=5e-3))
-    assert "groups[short-mixed]: at theta prompts take all of the time, 1.000000" in found
+    text = findings(MIXED, MIXED_PROBLEM, lambda *_: Affine(per_token=5e-3))
+    assert "groups[short-mixed]: at theta prompts take all of the time, 1.000000" in text
 
 
-def test_waiting_behind_a_step_costs_half_of_it() -> None:
+def test_utilisation_cap_waits_for_half_a_step_on_average() -> None:
     """E[S] = 0.1, E[S^2] = 0.0125, T = 0.16 and a step of 0.04: odds = 0.04 / 0.0625 = 0.64."""
-    asked = demand(targets=Targets(ttft=0.16))
-    assert promise.utilisation_cap(asked, Affine(), 0.04) == pytest.approx(0.64 / 1.64)
-    assert promise.utilisation_cap(asked, Affine(), 0.12) == 0.0
+    model = demand(targets=Targets(ttft=0.16))
+    assert promise.utilisation_cap(model, Affine(), 0.04) == pytest.approx(0.64 / 1.64)
+    assert promise.utilisation_cap(model, Affine(), 0.12) == 0.0
 
 
-def test_mixed_island_keeps_both_targets_beyond_the_workload() -> None:
+def test_overflow_route_meets_ttft_and_tpot_on_a_mixed_island() -> None:
     """A prompt of 299 tokens takes 299 ms, and its tokens 11.309 ms with 10 tokens of output."""
     longest = Route("m", Range(200, 300), 0.0, (Pair("short-mixed", "short-mixed", 10**6),))
     plan = replace(MIXED, routes=(*MIXED.routes, longest))
-    place = "routes[m [200, 300)] in short-mixed: one request alone takes"
+    place = "routes[m [200, 300)] in short-mixed:"
     for targets, expected in (
         (Targets(), ""),
         (Targets(ttft=0.299, tpot=0.0114), ""),
-        (Targets(ttft=0.298), f"{place} 299.0 ms, the target is 298 ms"),
-        (Targets(tpot=0.0113), f"{place} 11.3 ms, the target is 11 ms"),
+        (Targets(ttft=0.298), f"{place} TTFT without load is 299.0 ms, the target 298 ms"),
+        (Targets(tpot=0.0113), f"{place} TPOT of one sequence alone is 11.31 ms, the target 11 ms"),
     ):
-        found = findings(plan, mixed_asked(targets=targets)).split("\n")
-        assert "".join(f for f in found if f.startswith("routes[")) == expected
+        lines = findings(plan, mixed_problem(targets=targets)).split("\n")
+        assert "".join(line for line in lines if line.startswith("routes[")) == expected
 
 
-def test_slowest_part_limits_what_an_island_hands_over() -> None:
+def test_slowest_part_limits_the_kv_transfers_of_a_pipeline() -> None:
     """Two GPUs of ``b`` hold 8 of 32 layers: 2 * 7.4 MB/s move 59.2 MB/s of whole caches, of 60.
 
     Four of ``a`` hold 24: 4 * 12 MB/s move 64 MB/s.
     """
     slow = pools(a={"nic_per_gpu": 12e6}, b={"nic_per_gpu": 7.4e6})
-    found = findings(PIPELINE, replace(PIPELINE_PROBLEM, pools=slow))
-    assert "groups[long-prefill]: caches in flight take 1.013514 of what" in found
+    text = findings(PIPELINE, replace(PIPELINE_PROBLEM, pools=slow))
+    assert "groups[long-prefill]: caches in flight take 1.013514 of what" in text
     fast = pools(a={"nic_per_gpu": 12e6}, b={"nic_per_gpu": 7.6e6})
     assert "groups[long-prefill]: caches" not in findings(
         PIPELINE, replace(PIPELINE_PROBLEM, pools=fast)
     )
 
 
-def test_links_carry_each_direction_by_itself() -> None:
+def test_bandwidth_of_a_link_is_checked_in_each_direction() -> None:
     """Long requests go from west to east, 4 req/s of 15 MB, while 15 MB/s come back."""
     turned = altered(CLASSES, "long-prefill", domain_class="west")
     turned = altered(turned, "spare-decode", domain_class="east")
@@ -898,7 +906,7 @@ def test_document_of_the_cheapest_plan_states_no_bound_on_theta() -> None:
         ]
 
 
-def test_document_counts_the_parts_of_islands() -> None:
+def test_document_with_wrong_used_gpus_of_a_pipeline_is_a_finding() -> None:
     broken = copy.deepcopy(plan_document(resource(), Planned(PIPELINE, 0.0)))
     broken["pools"][1]["used"] = 2
     broken["hash"] = content_hash(broken)
@@ -910,7 +918,7 @@ def test_document_counts_the_parts_of_islands() -> None:
     beta=st.floats(0.0, 2e-3),
     kappa=st.floats(0.0, 2e-6),
 )
-def test_stated_steady_state_of_a_mixed_island_reproduces_itself(
+def test_steady_state_of_a_mixed_island_equals_the_closed_form(
     prompts: float, beta: float, kappa: float
 ) -> None:
     """Tau = a / (1 - u - S) in closed form for an affine step; any other figure is found.

@@ -213,10 +213,10 @@ def test_every_field_of_a_real_plan_is_checked(kind: str) -> None:
         place[path[-1]] = _changed(place[path[-1]])
         broken["hash"] = content_hash(broken)
         try:
-            found = all_findings(broken)
+            texts = all_findings(broken)
         except PlanFileError as error:
-            found = [str(error)]
-        if not found:
+            texts = [str(error)]
+        if not texts:
             missed.append(path)
     assert missed == []
 
@@ -229,7 +229,7 @@ SOMETIMES = {"changes", "costBound", "domainClass", "parts", "rented", "problem"
 
 
 @pytest.mark.parametrize("kind", ["minimal", "classes", "pipeline", "changed"])
-def test_junk_anywhere_in_a_plan_is_an_answer_and_no_crash(kind: str) -> None:
+def test_junk_anywhere_in_a_plan_gives_findings_or_an_error_of_ours(kind: str) -> None:
     """Replace every value, mappings and lists too: findings or an error of ours, nothing else."""
     document = real_document(kind)
     paths = [p for p in _places(document) if p[0] not in ("exclusions", "hash", "planSeconds")]
@@ -250,13 +250,13 @@ def _places(document: dict[str, Any]) -> set[tuple[Any, ...]]:
     return {leaf[:depth] for leaf in _leaves(document) for depth in range(1, min(len(leaf), 4) + 1)}
 
 
-def test_hash_names_the_content() -> None:
+def test_hash_covers_the_content_but_not_the_planning_time() -> None:
     broken = {**real_document(), "hash": "0" * 64}
     assert [f.startswith("hash: 000") for f in all_findings(broken)] == [True]
     assert all_findings({**real_document(), "planSeconds": 99.0}) == []
 
 
-def test_problem_that_is_no_spec_is_named_by_path() -> None:
+def test_wrong_problem_is_refused_with_its_path() -> None:
     broken = copy.deepcopy(real_document())
     broken["problem"]["pools"][0]["count"] = -1
     with pytest.raises(PlanFileError, match=r"problem\.pools\[0\]\.count: "):
