@@ -31,7 +31,7 @@ from .inventory.cluster_inventory import ClusterInventory
 from .metrics import Metrics
 from .planning.pool import Limits, PlannerPool
 from .planning.result import PlannerResult
-from .queue import JitteredBackoff, KeyedQueue, Workers
+from .queue import KeyedQueue, Workers
 from .resources.cache import Cache
 from .resources.names import Key, Permission
 from .settings import OFF, Settings
@@ -56,7 +56,7 @@ class Operator:
         self._random = random
         self._metrics = Metrics()
         self._cache = Cache()
-        self._queue = KeyedQueue(JitteredBackoff(random))
+        self._queue = KeyedQueue(random)
         self._workers = Workers(
             self._queue, self._work, time.monotonic, settings.reconcilers, self._failed
         )
@@ -67,7 +67,7 @@ class Operator:
         self._quick = PlannerPool(1, limits, self._planned, self._metrics, warm=False)
         self._watches_nodes = settings.inventory != OFF
         self._inventory = ClusterInventory(
-            settings.allowed_nodes,
+            settings.node_selector,
             on_news=self._node_news,
             on_pods=self._workers.enqueue,
             on_missing_labels=self._list_nodes,
@@ -105,10 +105,14 @@ class Operator:
         )
         cluster.on_refusal = self._permissions.recheck
         self._crd_ready = CrdReady(cluster)
-        self._health = Health(self._watch_health, self._queue, self._lag, self._metrics)
-        self._health.add_check(self._crd_ready.findings)
-        self._health.add_check(self._permissions.findings)
-        self._health.add_refresh(self._show_nodes)
+        self._health = Health(
+            self._watch_health,
+            self._queue,
+            self._lag,
+            self._metrics,
+            checks=(self._crd_ready.findings, self._permissions.findings),
+            on_metrics=lambda: self._metrics.set_nodes(self._inventory.counts()),
+        )
         self._resync = Resync(
             cluster,
             self._cache,
@@ -214,9 +218,6 @@ class Operator:
         log.info("nodes lost" if lost else "inventory changed", extra={"plans": len(keys)})
         for key in keys:
             self._workers.enqueue(key)
-
-    def _show_nodes(self) -> None:
-        self._metrics.set_nodes(self._inventory.counts())
 
     async def _reconcile(self) -> None:
         """Run the workers after the first full list."""

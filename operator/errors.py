@@ -15,13 +15,18 @@ A failure of the planner is not an error here but a result with a reason.
 """
 
 from dataclasses import dataclass
+from random import Random
+from typing import Final
 
 from archipelago.perfmodel.errors import ArchipelagoError
+
+JITTER: Final = 0.2
+"""A delay is drawn from +-20 %: what failed together does not return together."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Exponential back-off without jitter: ``first`` [s], doubled up to ``longest`` [s]."""
+    """Exponential back-off: ``first`` [s], doubled up to ``longest`` [s]."""
 
     first: float
     longest: float
@@ -31,6 +36,11 @@ class Backoff:
         if failures < 1:
             return 0.0
         return min(self.first * 2.0 ** min(failures - 1, 32), self.longest)
+
+    def jittered(self, failures: int, random: Random) -> float:
+        """Return that delay with jitter [s]; never more than ``longest``."""
+        factor = random.uniform(1 - JITTER, 1 + JITTER)
+        return min(self.delay(failures) * factor, self.longest)
 
 
 class OperatorError(ArchipelagoError):

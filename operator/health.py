@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -28,35 +27,6 @@ if TYPE_CHECKING:
 
 LARGEST_SKEW: Final = 300.0
 """Largest difference of the clocks before a restart [s]."""
-
-
-@dataclass(frozen=True)
-class ClockReading:
-    """Both clocks at one moment [s]."""
-
-    wall: float
-    monotonic: float
-
-
-def read() -> ClockReading:
-    """Return the clocks of this machine."""
-    return ClockReading(time.time(), time.monotonic())
-
-
-def skew(since: ClockReading, now: ClockReading) -> float:
-    """Return how far the wall clock is ahead of the monotonic one [s]."""
-    return (now.wall - since.wall) - (now.monotonic - since.monotonic)
-
-
-def finding(since: ClockReading, now: ClockReading) -> list[str]:
-    """Return a message if the clocks differ too much."""
-    apart = skew(since, now)
-    if abs(apart) <= LARGEST_SKEW:
-        return []
-    direction = "forward" if apart > 0 else "back"
-    return [f"the wall clock went {direction} by {abs(apart):.0f} s since the start"]
-
-
 LONGEST_FAILURE: Final = 30.0
 OLDEST_ANSWER: Final = 400.0  # a watch is renewed after 300 s, or 330 s at the latest
 LONGEST_LAG: Final = 5.0
@@ -87,7 +57,17 @@ class Lag:
 
 
 class Health:
-    """The checks of liveness and readiness."""
+    """The checks of liveness and readiness.
+
+    Args:
+        watches: The watches and when they were answered.
+        queue: The keys that wait.
+        lag: Of the event loop.
+        metrics: Those that ``/metrics`` shows.
+        checks: Further sources of messages for ``/readyz``.
+        on_metrics: Called before the metrics are read.
+        offset: How far the wall clock is ahead of the monotonic one [s].
+    """
 
     def __init__(
         self,
@@ -95,30 +75,34 @@ class Health:
         queue: KeyedQueue,
         lag: Lag,
         metrics: Metrics,
-        clocks: Callable[[], ClockReading] = read,
+        *,
+        checks: Sequence[Callable[[], list[str]]] = (),
+        on_metrics: Callable[[], None] = lambda: None,
+        offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
-        self._clocks = clocks
-        self._since = clocks()
+        self._offset = offset
+        self._offset_at_start = offset()
         self._watches = watches
         self._queue = queue
         self._lag = lag
         self._metrics = metrics
-        self._checks: list[Callable[[], list[str]]] = []
-        self._refreshes: list[Callable[[], None]] = []
+        self._checks = checks
+        self._on_metrics = on_metrics
         self.listed = False
 
-    def add_check(self, findings: Callable[[], list[str]]) -> None:
-        """Add a source of messages for ``/readyz``."""
-        self._checks.append(findings)
-
-    def add_refresh(self, refresh: Callable[[], None]) -> None:
-        """Add a function that updates metrics before they are read."""
-        self._refreshes.append(refresh)
+    def skew(self) -> float:
+        """Return how far the wall clock is ahead of the monotonic one since the start [s]."""
+        return self._offset() - self._offset_at_start
 
     def liveness_findings(self) -> list[str]:
         """Return reasons to restart the process."""
-        stuck = [f"event loop stuck for {self._lag.age():.0f} s"] * (self._lag.age() > LONGEST_LAG)
-        return stuck + finding(self._since, self._clocks())
+        findings = []
+        if (age := self._lag.age()) > LONGEST_LAG:
+            findings.append(f"event loop stuck for {age:.0f} s")
+        if abs(skew := self.skew()) > LARGEST_SKEW:
+            direction = "forward" if skew > 0 else "back"
+            findings.append(f"the wall clock went {direction} by {abs(skew):.0f} s since the start")
+        return findings
 
     def readiness_findings(self) -> list[str]:
         """Return reasons why the status of plans may be out of date."""
@@ -128,17 +112,16 @@ class Health:
         if not self.listed:
             findings.append("the first list is not complete")
         for kind in (*KINDS, *INVENTORY):
-            if self._watches.failing_for(kind) > LONGEST_FAILURE:
-                findings.append(f"{kind}: failing for {self._watches.failing_for(kind):.0f} s")
+            if (failing := self._watches.failing_for(kind)) > LONGEST_FAILURE:
+                findings.append(f"{kind}: failing for {failing:.0f} s")
             elif not self._watches.has_answered(kind):
                 if kind in INVENTORY:
                     continue  # switched off, or not permitted, which another check reports
                 # The first list does not use the watch: a rollout must not pass yet.
                 findings.append(f"{kind}: not watched yet")
-            elif self._watches.age(kind) > OLDEST_ANSWER:
-                findings.append(f"{kind}: no answer for {self._watches.age(kind):.0f} s")
-        waiting = self._queue.oldest_age(time.monotonic())
-        if waiting > OLDEST_KEY:
+            elif (age := self._watches.age(kind)) > OLDEST_ANSWER:
+                findings.append(f"{kind}: no answer for {age:.0f} s")
+        if (waiting := self._queue.oldest_age(time.monotonic())) > OLDEST_KEY:
             findings.append(f"a key has been waiting for {waiting:.0f} s")
         return findings
 
@@ -146,12 +129,11 @@ class Health:
         """Return the current metrics."""
         for kind in (*KINDS, *filter(self._watches.has_answered, INVENTORY)):
             self._metrics.stream_age.labels(kind).set(self._watches.age(kind))
-        for refresh in self._refreshes:
-            refresh()
+        self._on_metrics()
         self._metrics.queue_depth.set(len(self._queue))
         self._metrics.queue_age.set(self._queue.oldest_age(time.monotonic()))
         self._metrics.tasks.set(len(asyncio.all_tasks()))
-        self._metrics.skew(skew(self._since, self._clocks()))
+        self._metrics.clock_skew.set(self.skew())
         return self._metrics.exposition()
 
 
@@ -162,7 +144,25 @@ async def serve(health: Health, host: str, port: int) -> AsyncIterator[int]:
     Raises:
         SettingsError: this address cannot be listened on.
     """
-    runner = web.AppRunner(_application(health), access_log=None)
+
+    def answer(findings: list[str]) -> web.Response:
+        text = "".join(f"{finding}\n" for finding in findings) or "ok\n"
+        return web.Response(text=text, status=503 if findings else 200)
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return answer(health.liveness_findings())
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return answer(health.readiness_findings())
+
+    async def metrics(_request: web.Request) -> web.Response:
+        content = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(body=health.metrics(), headers={"Content-Type": content})
+
+    app = web.Application()
+    for handler in (healthz, readyz, metrics):
+        app.router.add_get(f"/{handler.__name__}", handler)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
         await web.SockSite(runner, listening(host, port)).start()
@@ -188,25 +188,3 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         where = f"ARCHIPELAGO_HTTP_HOST={host!r}, ARCHIPELAGO_HTTP_PORT={port}"
         raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error
-
-
-def _application(health: Health) -> web.Application:
-    async def healthz(_request: web.Request) -> web.Response:
-        return _answer(health.liveness_findings())
-
-    async def readyz(_request: web.Request) -> web.Response:
-        return _answer(health.readiness_findings())
-
-    async def metrics(_request: web.Request) -> web.Response:
-        content = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=health.metrics(), headers={"Content-Type": content})
-
-    app = web.Application()
-    for handler in (healthz, readyz, metrics):
-        app.router.add_get(f"/{handler.__name__}", handler)
-    return app
-
-
-def _answer(findings: list[str]) -> web.Response:
-    text = "".join(f"{finding}\n" for finding in findings) or "ok\n"
-    return web.Response(text=text, status=503 if findings else 200)

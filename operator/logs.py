@@ -12,7 +12,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -23,35 +22,31 @@ LONGEST: Final = 300  # characters of an error
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Outage:
-    began: float
-    logged: bool
-
-
 class Outages:
     """Logs one line when a thing begins to fail, and one when it works again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._now: dict[str, _Outage] = {}
+        self._began: dict[str, float] = {}
+        self._logged: set[str] = set()
         self._last_logged: dict[str, float] = {}
 
     def failed(self, what: str, why: str) -> None:
         """Note a failure."""
         now = self._clock()
-        outage = self._now.setdefault(what, _Outage(now, logged=False))
-        if outage.logged or now - self._last_logged.get(what, float("-inf")) < QUIET:
-            return
-        outage.logged, self._last_logged[what] = True, now
-        log.warning("%s: fails, and is tried until it works", what, extra={"why": why[:LONGEST]})
+        self._began.setdefault(what, now)
+        quiet = now - self._last_logged.get(what, float("-inf")) < QUIET
+        if what not in self._logged and not quiet:
+            self._logged.add(what)
+            self._last_logged[what] = now
+            log.warning("%s fails and is tried until it works", what, extra={"why": why[:LONGEST]})
 
     def works(self, what: str) -> None:
         """Note a success; log it if the failure was logged."""
-        outage = self._now.pop(what, None)
-        if outage is not None and outage.logged:
-            seconds = round(self._clock() - outage.began, 1)
-            log.info("%s: works again", what, extra={"after_s": seconds})
+        began = self._began.pop(what, 0.0)
+        if what in self._logged:
+            self._logged.remove(what)
+            log.info("%s works again", what, extra={"after_s": round(self._clock() - began, 1)})
 
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}

@@ -24,7 +24,7 @@ from prometheus_client import (
 from prometheus_client.exposition import generate_latest
 
 from .resources.names import Key
-from .resources.status import ConditionStatus, ConditionType, Reason, Status
+from .resources.status import ConditionStatus, ConditionType, Reason
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -32,89 +32,50 @@ if TYPE_CHECKING:
     from .resources.objects import PlanObject
 
 
-FAMILIES: Final = {
-    "plan_ready": "1 if Ready is True, else 0; absent while suspended",
-    "plan_metrics_available": "1 if a window of traffic is complete, else 0",
-    "plan_throughput_requests_per_second": "Requests that the plan sustains",
-    "plan_bound": "Proven bound of the objective, in its unit",
-    "plan_cost_dollars_per_hour": "Price of the islands",
-    "plan_headroom": "Multiple of the observed demand that the table carries",
-    "plan_headroom_low": "Lower end of the 90 % interval of the headroom",
-    "plan_regret": "Share by which the headroom is below that of the best level",
-    "plan_degraded_share": "Share of the demand that fits, while nothing restores safety",
-    "plan_lost_islands": "Islands on lost nodes",
-    "plan_proposal_pending": "1 if a change waits for approval",
-    "plan_observed_requests_per_second": "Arrivals of all models in the last window",
-}
-"""Name without prefix -> help text, of the families with labels namespace and plan only."""
-
-TRIGGERS: Final = ("None", "Repair", "Safety", "Gain")
-LEVELS: Final = ("Reroute", "Flip", "Reshape")
-"""Levels that change a table; ``plan_headroom`` is that of the present one."""
-
-_SUMMARY: Final = {
-    "plan_throughput_requests_per_second": "throughput",
-    "plan_bound": "bound",
-    "plan_cost_dollars_per_hour": "costPerHour",
-}
-_DECISION: Final = {
-    "plan_headroom": "headroom",
-    "plan_headroom_low": "headroomLow",
-    "plan_regret": "regret",
-    "plan_degraded_share": "degraded",
-}
-_TRUTHS: Final = {
-    ConditionStatus.TRUE: 1.0,
-    ConditionStatus.FALSE: 0.0,
-    ConditionStatus.UNKNOWN: None,
-}
-
-
-def status_figures(status: Status) -> dict[str, float | None]:
-    """Return Ready and MetricsAvailable as 0 and 1, and the figures of the summary."""
-    suspended = status.condition(ConditionType.SUSPENDED)
-    asleep = suspended is not None and suspended.status is ConditionStatus.TRUE
-    ready = status.condition(ConditionType.READY)
-    is_ready = float(ready is not None and ready.status is ConditionStatus.TRUE)
-    observed = status.condition(ConditionType.METRICS_AVAILABLE)
-    return {
-        "plan_ready": None if asleep else is_ready,
-        "plan_metrics_available": _TRUTHS[observed.status] if observed else None,
-        **{name: _number(status.summary.get(field)) for name, field in _SUMMARY.items()},
-    }
-
-
-def decided_figures(facts: Mapping[str, Any], lost: int) -> dict[str, float | None]:
-    """Return the figures of a decision; None for each if the traffic is not observed."""
-    demand = (facts.get("demand") or {}).values()
-    observed = [number for model in demand if (number := _number(model.get("requestsPerSecond")))]
-    return {
-        **{name: _number(facts.get(field)) for name, field in _DECISION.items()},
-        "plan_lost_islands": float(lost),
-        "plan_proposal_pending": float(bool(facts.get("proposal"))),
-        "plan_observed_requests_per_second": sum(observed) if demand else None,
-    }
-
-
-def level_figures(facts: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the headroom that each level would reach."""
-    headrooms = {level["level"]: _number(level.get("theta")) for level in facts.get("levels") or ()}
-    return {level: headrooms.get(level) for level in LEVELS}
-
-
-def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)
-
-
 PREFIX: Final = "archipelago"
 OTHER: Final = "Other"
 """Label value for all values outside of a fixed set."""
+TRIGGERS: Final = ("None", "Repair", "Safety", "Gain")
+LEVELS: Final = ("Reroute", "Flip", "Reshape")
+"""Levels that change a table; ``plan_headroom`` is that of the present one."""
 KINDS: Final = ("window", "repair", "solve")
 STATES: Final = ("usable", "lost", "excluded")
 SOURCE_OUTCOMES: Final = frozenset(
     {Reason.OBSERVED, Reason.SOURCE_FAILED, Reason.ANSWER_UNUSABLE, Reason.SIGNAL_MISSING}
 )
+STATUS_FAMILIES: Final = {
+    "plan_ready": ("1 if Ready is True, else 0; absent while suspended", "ready"),
+    "plan_metrics_available": ("1 if a window of traffic is complete, else 0", "observed"),
+    "plan_throughput_requests_per_second": ("Requests that the plan sustains", "throughput"),
+    "plan_bound": ("Proven bound of the objective, in its unit", "bound"),
+    "plan_cost_dollars_per_hour": ("Price of the islands", "costPerHour"),
+}
+"""Name without prefix -> help text, and the field of the status: its summary, and ``show``."""
+DECISION_FAMILIES: Final = {
+    "plan_headroom": ("Multiple of the observed demand that the table carries", "headroom"),
+    "plan_headroom_low": ("Lower end of the 90 % interval of the headroom", "headroomLow"),
+    "plan_regret": ("Share by which the headroom is below that of the best level", "regret"),
+    "plan_degraded_share": (
+        "Share of the demand that fits, while nothing restores safety",
+        "degraded",
+    ),
+    "plan_lost_islands": ("Islands on lost nodes", "lostIslands"),
+    "plan_proposal_pending": ("1 if a change waits for approval", "pending"),
+    "plan_observed_requests_per_second": (
+        "Arrivals of all models in the last window",
+        "requestsPerSecond",
+    ),
+}
+"""The same of a decision: a field of its facts, or one that ``decided`` adds."""
+_TRUTHS: Final = {
+    ConditionStatus.TRUE: 1.0,
+    ConditionStatus.FALSE: 0.0,
+    ConditionStatus.UNKNOWN: None,
+}
 _PLAN: Final = ("namespace", "plan")
+_LAGS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_SECONDS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
+_DECISIONS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
@@ -124,61 +85,54 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # not used
         self.registry = CollectorRegistry()
         _Process(namespace=PREFIX, registry=self.registry)
-        self.stream_age = self._gauge("stream_age_seconds", "Time since the last answer", ["kind"])
-        self.stream_failures = self._counter("stream_failures", "Requests that failed", ["kind"])
-        self.watch_restarts = self._counter("watch_restarts", "Restarts of the watch thread")
-        self.loop_lag = self._histogram("loop_lag_seconds", "Delay of the event loop", _LAGS)
-        self.queue_depth = self._gauge("queue_depth", "Keys that wait")
-        self.queue_age = self._gauge("queue_oldest_age_seconds", "Longest wait of a due key")
-        self.reconcile = self._histogram("reconcile_seconds", "Work on one key", _SECONDS)
-        self.failures = self._counter("reconcile_failures", "Work that failed", ["error"])
-        self.plan_seconds = self._histogram("planning_seconds", "Answer of the planner", _SECONDS)
-        self.outcomes = self._counter("plannings", "Answers of the planner", ["outcome"])
-        self.replacements = self._counter("planner_replacements", "Processes ended", ["reason"])
-        self.writes = self._counter("writes", "Write requests", ["kind"])
-        self.events = self._counter("events", "Events written", ["reason"])
-        self.resyncs = self._counter("resyncs", "Full lists that were completed")
-        self.tasks = self._gauge("tasks", "Tasks of the event loop")
-        self.missing_rights = self._gauge(
-            "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"]
+        own: dict[str, Any] = {"namespace": PREFIX, "registry": self.registry}
+        lags, seconds, decisions = ({"buckets": b, **own} for b in (_LAGS, _SECONDS, _DECISIONS))
+        self.stream_age = Gauge("stream_age_seconds", "Time since the last answer", ["kind"], **own)
+        self.stream_failures = Counter("stream_failures", "Requests that failed", ["kind"], **own)
+        self.watch_restarts = Counter("watch_restarts", "Restarts of the watch thread", **own)
+        self.loop_lag = Histogram("loop_lag_seconds", "Delay of the event loop", **lags)
+        self.queue_depth = Gauge("queue_depth", "Keys that wait", **own)
+        self.queue_age = Gauge("queue_oldest_age_seconds", "Longest wait of a due key", **own)
+        self.reconcile = Histogram("reconcile_seconds", "Work on one key", **seconds)
+        self.failures = Counter("reconcile_failures", "Work that failed", ["error"], **own)
+        self.plan_seconds = Histogram("planning_seconds", "Answer of the planner", **seconds)
+        self.outcomes = Counter("plannings", "Answers of the planner", ["outcome"], **own)
+        self.replacements = Counter("planner_replacements", "Processes ended", ["reason"], **own)
+        self.writes = Counter("writes", "Write requests", ["kind"], **own)
+        self.events = Counter("events", "Events written", ["reason"], **own)
+        self.resyncs = Counter("resyncs", "Full lists that were completed", **own)
+        self.tasks = Gauge("tasks", "Tasks of the event loop", **own)
+        self.missing_rights = Gauge(
+            "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"], **own
         )
-        self.replans = self._counter("replans", "Changes of a table", ["trigger", "level"])
-        self.replan_seconds = self._histogram(
-            "replan_seconds", "From an observation to its decision", _DECISIONS, ["kind"]
+        self.replans = Counter("replans", "Changes of a table", ["trigger", "level"], **own)
+        self.replan_seconds = Histogram(
+            "replan_seconds", "From an observation to its decision", ["kind"], **decisions
         )
-        self.source_requests = self._counter(
-            "source_requests", "Windows of a metric source", ["source", "outcome"]
+        self.source_requests = Counter(
+            "source_requests", "Windows of a metric source", ["source", "outcome"], **own
         )
-        self.nodes = self._gauge("nodes", "Nodes with GPUs", ["state"])
-        self.clock_skew = self._gauge(
-            "clock_skew_seconds", "How far the wall clock is ahead of the monotonic one"
+        self.nodes = Gauge("nodes", "Nodes with GPUs", ["state"], **own)
+        self.clock_skew = Gauge(
+            "clock_skew_seconds", "How far the wall clock is ahead of the monotonic one", **own
         )
-        self.level_headroom = self._gauge(
-            "plan_level_headroom", "Multiple of the demand by level", (*_PLAN, "level")
+        self.level_headroom = Gauge(
+            "plan_level_headroom", "Multiple of the demand by level", (*_PLAN, "level"), **own
         )
-        self.figures = {name: self._gauge(name, text, _PLAN) for name, text in FAMILIES.items()}
+        families = {**STATUS_FAMILIES, **DECISION_FAMILIES}
+        self.figures = {
+            name: Gauge(name, text, _PLAN, **own) for name, (text, _) in families.items()
+        }
         self._plans: set[Key] = set()
 
     def exposition(self) -> bytes:
         """Return the metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
-    def write(self, kind: str) -> None:
-        """Count a write request."""
-        self.writes.labels(kind).inc()
-
-    def event(self, reason: Reason) -> None:
-        """Count an event."""
-        self.events.labels(reason.value).inc()
-
     def planned(self, outcome: Reason, seconds: float) -> None:
         """Count a result of the planner."""
         self.outcomes.labels(outcome.value).inc()
         self.plan_seconds.observe(seconds)
-
-    def planner_replaced(self, reason: str) -> None:
-        """Count the end of a planner process."""
-        self.replacements.labels(reason).inc()
 
     def replanned(self, trigger: str, level: str, seconds: float, kind: str) -> None:
         """Record a decision; it counts as a replan if it changed the table.
@@ -189,7 +143,7 @@ class Metrics:
             seconds: From the end of the window, or the event, to the decision [s].
             kind: ``window``, ``repair``, or ``solve`` for a new plan as well.
         """
-        self.replan_seconds.labels(kind if kind in KINDS else OTHER).observe(seconds)
+        self.replan_seconds.labels(_closed(kind, KINDS)).observe(seconds)
         if level != "Keep" or trigger == "Repair":
             levels = ("Keep", *LEVELS)
             self.replans.labels(_closed(trigger, TRIGGERS), _closed(level, levels)).inc()
@@ -207,17 +161,21 @@ class Metrics:
         for state in STATES:
             self.nodes.labels(state).set(nodes.get(state, 0))
 
-    def skew(self, seconds: float) -> None:
-        """Set how far the wall clock is ahead of the monotonic one since the start [s]."""
-        self.clock_skew.set(seconds)
-
     def show(self, plan: PlanObject | None) -> None:
         """Set the figures of a plan from its status."""
         if plan is None:
             return
         self._plans.add(plan.key)
-        for name, value in status_figures(plan.status).items():
-            self._set(name, plan.key, value)
+        truths = {item.type: _TRUTHS[item.status] for item in plan.status.conditions}
+        figures = {
+            **plan.status.summary,
+            "ready": truths.get(ConditionType.READY) or 0.0,
+            "observed": truths.get(ConditionType.METRICS_AVAILABLE),
+        }
+        if truths.get(ConditionType.SUSPENDED):
+            figures["ready"] = None
+        for name, (_, field) in STATUS_FAMILIES.items():
+            _set(self.figures[name], figures.get(field), *plan.key)
 
     def decided(self, key: Key, facts: Mapping[str, Any], lost: int = 0) -> None:
         """Set the figures of a plan from a decision; missing figures are removed.
@@ -230,40 +188,25 @@ class Metrics:
         """
         if key not in self._plans:
             return
-        for name, value in decided_figures(facts, lost).items():
-            self._set(name, key, value)
-        for level, value in level_figures(facts).items():
-            if value is None:
-                _remove(self.level_headroom, key, level=level)
-            else:
-                self.level_headroom.labels(*key, level).set(value)
+        demand = (facts.get("demand") or {}).values()
+        arrivals = [float(model.get("requestsPerSecond") or 0) for model in demand]
+        figures = {
+            **facts,
+            "lostIslands": lost,
+            "pending": bool(facts.get("proposal")),
+            "requestsPerSecond": sum(arrivals) if arrivals else None,
+        }
+        for name, (_, field) in DECISION_FAMILIES.items():
+            _set(self.figures[name], figures.get(field), *key)
+        headrooms = {level["level"]: level.get("theta") for level in facts.get("levels") or ()}
+        for level in LEVELS:
+            _set(self.level_headroom, headrooms.get(level), *key, level)
 
     def forget(self, key: Key) -> None:
         """Remove the figures of a deleted plan."""
         self._plans.discard(key)
-        for gauge in self.figures.values():
-            _remove(gauge, key)
-        for level in LEVELS:
-            _remove(self.level_headroom, key, level=level)
-
-    def _set(self, name: str, key: Key, value: float | None) -> None:
-        if value is None:
-            _remove(self.figures[name], key)
-        else:
-            self.figures[name].labels(*key).set(value)
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] | list[str] = ()) -> Gauge:
-        return Gauge(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-    def _counter(self, name: str, text: str, labels: list[str] | tuple[()] = ()) -> Counter:
-        return Counter(name, text, labels, namespace=PREFIX, registry=self.registry)
-
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | tuple[()] = ()
-    ) -> Histogram:
-        return Histogram(
-            name, text, labels, namespace=PREFIX, registry=self.registry, buckets=buckets
-        )
+        for gauge in (*self.figures.values(), self.level_headroom):
+            gauge.remove_by_labels(dict(zip(_PLAN, key, strict=True)))
 
 
 class _Process(ProcessCollector):
@@ -271,21 +214,16 @@ class _Process(ProcessCollector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics of this process."""
-        return [
-            family
-            for family in super().collect()
-            if not family.name.endswith("virtual_memory_bytes")
-        ]
+        families = super().collect()
+        return [item for item in families if not item.name.endswith("virtual_memory_bytes")]
 
 
-_LAGS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-_SECONDS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-_DECISIONS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+def _set(gauge: Gauge, figure: str | float | None, *labels: str) -> None:
+    if figure is None:
+        gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(float(figure))
 
 
 def _closed(value: str, values: tuple[str, ...]) -> str:
     return value if value in values else OTHER
-
-
-def _remove(gauge: Gauge, key: Key, **more: str) -> None:
-    gauge.remove_by_labels({**dict(zip(_PLAN, key, strict=True)), **more})

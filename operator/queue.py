@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .errors import Backoff, ClusterError, Retryable
 
@@ -21,30 +21,17 @@ if TYPE_CHECKING:
     from .resources.names import Key
 
 
-KEY_BACKOFF = Backoff(0.2, 20.0)  # a key is done within 30 s after the cause of its failure ended
-JITTER = 0.2  # a delay is drawn from +-20 %: keys that failed together do not return together
+BACKOFF: Final = Backoff(0.2, 20.0)
+"""A key is done within 30 s after the cause of its failure ended."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class JitteredBackoff:
-    """A back-off with jitter, so that keys that failed together do not return together."""
-
-    random: Random
-    plain: Backoff = KEY_BACKOFF
-
-    def delay(self, failures: int) -> float:
-        """Return the delay after that many failures in a row [s]."""
-        factor = self.random.uniform(1 - JITTER, 1 + JITTER)
-        return min(self.plain.delay(failures) * factor, self.plain.longest)
 
 
 class KeyedQueue:
     """The waiting and the active keys. The caller passes all times [monotonic s]."""
 
-    def __init__(self, backoff: JitteredBackoff) -> None:
-        self._backoff = backoff
+    def __init__(self, random: Random) -> None:
+        self._random = random
         self._due: dict[Key, float] = {}  # waiting: when it may be taken
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -58,11 +45,10 @@ class KeyedQueue:
 
     def take(self, now: float) -> Key | None:
         """Take the key that has been due longest and is not worked on."""
-        ready = [(due, key) for key, due in self._due.items() if due <= now]
-        ready = [item for item in ready if item[1] not in self._active]
-        if not ready:
+        idle = ((due, key) for key, due in self._due.items() if key not in self._active)
+        due, key = min(idle, default=(math.inf, None))
+        if key is None or due > now:
             return None
-        _, key = min(ready)
         del self._due[key]
         self._active.add(key)
         return key
@@ -76,7 +62,7 @@ class KeyedQueue:
         """End failed work; return the delay until the next try [s]."""
         self._active.discard(key)
         self._failures[key] = self._failures.get(key, 0) + 1
-        delay = max(self._backoff.delay(self._failures[key]), at_least or 0.0)
+        delay = max(BACKOFF.jittered(self._failures[key], self._random), at_least or 0.0)
         self.enqueue_at(key, now + delay)
         return delay
 
@@ -127,11 +113,16 @@ class Workers:
             while not self._stopping:
                 await free.acquire()
                 key = self._queue.take(self._clock())
-                if key is None:
-                    free.release()
-                    await self._sleep()
-                else:
+                if key is not None:
                     group.create_task(self._once(key, free), name=f"reconcile {key}")
+                    continue
+                free.release()
+                due = self._queue.next_due()
+                wait = None if due is None else max(0.0, due - self._clock())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
+                self._wake.clear()
         self.finished.set()
 
     def stop(self) -> None:
@@ -141,35 +132,25 @@ class Workers:
         if not self._started:
             self.finished.set()
 
-    async def _sleep(self) -> None:
-        due = self._queue.next_due()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
-                await self._wake.wait()
-        self._wake.clear()
-
     async def _once(self, key: Key, free: asyncio.Semaphore) -> None:
         try:
             await self._work(key)
-        except Exception as error:  # noqa: BLE001  # any error: the key is tried again
-            self._report(key, error)
+        except Exception as error:  # any error: the key is tried again
+            at_least = error.delay if isinstance(error, Retryable) else None
+            delay = self._queue.failed(key, self._clock(), at_least)
+            self._on_failure(key, error)
+            log.warning(
+                "this plan will be tried again",
+                extra={
+                    "plan": key.name,
+                    "namespace": key.namespace,
+                    "delay_s": round(delay, 3),
+                    "error": str(error) or repr(error),
+                },
+                exc_info=None if isinstance(error, ClusterError) else error,
+            )
         else:
             self._queue.done(key)
         finally:
             free.release()
             self._wake.set()
-
-    def _report(self, key: Key, error: Exception) -> None:
-        at_least = error.delay if isinstance(error, Retryable) else None
-        delay = self._queue.failed(key, self._clock(), at_least)
-        self._on_failure(key, error)
-        log.warning(
-            "will be tried again",
-            extra={
-                "plan": key.name,
-                "namespace": key.namespace,
-                "delay_s": round(delay, 3),
-                "error": str(error) or repr(error),
-            },
-            exc_info=None if isinstance(error, ClusterError) else error,
-        )

@@ -73,7 +73,7 @@ class Events:
         now = self._now()
         if not self._limiter.admit(plan.key, event, now.monotonic):
             return
-        self._metrics.event(event.reason)
+        self._metrics.events.labels(event.reason.value).inc()
         try:
             await self._cluster.create_event(event_manifest(plan, event, self._instance, now.wall))
         except ClusterError as error:

@@ -233,7 +233,7 @@ class Reconciler:
         except Conflict as conflict:
             raise Retryable(f"{plan.key} changed before its status was written") from conflict
         finally:
-            self._metrics.write("status")
+            self._metrics.writes.labels("status").inc()
         self._cache.update_plan(PlanObject.from_body(body))
         state = self._state(plan.key).with_status(action.status, plan.live, action.reserves)
         self._remember(plan.key, state)

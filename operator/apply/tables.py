@@ -130,7 +130,7 @@ class Tables:
             await self.read(Key(meta["namespace"], meta["name"]))
             return False
         finally:
-            self._metrics.write(kind)
+            self._metrics.writes.labels(kind).inc()
         self._cache.update_table(await asyncio.to_thread(read_config_map, body))
         return True
 
@@ -142,7 +142,7 @@ class Tables:
         except NotFound:
             pass
         finally:
-            self._metrics.write("shard")
+            self._metrics.writes.labels("shard").inc()
         self._cache.delete_table(shard.key, shard.uid)
         return None
 

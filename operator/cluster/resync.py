@@ -23,7 +23,6 @@ from ..errors import Backoff, ClusterError, Forbidden
 from ..inventory.nodes import read_versioned
 from ..inventory.pods import PodFacts, read_pod
 from ..logs import Outages
-from ..queue import JitteredBackoff
 from ..resources.names import Key
 from ..resources.objects import (
     ConfigMapObject,
@@ -244,7 +243,7 @@ class Resync:
 
     async def until_done(self, *, others: bool = True) -> None:
         """List all objects; try until it succeeds."""
-        backoff, failures = JitteredBackoff(self._random, LIST_BACKOFF), 0
+        failures = 0
         while True:
             await self._installed()
             try:
@@ -252,7 +251,7 @@ class Resync:
             except ClusterError as error:
                 failures += 1
                 self._outages.failed("the full list", str(error))
-                await asyncio.sleep(backoff.delay(failures))
+                await asyncio.sleep(LIST_BACKOFF.jittered(failures, self._random))
             else:
                 return self._outages.works("the full list")
 

@@ -201,7 +201,7 @@ class PlannerPool:
             worker = await self._start_worker()
             self._workers.add(worker)
             why = await self._watched(worker)
-            self._metrics.planner_replaced(why)
+            self._metrics.replacements.labels(why).inc()
             await worker.kill()
             self._workers.discard(worker)
             idle_ends = idle_ends + 1 if why == ENDED_IDLE else 0

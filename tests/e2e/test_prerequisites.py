@@ -250,8 +250,8 @@ def test_an_outage_of_the_api_server_is_logged_once_for_each_watch(
         return Counter((line["level"], line["message"]) for line in outages)
 
     watched = {
-        *(("WARNING", f"{watch}: fails, and is tried until it works") for watch in WATCHES),
-        *(("INFO", f"{watch}: works again") for watch in WATCHES),
+        *(("WARNING", f"{watch} fails and is tried until it works") for watch in WATCHES),
+        *(("INFO", f"{watch} works again") for watch in WATCHES),
     }
     # A watch may come back after the plan, which a full list finds.
     eventually(lambda: watched <= set(said()), within=15)

@@ -84,9 +84,9 @@ def test_one_line_per_outage_and_one_when_it_is_over(told: pytest.LogCaptureFixt
     outages.works("the watch of x")
 
     assert lines(told) == [
-        ("WARNING", "the watch of x: fails, and is tried until it works"),
-        ("WARNING", "the watch of y: fails, and is tried until it works"),
-        ("INFO", "the watch of x: works again"),
+        ("WARNING", "the watch of x fails and is tried until it works"),
+        ("WARNING", "the watch of y fails and is tried until it works"),
+        ("INFO", "the watch of x works again"),
     ]
     assert vars(told.records[-1])["after_s"] == 999.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from archipelago.operator.metrics import OTHER, PREFIX, Metrics, decided_figures
+from archipelago.operator.metrics import OTHER, PREFIX, Metrics
 from archipelago.operator.resources.names import Key
 from archipelago.operator.resources.objects import PlanObject
 from archipelago.operator.resources.status import ConditionStatus, ConditionType, Reason
@@ -139,8 +139,8 @@ def test_what_is_not_observed_any_more_is_not_shown() -> None:
     left = set(series(metrics))
     assert left & {"headroom", "headroom_low", "regret", "degraded_share"} == set()
     assert not any(name.startswith(("level_headroom", "observed")) for name in left)
-    idle = {"demand": {"llama": {"requestsPerSecond": "0"}}}
-    assert decided_figures(idle, 0)["plan_observed_requests_per_second"] == 0.0
+    metrics.decided(KEY, {"demand": {"llama": {"requestsPerSecond": "0"}}})
+    assert series(metrics)["observed_requests_per_second"] == 0.0
 
 
 def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> None:
@@ -151,7 +151,7 @@ def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> N
         metrics.show(shown(key))
         metrics.decided(key, DECIDED, lost=1)
     for reason in Reason:
-        metrics.event(reason)
+        metrics.events.labels(reason).inc()
         metrics.planned(reason, 1.0)
         for source in ("one", "two", "three"):
             metrics.source_scraped(source, reason)
@@ -214,7 +214,7 @@ def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
 def test_nodes_and_the_clock_have_figures() -> None:
     metrics = Metrics()
     metrics.set_nodes({"usable": 5, "lost": 2})
-    metrics.skew(-12.5)
+    metrics.clock_skew.set(-12.5)
     states = {labels["state"]: n for labels, n in families(metrics)["archipelago_nodes"]}
     assert states == {"usable": 5.0, "lost": 2.0, "excluded": 0.0}
     assert families(metrics)["archipelago_clock_skew_seconds"] == [({}, -12.5)]

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from archipelago.operator.errors import Retryable
-from archipelago.operator.queue import JitteredBackoff, KeyedQueue, Workers
+from archipelago.operator.queue import KeyedQueue, Workers
 from archipelago.operator.resources.names import Key
 
 A, B, C = (Key("team", name) for name in "abc")
 
 
 def queue() -> KeyedQueue:
-    return KeyedQueue(JitteredBackoff(Random(7)))  # noqa: S311
+    return KeyedQueue(Random(7))  # noqa: S311
 
 
 def test_marks_of_one_key_are_one_piece_of_work() -> None:

@@ -51,5 +51,5 @@ def test_every_setting_is_documented_with_its_default() -> None:
     rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
     for name, default in vars(Settings(namespaces=("all",))).items():
         (row,) = (line for line in rows if f"`{name.upper()}`" in line)
-        shown = default[0] if isinstance(default, tuple) else default
+        shown = default[0] if isinstance(default, tuple) else default or ""
         assert (f"{shown:g}" if isinstance(shown, float) else str(shown)) in row, row
