@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
+from archipelago.planner.table.shards import TABLE_BYTES
+
 from .errors import SettingsError
 
 PREFIX = "ARCHIPELAGO_"
-TABLE_BYTES = 900 * 1024  # manifests.TABLE_BYTES
 OFF = "Off"
 _LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")

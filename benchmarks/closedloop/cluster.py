@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 
 import yaml
 
-from archipelago.operator.resources.names import label_value, table_name
+from archipelago.operator.resources.names import table_name
+from archipelago.planner.kubernetes.labels import label_value
 
 if TYPE_CHECKING:
     from benchmarks.closedloop.fleet import Pod

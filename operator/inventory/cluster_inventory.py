@@ -20,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.kubernetes.nodes import NodeSummary
 
 from ..resources.live import IslandPods
-from ..resources.names import Key, Permission, label_value
+from ..resources.names import Key, Permission
 from ..resources.status import Finding
 from .debounce import Debouncer
 from .node_store import NodeChange, NodeStore

@@ -15,8 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.demand.window import ObservedWindow
-
-from .names import label_value
+from archipelago.planner.kubernetes.labels import label_value
 
 if TYPE_CHECKING:
     from .status import Finding

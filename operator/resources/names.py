@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from archipelago.planner.kubernetes import labels
+from archipelago.planner.table import shards
 
 Manifest: TypeAlias = dict[str, Any]
 
@@ -20,7 +21,7 @@ KIND: Final = "ServingPlan"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 TABLE_KEY: Final = "table.json"
-TABLE_BYTES: Final = 900 * 1024  # planner.table.LIMIT, without importing numpy; more: shards
+TABLE_BYTES: Final = shards.TABLE_BYTES
 PLAN_LABEL: Final = labels.PLAN_LABEL
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "archipelago"
@@ -77,24 +78,14 @@ def table_name(plan: str) -> str:
     return f"{labels.cut(plan.replace('.', '-'), room)}-{labels.digest(plan)}{_SUFFIX}"
 
 
-def label_value(name: str) -> str:
-    """Return ``name`` if it fits a label value (63 characters), else cut and with a hash."""
-    return labels.label_value(name)
-
-
-def short_name(name: str, length: int) -> str:
-    """Return ``name`` if it is not longer, else cut and with a hash: names stay different."""
-    return labels.short_name(name, length)
-
-
 def table_labels(plan: str) -> dict[str, str]:
     """Return the labels by which people, tools and our watch find the table."""
     return {
         "app.kubernetes.io/name": "routing-table",
         MANAGED_BY: OURS,
         "app.kubernetes.io/part-of": "archipelago",
-        "app.kubernetes.io/instance": label_value(plan),
-        PLAN_LABEL: label_value(plan),
+        "app.kubernetes.io/instance": labels.label_value(plan),
+        PLAN_LABEL: labels.label_value(plan),
     }
 
 

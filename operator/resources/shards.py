@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.kubernetes.labels import short_name
 from archipelago.planner.table.shards import POINTER, Piece
 
-from .names import GROUP, NAME_LENGTH, short_name, table_labels, table_name
+from .names import GROUP, NAME_LENGTH, table_labels, table_name
 
 SHARD_KEY: Final = "shard.txt"
 SHARD_LABEL: Final = f"{GROUP}/shard-of"

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.demand.window import ModelWindow, ObservedWindow, rounded_times
+from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.problem import Phase
 
 from ..resources.live import Traffic
-from ..resources.names import Key, label_value
+from ..resources.names import Key
 from ..resources.status import Finding
 from .client import Client, QueryFailed, read
 from .config import MetricSource, SourcesFile

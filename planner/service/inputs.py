@@ -120,4 +120,4 @@ def _plan(content: str, resource: str, *, of_it: bool) -> Plan:
 def _planner_names(content: str, nodes: str) -> str:
     """Replace the cluster's node names by the planner's; nodes of other plans keep theirs."""
     names = json.loads(nodes)
-    return json.dumps(to_generic(json.loads(content), names).content) if names else content
+    return json.dumps(to_generic(json.loads(content), names)) if names else content

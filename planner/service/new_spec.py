@@ -156,7 +156,7 @@ def _deployed(
     """Return the published plan as far as it still serves, and the islands that are left."""
     if request.content is None:
         return None, ()
-    content = to_generic(json.loads(request.content), request.nodes).content
+    content = to_generic(json.loads(request.content), request.nodes)
     table, lost = plan_of(content, problem, of_it=False), frozenset(request.lost)
     rest = repair(table, lost)
     if isinstance(rest, Unrepairable):

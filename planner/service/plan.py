@@ -98,7 +98,7 @@ def checked_table(spec: ServingPlanSpec, plan: Plan, nodes: Mapping[str, str] | 
     Raises:
         CheckError: it is not a valid table.
     """
-    content = to_real(routing_content(spec, plan), nodes or {}).content
+    content = to_real(routing_content(spec, plan), nodes or {})
     if findings := validate_content(content):
         raise CheckError(findings)
     return canonical_text(content)

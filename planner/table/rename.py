@@ -1,34 +1,22 @@
-"""Rename the nodes of a routing table: from the planner's names to the cluster's, and back."""
+"""Rename the nodes of a routing table: from the planner's names to the cluster's, and back.
+
+An island with a node that has no other name (it is lost, or not of the plan) keeps its names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Content: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Renamed:
-    """Routing content with other node names.
-
-    Attributes:
-        content: A copy; islands of ``unmapped`` keep their node names.
-        unmapped: Names of the islands, in their order, with a node that has no other name: it is
-            lost, or not of the plan.
-    """
-
-    content: dict[str, Any]
-    unmapped: tuple[str, ...]
-
-
-def to_real(content: Content, names: Mapping[str, str]) -> Renamed:
+def to_real(content: Content, names: Mapping[str, str]) -> dict[str, Any]:
     """Return content of the planner with the node names of the cluster; empty ``names``: as is."""
-    return _renamed(content, lambda node, _: names.get(node), names)
+    return _renamed(content, lambda node, _: names.get(node)) if names else dict(content)
 
 
-def to_generic(content: Content, names: Mapping[str, str]) -> Renamed:
+def to_generic(content: Content, names: Mapping[str, str]) -> dict[str, Any]:
     """Return published content with the node names of the planner; empty ``names``: as is."""
     generic_names: dict[str, list[str]] = {}
     for generic, real in names.items():
@@ -40,33 +28,17 @@ def to_generic(content: Content, names: Mapping[str, str]) -> Renamed:
         of_pool = (name for name in candidates if name.startswith(f"{pool}-"))
         return next(of_pool, None) or next(iter(candidates), None)
 
-    return _renamed(content, rename, names)
+    return _renamed(content, rename) if names else dict(content)
 
 
-def _renamed(
-    content: Content, rename: Callable[[str, str], str | None], names: Mapping[str, str]
-) -> Renamed:
-    if not names:
-        return Renamed(dict(content), ())
-    islands, unmapped = [], []
+def _renamed(content: Content, rename: Callable[[str, str], str | None]) -> dict[str, Any]:
+    def nodes_of(holder: Content) -> list[str | None]:
+        return [rename(node, holder["pool"]) for node in holder["nodes"]]
+
+    islands = []
     for island in content["islands"]:
-        renamed = _island(island, rename)
-        islands.append(dict(island) if renamed is None else renamed)
-        if renamed is None:
-            unmapped.append(island["name"])
-    return Renamed({**content, "islands": islands}, tuple(unmapped))
-
-
-def _island(
-    island: Mapping[str, Any], rename: Callable[[str, str], str | None]
-) -> dict[str, Any] | None:
-    """Return the island with other node names; None if one of its nodes has no other name."""
-    parts = [{**part, "nodes": _nodes(part, rename)} for part in island.get("parts") or ()]
-    nodes = [node for part in parts for node in part["nodes"]] or _nodes(island, rename)
-    if None in nodes:
-        return None
-    return {**island, "nodes": nodes, **({"parts": parts} if parts else {})}
-
-
-def _nodes(holder: Mapping[str, Any], rename: Callable[[str, str], str | None]) -> list[str | None]:
-    return [rename(node, holder["pool"]) for node in holder["nodes"]]
+        parts = [{**part, "nodes": nodes_of(part)} for part in island.get("parts") or ()]
+        nodes = [node for part in parts for node in part["nodes"]] or nodes_of(island)
+        renamed = {**island, "nodes": nodes, **({"parts": parts} if parts else {})}
+        islands.append(dict(island) if None in nodes else renamed)
+    return {**content, "islands": islands}

@@ -17,6 +17,9 @@ from typing import Any
 
 from ..errors import PlanFileError
 
+TABLE_BYTES = 900 * 1024
+"""Largest content, and largest shard of a larger one [bytes]: etcd refuses about 1.5 MiB, and a
+ConfigMap may hold others' keys."""
 MOST_SHARDS = 32
 """Shards of one table: 28 MiB, some 100,000 islands of one GPU each."""
 POINTER = ("contentBytes", "contentHash", "shards")
@@ -66,14 +69,13 @@ def assemble(table: Mapping[str, Any], read: Callable[[str], str]) -> dict[str, 
     """
     if not is_pointer(table):
         return dict(table)
-    text = "".join(_verified(shard, read(shard["name"])) for shard in table["shards"])
+    texts = []
+    for shard in table["shards"]:
+        texts.append(read(shard["name"]))
+        if digest(texts[-1]) != shard["hash"]:
+            raise PlanFileError(f"shard {shard['name']} does not hold what its hash names")
+    text = "".join(texts)
     if digest(text) != table["contentHash"]:
         raise PlanFileError("the shards together are not the content that contentHash names")
     whole = {key: value for key, value in table.items() if key not in POINTER}
     return {**whole, "content": json.loads(text)}
-
-
-def _verified(shard: Mapping[str, Any], text: str) -> str:
-    if digest(text) != shard["hash"]:
-        raise PlanFileError(f"shard {shard['name']} does not hold what its hash names")
-    return text

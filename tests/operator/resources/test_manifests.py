@@ -10,17 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archipelago.operator.resources.manifests import table_manifest, table_text
-from archipelago.operator.resources.names import (
-    NAME_LENGTH,
-    TABLE_BYTES,
-    Identity,
-    Key,
-    label_value,
-    table_name,
-)
+from archipelago.operator.resources.names import NAME_LENGTH, Identity, Key, table_name
 from archipelago.operator.resources.objects import owner_reference
-from archipelago.planner.table import write
+from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.kubernetes.labels import label_value
 from tests.support.operator.situations import CONTENT, T0, plan, stored
+from tests.support.planner.tables import SCHEMA, routing_table
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ALPHABET = string.ascii_lowercase + string.digits
@@ -62,19 +57,17 @@ def test_short_names_stay_readable_and_long_ones_differ_in_their_hash() -> None:
 
 def test_the_text_is_what_the_planner_would_write_byte_for_byte() -> None:
     text = table_text(Identity("u", 3, 7), CONTENT, T0)
-    theirs = write.routing_table(write.identity("u", 3, 7, T0), json.loads(CONTENT))
+    theirs = routing_table(json.loads(CONTENT), uid="u", time="2026-01-01T00:00:00Z")
 
-    assert text.encode() == write.table_bytes(theirs)
+    assert text.encode() == canonical_bytes(theirs)
     assert json.loads(text)["identity"] == {
         "uid": "u", "generation": 3, "sequence": 7, "time": "2026-01-01T00:00:00Z"
     }  # fmt: skip
-    assert write.LIMIT == TABLE_BYTES
 
 
 def test_the_identity_follows_the_published_schema() -> None:
     identity = json.loads(table_text(Identity("u", 3, 7), CONTENT, T0))["identity"]
-    published = write.schema()
-    shape = published["properties"]["identity"] | {"$defs": published.get("$defs", {})}
+    shape = SCHEMA["properties"]["identity"] | {"$defs": SCHEMA.get("$defs", {})}
 
     jsonschema.validate(identity, shape)
 

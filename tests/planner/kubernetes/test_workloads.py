@@ -24,11 +24,12 @@ from archipelago.planner.kubernetes.workloads import (
 )
 from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource
-from archipelago.planner.table.write import routing_content, routing_table
+from archipelago.planner.table.write import routing_content
 from tests.manifests.cases import good
 from tests.planner.cli.test_app import ROOT
 from tests.support.planner.command import Runner
 from tests.support.planner.handmade import PLAN, PLANNED, resource
+from tests.support.planner.tables import routing_table
 
 EXAMPLE = ROOT / "examples" / "render" / "vllm.yaml"
 BARE = {"spec": {"containers": [{"name": "engine", "image": "x"}]}}
@@ -437,7 +438,7 @@ def test_a_serving_plan_needs_its_table(run: Runner, tmp_path: Path) -> None:
     without = run("manifests", path, "--pod-template", EXAMPLE)
     assert without.status == 2
     assert "a ServingPlan has no islands; give its routing table by --table" in without.err
-    written = routing_table({}, routing_content(resource().spec, PLAN))
+    written = routing_table(routing_content(resource().spec, PLAN))
     config_map = {"kind": "ConfigMap", "data": {"table.json": json.dumps(written)}}
     told = []
     for document in (written, config_map):
@@ -482,7 +483,7 @@ def test_a_found_pool_needs_no_selector_and_takes_none(run: Runner, tmp_path: Pa
     found["nodeSelector"] = {"pool": "a"}
     path, table = tmp_path / "splan.yaml", tmp_path / "table.json"
     path.write_text(yaml.safe_dump(whole))
-    table.write_text(to_json(routing_table({}, routing_content(resource().spec, PLAN))))
+    table.write_text(to_json(routing_table(routing_content(resource().spec, PLAN))))
     words = ("manifests", path, "--table", table, "--pod-template", EXAMPLE)
     done = run(*words, "--select", "b:pool=l40s")
     assert (done.status, done.err) == (0, "")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +17,31 @@ from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import MILLION, Island, Pair, Plan, Route
 from archipelago.planner.problem import Phase
-from archipelago.planner.table import validate, write
-from archipelago.planner.table.shards import assemble, digest, split
+from archipelago.planner.table import validate
+from archipelago.planner.table.shards import TABLE_BYTES, assemble, digest, split
+from archipelago.planner.table.write import routing_content
 from tests.support.planner.handmade import PLAN, resource
 from tests.support.planner.handmade_kinds import CLASSES, MIXED, PIPELINE
+from tests.support.planner.tables import SCHEMA, routing_table
 
 ROOT = Path(__file__).parents[3]
-NOW = datetime(2026, 1, 31, 12, 0, 0, 999, tzinfo=UTC)
-WHO = write.identity("6c2c", 3, 7, NOW)
 
 
 def content() -> dict[str, Any]:
-    return write.routing_content(resource().spec, PLAN)
+    return routing_content(resource().spec, PLAN)
 
 
 def whole() -> dict[str, Any]:
-    return write.routing_table(WHO, content())
+    return routing_table(content())
 
 
 def by_schema(candidate: object) -> list[str]:
-    validator = jsonschema.Draft202012Validator(write.schema())
+    validator = jsonschema.Draft202012Validator(SCHEMA)
     return [error.message for error in validator.iter_errors(candidate)]
 
 
 def test_schema_is_a_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(write.schema())
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
 def test_good_table_passes_both_checks() -> None:
@@ -93,23 +92,14 @@ def test_unknown_lengths_have_a_route(rule: str, index: int) -> None:
     """Both ranges have half of the requests; the first of equals is the most frequent."""
     spec = resource().spec
     routing = spec.routing.model_copy(update={"unknown_length": rule})
-    found = write.routing_content(spec.model_copy(update={"routing": routing}), PLAN)
+    found = routing_content(spec.model_copy(update={"routing": routing}), PLAN)
     assert found["models"][0]["unknownLengthRoute"] == index
-
-
-def test_identity_is_not_content() -> None:
-    assert WHO == {
-        "uid": "6c2c", "generation": 3, "sequence": 7, "time": "2026-01-31T12:00:00Z",
-    }  # fmt: skip
-    later = write.routing_table(write.identity("6c2c", 4, 8, NOW), content())
-    assert later["content"] == whole()["content"]
-    assert write.table_bytes(later) != write.table_bytes(whole())
 
 
 def test_equal_plans_give_equal_bytes() -> None:
     shuffled = replace(PLAN, routes=PLAN.routes[::-1])
-    again = write.routing_content(resource().spec, shuffled)
-    assert write.table_bytes(again) == write.table_bytes(content())
+    again = routing_content(resource().spec, shuffled)
+    assert canonical_bytes(again) == canonical_bytes(content())
 
 
 def _pairs(t: dict[str, Any]) -> list[dict[str, Any]]:
@@ -220,7 +210,7 @@ def test_finds_what_is_wrong(damage: Callable[[dict[str, Any]], object], expecte
 
 
 def of(plan: Plan) -> dict[str, Any]:
-    return write.routing_table(WHO, write.routing_content(resource().spec, plan))
+    return routing_table(routing_content(resource().spec, plan))
 
 
 def test_mixed_group_stands_on_both_sides_and_serves_both_stages() -> None:
@@ -393,11 +383,11 @@ def test_a_thousand_islands_and_58_ranges_fit(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Island names of 63 characters, 8 nodes each, and 20 pairs per route: below 900 KiB."""
-    found = write.routing_content(resource().spec, _largest(1000, 58, 63))
-    size = len(write.table_bytes(write.routing_table(WHO, found)))
+    found = routing_content(resource().spec, _largest(1000, 58, 63))
+    size = len(canonical_bytes(routing_table(found)))
     record_property("bytes", size)
     assert validate.validate_content(found) == []
-    assert 300 * 1024 < size < write.LIMIT
+    assert 300 * 1024 < size < TABLE_BYTES
 
 
 def page() -> dict[str, Any]:
@@ -417,7 +407,7 @@ def test_reference_reader_in_the_page_joins_shards_and_refuses_another() -> None
         {"name": f"s-{n}", "hash": piece.digest, "bytes": piece.stop - piece.start}
         for n, piece in enumerate(pieces)
     ]}  # fmt: skip
-    pointer = {**write.routing_table(WHO, {}), **named}
+    pointer = {**routing_table({}), **named}
     del pointer["content"]
     data = {f"s-{n}": {"shard.txt": piece.of(text)} for n, piece in enumerate(pieces)}
 

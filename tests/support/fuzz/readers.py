@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,8 @@ from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategy import quiet
 from archipelago.planner.table.validate import validate_table
-from archipelago.planner.table.write import identity, routing_content, routing_table
+from archipelago.planner.table.write import routing_content
+from tests.support.planner.tables import routing_table
 
 REPO = Path(__file__).parents[3]
 EXAMPLE = (REPO / "examples" / "01-llama-on-two-pools.yaml").read_text()
@@ -146,8 +146,7 @@ def small_plan() -> Mapping[str, Any]:
 def small_table() -> Mapping[str, Any]:
     """A real routing table."""
     stored = read_stored(dict(small_plan()))
-    who = identity("uid", 1, 1, datetime(2026, 1, 31, tzinfo=UTC))
-    return routing_table(who, routing_content(load_resource(MINIMAL).spec, stored.plan))
+    return routing_table(routing_content(load_resource(MINIMAL).spec, stored.plan))
 
 
 def node_list() -> Mapping[str, Any]:
