@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoints
-from typing import TypeVar
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
 
 import click
 
@@ -48,48 +48,36 @@ Exit codes:
 
 F = TypeVar("F", bound="Callable[..., object]")
 
-
-def plan_file(function: F) -> F:
-    """Add ``-f FILE``: the ServingPlan that a command reads."""
-    return click.option(
-        "-f",
-        "--file",
-        "path",
-        required=True,
-        metavar="FILE",
-        help="ServingPlan (YAML or JSON); - reads standard input.",
-    )(function)
+plan_argument = click.argument("path", metavar="PLAN")
+quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+calibrations = click.option(
+    "--calibration",
+    "calibrations",
+    multiple=True,
+    metavar="FILE",
+    help="Use the times of this file, which `archipelago calibrate -c` wrote. Repeatable.",
+)
 
 
-def calibrations(function: F) -> F:
-    """Add ``--calibration FILE``."""
-    return click.option(
-        "--calibration",
-        "calibrations",
-        multiple=True,
-        metavar="FILE",
-        help="Use the times of this file, which `archipelago calibrate -c` wrote. Repeatable.",
-    )(function)
+def input_file(content: str = "ServingPlan (YAML or JSON)") -> Callable[[F], F]:
+    """Add ``-f FILE``: the file that a command reads."""
+    text = f"{content}; - reads standard input."
+    return click.option("-f", "--file", "path", required=True, metavar="FILE", help=text)
 
 
 def output(*kinds: str) -> Callable[[F], F]:
-    """Add ``-o FORMAT``."""
+    """Add ``-o FORMAT``; the first kind is the default."""
+    choice = click.Choice(kinds)
+    text = "Format of the output."
     return click.option(
-        "-o",
-        "--output",
-        "form",
-        type=click.Choice(kinds),
-        default=kinds[0],
-        show_default=True,
-        help="Format of the output.",
+        "-o", "--output", "form", type=choice, default=kinds[0], show_default=True, help=text
     )
 
 
-def quiet(function: F) -> F:
-    """Add ``-q``: no progress."""
-    return click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")(
-        function
-    )
+def number(name: str, span: tuple[int, int | None], default: int, text: str) -> Callable[[F], F]:
+    """Add an option with a whole number in ``span``."""
+    kind = click.IntRange(*span)
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
 class Pipeline(click.Group):
@@ -123,20 +111,12 @@ class Extensible(Pipeline):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted({*super().list_commands(ctx), *(point.name for point in _added())})
+        return sorted({*super().list_commands(ctx), *entry_points(group=ADDED).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, declared here or added."""
-        if command := super().get_command(ctx, cmd_name):
-            return command
-        added = next((point.load() for point in _added() if point.name == cmd_name), None)
-        return added if isinstance(added, click.Command) else None
-
-
-def _added() -> EntryPoints:
-    from importlib.metadata import entry_points
-
-    return entry_points(group=ADDED)
+        added = entry_points(group=ADDED, name=cmd_name)
+        return super().get_command(ctx, cmd_name) or (added[cmd_name].load() if added else None)
 
 
 @click.group(
@@ -156,7 +136,7 @@ def cli() -> None:
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Make a serving plan, with a proof of its quality.")
-@plan_file
+@input_file()
 @output("table", "json", "yaml")
 @click.option("--plot", metavar="FILE", help="Also draw the plan into FILE.png or FILE.svg.")
 @click.option("--strategy", metavar="NAME", help="Planning strategy, instead of that in FILE.")
@@ -182,18 +162,7 @@ def cli() -> None:
 )
 @calibrations
 @quiet
-def plan(
-    *,
-    path: str,
-    form: str,
-    plot: str | None,
-    strategy: str | None,
-    time_limit: int | None,
-    changes: tuple[str, ...],
-    running: str | None,
-    calibrations: tuple[str, ...],
-    quiet: bool,
-) -> int:
+def plan(path: str, form: str, *, plot: str | None, quiet: bool, **overrides: Any) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
 
     Needs no cluster. The same FILE gives the same plan, byte for byte, except planSeconds.
@@ -201,13 +170,11 @@ def plan(
     """
     from .commands import plan as command
 
-    run = command.what_if if changes else command.run
-    overrides = command.Overrides(strategy, time_limit, changes, running, calibrations)
-    return run(path, form, overrides, plot, quiet)
+    return command.run(path, form, command.Overrides(**overrides), plot, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Check a plan file independently.")
-@click.argument("path", metavar="PLAN")
+@plan_argument
 @output("table", "json")
 def verify(path: str, form: str) -> int:
     """Check a plan file of `archipelago plan -o json` or `-o yaml`; - reads standard input.
@@ -237,14 +204,7 @@ def diff(old: str, new: str, form: str) -> int:
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Why this plan: what limits it and what would help.")
-@click.option(
-    "-f",
-    "--file",
-    "path",
-    required=True,
-    metavar="FILE",
-    help="ServingPlan (planned first) or plan file; - reads standard input.",
-)
+@input_file("ServingPlan (planned first) or plan file")
 @output("table", "json", "yaml")
 @calibrations
 @quiet
@@ -261,7 +221,7 @@ def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) ->
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Show a plan file as a picture or text.")
-@click.argument("path", metavar="PLAN")
+@plan_argument
 @click.option(
     "-o",
     "--output",
@@ -281,12 +241,12 @@ def plot(path: str, picture: str | None) -> int:
 
 
 @cli.command(epilog=SIMULATE_CODES, short_help="Simulate a plan file, request by request.")
-@click.argument("path", metavar="PLAN")
+@plan_argument
 @output("table", "json", "yaml")
 @click.option(
     "--trace", metavar="FILE", help="Use arrivals and lengths of this trace, not random ones."
 )
-@click.option("--model", metavar="NAME", help="Model of the requests in the trace.")
+@click.option("--model", "trace_model", metavar="NAME", help="Model of the requests in the trace.")
 @click.option(
     "--load",
     type=click.FloatRange(0.01, 10),
@@ -294,32 +254,10 @@ def plot(path: str, picture: str | None) -> int:
     help="Requests per second, as a share of what the plan sustains. Default: the stated rates, or "
     "0.9 without stated rates, or the times of the trace.",
 )
-@click.option(
-    "--requests",
-    type=click.IntRange(100, 1_000_000),
-    default=10_000,
-    show_default=True,
-    help="Number of measured requests.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Seed of the random numbers.",
-)
+@number("--requests", (100, 1_000_000), 10_000, "Number of measured requests.")
+@number("--seed", (0, None), 0, "Seed of the random numbers.")
 @quiet
-def simulate(
-    *,
-    path: str,
-    form: str,
-    trace: str | None,
-    model: str | None,
-    load: float | None,
-    requests: int,
-    seed: int,
-    quiet: bool,
-) -> int:
+def simulate(path: str, form: str, *, trace: str | None, quiet: bool, **scenario: Any) -> int:
     """Send requests through a plan by its routes, and show the latencies that users would see.
 
     Arrivals are random (Poisson) and lengths follow the plan's workload, or both come from a
@@ -329,12 +267,11 @@ def simulate(
     from ..simulate.run import Scenario
     from .commands import simulate as command
 
-    scenario = Scenario(requests, load, seed, model)
-    return command.run(path, form, scenario, trace, quiet)
+    return command.run(path, form, Scenario(**scenario), trace, quiet)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="List possible islands, and what was left out.")
-@plan_file
+@input_file()
 @output("table", "json")
 @calibrations
 @quiet
@@ -350,23 +287,15 @@ def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) 
 
 
 @cli.command(epilog=NODES_CODES, short_help="Turn a list of nodes into pools or a ServingPlan.")
-@click.option(
-    "-f",
-    "--file",
-    "path",
-    required=True,
-    metavar="FILE",
-    help="Nodes as `kubectl get nodes -o json` lists them; - reads standard input.",
-)
+@input_file("Nodes as `kubectl get nodes -o json` lists them")
 @output("yaml", "json")
 @click.option("--model", metavar="NAME", help="Write a whole ServingPlan for this architecture.")
 @click.option(
     "--workload",
-    "workload_path",
     metavar="FILE",
     help="Workload of the model, as written by `archipelago workload from-trace`.",
 )
-def pools(path: str, form: str, model: str | None, workload_path: str | None) -> int:
+def pools(path: str, form: str, model: str | None, workload: str | None) -> int:
     """Turn a list of nodes into the `pools` of a ServingPlan, or into a whole one.
 
     \b
@@ -379,7 +308,7 @@ def pools(path: str, form: str, model: str | None, workload_path: str | None) ->
     """  # a real backspace: click keeps the lines below it as they are  # noqa: D301
     from .commands import pools as command
 
-    return command.run(path, form, model, workload_path)
+    return command.run(path, form, model, workload)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Fit the performance model to your measurements.")
@@ -435,15 +364,7 @@ def calibrate(path: str, calibration: str | None, form: str, **stated: str | int
     metavar="POOL:LABEL=VALUE",
     help="Node label of a pool that has a count. Repeatable.",
 )
-def manifests(
-    path: str,
-    *,
-    templates: tuple[str, ...],
-    table: str | None,
-    namespace: str | None,
-    engine: str | None,
-    selectors: tuple[str, ...],
-) -> int:
+def manifests(path: str, **options: Any) -> int:
     """Write a Deployment for each island, or a LeaderWorkerSet if it has several nodes.
 
     FILE is a plan file, or a ServingPlan together with --table. The pods get the labels by which
@@ -452,7 +373,7 @@ def manifests(
     """
     from .commands import manifests as command
 
-    return command.run(path, command.Options(templates, table, namespace, engine, selectors))
+    return command.run(path, command.Options(**options))
 
 
 @cli.group(epilog=EXIT_CODES)
@@ -462,20 +383,8 @@ def workload() -> None:
 
 @workload.command("from-trace", epilog=EXIT_CODES, short_help="Turn a trace into a workload.")
 @click.argument("path", metavar="FILE")
-@click.option(
-    "--bins",
-    type=click.IntRange(1, 256),
-    default=128,
-    show_default=True,
-    help="Bins of the histogram.",
-)
-@click.option(
-    "--ranges",
-    type=click.IntRange(1, 256),
-    default=32,
-    show_default=True,
-    help="Number of input-length ranges; each gets its own routes.",
-)
+@number("--bins", (1, 256), 128, "Bins of the histogram.")
+@number("--ranges", (1, 256), 32, "Number of input-length ranges; each gets its own routes.")
 @click.option(
     "--spacing",
     type=click.Choice(["Width", "Probability", "Loss"]),

@@ -43,7 +43,7 @@ def plot_document(problem: PlanningProblem, plan: Plan) -> Document:
     marks = group_marks(plan)
     document: Document = canonical(
         {
-            "kind": "Graph",
+            "kind": "Plot",
             "name": plan.name,
             "pools": [_pool_document(pool, plan, marks) for pool in problem.pools],
             "groups": [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -47,6 +47,17 @@ def grid(*columns: str) -> Table:
     return table
 
 
+def print_table(
+    out: Console, columns: Iterable[str], rows: Iterable[Iterable[object]], gap: int = 1
+) -> None:
+    """Print a table of escaped cells below ``gap`` empty lines; ``columns`` as in ``grid``."""
+    table = grid(*columns)
+    for row in rows:
+        table.add_row(*map(safe, row))
+    out.line(gap)
+    out.print(table)
+
+
 def paragraph(out: Console, text: str, indent: int = 0, style: str = "") -> None:
     """Print a long text: on a terminal wrapped at words and indented, elsewhere as one line."""
     if out.is_terminal:
@@ -61,33 +72,30 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
 
     A terminal gets one line that changes; other output gets a line every few seconds.
     """
-    if quiet:
-        yield lambda _what, _share: None
-    elif sys.stderr.isatty():
-        with console(sys.stderr).status("starting") as status:
-            yield lambda what, share: status.update(_line(what, share))
-    else:
-        yield from _plain_lines()
-
-
-def _line(what: str, share: float) -> str:
-    return f"{safe(what)} {share:.0%}" if share > 0 else safe(what)
-
-
-def _plain_lines() -> Iterator[Progress]:
     started, done = time.monotonic(), threading.Event()
-    latest = ["starting"]
+    latest = "starting"
+
+    def line(what: str, share: float) -> str:
+        return f"{safe(what)} {share:.0%}" if share > 0 else safe(what)
+
+    def note(what: str, share: float) -> None:
+        nonlocal latest
+        latest = line(what, share)
 
     def report() -> None:
         wait = PATIENCE
         while not done.wait(wait):
-            sys.stderr.write(f"{time.monotonic() - started:.0f} s: {latest[0]}\n")
+            sys.stderr.write(f"{time.monotonic() - started:.0f} s: {latest}\n")
             sys.stderr.flush()
             wait = REPEAT
 
-    def note(what: str, share: float) -> None:
-        latest[0] = _line(what, share)
-
+    if quiet:
+        yield lambda _what, _share: None
+        return
+    if sys.stderr.isatty():
+        with console(sys.stderr).status("starting") as status:
+            yield lambda what, share: status.update(line(what, share))
+        return
     reporter = threading.Thread(target=report, daemon=True)
     reporter.start()
     try:

@@ -138,7 +138,7 @@ class PlanDiff:
     ``total``: the moved share of all requests of models in both plans, weighted as in the new one.
     """
 
-    asked: tuple[FieldChange, ...]
+    fields: tuple[FieldChange, ...]
     figures: tuple[Figure, ...]
     pools: tuple[PoolChange, ...]
     islands: tuple[IslandChange, ...]
@@ -149,7 +149,7 @@ class PlanDiff:
     def same(self) -> bool:
         """Whether nothing differs."""
         return not (
-            self.asked
+            self.fields
             or any(figure.old != figure.new for figure in self.figures)
             or any(pool.differs for pool in self.pools)
             or any(change.word != "same" for change in self.islands)

@@ -338,14 +338,15 @@ def resource_of(document: Document) -> ServingPlanResource:
         PlanFileError: it carries none, or one that breaks a rule; the message names the place.
     """
     node = Node(document)
-    body = {
-        "apiVersion": API_VERSION,
-        "kind": "ServingPlan",
-        "metadata": {"name": node.field("name").text()},
-        "spec": node.field("problem").mapping(),
-    }
+    body = resource_document(node.field("name").text(), node.field("problem").mapping())
     with _of_problem():
         return load_resource(body)
+
+
+def resource_document(name: str, spec: Document) -> Document:
+    """Return the ServingPlan with this spec, as a file has it."""
+    metadata = {"name": name}
+    return {"apiVersion": API_VERSION, "kind": "ServingPlan", "metadata": metadata, "spec": spec}
 
 
 @contextmanager

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from archipelago.perfmodel.calibration import corrections
-from archipelago.perfmodel.calibration.corrections import Calibration, Correction
 from archipelago.perfmodel.calibration.from_runs import calibrate
 from archipelago.perfmodel.calibration.measurements import read_points
 
-from ..terminal import console, grid
+from ...formats.calibrations import name_of
+from ..terminal import console, print_table
 
-_FEW = 4
+FEW = 4
 """With fewer runs, values stay close to those of other engines."""
 
 
@@ -28,38 +27,27 @@ def run(path: str, columns: Mapping[str, str], target: str | None, form: str) ->
     if form == "yaml":
         click.echo(corrections.text(calibrations), nl=False)
         return 0
+    out = console()
     for calibration in calibrations:
-        _print(console(), calibration)
-    if len(points) < _FEW:
+        out.print(f"\n{name_of(calibration)}: {', '.join(calibration.models)}")
+        values = [
+            (name, f"{value:.4g}", "inherited" if name in calibration.inherited else "")
+            for name, value in calibration.values.items()
+        ]
+        print_table(out, ("~VALUE", ">FITTED", "~"), values, gap=0)
+        fit = "~HELD OUT" if len(calibration.residuals) > 1 else "~FITTED, NOT HELD OUT"
+        errors = ((name, f"{error:+.1%}") for name, error in calibration.residuals.items())
+        print_table(out, (fit, ">ERROR"), errors, gap=0)
+        for factor in calibration.corrections:
+            low, high = factor.interval.low - 1, factor.interval.high - 1
+            out.print(
+                f"{factor.model}, {factor.phase}: times x {factor.factor:.3f}, 90 % interval "
+                f"{low:+.0%} to {high:+.0%} ({factor.rows} runs in {factor.groups} groups)"
+            )
+    if len(points) < FEW:
         click.echo(
-            f"{len(points)} runs say little: values stay close to those of other engines, "
-            f"and the interval is wide. {_FEW} to 8 runs are worth it.",
+            f"{len(points)} runs are few: values stay close to those of other engines, "
+            f"and the interval is wide. Give {FEW} to 8 runs.",
             err=True,
         )
     return 0
-
-
-def _print(screen: Console, calibration: Calibration) -> None:
-    engine = f"{calibration.engine} {calibration.version} on {calibration.accelerator}"
-    screen.print(f"\n{engine}: {', '.join(calibration.models)}")
-    values = grid("~VALUE", ">FITTED", "~")
-    for name, value in calibration.values.items():
-        note = "as other engines have it" if name in calibration.inherited else ""
-        values.add_row(name, f"{value:.4g}", note)
-    screen.print(values)
-    errors = grid(
-        "~HELD OUT" if len(calibration.residuals) > 1 else "~FITTED, NOT HELD OUT", ">ERROR"
-    )
-    for name, error in calibration.residuals.items():
-        errors.add_row(name, f"{error:+.1%}")
-    screen.print(errors)
-    for each in calibration.corrections:
-        screen.print(_words(each))
-
-
-def _words(each: Correction) -> str:
-    low, high = each.interval.low - 1, each.interval.high - 1
-    return (
-        f"{each.model}, {each.phase}: times x {each.factor:.3f}, 90 % interval {low:+.0%} to "
-        f"{high:+.0%} ({each.rows} runs in {each.groups} groups)"
-    )

@@ -8,14 +8,13 @@ from typing import Any
 from rich.console import Console
 
 from ...documents import Document, canonical, safe
-from ...explain.diff import Figure, PlanDiff, TemplateKey, compare
+from ...explain.diff import PlanDiff, compare
 from ...formats.plan_file import Stored, read_stored
 from ...problem import DEFAULT_CLASS
 from ..show_plan import phrase
-from ..terminal import console, grid
+from ..terminal import console, print_table
 from .files import errors_of, parse_document, read_text, write_document
 
-SAME, DIFFER = 0, 1
 SHOWN = 20
 """Changed fields of the problem that the table prints; ``-o json`` has all."""
 LONGEST = 40
@@ -29,7 +28,7 @@ def run(old: str, new: str, form: str) -> int:
         show_diff(console(), difference)
     else:
         write_document(diff_document(difference), form)
-    return SAME if difference.same else DIFFER
+    return 0 if difference.same else 1
 
 
 def read_plan(path: str) -> Stored:
@@ -45,56 +44,47 @@ def read_plan(path: str) -> Stored:
 
 def diff_document(difference: PlanDiff) -> Document:
     """Return the comparison for JSON; docs/reference/cli.md describes it."""
+    islands = []
+    for item in difference.islands:
+        kind = item.kind
+        island: Document = {
+            "change": item.word,
+            "model": kind.model,
+            "pool": kind.pool,
+            "phase": kind.phase,
+            "gpus": kind.gpus,
+            "parallelism": asdict(kind.parallelism),
+            "maxBatch": kind.max_batch,
+        }
+        if kind.domain_class != DEFAULT_CLASS:
+            island["domainClass"] = kind.domain_class
+        if kind.parts:
+            keys = ("pool", "gpus", "layers")
+            island["parts"] = [dict(zip(keys, part, strict=True)) for part in kind.parts]
+        islands.append(island | {"old": item.old, "new": item.new, "relocated": item.relocated})
+    pools = [
+        {
+            "name": pool.pool,
+            "count": {"old": pool.count[0], "new": pool.count[1]},
+            "used": {"old": pool.used[0], "new": pool.used[1]},
+        }
+        for pool in difference.pools
+    ]
+    total = asdict(difference.total)
+    total.pop("model")
     document: Document = canonical(
         {
             "kind": "PlanDiff",
             "same": difference.same,
-            "asked": [asdict(item) for item in difference.asked],
+            "asked": [asdict(item) for item in difference.fields],
             "figures": [{**asdict(f), "change": f.change} for f in difference.figures],
-            "pools": [
-                {"name": p.pool, "count": _pair(*p.count), "used": _pair(*p.used)}
-                for p in difference.pools
-            ],
-            "islands": [
-                {
-                    "change": item.word,
-                    "model": item.kind.model,
-                    "pool": item.kind.pool,
-                    "phase": str(item.kind.phase),
-                    "gpus": item.kind.gpus,
-                    "parallelism": asdict(item.kind.parallelism),
-                    "maxBatch": item.kind.max_batch,
-                    **_where(item.kind),
-                    "old": item.old,
-                    "new": item.new,
-                    "relocated": item.relocated,
-                }
-                for item in difference.islands
-            ],
+            "pools": pools,
+            "islands": islands,
             "moved": [asdict(item) for item in difference.moved],
-            "movedTotal": {
-                "prefill": difference.total.prefill,
-                "decode": difference.total.decode,
-                "either": difference.total.either,
-            },
+            "movedTotal": total,
         }
     )
     return document
-
-
-def _where(kind: TemplateKey) -> Document:
-    """Return the domain class and the parts, for islands that have them."""
-    fields: Document = {}
-    if kind.domain_class != DEFAULT_CLASS:
-        fields["domainClass"] = kind.domain_class
-    if kind.parts:
-        keys = ("pool", "gpus", "layers")
-        fields["parts"] = [dict(zip(keys, part, strict=True)) for part in kind.parts]
-    return fields
-
-
-def _pair(old: int, new: int) -> dict[str, int]:
-    return {"old": old, "new": new}
 
 
 def show_diff(out: Console, difference: PlanDiff) -> None:
@@ -102,25 +92,38 @@ def show_diff(out: Console, difference: PlanDiff) -> None:
     if difference.same:
         out.print("no difference: same problem, same islands on the same nodes, same routes")
         return
-    _asked(out, difference)
-    _figures(out, difference.figures)
-    _pools(out, difference)
+    fields = difference.fields
+    if fields:
+        rows = ((item.path, _value(item.old), _value(item.new)) for item in fields[:SHOWN])
+        print_table(out, ("FIELD", "OLD", "NEW"), rows, gap=0)
+    else:
+        out.print("the problem is the same")
+    if len(fields) > SHOWN:
+        out.print(f"... and {phrase(len(fields) - SHOWN, 'field')} more; -o json lists all")
+
+    figures = []
+    for figure in difference.figures:
+        change = "-"
+        if figure.change is not None:
+            share = f" ({figure.change / figure.old:+.2%})" if figure.old else ""
+            change = f"{figure.change:+,.4g}{share}" if figure.change else "0"
+        ends = ("-" if end is None else f"{end:,.6g}" for end in (figure.old, figure.new))
+        figures.append((figure.name, *ends, change, figure.unit))
+    print_table(out, ("FIGURE", ">OLD", ">NEW", ">CHANGE", "UNIT"), figures)
+
+    pools = []
+    for pool in difference.pools:
+        more = pool.used[1] - pool.used[0]
+        counts = (f"{count:,}" for count in (*pool.count, *pool.used))
+        pools.append((pool.pool, *counts, f"{more:+,}" if more else "0"))
+    print_table(out, ("POOL", ">GPUS OLD", ">NEW", ">USED OLD", ">NEW", ">CHANGE"), pools)
+
     _islands(out, difference)
-    _moved(out, difference)
-
-
-def _asked(out: Console, difference: PlanDiff) -> None:
-    if not difference.asked:
-        out.print("asked: the same problem")
-        return
-    table = grid("ASKED", "OLD", "NEW")
-    for item in difference.asked[:SHOWN]:
-        table.add_row(safe(item.path), _value(item.old), _value(item.new))
-    out.print(table)
-    if len(difference.asked) > SHOWN:
-        out.print(
-            f"... and {phrase(len(difference.asked) - SHOWN, 'field')} more; -o json lists all"
-        )
+    moves = (
+        (item.model, *(f"{share:.2%}" for share in (item.prefill, item.decode, item.either)))
+        for item in (*difference.moved, difference.total)
+    )
+    print_table(out, ("REQUESTS THAT MOVE", ">PREFILL", ">DECODE", ">EITHER"), moves)
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  # any JSON value
@@ -128,70 +131,27 @@ def _value(value: Any) -> str:  # noqa: ANN401  # any JSON value
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _figures(out: Console, figures: tuple[Figure, ...]) -> None:
-    table = grid("FIGURE", ">OLD", ">NEW", ">CHANGE", "UNIT")
-    for item in figures:
-        table.add_row(
-            safe(item.name), _number(item.old), _number(item.new), _change(item), item.unit
-        )
-    out.print()
-    out.print(table)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.6g}"
-
-
-def _change(item: Figure) -> str:
-    if item.change is None:
-        return "-"
-    share = f" ({item.change / item.old:+.2%})" if item.old else ""
-    return f"{item.change:+,.4g}{share}" if item.change else "0"
-
-
-def _pools(out: Console, difference: PlanDiff) -> None:
-    table = grid("POOL", ">GPUS OLD", ">NEW", ">USED OLD", ">NEW", ">CHANGE")
-    for pool in difference.pools:
-        change = pool.used[1] - pool.used[0]
-        cells = (*pool.count, *pool.used)
-        table.add_row(
-            safe(pool.pool), *(f"{c:,}" for c in cells), f"{change:+,}" if change else "0"
-        )
-    out.print()
-    out.print(table)
-
-
 def _islands(out: Console, difference: PlanDiff) -> None:
-    rows = [item for item in difference.islands if item.word != "same"]
-    out.print()
-    if not rows:
-        out.print("islands: the same, on the same nodes")
+    changes = [item for item in difference.islands if item.word != "same"]
+    if not changes:
+        out.print("\nislands: the same, on the same nodes")
         return
-    classes = any(item.kind.domain_class != DEFAULT_CLASS for item in rows)
-    heads = ("PHASE", ">GPUS", "PARALLELISM", ">BATCH", ">OLD", ">NEW")
-    table = grid("ISLANDS", "MODEL", "POOL", *["CLASS"] * classes, *heads, ">OTHER NODES")
-    for item in rows:
-        kind = item.kind
-        table.add_row(
+    classes = any(item.kind.domain_class != DEFAULT_CLASS for item in changes)
+    heads = ("PHASE", ">GPUS", "PARALLELISM", ">BATCH", ">OLD", ">NEW", ">OTHER NODES")
+    rows = (
+        (
             item.word,
-            safe(kind.model),
-            safe(kind.pool),
-            *[safe(kind.domain_class)] * classes,
-            str(kind.phase),
-            kind.size,
-            str(kind.parallelism),
-            str(kind.max_batch) if kind.max_batch > 1 else "-",
-            str(item.old),
-            str(item.new),
-            str(item.relocated),
+            item.kind.model,
+            item.kind.pool,
+            *[item.kind.domain_class] * classes,
+            item.kind.phase,
+            item.kind.size,
+            item.kind.parallelism,
+            item.kind.max_batch if item.kind.max_batch > 1 else "-",
+            item.old,
+            item.new,
+            item.relocated,
         )
-    out.print(table)
-
-
-def _moved(out: Console, difference: PlanDiff) -> None:
-    table = grid("REQUESTS THAT MOVE", ">PREFILL", ">DECODE", ">EITHER")
-    for item in (*difference.moved, difference.total):
-        shares = (item.prefill, item.decode, item.either)
-        table.add_row(safe(item.model), *(f"{share:.2%}" for share in shares))
-    out.print()
-    out.print(table)
+        for item in changes
+    )
+    print_table(out, ("ISLANDS", "MODEL", "POOL", *["CLASS"] * classes, *heads), rows)

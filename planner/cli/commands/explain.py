@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections import defaultdict
 from dataclasses import asdict
 
 from rich.console import Console
@@ -11,15 +11,11 @@ from ...documents import PLAN, THETA_UNIT, Document, canonical, safe
 from ...errors import InputError
 from ...explain.sensitivity import Outcome, Resolution
 from ...explain.why import Explanation, Rejected, Sensitivity, explain
-from ...formats.calibrations import CalibrationFile
-from ...formats.plan_file import infeasible_document, interval_document, read_stored
-from ...plan import Infeasible
+from ...formats.plan_file import interval_document, read_stored
 from ...problem import Objective
-from ...service.plan import plan
 from ...servingplan import load_resource
-from ...strategy import Progress
-from ..show_plan import interval_text, show_infeasible
-from ..terminal import console, grid, paragraph, progress
+from ..show_plan import interval_text
+from ..terminal import console, paragraph, print_table, progress
 from .files import (
     parse_document,
     planned_problem,
@@ -27,8 +23,7 @@ from .files import (
     read_text,
     write_document,
 )
-
-DONE, INFEASIBLE = 0, 1
+from .plan import planned, show
 
 
 def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
@@ -36,63 +31,53 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
     files = read_calibration_files(calibrations)
     text = read_text(path)
     document = parse_document(text, path)
-    is_plan = document.get("kind") == PLAN
-    if is_plan and files:
-        raise InputError(
-            f"--calibration: {path} is a plan file and carries the calibrations that it was made "
-            f"with; give the ServingPlan"
-        )
-    with progress(quiet) as report:
-        answer = _of_plan(document, report) if is_plan else _of_resource(text, files, report)
-    if isinstance(answer, Explanation):
-        _write(answer, form)
-        return DONE
-    if form == "table":
-        show_infeasible(console(), answer)
+    if document.get("kind") == PLAN:
+        if files:
+            raise InputError(
+                f"--calibration: {path} is a plan file and carries the calibrations that it was "
+                f"made with; give the ServingPlan"
+            )
+        stored = read_stored(document)
+        problem, plan = stored.problem, stored.plan
     else:
-        write_document(answer, form)
-    return INFEASIBLE
-
-
-def _of_plan(document: Document, report: Progress) -> Explanation:
-    stored = read_stored(document)
-    return explain(stored.problem, stored.plan, report)
-
-
-def _of_resource(
-    text: str, files: tuple[CalibrationFile, ...], report: Progress
-) -> Explanation | Document:
-    """Return the explanation, or the document that states why there is no plan."""
-    started = time.perf_counter()
-    resource = load_resource(text)
-    calibrations = planned_problem(resource, files).calibrations
-    answer = plan(resource, calibrations=calibrations, progress=report)
-    if isinstance(answer.outcome, Infeasible):
-        seconds = time.perf_counter() - started
-        return infeasible_document(resource, answer.outcome, seconds, calibrations)
-    return explain(answer.problem, answer.outcome.plan, report)
-
-
-def _write(explanation: Explanation, form: str) -> None:
+        resource = load_resource(text)
+        answer = planned(resource, planned_problem(resource, files), (), quiet)
+        if answer.plan is None:
+            show(answer, form)
+            return 1
+        problem, plan = answer.problem, answer.plan
+    with progress(quiet) as report:
+        explanation = explain(problem, plan, report)
     if form == "table":
         show_explanation(console(), explanation)
     else:
         write_document(explanation_document(explanation), form)
+    return 0
 
 
 def explanation_document(explanation: Explanation) -> Document:
     """Return the explanation for JSON; docs/reference/cli.md describes it."""
+    if explanation.objective is Objective.COST:
+        figures: Document = {
+            "planned": explanation.planned,
+            "cost": explanation.value,
+            "costBound": explanation.bound,
+        }
+    else:
+        figures = {
+            "thetaUnit": THETA_UNIT[explanation.objective],
+            "planned": explanation.planned,
+            "theta": explanation.value,
+            "thetaBound": explanation.bound,
+        }
+    if explanation.interval:
+        figures["thetaInterval"] = interval_document(explanation.interval)
     document: Document = canonical(
         {
             "kind": "Explanation",
             "name": explanation.name,
-            "objective": str(explanation.objective),
-            **_reached(explanation),
-            **(
-                {"thetaInterval": interval_document(explanation.interval)}
-                if explanation.interval
-                else {}
-            ),
+            "objective": explanation.objective,
+            **figures,
             "limits": [asdict(item) for item in explanation.limits],
             "carries": [asdict(item) for item in explanation.stage_capacities],
             "steps": [_resolved(item, explanation) for item in explanation.steps],
@@ -107,17 +92,6 @@ def explanation_document(explanation: Explanation) -> Document:
     return document
 
 
-def _reached(explanation: Explanation) -> Document:
-    if explanation.objective is Objective.COST:
-        return {
-            "planned": explanation.planned,
-            "cost": explanation.value,
-            "costBound": explanation.bound,
-        }
-    theta = {"thetaUnit": THETA_UNIT[explanation.objective], "planned": explanation.planned}
-    return {**theta, "theta": explanation.value, "thetaBound": explanation.bound}
-
-
 def _resolved(item: Sensitivity | Rejected, explanation: Explanation) -> Document:
     """Return a re-solve, with its objective under its name."""
     document = asdict(item)
@@ -129,66 +103,58 @@ def _resolved(item: Sensitivity | Rejected, explanation: Explanation) -> Documen
 
 def show_explanation(out: Console, explanation: Explanation) -> None:
     """Print an explanation, the most important part first."""
-    out.print(safe(explanation.name), style="bold")
-    paragraph(out, _promise(explanation), 2)
-    if explanation.interval is not None:
-        text = interval_text(explanation.interval, explanation.objective)
-        paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
-    _limits(out, explanation)
-    _steps(out, explanation)
-    _rejected(out, explanation)
-    _facts(out, explanation)
-
-
-def _promise(explanation: Explanation) -> str:
-    """Return what the plan reaches, and the proven bound."""
     planned, value, bound = explanation.planned, explanation.value, explanation.bound
-    if explanation.objective is Objective.COST:
-        return (
+    unit = "req/s" if explanation.objective is Objective.THROUGHPUT else "times the rates"
+    cost = explanation.objective is Objective.COST
+    out.print(safe(explanation.name), style="bold")
+    if cost:
+        promise = (
             f"cost: the plan costs ${planned:,.2f} per hour; the search found ${value:,.2f} and "
             f"proved that no less than ${bound:,.2f} is needed"
         )
-    return (
-        f"{explanation.objective}: the plan promises {planned:,.6g} {_unit(explanation)}; the "
-        f"search found {value:,.6g} and proved that {bound:,.6g} is the most"
+    else:
+        promise = (
+            f"{explanation.objective}: the plan promises {planned:,.6g} {unit}; the search found "
+            f"{value:,.6g} and proved that {bound:,.6g} is the most"
+        )
+    paragraph(out, promise, 2)
+    if explanation.interval is not None:
+        text = interval_text(explanation.interval, explanation.objective)
+        paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
+    _limits(out, explanation, unit)
+
+    heads = (">BEST", ">AT LEAST" if cost else ">AT MOST", ">CHANGE", "SURELY IN")
+    steps = (
+        (step.kind, f"{step.amount:+,g}", step.unit, step.subject, *_result(step.result))
+        for step in explanation.steps
     )
+    print_table(out, ("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads), steps)
+    rejected = ((item.template, *_result(item.result)) for item in explanation.rejected)
+    print_table(out, ("~WITH ONE ISLAND OF", *heads), rejected)
+    for item in explanation.rejected:
+        paragraph(out, f"{safe(item.template)}: {safe(item.reason)}", 2, "dim")
+    for model, phase, exclusion in explanation.excluded:
+        what = f"impossible, the nearest for {phase} of {safe(model)}"
+        why = f"{safe(exclusion.template)}: {safe(exclusion.reason)}"
+        paragraph(out, f"{what}: {why}", 2, "dim")
+    _facts(out, explanation)
 
 
-def _unit(explanation: Explanation) -> str:
-    return "req/s" if explanation.objective is Objective.THROUGHPUT else "times the rates"
-
-
-def _limits(out: Console, explanation: Explanation) -> None:
-    table = grid("LIMIT", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS")
+def _limits(out: Console, explanation: Explanation, unit: str) -> None:
+    limits = []
     for item in explanation.limits:
-        used = f"{item.used:.2%}" if item.unit == "1" else f"{item.used:,.6g}"
-        most = "100%" if item.unit == "1" else f"{item.limit:,.6g}"
-        unit = "" if item.unit == "1" else item.unit
         binds = "yes" if item.binds else "no"
-        table.add_row(safe(item.kind), safe(item.subject), used, most, unit, binds)
-    out.print()
-    out.print(table)
-    table = grid("ISLANDS OF", "PHASE", ">COULD CARRY", "UNIT", "BINDS")
-    for carry in explanation.stage_capacities:
-        binds = "yes" if carry.binds else "no"
-        most = f"{carry.theta:,.6g}"
-        table.add_row(safe(carry.model), str(carry.phase), most, _unit(explanation), binds)
-    out.print()
-    out.print(table)
-
-
-def _steps(out: Console, explanation: Explanation) -> None:
-    heads = (">BEST", _bound_head(explanation), ">CHANGE", "SURELY IN")
-    table = grid("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads)
-    for step in explanation.steps:
-        cells = _result(step.result)
-        table.add_row(step.kind, f"{step.amount:+,g}", step.unit, safe(step.subject), *cells)
-    out.print()
-    out.print(table)
-
-
-def _bound_head(explanation: Explanation) -> str:
-    return ">AT LEAST" if explanation.objective is Objective.COST else ">AT MOST"
+        if item.unit == "1":
+            figures = f"{item.used:.2%}", "100%", ""
+        else:
+            figures = f"{item.used:,.6g}", f"{item.limit:,.6g}", item.unit
+        limits.append((item.kind, item.subject, *figures, binds))
+    print_table(out, ("LIMIT", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS"), limits)
+    stages = (
+        (stage.model, stage.phase, f"{stage.theta:,.6g}", unit, "yes" if stage.binds else "no")
+        for stage in explanation.stage_capacities
+    )
+    print_table(out, ("ISLANDS OF", "PHASE", ">COULD CARRY", "UNIT", "BINDS"), stages)
 
 
 def _result(result: Resolution) -> tuple[str, str, str, str]:
@@ -209,27 +175,13 @@ def _signed(value: float) -> str:
     return f"{value:+,.4g}" if value else "0"
 
 
-def _rejected(out: Console, explanation: Explanation) -> None:
-    table = grid("~WITH ONE ISLAND OF", ">BEST", _bound_head(explanation), ">CHANGE", "SURELY IN")
-    for item in explanation.rejected:
-        table.add_row(safe(item.template), *_result(item.result))
-    out.print()
-    out.print(table)
-    for item in explanation.rejected:
-        paragraph(out, f"{safe(item.template)}: {safe(item.reason)}", 2, "dim")
-    for model, phase, exclusion in explanation.excluded:
-        what = f"impossible, the nearest for {phase} of {safe(model)}"
-        why = f"{safe(exclusion.template)}: {safe(exclusion.reason)}"
-        paragraph(out, f"{what}: {why}", 2, "dim")
-
-
 def _facts(out: Console, explanation: Explanation) -> None:
     """Print one paragraph per source, with all its numbers."""
-    by_source: dict[tuple[str, str, str], list[str]] = {}
+    by_source: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
     for fact in explanation.facts:
         unit = "" if fact.unit == "1" else f" {fact.unit}"
         text = f"{fact.name} of {fact.subject} {fact.value}{unit}"
-        by_source.setdefault((str(fact.kind), fact.source, fact.date), []).append(text)
+        by_source[str(fact.kind), fact.source, fact.date].append(text)
     out.print("\nnumbers and their sources", style="bold")
     for (kind, source, date), texts in by_source.items():
         read = f", {date}" if date else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from archipelago.perfmodel.calibration.corrections import Calibration
 
-from ...documents import Document, load_document, to_json, to_yaml
+from ...documents import Document, load_document, safe, to_json, to_yaml
 from ...errors import InputError, PlanFileError
 from ...formats.calibrations import (
     FIELD,
@@ -76,17 +76,16 @@ def read_calibration_files(paths: Iterable[str]) -> tuple[CalibrationFile, ...]:
     Raises:
         InputError: one cannot be read or is no such file; the message names it and the place.
     """
-    return tuple(_calibration_file(path) for path in paths)
-
-
-def _calibration_file(path: str) -> CalibrationFile:
-    document = parse_document(read_text(path), path)
-    if FIELD not in document or "kind" in document:
-        raise InputError(
-            f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
-        )
-    with errors_of(path):
-        return CalibrationFile(path, read_calibrations(document))
+    files = []
+    for path in paths:
+        document = parse_document(read_text(path), path)
+        if FIELD not in document or "kind" in document:
+            raise InputError(
+                f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
+            )
+        with errors_of(path):
+            files.append(CalibrationFile(path, read_calibrations(document)))
+    return tuple(files)
 
 
 def planned_problem(
@@ -102,6 +101,11 @@ def still_calibrated(
     """Return the problem of a changed resource, without calibrations of pools that are gone."""
     problem = to_problem(resource.metadata.name, resource.spec)
     return replace(problem, calibrations=applicable(problem, calibrations))
+
+
+def warn(line: str) -> None:
+    """Write a line to standard error, escaped."""
+    sys.stderr.write(f"{safe(line)}\n")
 
 
 def write_document(document: Document, form: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from ...documents import PLAN, Document, Node, load_document, safe, to_yaml_all
+from ...documents import PLAN, Document, Node, load_document, to_yaml_all
 from ...errors import InputError, PlanFileError
 from ...formats.plan_file import parse_plan, resource_of
 from ...kubernetes.engine_flags import Engine
@@ -15,9 +15,8 @@ from ...servingplan import ServingPlanResource, load_resource
 from ...table.shards import is_pointer
 from ...table.validate import validate_content
 from ...table.write import routing_content
-from .files import errors_of, parse_document, read_text
+from .files import errors_of, parse_document, read_text, warn
 
-DONE = 0
 KEY = "table.json"
 """Key of the operator's ConfigMap that holds the table."""
 
@@ -36,29 +35,26 @@ class Options:
 def run(path: str, options: Options) -> int:
     """Write the manifests to standard output, and warnings to standard error."""
     document = parse_document(read_text(path), path)
-    resource, content = _planned(document, path)
+    content = None
+    if document.get("kind") == PLAN:
+        with errors_of(path):
+            resource = resource_of(document)
+            content = routing_content(resource.spec, parse_plan(document))
+    else:
+        resource = load_resource(document)
     if options.table is not None:
         content = _content(options.table)
     if content is None:
         raise InputError(f"{path}: a ServingPlan has no islands; give its routing table by --table")
     manifest_options = _manifest_options(resource, options)
     for pool in unplaced(content, resource.spec, manifest_options):
-        _warn(f"pool {pool}: its nodes are unknown; set --select {pool}:LABEL=VALUE")
+        warn(f"pool {pool}: its nodes are unknown; set --select {pool}:LABEL=VALUE")
     try:
         documents = workloads(content, resource.spec, manifest_options)
     except PlanFileError as error:
         raise PlanFileError(f"pod template: {error}") from None
     sys.stdout.write(to_yaml_all(documents))
-    return DONE
-
-
-def _planned(document: Document, path: str) -> tuple[ServingPlanResource, Document | None]:
-    """Return the ServingPlan, and the content of the table if the document is a plan file."""
-    if document.get("kind") != PLAN:
-        return load_resource(document), None
-    with errors_of(path):
-        resource = resource_of(document)
-        return resource, routing_content(resource.spec, parse_plan(document))
+    return 0
 
 
 def _content(path: str) -> Document:
@@ -86,8 +82,18 @@ def _manifest_options(resource: ServingPlanResource, options: Options) -> Manife
         with errors_of(path):
             templates[model] = read_template(document)
     selectors: dict[str, dict[str, str]] = {}
+    pools = {pool.name: pool for pool in resource.spec.pools}
     for text in options.selectors:
-        pool, label, value = _selected(text, resource)
+        pool, _, rest = text.partition(":")
+        label, _, value = rest.partition("=")
+        if not label or not value:
+            raise InputError(f"--select {text}: write POOL:LABEL=VALUE")
+        if pool not in pools:
+            raise InputError(f"--select {text}: the plan has no pool {pool!r}")
+        if pools[pool].node_selector is not None:
+            raise InputError(
+                f"--select {text}: the table names the nodes of pool {pool}; remove it"
+            )
         selectors.setdefault(pool, {})[label] = value
     return ManifestOptions(
         plan=resource.metadata.name,
@@ -96,20 +102,3 @@ def _manifest_options(resource: ServingPlanResource, options: Options) -> Manife
         engine=None if options.engine is None else Engine(options.engine),
         selectors=selectors,
     )
-
-
-def _selected(text: str, resource: ServingPlanResource) -> tuple[str, str, str]:
-    pool, _, rest = text.partition(":")
-    label, _, value = rest.partition("=")
-    if not label or not value:
-        raise InputError(f"--select {text}: write POOL:LABEL=VALUE")
-    spec = {p.name: p for p in resource.spec.pools}.get(pool)
-    if spec is None:
-        raise InputError(f"--select {text}: the plan has no pool {pool!r}")
-    if spec.node_selector is not None:
-        raise InputError(f"--select {text}: the table names the nodes of pool {pool}; remove it")
-    return pool, label, value
-
-
-def _warn(line: str) -> None:
-    sys.stderr.write(f"{safe(line)}\n")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...documents import API_VERSION, Document, safe
 from ...errors import CheckError
-from ...explain.diff import PlanDiff, compare
+from ...explain.diff import compare
 from ...explain.what_if import changed
 from ...formats.plan_file import Stored, infeasible_document, plan_document
 from ...plan import Infeasible, Plan, running_islands
@@ -15,6 +15,7 @@ from ...problem import PlanningProblem, RunningIsland
 from ...service import plan as service
 from ...servingplan import ServingPlanResource, load_resource
 from ...strategies import strategy
+from ..plot_marks import require
 from ..show_plan import show_infeasible, show_plan
 from ..terminal import console, progress
 from .diff import diff_document, read_plan, show_diff
@@ -26,18 +27,16 @@ from .files import (
     write_document,
 )
 
-DONE, INFEASIBLE = 0, 1
-
 
 @dataclass(frozen=True)
 class Overrides:
     """Values of the command line instead of those of the file; None keeps the file's value."""
 
-    strategy: str | None = None
-    time_limit: int | None = None
-    changes: tuple[str, ...] = ()  # of --what-if; ``what_if`` applies them, ``apply`` does not
-    running: str | None = None  # the plan file that runs now
-    calibrations: tuple[str, ...] = ()  # calibration files
+    strategy: str | None
+    time_limit: int | None
+    changes: tuple[str, ...]  # of --what-if; ``apply`` leaves them out
+    running: str | None  # the plan file that runs now
+    calibrations: tuple[str, ...]  # calibration files
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """Return the resource with these values."""
@@ -49,111 +48,58 @@ class Overrides:
         spec = resource.spec.model_copy(update={"planner": planner})
         return resource.model_copy(update={"spec": spec})
 
-    def islands(self) -> tuple[RunningIsland, ...]:
-        """Return the running islands.
-
-        Raises:
-            PlanFileError: the file is no plan.
-        """
-        return () if self.running is None else running_islands(read_plan(self.running).plan)
-
-
-def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
-    """Plan, check, draw and print; 0 for a plan, 1 if there is none."""
-    _require(plot)  # before the work, not after it
-    running, files = overrides.islands(), read_calibration_files(overrides.calibrations)
-    resource = overrides.apply(load_resource(read_text(path)))
-    answer = _answer(resource, planned_problem(resource, files), running, quiet)
-    _draw(answer, plot)
-    if form == "table":
-        _show(answer)
-    else:
-        write_document(answer.document, form)
-    return INFEASIBLE if answer.plan is None else DONE
-
-
-def what_if(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
-    """Plan the changed problem, and compare it with the unchanged one if both have a plan."""
-    _require(plot)
-    running, files = overrides.islands(), read_calibration_files(overrides.calibrations)
-    resource = overrides.apply(load_resource(read_text(path)))
-    other = changed(resource, overrides.changes)
-    problem = planned_problem(resource, files)
-    left = still_calibrated(other, problem.calibrations)
-    new = _answer(other, left, running, quiet)
-    old = _answer(resource, problem, running, quiet)
-    _draw(new, plot)
-    difference = None
-    if old.plan is not None and new.plan is not None:
-        difference = compare(*(Stored(a.document, a.plan, a.problem) for a in (old, new) if a.plan))
-    if form == "table":
-        _show(new)
-        _show_change(overrides.changes, old, difference)
-    else:
-        write_document(
-            {
-                "apiVersion": API_VERSION,
-                "kind": "WhatIf",
-                "changes": [*overrides.changes],
-                "plan": new.document,
-                "unchanged": old.document,
-                "diff": None if difference is None else diff_document(difference),
-            },
-            form,
-        )
-    return INFEASIBLE if new.plan is None else DONE
-
-
-def _show_change(changes: tuple[str, ...], old: _Answer, difference: PlanDiff | None) -> None:
-    out = console()
-    out.print(f"\nwhat {' and '.join(map(safe, changes))} changes", style="bold")
-    if difference is not None:
-        show_diff(out, difference)
-    elif old.plan is None:
-        out.print("without the change there is no plan:")
-        show_infeasible(out, old.document)
-    else:
-        rate = f"{old.plan.throughput:,.2f} req/s"
-        out.print(f"without the change there is a plan of {rate}; with it there is none")
-
 
 @dataclass(frozen=True)
-class _Answer:
-    """The document of an answer, and the plan where there is one."""
+class Answer:
+    """The document of an answer, and the plan if there is one."""
 
     problem: PlanningProblem
     document: Document
     plan: Plan | None
 
 
-def _require(plot: str | None) -> None:
+def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: bool) -> int:
+    """Plan, check, draw and print; 1 if there is no plan.
+
+    With changes, plan the changed problem, and compare it with the unchanged one.
+    """
     if plot is not None:
-        from ..plot_marks import require  # noqa: PLC0415  # an optional extra
-
-        require(plot)
-
-
-def _draw(answer: _Answer, plot: str | None) -> None:
+        require(plot)  # before the work, not after it
+    running: tuple[RunningIsland, ...] = ()
+    if overrides.running is not None:
+        running = running_islands(read_plan(overrides.running).plan)
+    files = read_calibration_files(overrides.calibrations)
+    resource = overrides.apply(load_resource(read_text(path)))
+    problem = planned_problem(resource, files)
+    unchanged = None
+    if overrides.changes:
+        other = changed(resource, overrides.changes)
+        answer = planned(other, still_calibrated(other, problem.calibrations), running, quiet)
+        unchanged = planned(resource, problem, running, quiet)
+    else:
+        answer = planned(resource, problem, running, quiet)
     if answer.plan is not None and plot is not None:
-        from ..plot import draw  # noqa: PLC0415
+        from ..plot import draw  # noqa: PLC0415  # an optional extra
 
         draw(answer.problem, answer.plan, plot)
-
-
-def _show(answer: _Answer) -> None:
-    if answer.plan is None:
-        show_infeasible(console(), answer.document)
+    if unchanged is None:
+        show(answer, form)
     else:
-        show_plan(console(), answer.problem, answer.plan, answer.document)
+        _show_change(overrides.changes, unchanged, answer, form)
+    return 1 if answer.plan is None else 0
 
 
-def _answer(
+def planned(
     resource: ServingPlanResource,
     problem: PlanningProblem,
     running: tuple[RunningIsland, ...],
     quiet: bool,
-) -> _Answer:
-    """Plan with the calibrations of the problem."""
+) -> Answer:
+    """Plan a resource with the calibrations of its problem.
+
+    Raises:
+        CheckError: the independent checker refuses the plan.
+    """
     started = time.perf_counter()
     try:
         with progress(quiet) as report:
@@ -166,4 +112,43 @@ def _answer(
         document = infeasible_document(resource, answer.outcome, seconds, problem.calibrations)
     else:
         document = plan_document(resource, answer.outcome, problem.calibrations)
-    return _Answer(answer.problem, document, answer.plan)
+    return Answer(answer.problem, document, answer.plan)
+
+
+def show(answer: Answer, form: str) -> None:
+    """Print a plan, or why there is none."""
+    if form != "table":
+        write_document(answer.document, form)
+    elif answer.plan is None:
+        show_infeasible(console(), answer.document)
+    else:
+        show_plan(console(), answer.problem, answer.plan, answer.document)
+
+
+def _show_change(changes: tuple[str, ...], old: Answer, new: Answer, form: str) -> None:
+    """Print the changed plan, and what differs from the unchanged one if both exist."""
+    difference = None
+    if old.plan is not None and new.plan is not None:
+        difference = compare(*(Stored(a.document, a.plan, a.problem) for a in (old, new) if a.plan))
+    if form != "table":
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "WhatIf",
+            "changes": [*changes],
+            "plan": new.document,
+            "unchanged": old.document,
+            "diff": None if difference is None else diff_document(difference),
+        }
+        write_document(document, form)
+        return
+    show(new, form)
+    out = console()
+    out.print(f"\nwhat {' and '.join(map(safe, changes))} changes", style="bold")
+    if difference is not None:
+        show_diff(out, difference)
+    elif old.plan is None:
+        out.print("without the change there is no plan:")
+        show_infeasible(out, old.document)
+    else:
+        rate = f"{old.plan.throughput:,.2f} req/s"
+        out.print(f"without the change there is a plan of {rate}; with it there is none")

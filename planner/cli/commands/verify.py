@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from ...check.checker import CheckResult, check_document
+from ...check.checker import check_document
 from ...documents import INFEASIBLE, safe
 from ...errors import PlanFileError
 from ..show_plan import phrase
 from ..terminal import console
 from .files import errors_of, parse_document, read_text, write_document
 
-DONE, FAILED = 0, 1
 SHOWN = 20
 """Findings of one subject that the table prints; ``-o json`` has all."""
 
@@ -20,35 +19,24 @@ def run(path: str, form: str) -> int:
     if document.get("kind") == INFEASIBLE:
         raise PlanFileError(f"{path}: kind Infeasible: there is no plan to verify")
     with errors_of(path):
-        checked = check_document(document)
-    good = not any(item.findings for item in checked)
+        results = check_document(document)
+    findings = sum(len(result.findings) for result in results)
     if form == "json":
-        write_document(
-            {
-                "name": document["name"],
-                "ok": good,
-                "checks": [
-                    {"subject": item.subject, "ok": not item.findings, "findings": [*item.findings]}
-                    for item in checked
-                ],
-            },
-            form,
-        )
-    else:
-        _show(checked, str(document["name"]))
-    return DONE if good else FAILED
-
-
-def _show(checked: list[CheckResult], name: str) -> None:
+        checks = [
+            {"subject": item.subject, "ok": not item.findings, "findings": [*item.findings]}
+            for item in results
+        ]
+        write_document({"name": document["name"], "ok": not findings, "checks": checks}, form)
+        return 1 if findings else 0
     out = console()
-    for item in checked:
-        mark, style = ("fail", "bold red") if item.findings else ("ok", "green")
+    for result in results:
+        mark, style = ("fail", "bold red") if result.findings else ("ok", "green")
         out.print(f"{mark:<5}", style=style, end="")
-        out.print(item.subject)
-        for finding in item.findings[:SHOWN]:
+        out.print(result.subject)
+        for finding in result.findings[:SHOWN]:
             out.print(f"     {safe(finding)}", soft_wrap=True)
-        if len(item.findings) > SHOWN:
-            out.print(f"     ... and {len(item.findings) - SHOWN} more; -o json lists all")
-    wrong = sum(len(item.findings) for item in checked)
-    verdict = phrase(wrong, "finding") if wrong else "the plan holds"
-    out.print(f"{safe(name)}: {verdict}", style="bold")
+        if len(result.findings) > SHOWN:
+            out.print(f"     ... and {len(result.findings) - SHOWN} more; -o json lists all")
+    verdict = phrase(findings, "finding") if findings else "the plan holds"
+    out.print(f"{safe(document['name'])}: {verdict}", style="bold")
+    return 1 if findings else 0

@@ -27,7 +27,7 @@ def test_runs_become_a_calibration_file(run: Runner, runs: Path, tmp_path: Path)
     target = tmp_path / "calibration.yaml"
     result = run("calibrate", runs, "--accelerator", "H100", "--engine", "vllm", "-c", target)
     assert result.status == 0
-    assert "vllm * on H100: Llama-3.1-70B" in result.out
+    assert "vllm on H100: Llama-3.1-70B" in result.out
     assert "90 % interval" in result.out
     (row,) = yaml.safe_load(target.read_text())["calibrations"]
     assert (row["accelerator"], row["engine"], row["source"]) == ("H100", "vllm", "runs.csv")
@@ -38,7 +38,7 @@ def test_two_runs_are_said_to_be_few(run: Runner, runs: Path) -> None:
     runs.write_text("".join(RUNS.splitlines(keepends=True)[:3]))
     result = run("calibrate", runs, "--accelerator", "H100", "--engine", "vllm")
     assert result.status == 0
-    assert "2 runs say little" in result.err
+    assert "2 runs are few" in result.err
 
 
 def test_what_the_file_lacks_is_asked_for(run: Runner, runs: Path) -> None:

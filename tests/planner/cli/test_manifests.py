@@ -1,4 +1,4 @@
-"""What people see of plans with every kind of island: text, graph, picture, difference."""
+"""What people see of plans with every kind of island: text, plot, picture, difference."""
 
 import io
 import re
@@ -81,7 +81,7 @@ def test_an_ordinary_plan_shows_none_of_this() -> None:
     assert "  islands     3 prefill, 2 decode\n" in text
 
 
-def test_the_graph_shows_parts_and_what_could_be_rented() -> None:
+def test_the_text_plot_shows_parts_and_what_could_be_rented() -> None:
     """2 columns per GPU of a: 16 of mixed, 4 of the pipeline, 16 of decode, the rest of 24."""
     lines = list(text_plot(PROBLEM, KINDS))
     assert lines[0] == "kinds: 6.0 req/s (1.5 times the stated rates)"

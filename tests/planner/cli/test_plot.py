@@ -254,7 +254,7 @@ def test_a_pool_without_islands_is_free() -> None:
 def test_the_same_as_data(run: Runner, plan_file: Path) -> None:
     result = run("plot", plan_file, "-o", "json")
     data = json.loads(result.out)
-    assert result.status == 0
+    assert (result.status, data["kind"]) == (0, "Plot")
     assert [pool["gpus"] for pool in data["pools"]] == [{"A": 8, "C": 8}, {"B": 2, "D": 2}]
     assert data["lengths"][0] == {
         "model": "m", "min": 0, "max": 100, "share": 0.5,

@@ -137,7 +137,7 @@ def test_what_was_asked_differently_is_named_by_path() -> None:
     new["problem"]["budgetPerHour"] = "30"
     new["problem"]["pools"][0]["domains"] = [{"name": "rack-0", "nodes": 2}]
     found = compare(read_stored(old), read_stored(new))
-    assert [(item.path, item.old, item.new) for item in found.asked] == [
+    assert [(item.path, item.old, item.new) for item in found.fields] == [
         ("budgetPerHour", "24", "30"),
         ("pools[a].domains[rack-0].nodes", 1, 2),
         ("pools[a].domains[rack-1]", {"name": "rack-1", "nodes": 1}, None),
