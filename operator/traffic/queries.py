@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from archipelago.planner.problem import Phase
 
+from .config import MetricSource
 from .samples import PROCESS
-from .signals import Adapter, Scope, Signal, Term
-
-if TYPE_CHECKING:
-    from .config import MetricSource
-
+from .signals import Adapter, Scope, Signal
 
 TIME: Final = 'label_replace(vector(time()),"__name__","archipelago_now","","")'
 """The server's clock [s]: all other queries are about that time."""
@@ -99,21 +96,38 @@ def build_queries(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Qu
     A plan with many islands is queried in parts, with one short query about the whole plan: it
     finds unplanned islands.
     """
-    where = _where(adapter, plan, source)
-    running, counted, histograms = _families(adapter)
+
+    def names(*signals: Signal) -> list[str]:
+        terms = (term for signal in signals for term in adapter.signals.get(signal, ()))
+        return [name for term in terms for name in term.names]
+
+    running = names(Signal.RUNNING)
+    other = [s for s in adapter.signals if s not in (*_HISTOGRAMS, Signal.PREFILL, Signal.RUNNING)]
+    means = [f"{name}_{part}" for name in names(Signal.PREFILL) for part in ("sum", "count")]
+    counted = (*names(*other), *means)
+    histograms = [(f"{name}_bucket", f"{name}_sum") for name in names(*_HISTOGRAMS)]
+
+    is_router = adapter.scope is Scope.ROUTER
+    label = f"={quoted(plan.label)}"
+    if is_router:  # serves several plans and may lack the plan label
+        label = f"=~{quoted(literal(plan.label) + '|')}"
+    where = f"{source.namespace_label}={quoted(plan.namespace)},{source.plan_label}{label}"
     islands = sorted({name for model in plan.models.values() for name in model.islands})
-    if adapter.scope is Scope.ROUTER or len(parts := _parts(islands)) < 2:  # noqa: PLR2004
-        whole = () if adapter.scope is Scope.ROUTER else tuple(islands)
-        names = ((*running, *counted), *histograms)
-        selected = [Query(group, where, whole) for group in names]
+    if is_router or len(parts := _parts(islands)) < 2:  # noqa: PLR2004
+        whole = () if is_router else tuple(islands)
+        families = [Query(group, where, whole) for group in ((*running, *counted), *histograms)]
     else:
-        selected = [Query(running, where)]
-        selected += [
-            Query(names, where, part, source.island_label)
+        families = [Query(tuple(running), where)]
+        families += [
+            Query(group, where, part, source.island_label)
             for part in parts
-            for names in (counted, *histograms)
+            for group in (counted, *histograms)
         ]
-    return Queries(tuple(selected), _freshness(adapter, where, source))
+    # By a gauge that all processes have from the start.
+    times = " or ".join(f"timestamp({name}{{{where}}})" for name in running)
+    labels = ",".join((source.island_label, *PROCESS))
+    newest = f"max by ({labels}) ({times})"
+    return Queries(tuple(families), f'label_replace({newest},"__name__","{LAST_SEEN}","","")')
 
 
 def literal(text: str) -> str:
@@ -130,51 +144,15 @@ def quoted(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def _of(adapter: Adapter, signal: Signal) -> tuple[Term, ...]:
-    return adapter.signals.get(signal, ())
-
-
-def _all(terms: Iterable[Term]) -> list[str]:
-    return [name for term in terms for name in term.names]
-
-
-def _families(adapter: Adapter) -> tuple[tuple[str, ...], tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the names of the gauge of live processes, of all other numbers, and of histograms."""
-    other = [s for s in adapter.signals if s not in (*_HISTOGRAMS, Signal.PREFILL, Signal.RUNNING)]
-    numbers = [name for signal in other for name in _all(_of(adapter, signal))]
-    means = [f"{n}_{part}" for n in _all(_of(adapter, Signal.PREFILL)) for part in ("sum", "count")]
-    histograms = [name for signal in _HISTOGRAMS for name in _all(_of(adapter, signal))]
-    return (
-        tuple(_all(_of(adapter, Signal.RUNNING))),
-        (*numbers, *means),
-        [(f"{name}_bucket", f"{name}_sum") for name in histograms],
-    )
-
-
 def _parts(islands: Iterable[str]) -> list[tuple[str, ...]]:
     """Return the islands in parts of bounded number and length."""
     parts: list[list[str]] = [[]]
     length = 0
     for island in islands:
-        length += len(literal(island)) + 1
-        if len(parts[-1]) == PART or length > LONGEST:
+        size = len(literal(island)) + 1
+        if len(parts[-1]) == PART or length + size > LONGEST:
             parts.append([])
-            length = len(literal(island)) + 1
+            length = 0
+        length += size
         parts[-1].append(island)
     return [tuple(part) for part in parts]
-
-
-def _where(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> str:
-    """Return the matchers of a plan. A router serves several plans and may lack the plan label."""
-    namespace = f"{source.namespace_label}={quoted(plan.namespace)}"
-    if adapter.scope is Scope.ISLAND:
-        return f"{namespace},{source.plan_label}={quoted(plan.label)}"
-    return f"{namespace},{source.plan_label}=~{quoted(literal(plan.label) + '|')}"
-
-
-def _freshness(adapter: Adapter, where: str, source: MetricSource) -> str:
-    """Return the query for each process' newest sample, by a gauge that all have from the start."""
-    labels = ",".join((source.island_label, *PROCESS))
-    names = _all(adapter.signals[Signal.RUNNING])
-    times = " or ".join(f"timestamp({name}{{{where}}})" for name in names)
-    return f'label_replace(max by ({labels}) ({times}),"__name__","{LAST_SEEN}","","")'

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
 
 from archipelago.planner.demand.faults import Effect, Fault, FaultReason
+from archipelago.planner.demand.window import ModelMetrics
 from archipelago.planner.documents import listed, safe
 
 from ..resources.status import ConditionStatus, Finding, Reason, bounded
-
-if TYPE_CHECKING:
-    from archipelago.planner.demand.window import ModelMetrics
-
 
 NAMED: Final = 5
 """Models, islands or sources that a message names."""
@@ -89,14 +88,23 @@ def metrics_finding(source: str, models: Mapping[str, ModelMetrics]) -> Finding:
         source: Its name in the configuration.
         models: The window of each model.
     """
-    for grade in FAULT_GROUPS:
-        faults = {
-            name: [f for f in seen.window.faults if f.reason in grade.faults]
-            for name, seen in sorted(models.items())
-        }
-        if any(faults.values()):
-            return Finding(ConditionStatus.FALSE, grade.reason, _broken(source, grade, faults))
-    return Finding(ConditionStatus.TRUE, Reason.OBSERVED, _observed(source, models))
+    for group in FAULT_GROUPS:
+        sentences: list[str] = []
+        effects: set[Effect] = set()
+        for name, metrics in sorted(models.items()):
+            if faults := [f for f in metrics.window.faults if f.reason in group.faults]:
+                sentences.append(f"{name}: {_listed(faults, group)}")
+                effects.update(fault.effect for fault in faults)
+        if sentences:
+            use = next(text for effect, text in _CONSEQUENCES.items() if effect in effects)
+            message = f"source {source}: {listed(sentences, NAMED)}; {use}"
+            return Finding(ConditionStatus.FALSE, group.reason, bounded(message))
+    # No number that changes with every window: each change of the message would be a write.
+    reasons = {fault.reason for metrics in models.values() for fault in metrics.window.faults}
+    names = sorted(str(reason) for reason in reasons & NOTED)
+    message = f"the traffic of {len(models)} models is read from source {source}"
+    message += f"; noted: {listed(names, NAMED)}" if names else ""
+    return Finding(ConditionStatus.TRUE, Reason.OBSERVED, bounded(message))
 
 
 def unknown_source(source: str, configured: Iterable[str]) -> Finding:
@@ -107,38 +115,18 @@ def unknown_source(source: str, configured: Iterable[str]) -> Finding:
     return Finding(ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN, bounded(message))
 
 
-def _observed(source: str, models: Mapping[str, ModelMetrics]) -> str:
-    """Return a message without a number that changes with every window and needs a write."""
-    seen = {fault.reason for one in models.values() for fault in one.window.faults}
-    names = sorted(str(reason) for reason in seen & NOTED)
-    message = f"the traffic of {len(models)} models is read from source {source}"
-    return bounded(f"{message}; noted: {listed(names, NAMED)}" if names else message)
-
-
-def _broken(source: str, grade: FaultGroup, told: Mapping[str, list[Fault]]) -> str:
-    """Return a message with the faults and the use of the window."""
-    sentences = [f"{name}: {_listed(faults, grade)}" for name, faults in told.items() if faults]
-    effects = {fault.effect for faults in told.values() for fault in faults}
-    then = next(text for effect, text in _CONSEQUENCES.items() if effect in effects)
-    return bounded(f"source {source}: {listed(sentences, NAMED)}; {then}")
-
-
-def _listed(faults: Iterable[Fault], grade: FaultGroup) -> str:
+def _listed(faults: Iterable[Fault], group: FaultGroup) -> str:
     """Return the reasons with their count, places and details."""
-    places: dict[FaultReason, list[str]] = {}
-    for fault in sorted(faults):
-        places.setdefault(fault.reason, []).append(_place(fault, grade))
-    return ", ".join(f"{reason}{_details(found)}" for reason, found in places.items())
-
-
-def _place(fault: Fault, grade: FaultGroup) -> str:
-    if grade.islands:
-        return fault.where.partition(": ")[0]
-    return " ".join(filter(None, (fault.where, fault.detail)))
-
-
-def _details(places: list[str]) -> str:
-    known = sorted({safe(place)[:SHOWN] for place in places if place and "://" not in place})
-    if not known:
-        return f" ({len(places)} times)" if len(places) > 1 else ""
-    return f" ({listed(known, NAMED)})"
+    texts = []
+    for reason, members in groupby(sorted(faults), key=attrgetter("reason")):
+        places = [
+            fault.where.partition(": ")[0]
+            if group.islands
+            else " ".join(filter(None, (fault.where, fault.detail)))
+            for fault in members
+        ]
+        if names := {safe(place)[:SHOWN] for place in places if place and "://" not in place}:
+            texts.append(f"{reason} ({listed(sorted(names), NAMED)})")
+        else:
+            texts.append(f"{reason} ({len(places)} times)" if len(places) > 1 else str(reason))
+    return ", ".join(texts)

@@ -17,37 +17,26 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.demand.window import ModelWindow, ObservedWindow, rounded_times
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.problem import Phase
 
+from ..metrics import Metrics
+from ..resources.cache import Cache
 from ..resources.live import Traffic
 from ..resources.names import Key
+from ..resources.objects import PlanObject, TableObject
 from ..resources.status import Finding
 from .client import Client, QueryFailed, read
-from .config import MetricSource, SourcesFile
+from .config import MetricSource, SourcesFile, file_version
 from .queries import ModelFacts, PlanFacts
 from .report import metrics_finding, unknown_source
 from .samples import Sample, Samples, Scrape, SeriesSelector
 from .signals import Scope, adapters
 from .window import WindowKey, Windows, share_labels
-
-if TYPE_CHECKING:
-    from ..metrics import Metrics
-    from ..resources.cache import Cache
-    from ..resources.objects import PlanObject, TableObject
-
-
-class UnknownSource(LookupError):  # noqa: N818  # a consequence, not a suffix
-    """No source of that name is configured; ``configured`` has the names that are."""
-
-    def __init__(self, name: str, configured: tuple[str, ...]) -> None:
-        super().__init__(name)
-        self.configured = configured
 
 
 class MetricSources:
@@ -57,42 +46,29 @@ class MetricSources:
         self._file = file
         self._wall = wall
         self._clients: dict[str, tuple[object, Client]] = {}
-        self.skew: dict[str, float] = {}
-        """By source: how far its clock was ahead of ours [s], including the network's delay."""
 
-    def known(self) -> tuple[str, ...]:
-        """Return the names of the sources that are configured now."""
-        return tuple(sorted(self._file.current()))
-
-    def configured(self, name: str) -> MetricSource | None:
-        """Return the source of that name, if it is configured now."""
-        return self._file.current().get(name)
+    def configured(self) -> Mapping[str, MetricSource]:
+        """Return the sources that are configured now, by name."""
+        return self._file.current()
 
     async def ask(self, name: str, plan: PlanFacts) -> dict[str, Scrape]:
         """Return one scrape of each model of a plan, within the source's time limit.
 
-        Every failure of the source gives a scrape with a named fault. ``Scrape.at`` is the source's
-        clock.
-
-        Raises:
-            UnknownSource: no source of that name is configured.
+        Every failure of the source gives a scrape with a named fault; there are none if no source
+        of that name is configured. ``Scrape.at`` is the source's clock.
         """
-        configured = self._file.current()
-        source = configured.get(name)
+        source = self._file.current().get(name)
         if source is None:
-            raise UnknownSource(name, tuple(sorted(configured)))
-        names = sorted({model.adapter for model in plan.models.values()})
+            return {}
         try:
             client = await self._client(source)
         except QueryFailed as error:
-            bad = Scrape(self._wall(), (), (error.fault,))
-            return dict.fromkeys(plan.models, bad)
-        by_name = adapters()
-        readings = await asyncio.gather(
-            *(read(client, by_name[engine], plan, self._wall) for engine in names)
+            return dict.fromkeys(plan.models, Scrape(self._wall(), (), (error.fault,)))
+        engines = sorted({model.adapter for model in plan.models.values()})
+        scrapes = await asyncio.gather(
+            *(read(client, adapters()[engine], plan, self._wall) for engine in engines)
         )
-        by_adapter = dict(zip(names, readings, strict=True))
-        self._note_skew(name, readings)
+        by_adapter = dict(zip(engines, scrapes, strict=True))
         return await asyncio.to_thread(_by_model, by_adapter, plan, source)
 
     async def close(self) -> None:
@@ -103,7 +79,7 @@ class MetricSources:
 
     async def _client(self, source: MetricSource) -> Client:
         """Return the connections; new ones if the entry or one of its files has changed."""
-        version = (source, *map(_stamp, (source.ca_file, source.client_cert_file)))
+        version = (source, *map(file_version, (source.ca_file, source.client_cert_file)))
         before = self._clients.get(source.name)
         if before and before[0] == version:
             return before[1]
@@ -112,11 +88,6 @@ class MetricSources:
         if before:
             await before[1].close()
         return client
-
-    def _note_skew(self, name: str, readings: list[Scrape]) -> None:
-        good = [scrape.at for scrape in readings if not scrape.faults]
-        if good:
-            self.skew[name] = good[-1] - self._wall()
 
 
 def series_source(facts: ModelFacts, source: MetricSource) -> SeriesSelector:
@@ -129,38 +100,21 @@ def series_source(facts: ModelFacts, source: MetricSource) -> SeriesSelector:
 def _by_model(
     scrapes: Mapping[str, Scrape], plan: PlanFacts, source: MetricSource
 ) -> dict[str, Scrape]:
-    return {
-        model: _of_model(scrapes[facts.adapter], facts, plan, source)
-        for model, facts in plan.models.items()
-    }
+    """Return the scrape of each model, without the islands of the plan's other models."""
 
+    def island_of(sample: Sample) -> str:
+        return next((value for name, value in sample.labels if name == source.island_label), "")
 
-def _of_model(scrape: Scrape, facts: ModelFacts, plan: PlanFacts, source: MetricSource) -> Scrape:
-    """Return the scrape without the islands of the plan's other models."""
-    if adapters()[facts.adapter].scope is Scope.ROUTER or scrape.faults:
-        return scrape
-    others = {
-        island
-        for other in plan.models.values()
-        for island in other.islands
-        if island not in facts.islands
-    }
-    if not others:
-        return scrape
-    own = Samples(s for s in scrape.samples if _island(s, source.island_label) not in others)
-    return replace(scrape, samples=own, faults=() if own else (Fault(FaultReason.NO_SAMPLES),))
-
-
-def _island(sample: Sample, label: str) -> str:
-    return next((value for name, value in sample.labels if name == label), "")
-
-
-def _stamp(path: Path | None) -> tuple[int, ...]:
-    try:
-        seen = path.stat() if path else None
-    except OSError:
-        return ()
-    return (seen.st_mtime_ns, seen.st_ino) if seen else ()
+    planned = {island for facts in plan.models.values() for island in facts.islands}
+    by_model = {}
+    for model, facts in plan.models.items():
+        scrape, others = scrapes[facts.adapter], planned - facts.islands.keys()
+        if others and not scrape.faults and adapters()[facts.adapter].scope is Scope.ISLAND:
+            own = Samples(s for s in scrape.samples if island_of(s) not in others)
+            faults = () if own else (Fault(FaultReason.NO_SAMPLES),)
+            scrape = replace(scrape, samples=own, faults=faults)
+        by_model[model] = scrape
+    return by_model
 
 
 WINDOW: Final = 60.0
@@ -215,19 +169,19 @@ class TrafficWatcher:
 
     def traffic(self, key: Key) -> Traffic | None:
         """Return the last complete window; None before the first, or after a change of islands."""
-        known = self._watching.get(key)
-        return known.traffic if known else None
+        watched = self._watching.get(key)
+        return watched.traffic if watched else None
 
     def finding(self, plan: PlanObject) -> Finding | None:
         """Return the condition ``MetricsAvailable``; None if the plan names no source."""
         name = plan.replanning.get("source")
         if not name:
             return None
-        configured = self._sources.known()
+        configured = self._sources.configured()
         if name not in configured:
             return unknown_source(name, configured)
-        known = self._watching.get(plan.key)
-        return known.finding if known and known.source == name else None
+        watched = self._watching.get(plan.key)
+        return watched.finding if watched and watched.source == name else None
 
     def forget(self, key: Key) -> None:
         """Remove a plan."""
@@ -241,7 +195,7 @@ class TrafficWatcher:
                 while True:
                     for key in self._due():
                         self._active.add(key)
-                        group.create_task(self._look(key), name=f"traffic of {key}")
+                        group.create_task(self._scrape(key), name=f"traffic of {key}")
                     await asyncio.sleep(TURN)
         finally:
             await self._sources.close()
@@ -250,19 +204,18 @@ class TrafficWatcher:
         """Update the watched plans and return those that are due."""
         now = self._clock()
         for key in self._cache.plans.keys():  # noqa: SIM118  # a store, not a dictionary
-            current = self._watched_plan(key, now)
-            if current is None:
-                if key in self._watching:
-                    self.forget(key)
-            elif not _continues(self._watching.get(key), current):
+            before, current = self._watching.get(key), self._watched_plan(key, now)
+            if current is None and before is not None:
+                self.forget(key)
+            elif current is not None and not _continues(before, current):
                 self._windows.forget(*key)
                 self._watching[key] = current
         return [k for k, w in self._watching.items() if w.due <= now and k not in self._active]
 
     def _watched_plan(self, key: Key, now: float) -> WatchedPlan | None:
         """Return a plan as it has to be watched from now on; None: not at all."""
-        seen = self._cache.observe(key)
-        plan, table = seen.plan, seen.table
+        observation = self._cache.observe(key)
+        plan, table = observation.plan, observation.table
         if plan is None or table is None or plan.suspended or plan.deleting:
             return None
         name = plan.replanning.get("source")
@@ -272,100 +225,83 @@ class TrafficWatcher:
         finding = before.finding if before and before.source == name else None
         return WatchedPlan(name, plan_facts(plan, table), now, now, finding=finding)
 
-    async def _look(self, key: Key) -> None:
+    async def _scrape(self, key: Key) -> None:
+        """Scrape a plan, and end its window if that is long enough."""
         try:
             async with self._room:
-                await self._ask(key)
+                watched, plan = self._watching.get(key), self._cache.plans.get(key)
+                if watched is None or plan is None:
+                    return
+                seconds = float(plan.replanning.get("windowSeconds", WINDOW))
+                scrapes = await self._sources.ask(watched.source, watched.facts)
+                for model, scrape in scrapes.items():
+                    await self._keep(key, watched, WindowKey(*key, model), scrape)
+                self._put(key, watched, due=self._clock() + seconds / PARTS)
+                if scrapes and self._clock() - watched.since >= _SHARE * seconds:
+                    await self._end_window(key, watched, seconds)
         except Exception:  # any error: the other plans continue
             log.exception("traffic not read", extra={"plan": str(key)})
         finally:
             self._active.discard(key)
 
-    async def _ask(self, key: Key) -> None:
-        known, plan = self._watching.get(key), self._cache.plans.get(key)
-        if known is None or plan is None:
-            return
-        seconds = window_seconds(plan)
-        try:
-            scrapes = await self._sources.ask(known.source, known.facts)
-        except UnknownSource:
-            self._put(key, known, due=self._clock() + seconds / PARTS)
-            return
-        for model, scrape in scrapes.items():
-            await self._keep(key, known, WindowKey(*key, model), scrape)
-        self._put(key, known, due=self._clock() + seconds / PARTS)
-        if self._clock() - known.since >= _SHARE * seconds:
-            await self._end_window(key, known, seconds)
-
-    async def _keep(self, key: Key, known: WatchedPlan, at: WindowKey, scrape: Scrape) -> None:
+    async def _keep(self, key: Key, watched: WatchedPlan, at: WindowKey, scrape: Scrape) -> None:
         """Store a scrape; a thread shares the labels of a large one.
 
         Only the event loop changes the rings. The scrape is dropped if the islands have changed.
         """
-        if len(scrape.samples) > LARGE:
-            scrape = await asyncio.to_thread(share_labels, scrape, self._windows.last(at))
-            now = self._watching.get(key)
-            if now is None or not _continues(now, known):
-                return
+        if len(scrape.samples) <= LARGE:
+            return self._windows.add(at, scrape)
+        scrape = await asyncio.to_thread(share_labels, scrape, self._windows.last(at))
+        now = self._watching.get(key)
+        if now is not None and _continues(watched, now):
             self._windows.keep(at, scrape)
-        else:
-            self._windows.add(at, scrape)
+        return None
 
-    async def _end_window(self, key: Key, known: WatchedPlan, seconds: float) -> None:
-        source = self._sources.configured(known.source)
+    async def _end_window(self, key: Key, watched: WatchedPlan, seconds: float) -> None:
+        source = self._sources.configured().get(watched.source)
         if source is None:
             return
-        ended = {
+        counts = {
             model: await asyncio.to_thread(
                 self._windows.ended, WindowKey(*key, model), seconds, series_source(facts, source)
             )
-            for model, facts in known.facts.models.items()
+            for model, facts in watched.facts.models.items()
         }
-        counted = {model: found.counted for model, found in ended.items()}
-        finding = metrics_finding(known.source, counted)
-        self._metrics.source_scraped(known.source, finding.reason)
+        finding = metrics_finding(
+            watched.source, {model: count.counted for model, count in counts.items()}
+        )
+        self._metrics.source_scraped(watched.source, finding.reason)
         models = {
-            model: ModelWindow(found.counted, rounded_times(found.islands))
-            for model, found in ended.items()
+            model: ModelWindow(count.counted, rounded_times(count.islands))
+            for model, count in counts.items()
         }
         now = self._clock()
-        traffic = Traffic(now, ObservedWindow(now - known.since, models))
-        self._put(key, known, traffic=traffic, finding=finding, since=now)
+        traffic = Traffic(now, ObservedWindow(now - watched.since, models))
+        self._put(key, watched, traffic=traffic, finding=finding, since=now)
         self._enqueue(key)
 
-    def _put(self, key: Key, known: WatchedPlan, **news: Any) -> None:  # noqa: ANN401
+    def _put(self, key: Key, watched: WatchedPlan, **news: Any) -> None:  # noqa: ANN401
         """Update a watched plan, unless it has changed meanwhile."""
         with suppress(KeyError):
-            if self._watching[key].facts is known.facts:
+            if self._watching[key].facts is watched.facts:
                 self._watching[key] = replace(self._watching[key], **news)
 
 
 def plan_facts(plan: PlanObject, table: TableObject) -> PlanFacts:
     """Return the islands of the stored table by model."""
-    models = {model["name"]: model.get("engine") or {} for model in plan.spec["models"]}
-    return PlanFacts(
-        namespace=plan.key.namespace,
-        label=label_value(plan.key.name),
-        models={name: _model_facts(name, engine, table) for name, engine in models.items()},
-    )
-
-
-def window_seconds(plan: PlanObject) -> float:
-    """Return the length of the plan's window [s]."""
-    return float(plan.replanning.get("windowSeconds", WINDOW))
-
-
-def _model_facts(name: str, engine: Mapping[str, Any], table: TableObject) -> ModelFacts:
-    served = engine.get("servedName")
-    return ModelFacts(
-        adapter=engine.get("metrics", "vllm"),
-        islands={
-            label_value(island): Phase(seen.phase)
-            for island, seen in table.islands.items()
-            if seen.model == name
-        },
-        served=frozenset([served] if served else ()),
-    )
+    models = {}
+    for model in plan.spec["models"]:
+        engine = model.get("engine") or {}
+        models[model["name"]] = ModelFacts(
+            adapter=engine.get("metrics", "vllm"),
+            islands={
+                label_value(name): Phase(island.phase)
+                for name, island in table.islands.items()
+                if island.model == model["name"]
+            },
+            served=frozenset(filter(None, [engine.get("servedName")])),
+        )
+    return PlanFacts(plan.key.namespace, label_value(plan.key.name), models)
 
 
 def _continues(before: WatchedPlan | None, now: WatchedPlan) -> bool:

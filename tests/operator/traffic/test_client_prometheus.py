@@ -62,7 +62,6 @@ class Asker:
         sources = MetricSources(self.file)
         for plan in self.plans:
             self.scrapes[plan.label].append(await sources.ask("cluster", plan))
-        assert abs(sources.skew["cluster"]) < 1  # the same machine's clock
         await sources.close()
 
     def show(self, texts: Mapping[str, str], expression: str) -> None:

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from archipelago.operator.errors import SettingsError
 from archipelago.operator.traffic.config import MetricSource, SourcesFile, read_sources
 from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
-from archipelago.operator.traffic.watcher import MetricSources, UnknownSource
+from archipelago.operator.traffic.watcher import MetricSources
 from archipelago.planner.demand.faults import FaultReason
 from archipelago.planner.problem import Phase
 from tests.support.operator.badsource import LOCAL, PLAN, Got, answering, fault, ok, vector
@@ -61,7 +61,6 @@ async def test_models_get_their_own_islands_and_what_nobody_knows(tmp_path: Path
     assert {scrape.at for scrape in found.values()} == {1000.0}  # the server's clock
     plans = {form["query"].count("archipelago_dev_plan=") for form in got.forms}
     assert plans <= {0, 1, 2}
-    assert sources.skew["cluster"] < -1e9  # that clock stands at 1970
 
 
 async def test_connections_are_kept_until_the_file_changes(tmp_path: Path) -> None:
@@ -77,8 +76,7 @@ async def test_connections_are_kept_until_the_file_changes(tmp_path: Path) -> No
         assert len(first.forms) == asked
         assert {form["timeout"] for form in second.forms} == {"3s"}
         path.write_text("sources: []")
-        with pytest.raises(UnknownSource):
-            await sources.ask("cluster", PLAN)
+        assert await sources.ask("cluster", PLAN) == {}
         await sources.close()
 
 
