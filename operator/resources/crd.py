@@ -23,7 +23,7 @@ from archipelago.planner.servingplan.rules import NAMED_KEY, RULES_KEY
 from archipelago.planner.servingplan.schema import API_VERSION, KIND, ServingPlanSpec
 from archipelago.planner.servingplan.types import DECIMAL, LARGE_DECIMAL, REMEDIES
 
-from .status import ServingPlanStatus
+from .status import STATUS
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -232,9 +232,6 @@ def definition() -> dict[str, Any]:
 
 
 def _schema() -> Schema:
-    status = structural(ServingPlanStatus.model_json_schema())
-    status["properties"]["conditions"].pop("default", None)
-    status["properties"]["lastDecision"]["properties"]["levels"].pop("default", None)
     return {
         "type": "object",
         "description": "A ServingPlan turns GPU pools, language models and their traffic into "
@@ -246,7 +243,7 @@ def _schema() -> Schema:
             "kind": {"type": "string", "maxLength": 63, "description": "Kind of the resource."},
             "metadata": {"type": "object"},
             "spec": structural(ServingPlanSpec.model_json_schema()),
-            "status": status,
+            "status": structural(STATUS.json_schema()),
         },
     }  # fmt: skip
 

@@ -3,20 +3,33 @@
 docs/how-to/runbook.md explains how to fix each reason. Every ServingPlan always has all condition
 types. ``lastTransitionTime`` changes only with the status of a condition.
 
-`Condition` and `Status` are the values that decisions use: enumerations of this version. The models
-below them are the schema, open for reasons of later versions.
+`Condition` and `Status` are the values that decisions use, and the schema of the definition. The
+values have the types and reasons of this version; the schema is open for those of later ones.
+Objects of the status, such as the summary, are mappings as they are stored: decisions only pass
+them on, and their models are schema alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass
 
 from .names import timestamp
 
@@ -94,66 +107,12 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One condition."""
-
-    type: ConditionType
-    status: ConditionStatus
-    reason: Reason
-    message: str
-    observed_generation: int
-    last_transition_time: datetime
-
-    def says_the_same(self, other: Condition | None) -> bool:
-        """Return whether nothing but the time of the last transition differs."""
-        return other is not None and self == replace(
-            other, last_transition_time=self.last_transition_time
-        )
-
-    def says(self, finding: Finding) -> bool:
-        """Return whether it reports that finding."""
-        content = (self.status, self.reason, self.message)
-        return content == (finding.status, finding.reason, bounded(finding.message))
-
-
-@dataclass(frozen=True)
 class Finding:
     """Content of a condition, without time and generation."""
 
     status: ConditionStatus
     reason: Reason
     message: str
-
-
-def at(
-    generation: int,
-    findings: dict[ConditionType, Finding],
-    before: Iterable[Condition],
-    now: datetime,
-) -> tuple[Condition, ...]:
-    """Return all conditions: the findings at ``generation``, the others as before."""
-    earlier = {condition.type: condition for condition in before}
-    return tuple(
-        _condition(kind, findings[kind], generation, earlier.get(kind), now)
-        if kind in findings
-        else earlier[kind]
-        for kind in ConditionType
-        if kind in findings or kind in earlier
-    )
-
-
-def _condition(
-    kind: ConditionType, finding: Finding, generation: int, before: Condition | None, now: datetime
-) -> Condition:
-    unchanged = before is not None and before.status == finding.status
-    return Condition(
-        type=kind,
-        status=finding.status,
-        reason=finding.reason,
-        message=bounded(finding.message),
-        observed_generation=generation,
-        last_transition_time=before.last_transition_time if unchanged and before else now,
-    )
 
 
 def bounded(message: str, limit: int = MESSAGE_BYTES) -> str:
@@ -170,6 +129,11 @@ CONDITION_NAME = r"^[A-Z][A-Za-z]{2,40}$"
 Figure: TypeAlias = Annotated[str, Field(pattern=r"^-?[0-9]+(\.[0-9]+)?$", max_length=32)]
 Word: TypeAlias = Annotated[str, Field(pattern=CONDITION_NAME, max_length=63)]
 Count: TypeAlias = Annotated[int, Field(ge=0)]
+OPEN = WithJsonSchema({"type": "string", "pattern": CONDITION_NAME, "maxLength": 63})
+"""As `Word`: the definition takes the vocabulary of later versions too."""
+VALUE = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+Summary: TypeAlias = Mapping[str, Any]
+"""Fields of an object of the status: decimal strings and integers, never floats."""
 
 
 class StatusObject(BaseModel):
@@ -178,23 +142,61 @@ class StatusObject(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, extra="forbid")
 
 
-class ConditionModel(StatusObject):
+@dataclass(frozen=True, config=VALUE)
+class Condition:
     """One condition, with the fields of the Kubernetes API conventions."""
 
-    type: Word = Field(description="What the condition is about, for example Ready or Planned.")
-    status: Literal["True", "False", "Unknown"] = Field(
+    type: Annotated[ConditionType, OPEN] = Field(
+        description="What the condition is about, for example Ready or Planned."
+    )
+    status: ConditionStatus = Field(
         description="Whether the condition holds; Unknown while it is being found out."
     )
-    reason: Word = Field(description="Why, as one CamelCase word of a closed vocabulary.")
+    reason: Annotated[Reason, OPEN] = Field(
+        description="Why, as one CamelCase word of a closed vocabulary."
+    )
     message: str = Field(
         max_length=MESSAGE_BYTES, description="Why, in a sentence that says what to do about it."
     )
     observed_generation: Count = Field(
         description="Generation of the spec that the condition was found for."
     )
-    last_transition_time: datetime = Field(
+    last_transition_time: Annotated[datetime, PlainSerializer(timestamp)] = Field(
         description="Since when the condition has this status (RFC 3339)."
     )
+
+    def says_the_same(self, other: Condition | None) -> bool:
+        """Return whether nothing but the time of the last transition differs."""
+        return other is not None and self == replace(
+            other, last_transition_time=self.last_transition_time
+        )
+
+    def says(self, finding: Finding) -> bool:
+        """Return whether it reports that finding."""
+        content = (self.status, self.reason, self.message)
+        return content == (finding.status, finding.reason, bounded(finding.message))
+
+
+def at(
+    generation: int,
+    findings: dict[ConditionType, Finding],
+    before: Iterable[Condition],
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """Return all conditions: the findings at ``generation``, the others as before."""
+    conditions = {condition.type: condition for condition in before}
+    for kind, finding in findings.items():
+        earlier = conditions.get(kind)
+        unchanged = earlier is not None and earlier.status is finding.status
+        conditions[kind] = Condition(
+            type=kind,
+            status=finding.status,
+            reason=finding.reason,
+            message=bounded(finding.message),
+            observed_generation=generation,
+            last_transition_time=earlier.last_transition_time if earlier and unchanged else now,
+        )
+    return tuple(conditions[kind] for kind in ConditionType if kind in conditions)
 
 
 class SummaryStatus(StatusObject):
@@ -353,79 +355,63 @@ class LastDecisionStatus(StatusObject):
     )
     levels: Annotated[
         list[LevelStatus], Field(max_length=8, json_schema_extra={NAMED_KEY: "level"})
-    ] = Field(default=[], description="What each level would have reached.")
+    ] = Field(default_factory=list, description="What each level would have reached.")
     proposal: ProposalStatus | None = Field(
         default=None, description="The change that waits for approval, if any."
     )
 
 
-class ServingPlanStatus(StatusObject):
+@dataclass(frozen=True, config=VALUE)
+class Status:
     """What the operator says about the plan; written by the operator only."""
 
-    observed_generation: Count | None = Field(
-        default=None, description="Generation of the spec that the status speaks about."
+    observed_generation: Count = Field(
+        default_factory=int, description="Generation of the spec that the status speaks about."
     )
     conditions: Annotated[
-        list[ConditionModel], Field(max_length=16, json_schema_extra={NAMED_KEY: "type"})
+        tuple[Condition, ...], Field(max_length=16, json_schema_extra={NAMED_KEY: "type"})
     ] = Field(
-        default=[], description="Ready, Planned, InventoryResolved, MetricsAvailable and others."
+        default_factory=tuple,
+        description="Ready, Planned, InventoryResolved, MetricsAvailable and others.",
     )
-    summary: SummaryStatus | None = Field(
-        default=None,
+    summary: Annotated[Summary, PlainValidator(dict, json_schema_input_type=SummaryStatus)] = Field(
+        default_factory=dict,
         description="The published plan in a few figures; absent before the first one.",
     )
-    last_plan: LastPlanStatus | None = Field(
-        default=None, description="The last planning run; absent before the first one."
+    last_plan: Annotated[Summary, PlainValidator(dict, json_schema_input_type=LastPlanStatus)] = (
+        Field(
+            default_factory=dict, description="The last planning run; absent before the first one."
+        )
     )
-    last_decision: LastDecisionStatus | None = Field(
-        default=None,
+    last_decision: Annotated[
+        Summary, PlainValidator(dict, json_schema_input_type=LastDecisionStatus)
+    ] = Field(
+        default_factory=dict,
         description="The last decision about re-planning. It is written anew only when a level "
         "other than Keep is taken or proposed, or safety is lost or regained: figures that change "
         "with every window are metrics of the operator.",
     )
 
-
-Summary: TypeAlias = Mapping[str, Any]
-"""Fields of the summary: decimal strings and integers, never floats."""
-
-_EPOCH = datetime.fromtimestamp(0, UTC)
-
-
-@dataclass(frozen=True)
-class Status:
-    """The status of a plan. Generation 0: there is none yet."""
-
-    observed_generation: int = 0
-    conditions: tuple[Condition, ...] = ()
-    summary: Summary = field(default_factory=dict)
-    last_plan: Summary = field(default_factory=dict)  # how the last run of the planner ended
-    last_decision: Summary = field(default_factory=dict)  # the last change or proposal
-
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Status:
         """Read ``status``; unknown conditions are dropped, and written again."""
-        raw = body.get("status") or {}
-        conditions = (_read_condition(item) for item in raw.get("conditions", ()))
-        return cls(
-            observed_generation=int(raw.get("observedGeneration", 0)),
-            conditions=_ordered(condition for condition in conditions if condition),
-            summary=raw.get("summary") or {},
-            last_plan=raw.get("lastPlan") or {},
-            last_decision=raw.get("lastDecision") or {},
-        )
+        raw = {name: value for name, value in (body.get("status") or {}).items() if value}
+        conditions = {}
+        for item in raw.get("conditions", ()):
+            with suppress(ValidationError):
+                condition = Condition(**item)
+                conditions[condition.type] = condition
+        ordered = tuple(conditions[kind] for kind in ConditionType if kind in conditions)
+        return cls(**raw | {"conditions": ordered})
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the status as it is stored."""
-        optional = {
-            "summary": dict(self.summary),
-            "lastPlan": dict(self.last_plan),
-            "lastDecision": dict(self.last_decision),
-        }
-        return {
-            "observedGeneration": self.observed_generation,
-            "conditions": [_stored(condition) for condition in self.conditions],
-            **{name: value for name, value in optional.items() if value},
-        }
+        objects = ("summary", "last_plan", "last_decision")
+        absent = {name for name in objects if not getattr(self, name)}
+        manifest: dict[str, Any] = STATUS.dump_python(
+            self, mode="json", by_alias=True, exclude=absent
+        )
+        return manifest
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of that type."""
@@ -459,35 +445,4 @@ class Status:
         return {condition.type for condition in self.conditions} == set(ConditionType)
 
 
-def _ordered(conditions: Any) -> tuple[Condition, ...]:  # noqa: ANN401  # any iterable
-    rank = {kind: place for place, kind in enumerate(ConditionType)}
-    return tuple(sorted(conditions, key=lambda condition: rank[condition.type]))
-
-
-def _read_condition(raw: Mapping[str, Any]) -> Condition | None:
-    try:
-        return Condition(
-            type=ConditionType(raw["type"]),
-            status=ConditionStatus(raw["status"]),
-            reason=Reason(raw["reason"]),
-            message=raw.get("message", ""),
-            observed_generation=int(raw.get("observedGeneration", 0)),
-            last_transition_time=_time(raw.get("lastTransitionTime")),
-        )
-    except (KeyError, ValueError):
-        return None
-
-
-def _time(text: str | None) -> datetime:
-    return datetime.fromisoformat(text) if text else _EPOCH
-
-
-def _stored(condition: Condition) -> dict[str, Any]:
-    return {
-        "type": condition.type.value,
-        "status": condition.status.value,
-        "reason": condition.reason.value,
-        "message": condition.message,
-        "observedGeneration": condition.observed_generation,
-        "lastTransitionTime": timestamp(condition.last_transition_time),
-    }
+STATUS = TypeAdapter(Status)
