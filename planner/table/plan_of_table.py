@@ -20,7 +20,7 @@ from archipelago.perfmodel.workload.lengths import Range
 from ..documents import Document
 from ..errors import PlanFileError
 from ..plan import Certificate, Group, Island, Pair, Part, Plan, Route, Unservable
-from ..problem import DEFAULT_CLASS, RENTED, Billing, ModelDemand, Phase, PlanningProblem, Pool
+from ..problem import DEFAULT_CLASS, RENTED, Billing, ModelDemand, Phase, PlanningProblem
 from ..templates.packing import nodes_of
 from .validate import validate_content
 
@@ -47,7 +47,7 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
     if findings := validate_content(content) or [*_mismatches(content, problem, of_it=of_it)]:
         raise PlanFileError("; ".join(findings))
     models = {model.name: model for model in problem.models}
-    listed = {island["name"]: island for island in content["islands"]}
+    islands = {island["name"]: island for island in content["islands"]}
     home = {name: group["name"] for group in content["groups"] for name in group["members"]}
     plan = Plan(
         name=problem.name,
@@ -59,10 +59,10 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
         certificate=NO_PROOF,
         cost_per_hour=Decimal(0),
         groups=tuple(
-            _group(group, listed[group["members"][0]], models.get(group["model"]))
+            _group(group, islands[group["members"][0]], models.get(group["model"]))
             for group in content["groups"]
         ),
-        islands=tuple(Island(n, home[n], tuple(i["nodes"])) for n, i in listed.items()),
+        islands=tuple(Island(n, home[n], tuple(i["nodes"])) for n, i in islands.items()),
         routes=tuple(
             route
             for model in content["models"]
@@ -76,30 +76,38 @@ def plan_of(content: Document, problem: PlanningProblem, *, of_it: bool = True) 
 
 def accounted(plan: Plan, problem: PlanningProblem) -> Plan:
     """Return the plan with its cost, rented GPUs, and the share of requests without a route."""
-    nodes = _nodes_by_pool(plan, problem)
-    rented = ((pool.name, _rented(plan, pool, nodes[pool.name])) for pool in problem.pools)
-    cost = (_cost(plan, pool, nodes[pool.name]) for pool in problem.pools)
+    nodes, cost, rented = _nodes_by_pool(plan, problem), Decimal(0), []
+    for pool in problem.pools:
+        size, paid = pool.gpus_per_node, plan.used(pool.name)
+        rentable = set(nodes_of(pool).get(RENTED, ()))
+        if size is None:
+            extra = max(0, paid - pool.count)
+        elif pool.billing is Billing.PER_NODE:
+            names = {node for node, _ in nodes[pool.name]}
+            extra, paid = size * len(names & rentable), size * len(names)
+        else:
+            extra = sum(gpus for node, gpus in nodes[pool.name] if node in rentable)
+        cost += pool.price_per_gpu_hour * paid
+        if extra:
+            rented.append((pool.name, extra))
     return replace(
         plan,
-        cost_per_hour=sum(cost, start=Decimal(0)),
-        rented=tuple((name, gpus) for name, gpus in rented if gpus),
+        cost_per_hour=cost,
+        rented=tuple(rented),
         unservable=tuple(_unservable(plan, problem)),
     )
 
 
 def _mismatches(content: Document, problem: PlanningProblem, *, of_it: bool) -> Iterator[str]:
     """Find groups of unlike islands, and names and ranges that are not in the problem."""
-    listed = {island["name"]: island for island in content["islands"]}
+    islands = {island["name"]: island for island in content["islands"]}
     for group in content["groups"]:
-        kinds = Counter(_kind(listed[name]) for name in group["members"])
+        kinds = Counter(_kind(islands[name]) for name in group["members"])
         if len(kinds) > 1:
             place = f"content.groups[name={group['name']}].members"
             yield f"{place}: {len(kinds)} kinds of islands; those of a group are alike"
-    if of_it:
-        yield from _unknown(content, problem)
-
-
-def _unknown(content: Document, problem: PlanningProblem) -> Iterator[str]:
+    if not of_it:
+        return
     models = {model.name: model for model in problem.models}
     pools = {pool.name for pool in problem.pools}
     for group in content["groups"]:
@@ -109,38 +117,34 @@ def _unknown(content: Document, problem: PlanningProblem) -> Iterator[str]:
             yield f"{place}.model: {group['model']!r} is not a model of the spec"
         elif group["phase"] not in model.phases:
             yield f"{place}.phase: {group['phase']} does not serve {model.name} in the spec"
-    for island in content["islands"]:
-        for name in island["pool"].split("+") if island.get("parts") else [island["pool"]]:
-            if name not in pools:
-                place = f"content.islands[name={island['name']}]"
-                yield f"{place}.pool: {name!r} is not a pool of the spec"
-    for model_content in content["models"]:
-        yield from _strange_ranges(model_content, models)
-
-
-def _strange_ranges(model: Document, models: dict[str, ModelDemand]) -> Iterator[str]:
-    place, demand = f"content.models[name={model['name']}]", models.get(model["name"])
-    if demand is None:
-        yield f"{place}: is not a model of the spec"
-        return
-    end = demand.ranges[-1].max
-    for route in model["routes"]:
-        span = Range(route["min"], route["max"])
-        if span not in demand.ranges and span.min != end:
+    for name, island in islands.items():
+        for pool in island["pool"].split("+") if island.get("parts") else [island["pool"]]:
+            if pool not in pools:
+                yield f"content.islands[name={name}].pool: {pool!r} is not a pool of the spec"
+    for served in content["models"]:
+        place, model = f"content.models[name={served['name']}]", models.get(served["name"])
+        if model is None:
+            yield f"{place}: is not a model of the spec"
+            continue
+        spans = [Range(route["min"], route["max"]) for route in served["routes"]]
+        end = model.ranges[-1].max
+        strange = (span for span in spans if span not in model.ranges and span.min != end)
+        if span := next(strange, None):
             yield f"{place}: [{span.min}, {span.max}) is no range of the spec: of another version"
-            return
+
+
+def _parts(island: dict[str, Any]) -> tuple[Part, ...]:
+    return tuple(Part(p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
 
 
 def _kind(island: dict[str, Any]) -> tuple[object, ...]:
-    parts = tuple((p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
     split = tuple(sorted(island["parallelism"].items()))
-    return island["pool"], island["gpus"], island["maxBatch"], split, parts
+    return island["pool"], island["gpus"], island["maxBatch"], split, _parts(island)
 
 
 def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | None) -> Group:
     """Return a group, with the facts of one of its islands and without rates."""
     phase = Phase(group["phase"])
-    parts = (Part(p["pool"], p["gpus"], p["layers"]) for p in island.get("parts", ()))
     return Group(
         name=group["name"],
         model=group["model"],
@@ -154,7 +158,7 @@ def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | N
         utilisation=0.0,
         binding=ROW[phase],
         domain_class=group.get("domainClass", DEFAULT_CLASS),
-        parts=tuple(parts),
+        parts=_parts(island),
     )
 
 
@@ -185,24 +189,6 @@ def _nodes_by_pool(plan: Plan, problem: PlanningProblem) -> dict[str, list[tuple
                 count = -(-part.gpus // size)
                 used[part.pool] += ((n, min(part.gpus, size)) for n in islice(nodes, count))
     return used
-
-
-def _rented(plan: Plan, pool: Pool, nodes: list[tuple[str, int]]) -> int:
-    """Return the rented GPUs of a pool: those of islands, or of whole nodes if billed per node."""
-    if pool.gpus_per_node is None:
-        return max(0, plan.used(pool.name) - pool.count)
-    names = set(nodes_of(pool).get(RENTED, ()))
-    taken = [(node, gpus) for node, gpus in nodes if node in names]
-    if pool.billing is Billing.PER_NODE:
-        return pool.gpus_per_node * len({node for node, _ in taken})
-    return sum(gpus for _, gpus in taken)
-
-
-def _cost(plan: Plan, pool: Pool, nodes: list[tuple[str, int]]) -> Decimal:
-    """Return the cost of the islands' GPUs, or of all GPUs of their nodes [$/h]."""
-    if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
-        return pool.price_per_gpu_hour * pool.gpus_per_node * len({node for node, _ in nodes})
-    return pool.price_per_gpu_hour * plan.used(pool.name)
 
 
 def _unservable(plan: Plan, problem: PlanningProblem) -> Iterator[Unservable]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..documents import API_VERSION, Node
 from ..errors import PlanFileError
@@ -29,22 +29,10 @@ PARTS = (2, 4)
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class _Group:
+class _Group(NamedTuple):
     model: str
     phase: Phase
     members: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Island:
-    phase: Phase
-
-
-@dataclass(frozen=True)
-class _Tables:
-    groups: dict[str, _Group]
-    islands: dict[str, _Island]
 
 
 def validate_table(table: object) -> list[str]:
@@ -54,8 +42,9 @@ def validate_table(table: object) -> list[str]:
     """
     try:
         node = Node(table)
-        _constant(node.field("apiVersion"), API_VERSION)
-        _constant(node.field("kind"), "RoutingTable")
+        for name, expected in (("apiVersion", API_VERSION), ("kind", "RoutingTable")):
+            if node.field(name).value != expected:
+                raise node.field(name).refuse(repr(expected))
         _identity(node.field("identity"))
         if is_pointer(node.mapping()):
             return list(_pointer(node))
@@ -71,11 +60,6 @@ def validate_content(content: object) -> list[str]:
         return list(_content(Node(content, "content")))
     except PlanFileError as error:
         return [str(error)]
-
-
-def _constant(node: Node, expected: str) -> None:
-    if node.value != expected:
-        raise node.refuse(repr(expected))
 
 
 def _identity(node: Node) -> None:
@@ -115,39 +99,38 @@ def _hash(node: Node) -> None:
 
 
 def _content(content: Node) -> Iterator[str]:
-    if content.field("lengthUnit").value not in LENGTH_UNITS:
-        raise content.field("lengthUnit").refuse(f"one of {', '.join(LENGTH_UNITS)}")
-    if content.field("unknownLength").value not in UNKNOWN_LENGTHS:
-        raise content.field("unknownLength").refuse(f"one of {', '.join(UNKNOWN_LENGTHS)}")
+    for name, values in (("lengthUnit", LENGTH_UNITS), ("unknownLength", UNKNOWN_LENGTHS)):
+        if content.field(name).value not in values:
+            raise content.field(name).refuse(f"one of {', '.join(values)}")
     affinity = content.field("affinityKey")
     if affinity.value is not None:
         affinity.text()
-    yield from _repeated(content.field("groups"))
-    yield from _repeated(content.field("islands"))
-    yield from _repeated(content.field("models"))
-    tables = _Tables(_groups(content.field("groups")), _islands(content.field("islands")))
-    yield from _memberships(tables)
+    for keyed in map(content.field, ("groups", "islands", "models")):
+        names = Counter(item.field("name").text() for item in keyed.items())
+        for name, times in names.items():
+            if times > 1 or not name:
+                yield f"{keyed.path}: name {name!r} stands {times} times; names are unique"
+    groups = {item.field("name").text(): _group(item) for item in content.field("groups").items()}
+    phases = {}
+    for item in content.field("islands").items():
+        item.field("pool").text()
+        item.field("gpus").integer(1)
+        item.field("maxBatch").integer(1)
+        _degrees(item.field("parallelism"))
+        for node in item.field("nodes").items():
+            node.text()
+        phases[item.field("name").text()] = item.field("phase").one_of(Phase)
+    yield from _memberships(groups, phases)
     for island in content.field("islands").items():
         yield from _parts(island)
     models = list(content.field("models").items())
     if not models:
         yield "content.models: empty; a table serves at least one model"
     for model in models:
-        yield from _model(model, tables)
+        yield from _model(model, groups)
 
 
-def _repeated(list_node: Node) -> Iterator[str]:
-    names = Counter(item.field("name").text() for item in list_node.items())
-    for name, times in names.items():
-        if times > 1 or not name:
-            yield f"{list_node.path}: name {name!r} stands {times} times; names are unique"
-
-
-def _groups(node: Node) -> dict[str, _Group]:
-    return {item.field("name").text(): _read_group(item) for item in node.items()}
-
-
-def _read_group(item: Node) -> _Group:
+def _group(item: Node) -> _Group:
     placed = _present(item, "domainClass")
     if placed is not None and not placed.text():
         raise placed.refuse("the name of a class; leave the field out for the default")
@@ -156,20 +139,6 @@ def _read_group(item: Node) -> _Group:
         item.field("phase").one_of(Phase),
         tuple(member.text() for member in item.field("members").items()),
     )
-
-
-def _islands(node: Node) -> dict[str, _Island]:
-    return {item.field("name").text(): _read_island(item) for item in node.items()}
-
-
-def _read_island(item: Node) -> _Island:
-    item.field("pool").text()
-    item.field("gpus").integer(1)
-    item.field("maxBatch").integer(1)
-    _degrees(item.field("parallelism"))
-    for node in item.field("nodes").items():
-        node.text()
-    return _Island(item.field("phase").one_of(Phase))
 
 
 def _degrees(node: Node) -> list[int]:
@@ -211,76 +180,70 @@ def _present(node: Node, name: str) -> Node | None:
     return node.field(name) if name in node.mapping() else None
 
 
-def _memberships(tables: _Tables) -> Iterator[str]:
-    times = Counter(member for group in tables.groups.values() for member in group.members)
-    for name, group in tables.groups.items():
+def _memberships(groups: dict[str, _Group], phases: dict[str, Phase]) -> Iterator[str]:
+    times = Counter(member for group in groups.values() for member in group.members)
+    for name, group in groups.items():
         place = f"content.groups[name={name}]"
         if not group.members:
             yield f"{place}.members: empty; a group has at least one island"
         for member in group.members:
-            island = tables.islands.get(member)
-            if island is None:
+            phase = phases.get(member)
+            if phase is None:
                 yield f"{place}.members: {member!r} is not an island of this table"
-            elif island.phase is not group.phase:
-                yield f"{place}: island {member!r} serves {island.phase}, the group {group.phase}"
-    for island_name in tables.islands:
-        if times[island_name] != 1:
-            yield (
-                f"content.islands[name={island_name}]: member of {times[island_name]} groups; "
-                "each island belongs to exactly one"
-            )
+            elif phase is not group.phase:
+                yield f"{place}: island {member!r} serves {phase}, the group {group.phase}"
+    for island in phases:
+        if times[island] != 1:
+            place = f"content.islands[name={island}]"
+            yield f"{place}: member of {times[island]} groups; each island belongs to exactly one"
 
 
-def _model(model: Node, tables: _Tables) -> Iterator[str]:
+def _model(model: Node, groups: dict[str, _Group]) -> Iterator[str]:
+    """Check the routes: their ranges touch, and start at the shortest request."""
     name = model.field("name").text()
-    place = f"content.models[name={name}]"
+    place = f"content.models[name={name}].routes"
     routes = list(model.field("routes").items())
     if not routes:
-        yield f"{place}.routes: empty; leave the model out instead"
+        yield f"{place}: empty; leave the model out instead"
         return
     if model.field("unknownLengthRoute").integer() >= len(routes):
-        yield f"{place}.unknownLengthRoute: there are only {len(routes)} routes, counted from 0"
-    yield from _intervals(place, routes)
-    for route in routes:
-        yield from _route(route, name, tables)
-
-
-def _intervals(place: str, routes: list[Node]) -> Iterator[str]:
+        yield (
+            f"content.models[name={name}].unknownLengthRoute: there are only {len(routes)} routes, "
+            "counted from 0"
+        )
     spans = [(r.field("min").integer(), r.field("max").integer(1)) for r in routes]
     if spans[0][0] > FIRST_LENGTH:
-        yield f"{place}.routes[0].min: {spans[0][0]}; shorter requests have no route, start at 0"
+        yield f"{place}[0].min: {spans[0][0]}; shorter requests have no route, start at 0"
     for i, (least, most) in enumerate(spans):
         if least >= most:
-            yield f"{place}.routes[{i}]: [{least}, {most}) holds no length"
+            yield f"{place}[{i}]: [{least}, {most}) holds no length"
     for i, ((_, end), (start, _)) in enumerate(pairwise(spans), start=1):
         if start != end:
-            yield f"{place}.routes[{i}].min: {start}, but the range before ends at {end}"
+            yield f"{place}[{i}].min: {start}, but the range before ends at {end}"
+    for route in routes:
+        yield from _route(route, name, groups)
 
 
-def _route(route: Node, model: str, tables: _Tables) -> Iterator[str]:
-    pairs = list(route.field("pairs").items())
+def _route(route: Node, model: str, groups: dict[str, _Group]) -> Iterator[str]:
+    place, pairs = f"{route.path}.pairs", list(route.field("pairs").items())
     total = sum(pair.field("weight").integer(1) for pair in pairs)
     if total != MILLION:
-        yield f"{route.path}.pairs: weights sum to {total}, not {MILLION}"
+        yield f"{place}: weights sum to {total}, not {MILLION}"
     counts = Counter(tuple(pair.field(stage).text() for stage in STAGES) for pair in pairs)
     for pair, times in counts.items():
         if times > 1:
-            yield f"{route.path}.pairs: {' -> '.join(pair)} stands {times} times"
-        for stage, group in zip(STAGES, pair, strict=True):
-            yield from _end(f"{route.path}.pairs", model, stage, group, tables)
-        mixed = [g for g in pair if g in tables.groups and tables.groups[g].phase is Phase.MIXED]
+            yield f"{place}: {' -> '.join(pair)} stands {times} times"
+        for stage, name in zip(STAGES, pair, strict=True):
+            group = groups.get(name)
+            if group is None:
+                yield f"{place}.{stage}: {name!r} is not a group of this table"
+            elif group.model != model:
+                yield f"{place}.{stage}: group {name!r} serves model {group.model!r}, not {model!r}"
+            elif stage not in group.phase.stages:
+                yield f"{place}.{stage}: group {name!r} serves {group.phase}, not {stage}"
+        mixed = [name for name in pair if name in groups and groups[name].phase is Phase.MIXED]
         if mixed and len(set(pair)) > 1:
             yield (
-                f"{route.path}.pairs: {' -> '.join(pair)}: {mixed[0]!r} is mixed; requests stay on "
-                "the island where they started, so it stands on both sides"
+                f"{place}: {' -> '.join(pair)}: {mixed[0]!r} is mixed; requests stay on the island "
+                "where they started, so it stands on both sides"
             )
-
-
-def _end(place: str, model: str, stage: Phase, name: str, tables: _Tables) -> Iterator[str]:
-    group = tables.groups.get(name)
-    if group is None:
-        yield f"{place}.{stage}: {name!r} is not a group of this table"
-    elif group.model != model:
-        yield f"{place}.{stage}: group {name!r} serves model {group.model!r}, not {model!r}"
-    elif stage not in group.phase.stages:
-        yield f"{place}.{stage}: group {name!r} serves {group.phase}, not {stage}"
