@@ -278,8 +278,8 @@ _HEADER = """\
 # model. Written by `python -m benchmarks.accuracy.engines`; not to be edited.
 #
 # Source of every row: ai-dynamo/aiconfigurator @ 095f58a (Apache-2.0), end-to-end TPOT of closed
-# loops, defects taken out as measurements/engine_points.py says. Units as in efficiencies.yaml.
-# `error` is the median absolute relative error of the fit to its own rows.
+# loops, defects taken out as perfmodel/calibration/measurements.py says. Units as in
+# efficiencies.yaml. `error` is the median absolute relative error of the fit to its own rows.
 """
 
 

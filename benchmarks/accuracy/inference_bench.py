@@ -16,7 +16,6 @@ all-reduce (0 on one GPU) with the efficiencies MFU and MBU are the four.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -29,14 +28,13 @@ from archipelago.perfmodel.calibration import fit
 from archipelago.perfmodel.calibration.benches import (
     BatchBench,
     Deployment,
-    _apart,
-    _column,
+    column,
 )
 from archipelago.perfmodel.calibration.fit import Problem, fit_engine
 from archipelago.perfmodel.calibration.measurements import (
     Loaded,
-    Rule,
     clean,
+    grouped,
     measured_model,
     read_csv,
 )
@@ -119,20 +117,21 @@ def load(root: Path) -> Loaded[BatchRun]:
         MeasurementError: the file cannot be read or lacks a column.
     """
     usable, dropped = clean(read_csv(root / FILE, _NEEDS), _RULES)
-    runs, repeats = _merged(_parse(row) for row in usable)
-    dropped["repeat of a configuration: geometric mean taken"] += repeats
+    runs: list[BatchRun] = []
+    for repeats in grouped(map(_parse, usable), lambda run: replace(run, seconds=0.0)):
+        logs = [math.log(run.seconds) for run in repeats]
+        runs.append(replace(repeats[0], seconds=math.exp(sum(logs) / len(logs))))
+    dropped["repeat of a configuration: geometric mean taken"] += len(usable) - len(runs)
     runs, dropped = clean(runs, _RUN_RULES, dropped)
     return Loaded(tuple(runs), dict(dropped))
 
 
-def _known(row: _Row) -> bool:
-    return row["Hardware"] in _ACCELERATORS and row["Framework"] in _ENGINES
-
-
-_RULES = (
-    Rule[_Row]("engine or accelerator outside the question", lambda row: not _known(row)),
-    Rule[_Row]("no latency", lambda row: not row["Latency"] or float(row["Latency"]) <= 0),
-)
+_RULES: Mapping[str, Callable[[_Row], bool]] = {
+    "engine or accelerator outside the question": lambda row: (
+        row["Hardware"] not in _ACCELERATORS or row["Framework"] not in _ENGINES
+    ),
+    "no latency": lambda row: not row["Latency"] or float(row["Latency"]) <= 0,
+}
 
 
 def _failed(run: BatchRun) -> bool:
@@ -144,22 +143,16 @@ def _failed(run: BatchRun) -> bool:
     return run.seconds < _FLOOR * floor
 
 
-def _sliding(run: BatchRun) -> bool:
-    """Return whether a run took twice the time of Llama-3-8B, which has no window."""
-    return (*run.series, run.model, run.batch) == ("H100", "vllm", "Mistral-7B", 64)
-
-
-_RUN_RULES = (
-    Rule[BatchRun]("below the physical floor: the run failed", _failed),
-    Rule[BatchRun](
-        "Mixtral: identical prompts touch few experts", lambda run: run.model == "Mixtral-8x7B"
+_RUN_RULES: Mapping[str, Callable[[BatchRun], bool]] = {
+    "below the physical floor: the run failed": _failed,
+    "Mixtral: identical prompts touch few experts": lambda run: run.model == "Mixtral-8x7B",
+    "MI300X: erratic (4.6: 30 % median at best)": lambda run: run.accelerator == "MI300X",
+    # twice the time of Llama-3-8B, which has no window
+    "Mistral-7B batch 64 on H100 vLLM: sliding-window path": lambda run: (
+        (*run.series, run.model, run.batch) == ("H100", "vllm", "Mistral-7B", 64)
     ),
-    Rule[BatchRun](
-        "MI300X: erratic (4.6: 30 % median at best)", lambda run: run.accelerator == "MI300X"
-    ),
-    Rule[BatchRun]("Mistral-7B batch 64 on H100 vLLM: sliding-window path", _sliding),
-    Rule[BatchRun]("waves: the batch's caches do not fit at once", lambda run: run.waves),
-)
+    "waves: the batch's caches do not fit at once": lambda run: run.waves,
+}
 
 
 def _parse(row: _Row) -> BatchRun:
@@ -174,18 +167,6 @@ def _parse(row: _Row) -> BatchRun:
     )
 
 
-def _merged(runs: Iterable[BatchRun]) -> tuple[list[BatchRun], int]:
-    """Return one run per configuration, and how many were merged away."""
-    by_key: dict[BatchRun, list[float]] = defaultdict(list)
-    for run in runs:
-        by_key[replace(run, seconds=0.0)].append(run.seconds)
-    merged = [
-        replace(key, seconds=math.exp(sum(map(math.log, times)) / len(times)))
-        for key, times in by_key.items()
-    ]
-    return merged, sum(len(times) - 1 for times in by_key.values())
-
-
 def batch_problem(runs: Sequence[BatchRun]) -> Problem:
     """Return whole batches of one accelerator and engine, with deployments as groups."""
     first = runs[0]
@@ -196,20 +177,21 @@ def batch_problem(runs: Sequence[BatchRun]) -> Problem:
 
 def batch_benches(runs: Iterable[BatchRun]) -> list[BatchBench]:
     """Return a bench per deployment."""
-    return [_batch_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
-
-
-def _batch_bench(runs: Sequence[BatchRun]) -> BatchBench:
-    first = runs[0]
-    length = _column(runs, lambda run: run.length)
-    return BatchBench(
-        Deployment(accelerator(first.accelerator), measured_model(first.model), first.parallelism),
-        length=length,
-        output=length,
-        batch=_column(runs, lambda run: run.batch),
-        measured=_column(runs, lambda run: run.seconds),
-        groups=tuple(run.deployment for run in runs),
-    )
+    benches = []
+    for rows in grouped(runs, lambda run: run.deployment):
+        model, parallelism = measured_model(rows[0].model), rows[0].parallelism
+        length = column(rows, lambda run: run.length)
+        benches.append(
+            BatchBench(
+                Deployment(accelerator(rows[0].accelerator), model, parallelism),
+                length=length,
+                output=length,
+                batch=column(rows, lambda run: run.batch),
+                measured=column(rows, lambda run: run.seconds),
+                groups=tuple(run.deployment for run in rows),
+            )
+        )
+    return benches
 
 
 _START = np.log([0.3, 0.8, 1e-3, 3e-5])

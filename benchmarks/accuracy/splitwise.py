@@ -7,8 +7,7 @@ configuration was repeated five times; the median counts.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,14 +17,13 @@ from archipelago.perfmodel.calibration import fit
 from archipelago.perfmodel.calibration.benches import (
     Deployment,
     PrefillBench,
-    _apart,
-    _column,
+    column,
 )
 from archipelago.perfmodel.calibration.fit import Problem
 from archipelago.perfmodel.calibration.measurements import (
     Loaded,
-    Rule,
     clean,
+    grouped,
     measured_model,
     read_csv,
 )
@@ -70,23 +68,18 @@ def load(root: Path) -> Loaded[PhaseRun]:
         MeasurementError: the file cannot be read or lacks a column.
     """
     usable, dropped = clean(read_csv(root / FILE, _NEEDS), _RULES)
-    by_key: dict[tuple[str, ...], list[_Row]] = defaultdict(list)
     names = ("hardware", "model", "tensor_parallel", "prompt_size", "batch_size", "token_size")
-    for row in usable:
-        by_key[tuple(row[name] for name in names)].append(row)
-    dropped["repeat of a configuration: median taken"] = len(usable) - len(by_key)
-    return Loaded(tuple(_parse(rows) for rows in by_key.values()), dict(dropped))
+    runs = [_parse(rows) for rows in grouped(usable, lambda row: tuple(row[n] for n in names))]
+    dropped["repeat of a configuration: median taken"] = len(usable) - len(runs)
+    return Loaded(tuple(runs), dict(dropped))
 
 
-def _impossible(row: _Row) -> bool:
-    key = (row["model"], row["tensor_parallel"], row["batch_size"])
-    return key == ("llama2-70b", "2", "64")
-
-
-_RULES = (
-    Rule[_Row]("power-capped", lambda row: row["hardware"].endswith("-pcap")),
-    Rule[_Row]("Llama-2-70B TP2 batch 64: faster than the peak allows", _impossible),
-)
+_RULES: Mapping[str, Callable[[_Row], bool]] = {
+    "power-capped": lambda row: row["hardware"].endswith("-pcap"),
+    "Llama-2-70B TP2 batch 64: faster than the peak allows": lambda row: (
+        (row["model"], row["tensor_parallel"], row["batch_size"]) == ("llama2-70b", "2", "64")
+    ),
+}
 
 
 def _parse(rows: list[_Row]) -> PhaseRun:
@@ -112,18 +105,19 @@ def prefill_problem(runs: Sequence[PhaseRun]) -> Problem:
 
 def prefill_benches(runs: Iterable[PhaseRun]) -> list[PrefillBench]:
     """Return a bench per deployment."""
-    return [_prefill_bench(rows) for rows in _apart(runs, lambda run: run.deployment)]
-
-
-def _prefill_bench(runs: Sequence[PhaseRun]) -> PrefillBench:
-    first = runs[0]
-    return PrefillBench(
-        Deployment(accelerator(first.accelerator), measured_model(first.model), first.parallelism),
-        length=_column(runs, lambda run: run.length),
-        batch=_column(runs, lambda run: run.batch),
-        measured=_column(runs, lambda run: run.prefill),
-        groups=tuple(run.deployment for run in runs),
-    )
+    benches = []
+    for rows in grouped(runs, lambda run: run.deployment):
+        model, parallelism = measured_model(rows[0].model), rows[0].parallelism
+        benches.append(
+            PrefillBench(
+                Deployment(accelerator(rows[0].accelerator), model, parallelism),
+                length=column(rows, lambda run: run.length),
+                batch=column(rows, lambda run: run.batch),
+                measured=column(rows, lambda run: run.prefill),
+                groups=tuple(run.deployment for run in rows),
+            )
+        )
+    return benches
 
 
 _PROFILED = 128.0

@@ -7,10 +7,8 @@ chosen here if the measurements do not state them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -27,7 +25,7 @@ from ..roofline.settings import EngineSettings, Prompt
 from ..roofline.stage import Stage
 from . import fit
 from .fit import Parameter, Problem
-from .measurements import EnginePoint, measured_model
+from .measurements import EnginePoint, Row, grouped, measured_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,7 @@ class Deployment:
     def stage(self, fit: EngineFit) -> Stage:
         """Return all layers as one stage, for prompts that are computed in batches."""
         network = Network(self.accelerator, self.accelerator.local_gpus(self.gpus_per_node))
-        every = memory.whole(self.model)
+        every = memory.consecutive(self.model, 0, self.model.layers)
         settings = replace(self.settings, fit=fit)
         return Stage(self.model, every, self.parallelism, network, settings)
 
@@ -132,11 +130,6 @@ def prefill_of_batch(
     return np.asarray(passes * (stage.prefill_pass(prompt) + head + host))
 
 
-Row = TypeVar("Row")
-
-_FP8_BYTES = 1.0
-
-
 def served_model(name: str, precision: str, engine: str) -> ModelArchitecture:
     """Return a model as an engine serves it.
 
@@ -145,7 +138,7 @@ def served_model(name: str, precision: str, engine: str) -> ModelArchitecture:
     """
     model = measured_model(name, precision)
     if engine == "tensorrt-llm" and precision == "fp8":
-        return replace(model, precision=replace(model.precision, kv=_FP8_BYTES))
+        return replace(model, precision=replace(model.precision, kv=1.0))
     return model
 
 
@@ -168,36 +161,26 @@ def loop_problem(points: Sequence[EnginePoint]) -> Problem:
 
 def loop_benches(points: Iterable[EnginePoint]) -> list[ClosedLoopBench]:
     """Return a bench per deployment."""
-    return [_loop_bench(rows) for rows in _apart(points, _deployment)]
+    benches = []
+    for rows in grouped(points, lambda point: (point.model, point.precision, point.parallelism)):
+        first = rows[0]
+        model = served_model(first.model, first.precision, first.engine)
+        loop = ClosedLoop(
+            column(rows, lambda point: point.clients),
+            column(rows, lambda point: point.inputs),
+            column(rows, lambda point: point.outputs),
+        )
+        benches.append(
+            ClosedLoopBench(
+                Deployment(accelerator(first.accelerator), model, first.parallelism),
+                loop,
+                column(rows, lambda point: point.tpot),
+                tuple(f"{point.model} {point.sweep}" for point in rows),
+            )
+        )
+    return benches
 
 
-def _deployment(point: EnginePoint) -> Hashable:
-    return (point.model, point.precision, point.parallelism)
-
-
-def _loop_bench(points: Sequence[EnginePoint]) -> ClosedLoopBench:
-    first = points[0]
-    model = served_model(first.model, first.precision, first.engine)
-    loop = ClosedLoop(
-        _column(points, lambda point: point.clients),
-        _column(points, lambda point: point.inputs),
-        _column(points, lambda point: point.outputs),
-    )
-    return ClosedLoopBench(
-        Deployment(accelerator(first.accelerator), model, first.parallelism),
-        loop,
-        _column(points, lambda point: point.tpot),
-        tuple(f"{point.model} {point.sweep}" for point in points),
-    )
-
-
-def _apart(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[list[Row]]:
-    """Return the rows by key, in the order in which keys first occur."""
-    groups: dict[Hashable, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[key(row)].append(row)
-    return list(groups.values())
-
-
-def _column(rows: Iterable[Row], value: Callable[[Row], float]) -> FloatArray:
+def column(rows: Iterable[Row], value: Callable[[Row], float]) -> FloatArray:
+    """Return a value of each row, shape (rows,)."""
     return np.array([value(row) for row in rows], dtype=np.float64)

@@ -44,41 +44,29 @@ def measured_model(name: str, precision: str = "bf16") -> ModelArchitecture:
         rows: dict[str, dict[str, Any]] = read.read("calibration/data/benchmarked.yaml")["models"]
         by_repository = {row["repository"]: canonical for canonical, row in rows.items()}
         canonical = by_repository.get(name, name)
-        return _build(canonical, read.find("model", rows, canonical), precision)
+        row = read.find("model", rows, canonical)
+        experts = None
+        if "experts" in row:
+            experts = Experts(row["experts"], row["experts_per_token"], row["intermediate"])
+        return ModelArchitecture(
+            name=canonical,
+            layers=row["layers"],
+            hidden=row["hidden"],
+            vocabulary=row["vocabulary"],
+            attention=GroupedAttention(
+                row["heads"], row["kv_heads"], row["head_dim"], bias=row.get("bias", False)
+            ),
+            intermediate=row["intermediate"],
+            max_length=row["max_length"],
+            precision=named_precision(precision, experts=experts is not None),
+            experts=experts,
+            gated=row.get("gated", True),
+            tied_embeddings=row.get("tied", False),
+        )
     return architecture(name, precision)
 
 
-def _build(name: str, row: dict[str, Any], precision: str) -> ModelArchitecture:
-    attention = GroupedAttention(
-        row["heads"], row["kv_heads"], row["head_dim"], bias=row.get("bias", False)
-    )
-    experts = None
-    if "experts" in row:
-        experts = Experts(row["experts"], row["experts_per_token"], row["intermediate"])
-    return ModelArchitecture(
-        name=name,
-        layers=row["layers"],
-        hidden=row["hidden"],
-        vocabulary=row["vocabulary"],
-        attention=attention,
-        intermediate=row["intermediate"],
-        max_length=row["max_length"],
-        precision=named_precision(precision, experts=experts is not None),
-        experts=experts,
-        gated=row.get("gated", True),
-        tied_embeddings=row.get("tied", False),
-    )
-
-
 Row = TypeVar("Row")
-
-
-@dataclass(frozen=True)
-class Rule(Generic[Row]):
-    """``drops`` says whether a row is unusable, ``name`` says why, in words."""
-
-    name: str
-    drops: Callable[[Row], bool]
 
 
 @dataclass(frozen=True)
@@ -95,13 +83,15 @@ class Loaded(Generic[Row]):
 
 
 def clean(
-    rows: Iterable[Row], rules: Sequence[Rule[Row]], dropped: Counter[str] | None = None
+    rows: Iterable[Row],
+    rules: Mapping[str, Callable[[Row], bool]],
+    dropped: Counter[str] | None = None,
 ) -> tuple[list[Row], Counter[str]]:
     """Return the rows that no rule drops; other rows count for the first rule that does."""
     counts = Counter(dropped or {})
     usable: list[Row] = []
     for row in rows:
-        name = next((rule.name for rule in rules if rule.drops(row)), None)
+        name = next((name for name, drops in rules.items() if drops(row)), None)
         if name is None:
             usable.append(row)
         else:
@@ -109,17 +99,12 @@ def clean(
     return usable, counts
 
 
-def first_of_each(
-    rows: Iterable[Row], key: Callable[[Row], Hashable]
-) -> tuple[list[Row], list[Row]]:
-    """Return the first row of every key in the given order, and the repeats."""
-    keys: set[Hashable] = set()
-    first: list[Row] = []
-    repeats: list[Row] = []
+def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[list[Row]]:
+    """Return the rows by key, in the order in which keys first occur."""
+    groups: dict[Hashable, list[Row]] = {}
     for row in rows:
-        (repeats if key(row) in keys else first).append(row)
-        keys.add(key(row))
-    return first, repeats
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
 
 
 def read_csv(path: Path, needs: Sequence[str]) -> list[dict[str, str]]:
@@ -203,18 +188,17 @@ def load(root: Path) -> Loaded[EnginePoint]:
     Raises:
         MeasurementError: the file cannot be read or lacks a column.
     """
-    rows = read_csv(root / FILE, _NEEDS)
-    usable, dropped = clean(rows, _RULES)
+    usable, dropped = clean(read_csv(root / FILE, _NEEDS), _RULES)
     corrected: Counter[str] = Counter()
     points = [_parse(_correct(row, corrected)) for row in usable]
     # Repeats differ in the parallelism columns; the lower tp is the true one.
     points.sort(key=lambda point: (point.parallelism.tp, point.parallelism.dp))
-    points, repeats = first_of_each(points, _identity)
-    dropped["repeat of the same measurement"] += len(repeats)
-    capped = set(_capped(points))
+    first = [repeats[0] for repeats in grouped(points, _identity)]
+    dropped["repeat of the same measurement"] += len(points) - len(first)
+    capped = set(_capped(first))
     dropped["server's cap: clients wait, the batch is not the clients"] += len(capped)
-    kept_points = tuple(point for point in points if point not in capped)
-    return Loaded(kept_points, dict(dropped), dict(corrected))
+    uncapped = tuple(point for point in first if point not in capped)
+    return Loaded(uncapped, dict(dropped), dict(corrected))
 
 
 def _is_stray(row: _Row) -> bool:
@@ -235,12 +219,12 @@ def _is_hybrid(row: _Row) -> bool:
     return tp == 4 and ep == 2  # noqa: PLR2004
 
 
-_RULES: Sequence[Rule[_Row]] = (
-    Rule("disaggregated: no worker counts, no speculative decoding", lambda r: r["mode"] != "agg"),
-    Rule("no concurrency stated", lambda r: not r["concurrency"]),
-    Rule("stray value of a doubled key (DeepSeek-R1, 32.16 ms)", _is_stray),
-    Rule("experts both sliced and spread", _is_hybrid),
-)
+_RULES: Mapping[str, Callable[[_Row], bool]] = {
+    "disaggregated: no worker counts, no speculative decoding": lambda row: row["mode"] != "agg",
+    "no concurrency stated": lambda row: not row["concurrency"],
+    "stray value of a doubled key (DeepSeek-R1, 32.16 ms)": _is_stray,
+    "experts both sliced and spread": _is_hybrid,
+}
 
 
 def _correct(row: _Row, corrected: Counter[str]) -> _Row:
@@ -366,38 +350,33 @@ def _benchmark_rows(path: Path) -> list[dict[str, str]]:
     """Return results of serving benchmarks, one document or one per line."""
     try:
         text = path.read_text(encoding="utf-8")
-        results = _documents(text)
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = [json.loads(line) for line in text.splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise MeasurementError(f"{path}: cannot be read as JSON: {error}") from error
-    return [_benchmark_row(f"{path}, result {n}", each) for n, each in enumerate(results, start=1)]
-
-
-def _documents(text: str) -> list[Any]:
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    return document if isinstance(document, list) else [document]
-
-
-def _benchmark_row(place: str, result: object) -> dict[str, str]:
-    if not isinstance(result, dict):
-        raise MeasurementError(f"{place}: must be an object with the results of one run")
-    completed = result.get("completed")
-    clients = result.get("max_concurrency")
-    if not completed or not clients or "mean_tpot_ms" not in result:
-        raise MeasurementError(
-            f"{place}: needs completed, max_concurrency and mean_tpot_ms, as vLLM's and SGLang's "
-            f"serving benchmarks write them with --max-concurrency"
-        )
-    row = {
-        "input": result.get("total_input_tokens", 0) / completed,
-        "output": result.get("total_output_tokens", 0) / completed,
-        "clients": clients,
-        "ttft_ms": result.get("mean_ttft_ms", ""),
-        "tpot_ms": result["mean_tpot_ms"],
-    }
-    return {name: str(value) for name, value in row.items()}
+    rows = []
+    for number, result in enumerate(document if isinstance(document, list) else [document], 1):
+        place = f"{path}, result {number}"
+        if not isinstance(result, dict):
+            raise MeasurementError(f"{place}: must be an object with the results of one run")
+        completed = result.get("completed")
+        clients = result.get("max_concurrency")
+        if not completed or not clients or "mean_tpot_ms" not in result:
+            raise MeasurementError(
+                f"{place}: needs completed, max_concurrency and mean_tpot_ms, as vLLM's and "
+                f"SGLang's serving benchmarks write them with --max-concurrency"
+            )
+        row = {
+            "input": result.get("total_input_tokens", 0) / completed,
+            "output": result.get("total_output_tokens", 0) / completed,
+            "clients": clients,
+            "ttft_ms": result.get("mean_ttft_ms", ""),
+            "tpot_ms": result["mean_tpot_ms"],
+        }
+        rows.append({name: str(value) for name, value in row.items()})
+    return rows
 
 
 def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
@@ -405,27 +384,23 @@ def _point(place: str, row: Mapping[str, str]) -> EnginePoint:
         if not row.get(name):
             raise MeasurementError(f"{place}: no {name}; state it in a column or as --{name}")
     precision = row.get("precision") or "bf16"
-    degrees = {name: _degree(place, row, name) for name in ("tp", "pp", "dp", "ep")}
+    degrees = {name: _number(place, row, name, 1) for name in ("tp", "pp", "dp", "ep")}
+    for name, degree in degrees.items():
+        if degree != int(degree):
+            raise MeasurementError(f"{place}: {name} is {row[name]!r}; it must be a whole number")
     return EnginePoint(
         accelerator=accelerator(row["accelerator"]).name,
         engine=row["engine"],
         version=row.get("version", ""),
         model=measured_model(row["model"], precision).name,
         precision=precision,
-        parallelism=Parallelism(**degrees),
+        parallelism=Parallelism(**{name: int(degree) for name, degree in degrees.items()}),
         inputs=_number(place, row, "input"),
         outputs=_number(place, row, "output"),
         clients=_number(place, row, "clients"),
         ttft=_number(place, row, "ttft_ms", math.nan) / 1e3,
         tpot=_number(place, row, "tpot_ms") / 1e3,
     )
-
-
-def _degree(place: str, row: Mapping[str, str], name: str) -> int:
-    value = _number(place, row, name, 1)
-    if value != int(value):
-        raise MeasurementError(f"{place}: {name} is {row[name]!r}; it must be a whole number")
-    return int(value)
 
 
 def _number(place: str, row: Mapping[str, str], name: str, default: float | None = None) -> float:

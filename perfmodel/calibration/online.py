@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from .corrections import Calibration, Correction, calibration_for
 from .intervals import LEVEL, Interval
@@ -119,18 +119,47 @@ def update(state: State, windows: Iterable[IslandWindow], now: float) -> dict[Ke
     estimates = {
         key: estimate for key, estimate in state.items() if _aged(estimate, now).weight >= FORGOTTEN
     }
-    fit: dict[Key, list[IslandWindow]] = {}
+    usable: dict[Key, list[IslandWindow]] = {}
     for window in windows:
         if skip_reason(window) is None:
-            fit.setdefault(window.key, []).append(window)
-    for key, usable in fit.items():
-        estimates[key] = _with(_aged(estimates.get(key, Estimate(now)), now), usable)
+            usable.setdefault(window.key, []).append(window)
+    for key, group in usable.items():
+        ratios = (math.log(window.measured / window.predicted) for window in group)
+        values = [max(-_OUTLIER, min(_OUTLIER, ratio)) for ratio in ratios]
+        before = _aged(estimates.get(key, Estimate(now)), now)
+        estimates[key] = replace(
+            before,
+            weight=before.weight + len(values),
+            total=before.total + math.fsum(values),
+            square=before.square + math.fsum(x * x for x in values),
+            windows=before.windows + len(values),
+            islands=before.islands | {window.island for window in group},
+        )
     return estimates
 
 
 def corrections(state: State, now: float) -> tuple[Correction, ...]:
-    """Return a correction per (accelerator, model, phase); old windows count little."""
-    return tuple(_correction(key, _aged(state[key], now)) for key in sorted(state))
+    """Return a correction per (accelerator, model, phase); old windows count little.
+
+    The factor is the posterior mean, the interval that of a further window, on normal logarithms.
+    """
+    result = []
+    for key in sorted(state):
+        estimate = _aged(state[key], now)
+        count = WORTH * estimate.weight
+        mean = estimate.total / estimate.weight if estimate.weight > 0 else 0.0
+        scatter = max(0.0, WORTH * (estimate.square - estimate.weight * mean * mean))
+        variance = (_SPREAD_WORTH * SPREAD**2 + scatter) / (_SPREAD_WORTH + count)
+        precision = 1 / SPREAD**2 + count / variance
+        moved = (count / variance) * mean / precision
+        width = _NORMAL_90 * math.sqrt(1 / precision + variance)
+        factor = max(LEAST, min(MOST, math.exp(moved)))
+        beyond = moved - math.log(factor)
+        low, high = math.exp(min(0.0, beyond - width)), math.exp(max(0.0, beyond + width))
+        groups = len(estimate.islands)
+        around = Interval(low, high, LEVEL, groups)
+        result.append(Correction(*key, factor, around, estimate.windows, groups))
+    return tuple(result)
 
 
 def steady(
@@ -140,17 +169,13 @@ def steady(
 
     A factor that trembles would make every plan another one.
     """
-    old = {
-        (correction.accelerator, correction.model, correction.phase): correction
-        for correction in before
-    }
-    return tuple(
-        previous
-        if previous is not None and abs(math.log(correction.factor / previous.factor)) < step
-        else correction
-        for correction in fresh
-        for previous in (old.get((correction.accelerator, correction.model, correction.phase)),)
-    )
+    old = {(c.accelerator, c.model, c.phase): c for c in before}
+    result = []
+    for correction in fresh:
+        previous = old.get((correction.accelerator, correction.model, correction.phase), correction)
+        moved = abs(math.log(correction.factor / previous.factor)) >= step
+        result.append(correction if moved else previous)
+    return tuple(result)
 
 
 def applied(
@@ -166,23 +191,15 @@ def applied(
         base = calibration_for(result, correction.accelerator, correction.model) or Calibration(
             correction.accelerator
         )
-        specific = (
-            base if correction.model in base.models else replace(base, models=(correction.model,))
-        )
-        merged = _merged(specific, correction)
-        if specific is base:
+        model, phase = correction.model, correction.phase
+        factor = correction.factor * base.correction(model, phase).factor
+        others = [c for c in base.corrections if (c.model, c.phase) != (model, phase)]
+        merged = replace(base, corrections=(*others, replace(correction, factor=factor)))
+        if model in base.models:
             result[result.index(base)] = merged
         else:
-            result.append(merged)
+            result.append(replace(merged, models=(model,)))
     return tuple(result)
-
-
-def _merged(base: Calibration, correction: Correction) -> Calibration:
-    factor = correction.factor * base.correction(correction.model, correction.phase).factor
-    others = [
-        c for c in base.corrections if (c.model, c.phase) != (correction.model, correction.phase)
-    ]
-    return replace(base, corrections=(*others, replace(correction, factor=factor)))
 
 
 def _aged(estimate: Estimate, now: float) -> Estimate:
@@ -197,60 +214,34 @@ def _aged(estimate: Estimate, now: float) -> Estimate:
     )
 
 
-def _with(estimate: Estimate, windows: Sequence[IslandWindow]) -> Estimate:
-    off = (math.log(window.measured / window.predicted) for window in windows)
-    values = [max(-_OUTLIER, min(_OUTLIER, x)) for x in off]
-    return replace(
-        estimate,
-        weight=estimate.weight + len(values),
-        total=estimate.total + math.fsum(values),
-        square=estimate.square + math.fsum(x * x for x in values),
-        windows=estimate.windows + len(values),
-        islands=estimate.islands | {window.island for window in windows},
+@dataclass(frozen=True)
+class StoredEstimate:
+    """An estimate as it is stored: its age [s] in place of a time, weight, sum and square sum."""
+
+    key: Key
+    age: float
+    sums: tuple[float, float, float]
+    windows: int
+    islands: tuple[str, ...]
+
+
+def to_stored(state: State, now: float) -> tuple[StoredEstimate, ...]:
+    """Return the estimates in a form that a process with another clock can read."""
+    return tuple(
+        StoredEstimate(
+            key,
+            max(0.0, now - e.at),
+            (e.weight, e.total, e.square),
+            e.windows,
+            tuple(sorted(e.islands)),
+        )
+        for key, e in sorted(state.items())
     )
 
 
-def _correction(key: Key, estimate: Estimate) -> Correction:
-    """Return the posterior mean and the interval of a further window, on normal logarithms."""
-    count = WORTH * estimate.weight
-    mean = estimate.total / estimate.weight if estimate.weight > 0 else 0.0
-    scatter = max(0.0, WORTH * (estimate.square - estimate.weight * mean * mean))
-    variance = (_SPREAD_WORTH * SPREAD**2 + scatter) / (_SPREAD_WORTH + count)
-    precision = 1 / SPREAD**2 + count / variance
-    moved = (count / variance) * mean / precision
-    width = _NORMAL_90 * math.sqrt(1 / precision + variance)
-    factor = max(LEAST, min(MOST, math.exp(moved)))
-    beyond = moved - math.log(factor)
-    low, high = math.exp(min(0.0, beyond - width)), math.exp(max(0.0, beyond + width))
-    groups = len(estimate.islands)
-    around = Interval(low, high, LEVEL, groups)
-    return Correction(*key, factor, around, estimate.windows, groups)
-
-
-def to_document(state: State, now: float) -> list[dict[str, Any]]:
-    """Return the estimates as JSON; times become ages, so that another process can read them."""
-    return [
-        {
-            "key": list(key),
-            "age": max(0.0, now - estimate.at),
-            "sums": [estimate.weight, estimate.total, estimate.square],
-            "windows": estimate.windows,
-            "islands": sorted(estimate.islands),
-        }
-        for key, estimate in sorted(state.items())
-    ]
-
-
-def from_document(rows: Iterable[Mapping[str, Any]], now: float) -> dict[Key, Estimate]:
-    """Return the estimates of such a document, with times of this process' clock.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is not such a document.
-    """
-    return {Key(*map(str, row["key"])): _read(row, now) for row in rows}
-
-
-def _read(row: Mapping[str, Any], now: float) -> Estimate:
-    weight, total, square = map(float, row["sums"])
-    islands = frozenset(map(str, row["islands"]))
-    return Estimate(now - float(row["age"]), weight, total, square, int(row["windows"]), islands)
+def from_stored(rows: Iterable[StoredEstimate], now: float) -> dict[Key, Estimate]:
+    """Return stored estimates with times of this process' clock."""
+    return {
+        row.key: Estimate(now - row.age, *row.sums, row.windows, frozenset(row.islands))
+        for row in rows
+    }

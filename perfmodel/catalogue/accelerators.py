@@ -91,28 +91,23 @@ def accelerator(name: str) -> Accelerator:
     Raises:
         UnknownName: lists the known names.
     """
-    return read.find("accelerator", _by_name(), name)
+    rows: dict[str, dict[str, Any]] = read.read("catalogue/data/accelerators.yaml")["accelerators"]
+    names = {alias: name for name, row in rows.items() for alias in (name, *row.get("aliases", ()))}
+    canonical = read.find("accelerator", names, name)
+    return next(each for each in accelerators() if each.name == canonical)
 
 
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
     """Return every accelerator of the catalogue, by name."""
     rows: dict[str, dict[str, Any]] = read.read("catalogue/data/accelerators.yaml")["accelerators"]
-    return tuple(_parse(name, rows[name]) for name in sorted(rows))
-
-
-@cache
-def _by_name() -> dict[str, Accelerator]:
-    rows: dict[str, dict[str, Any]] = read.read("catalogue/data/accelerators.yaml")["accelerators"]
-    found = {row.name: row for row in accelerators()}
-    return found | {alias: found[name] for name in rows for alias in rows[name].get("aliases", ())}
-
-
-def _parse(name: str, row: dict[str, Any]) -> Accelerator:
-    facts = {
-        key: cell["value"] * _UNITS[cell["unit"]]
-        for key, cell in row.items()
-        if isinstance(cell, dict)
-    }
-    domain = int(facts.pop("domain"))
-    return Accelerator(name=name, family=row["family"], domain=domain, **facts)
+    every = []
+    for name, row in sorted(rows.items()):
+        facts = {
+            key: cell["value"] * _UNITS[cell["unit"]]
+            for key, cell in row.items()
+            if isinstance(cell, dict)
+        }
+        domain = int(facts.pop("domain"))
+        every.append(Accelerator(name=name, family=row["family"], domain=domain, **facts))
+    return tuple(every)

@@ -8,7 +8,7 @@ uses either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
@@ -129,8 +129,8 @@ class EngineFit:
 
     def reached(self, operand: str) -> Efficiency:
         """Return efficiencies of products in ``operand``, one of ``OPERANDS``."""
-        found: Efficiency = getattr(self, operand)
-        return found
+        efficiencies: Efficiency = getattr(self, operand)
+        return efficiencies
 
     def replaced(self, values: Mapping[str, float]) -> EngineFit:
         """Return the same with some values changed.
@@ -144,10 +144,15 @@ class EngineFit:
             UnknownName: lists the names that a fit has.
         """
         check_names(values)
-        made = {
-            operand: replace(self.reached(operand), **_of_operand(values, operand))
-            for operand in OPERANDS
-        }
+        made = {}
+        for operand in OPERANDS:
+            bare = {name: values[name] for name in _EFFICIENCIES if name in values}
+            specific = {
+                name: values[f"{operand}.{name}"]
+                for name in _EFFICIENCIES
+                if f"{operand}.{name}" in values
+            }
+            made[operand] = replace(self.reached(operand), **bare | specific)
         spent = {name: values[name] for name in _OVERHEADS if name in values}
         return EngineFit(**made, overheads=replace(self.overheads, **spent))
 
@@ -171,14 +176,6 @@ def check_names(values: Mapping[str, float]) -> None:
         )
 
 
-def _of_operand(values: Mapping[str, float], operand: str) -> dict[str, float]:
-    bare = {name: values[name] for name in _EFFICIENCIES if name in values}
-    prefix = {
-        name: values[f"{operand}.{name}"] for name in _EFFICIENCIES if f"{operand}.{name}" in values
-    }
-    return bare | prefix
-
-
 @cache
 def engine_fit(accelerator: Accelerator, engine: str = ANY, version: str = ANY) -> EngineFit:
     """Return the catalogue's values for an engine on an accelerator, all explicit."""
@@ -195,11 +192,11 @@ def efficiency(
     Raises:
         UnknownName: no row speaks of the data type.
     """
-    found = _first(efficiency_rows(accelerator, dtype, engine, version))
-    if not found:
-        known = ", ".join(sorted({row.dtype for row in _efficiencies()}))
-        raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {known}")
-    return Efficiency(**{name: found[name].values[name] for name in _EFFICIENCIES})
+    rows = _first(efficiency_rows(accelerator, dtype, engine, version))
+    if not rows:
+        types = ", ".join(sorted({row.dtype for row in _efficiencies()}))
+        raise UnknownName(f"no efficiencies for data type {dtype!r}; known: {types}")
+    return Efficiency(**{name: rows[name].values[name] for name in _EFFICIENCIES})
 
 
 @cache
@@ -207,8 +204,8 @@ def overheads(
     engine: str = ANY, version: str = ANY, accelerator: Accelerator | None = None
 ) -> Overheads:
     """Return fixed costs of ``engine``, and what every engine is assumed to cost elsewhere."""
-    found = _first(overhead_rows(engine, version, accelerator))
-    return Overheads(**{name: found[name].values[name] for name in _OVERHEADS})
+    rows = _first(overhead_rows(engine, version, accelerator))
+    return Overheads(**{name: rows[name].values[name] for name in _OVERHEADS})
 
 
 @cache
@@ -237,9 +234,8 @@ def efficiency_rows(
     accelerator: Accelerator, dtype: str, engine: str = ANY, version: str = ANY
 ) -> list[Row]:
     """Return the rows of the catalogue that speak of a key, the one that decides first."""
-    return _ordered(
-        [row for row in _efficiencies() if row.dtype == dtype], engine, version, accelerator
-    )
+    rows = [row for row in _efficiencies() if row.dtype == dtype]
+    return _ordered(rows, engine, version, accelerator)
 
 
 def overhead_rows(
@@ -255,14 +251,8 @@ def _ordered(
     places = (accelerator.name, accelerator.family, ANY) if accelerator else (ANY,)
     engines = dict.fromkeys(((engine, version), (engine, ANY), (ANY, ANY)))
     keys = {(place, *who): at for at, (place, who) in enumerate(product(places, engines))}
-    found = [(keys.get((r.accelerator, r.engine, r.version)), r) for r in rows]
-    return [row for _, row in sorted(_known(found), key=lambda pair: pair[0])]
-
-
-def _known(ranked: Iterable[tuple[int | None, Row]]) -> Iterator[tuple[int, Row]]:
-    for at, row in ranked:
-        if at is not None:
-            yield at, row
+    applying = [row for row in rows if (row.accelerator, row.engine, row.version) in keys]
+    return sorted(applying, key=lambda row: keys[row.accelerator, row.engine, row.version])
 
 
 def _first(rows: Iterable[Row]) -> dict[str, Row]:
@@ -276,7 +266,16 @@ def _first(rows: Iterable[Row]) -> dict[str, Row]:
 @cache
 def _efficiencies() -> tuple[Row, ...]:
     rows: list[dict[str, Any]] = read.read("catalogue/data/efficiencies.yaml")["efficiencies"]
-    return tuple(_parse(row, _of_classes(row)) for row in rows)
+    parsed = []
+    for row in rows:
+        values = {
+            field: float(row[operators][name])
+            for operators, names in CLASSES.items()
+            for name, field in names.items()
+            if name in row.get(operators, ())
+        }
+        parsed.append(_parse(row, values))
+    return tuple(parsed)
 
 
 @cache
@@ -285,15 +284,6 @@ def _overheads() -> tuple[Row, ...]:
     return tuple(
         _parse(row, {name: float(row[name]) for name in _OVERHEADS if name in row}) for row in rows
     )
-
-
-def _of_classes(row: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        field: float(row[operators][name])
-        for operators, names in CLASSES.items()
-        for name, field in names.items()
-        if name in row.get(operators, ())
-    }
 
 
 def _parse(row: Mapping[str, Any], values: dict[str, float]) -> Row:

@@ -22,10 +22,10 @@ from . import memory
 from .communication import Network
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
-from .stage import Stage, kv_transfer_bytes
+from .stage import IslandLimits, Stage
 
 
-class Roofline:
+class Roofline(IslandLimits):
     """Times and capacities of one island; implements ``PerformanceModel``.
 
     Args:
@@ -53,29 +53,26 @@ class Roofline:
         *,
         settings: EngineSettings | None = None,
     ) -> None:
+        super().__init__(architecture, parallelism, max_sequences, settings or EngineSettings())
         self.accelerator = accelerator
-        self.architecture = architecture
-        self.parallelism = parallelism
-        self.settings = settings or EngineSettings()
-        self._sequences_per_copy = max_sequences
+        self.accelerators = (accelerator,)  # those that its times depend on
         self._network = Network(accelerator, accelerator.local_gpus(gpus_per_node))
-        every = memory.whole(architecture)
+        every = memory.consecutive(architecture, 0, architecture.layers)
         self.layers = Stage(architecture, every, parallelism, self._network, self.settings)
-        self._kv_tokens_per_copy = self._fit()
         self._overheads = self.settings.on(accelerator).overheads
-
-    @property
-    def max_length(self) -> int:
-        """Return the longest sequence, input plus output, that the architecture accepts [tokens].
-
-        Source: data sheet of the model (``config.json``), in ``models.yaml``.
-        """
-        return self.architecture.max_length
-
-    @property
-    def accelerators(self) -> tuple[Accelerator, ...]:
-        """Return the accelerators that its times depend on: one."""
-        return (self.accelerator,)
+        usable = self.settings.memory.usable(accelerator, parallelism.gpus)
+        weights = memory.weights_per_gpu(architecture, parallelism)
+        working = memory.activation_bytes(architecture, parallelism, self.settings.chunk)
+        free = usable - weights - working
+        if free <= 0:
+            raise DoesNotFit(
+                f"{architecture.name} in {architecture.precision.name} as {parallelism} needs "
+                f"{weights / 1e9:.1f} GB of weights and {working / 1e9:.1f} GB of working space "
+                f"per GPU; an engine on {accelerator.name} has {usable / 1e9:.1f} GB for them"
+            )
+        self._kv_tokens_per_copy = memory.kv_tokens_per_copy(
+            architecture, parallelism, free, max_sequences
+        )
 
     def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Roofline:
         """Return the same island with values of ``EngineFit`` changed on its accelerator.
@@ -92,26 +89,12 @@ class Roofline:
         other._overheads = fit.overheads  # noqa: SLF001
         return other
 
-    def max_sequences(self) -> int:
-        """Return the largest batch of the island [sequences]: the engine's limit times the copies.
-
-        Source: docs/explanation/performance-model.md#memory.
-        """
-        return self._sequences_per_copy * self.parallelism.dp
-
     def kv_capacity(self) -> int:
         """Return the KV-cache tokens of the island over all copies [tokens]; see ``memory``.
 
         Source: docs/explanation/performance-model.md#memory.
         """
         return self._kv_tokens_per_copy * self.parallelism.dp
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Return bytes of cache [B] of a prompt of ``length`` [tokens]; see ``kv_transfer_bytes``.
-
-        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
-        """
-        return kv_transfer_bytes(self.architecture, length)
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] to the first token: passes (blocks + hand-overs + host) + output head.
@@ -212,22 +195,6 @@ class Roofline:
         if layers % pp == 0:
             return 1.0
         return np.maximum(1.0, np.minimum(running, pp) * -(-layers // pp) / layers)
-
-    def _fit(self) -> int:
-        """Return KV tokens of one copy; raises if not even the weights fit."""
-        gpus = self.parallelism.gpus
-        model = self.architecture
-        usable = self.settings.memory.usable(self.accelerator, gpus)
-        weights = memory.weights_per_gpu(model, self.parallelism)
-        working = memory.activation_bytes(model, self.parallelism, self.settings.chunk)
-        free = usable - weights - working
-        if free <= 0:
-            raise DoesNotFit(
-                f"{model.name} in {model.precision.name} as {self.parallelism} needs "
-                f"{weights / 1e9:.1f} GB of weights and {working / 1e9:.1f} GB of working space "
-                f"per GPU; an engine on {self.accelerator.name} has {usable / 1e9:.1f} GB for them"
-            )
-        return memory.kv_tokens_per_copy(model, self.parallelism, free, self._sequences_per_copy)
 
     def handovers(self, tokens: FloatArray) -> FloatArray:
         """Return seconds [s] to pass ``tokens`` [tokens] from stage to stage, pp - 1 times.

@@ -37,12 +37,6 @@ class LayerCounts:
         return self.dense + self.sparse
 
 
-def whole(model: ModelArchitecture) -> LayerCounts:
-    """Return the counts of all layers of a model."""
-    windowed, sparse = model.windowed_layers, model.sparse_layers
-    return LayerCounts(model.layers - windowed, windowed, model.layers - sparse, sparse)
-
-
 def consecutive(model: ModelArchitecture, start: int, stop: int) -> LayerCounts:
     """Return the counts of layers ``start`` to ``stop`` (exclusive), counted from 0.
 

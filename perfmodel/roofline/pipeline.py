@@ -32,7 +32,7 @@ from .communication import Network
 from .memory import LayerCounts, consecutive
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
-from .stage import Stage, kv_transfer_bytes
+from .stage import IslandLimits, Stage
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Section:
     """GPUs of one accelerator that hold consecutive layers, one or more stages of them.
 
     ``layers`` are split evenly over the stages, the first ones taking the remainder; 0 if
-    it is not decided yet (by ``balanced_layers``). ``gpus_per_node`` None: GPUs come one by one.
+    ``layer_splits`` is still to decide. ``gpus_per_node`` None: GPUs come one by one.
     """
 
     accelerator: Accelerator
@@ -52,17 +52,6 @@ class Section:
     def network(self) -> Network:
         """Return the links between the section's GPUs."""
         return Network(self.accelerator, self.accelerator.local_gpus(self.gpus_per_node))
-
-    def cuts(self, stages: int, start: int) -> list[int]:
-        """Return the layers [layers] at which each of ``stages`` [stages] begins; last: the end.
-
-        Layers count from ``start`` [layers] of the model. The fullest stage has ceil(layers /
-        stages).
-
-        Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
-        """
-        fewest, more = divmod(self.layers, stages)
-        return [start + stage * fewest + min(stage, more) for stage in range(stages + 1)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +112,7 @@ class PipelineStage:
 
         Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
         """
-        usable, weights, working = self._bytes
+        usable, weights, working = self.bytes_per_gpu
         spec, counts = self.spec, self.counts
         return memory.stage_kv_tokens(
             spec.model,
@@ -134,22 +123,12 @@ class PipelineStage:
             windowed=counts.windowed,
         )
 
-    def check_weights(self, number: int) -> None:
-        """Raise ``DoesNotFit`` with the sizes if stage ``number`` cannot hold its weights."""
-        usable, weights, working = self._bytes
-        if usable - weights - working <= 0:
-            spec, card = self.spec, self.network.accelerator.name
-            raise DoesNotFit(
-                f"stage {number} of {spec.parallelism} with {self.counts.layers} of "
-                f"{spec.model.layers} layers of {spec.model.name} in "
-                f"{spec.model.precision.name} needs {weights / 1e9:.1f} GB of weights and "
-                f"{working / 1e9:.1f} GB of working space per GPU; an engine on {card} has "
-                f"{usable / 1e9:.1f} GB for them"
-            )
-
     @cached_property
-    def _bytes(self) -> tuple[float, float, float]:
-        """Return usable memory, weights and working space of one GPU [B]."""
+    def bytes_per_gpu(self) -> tuple[float, float, float]:
+        """Return usable memory, weights and working space of one GPU [B].
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
         spec, counts = self.spec, self.counts
         policy, shape = spec.settings.memory, spec.parallelism
         ends = int(self.first) + int(self.last)
@@ -217,7 +196,8 @@ def section_stages(
     section = sections[at]
     stages = section.gpus // spec.parallelism.tp
     following = sections[at + 1].network if at + 1 < len(sections) else None
-    cuts = section.cuts(stages, start)
+    fewest, more = divmod(section.layers, stages)
+    cuts = [start + stage * fewest + min(stage, more) for stage in range(stages + 1)]
     for number, (begin, end) in enumerate(pairwise(cuts), start=1):
         leaves = number == stages
         yield PipelineStage(
@@ -237,7 +217,6 @@ _CACHE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _CACHED_COSTS = 4096
 """Costs of stages that are kept: sizes of one pair of pools ask for the same ones again."""
 
-_NONE = LayerCounts(0, 0, 0, 0)
 _ONE_OF_EACH = (
     LayerCounts(1, 0, 0, 0),
     LayerCounts(0, 1, 0, 0),
@@ -260,34 +239,6 @@ class TypicalRequest:
     output: float = 256.0
     sequences: float = 256.0
     longest: float = 32_768.0
-
-
-def balanced_layers(
-    architecture: ModelArchitecture,
-    sections: Sequence[Section],
-    tp: int,
-    phase: str,
-    typical: TypicalRequest | None = None,
-    *,
-    max_sequences: int = 1024,
-    settings: EngineSettings | None = None,
-) -> tuple[int, ...]:
-    """Return layers per section [layers] with the least time on the slowest stage.
-
-    The first result of ``layer_splits``, which documents arguments, units and errors: ``tp``
-    [GPUs], ``max_sequences`` [sequences].
-
-    Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
-    """
-    return layer_splits(
-        architecture,
-        sections,
-        tp,
-        phase,
-        typical,
-        max_sequences=max_sequences,
-        settings=settings,
-    )[0]
 
 
 def layer_splits(
@@ -329,12 +280,21 @@ def layer_splits(
     kv_capacities = [table.kv_capacities for table in tables]
     most = -_min_max([-room for room in kv_capacities])
     if most < 1:
-        raise DoesNotFit(_why_not(spec, sections, kv_capacities))
+        held = [
+            f"{int(np.nonzero((room > 0).any(axis=0))[0].max(initial=0))} on {section.gpus} x "
+            f"{section.accelerator.name}"
+            for room, section in zip(kv_capacities, sections, strict=True)
+        ]
+        raise DoesNotFit(
+            f"{architecture.name} in {architecture.precision.name} "
+            f"({architecture.parameters / 1e9:.1f} billion parameters) as {spec.parallelism} has "
+            f"{architecture.layers} layers; at most fit: {', '.join(held)}"
+        )
     costs: dict[tuple[int, ...], float] = {}
     for share in _CACHE_SHARES:
-        wanted = max(share * most, min(most, typical.longest))
-        stages = [table.seconds(phase, typical, wanted) for table in tables]
-        split, cost = _fastest_split(stages, [room >= wanted for room in kv_capacities])
+        tokens = max(share * most, min(most, typical.longest))
+        stages = [table.seconds(phase, typical, tokens) for table in tables]
+        split, cost = _fastest_split(stages, [room >= tokens for room in kv_capacities])
         costs[split] = min(cost, costs.get(split, np.inf))
     return tuple(sorted(costs, key=lambda split: (costs[split], split)))
 
@@ -367,8 +327,8 @@ class _Table:
         room = np.full(len(self.held), np.inf)
         for number, stage in enumerate(self.pipeline_stages):
             kinds, which = np.unique(self._counts(number), axis=0, return_inverse=True)
-            held = [replace(stage, counts=_layer_counts(kind)).kv_tokens for kind in kinds]
-            room = np.minimum(room, np.array(held, dtype=np.float64)[which.ravel()])
+            tokens = [replace(stage, counts=LayerCounts(*map(int, k))).kv_tokens for k in kinds]
+            room = np.minimum(room, np.array(tokens, dtype=np.float64)[which.ravel()])
         return self._spread(room, 0.0)
 
     def seconds(
@@ -394,10 +354,6 @@ class _Table:
         return table
 
 
-def _layer_counts(kind: NDArray[np.int64]) -> LayerCounts:
-    return LayerCounts(*(int(count) for count in kind))
-
-
 @lru_cache(maxsize=_CACHED_COSTS)
 def _costs(
     stage: PipelineStage, phase: str, typical: TypicalRequest, room: float
@@ -412,7 +368,7 @@ def _costs(
     prompt = Prompt.of(np.array(typical.length), stage.spec.settings)
     layers, rest = np.zeros(4), 0.0
     layers_of_kind = [replace(stage.stage, counts=counts) for counts in _ONE_OF_EACH]
-    bare = replace(stage, counts=_NONE)  # the hand-over, and the head of the last stage
+    bare = replace(stage, counts=LayerCounts(0, 0, 0, 0))  # hand-over and output head alone
     if phase != "decode":
         layers += [float(prompt.passes * layer.prefill_pass(prompt)) for layer in layers_of_kind]
         rest += float(bare.prefill(prompt))
@@ -460,22 +416,7 @@ def _fastest_split(
     return tuple(split), limit / _SLACK
 
 
-def _why_not(
-    spec: PipelineSpec, sections: Sequence[Section], kv_capacities: Sequence[FloatArray]
-) -> str:
-    model = spec.model
-    most = [int(np.nonzero((room > 0).any(axis=0))[0].max(initial=0)) for room in kv_capacities]
-    held = ", ".join(
-        f"{layers} on {section.gpus} x {section.accelerator.name}"
-        for layers, section in zip(most, sections, strict=True)
-    )
-    return (
-        f"{model.name} in {model.precision.name} ({model.parameters / 1e9:.1f} billion "
-        f"parameters) as {spec.parallelism} has {model.layers} layers; at most fit: {held}"
-    )
-
-
-class Pipeline:
+class Pipeline(IslandLimits):
     """Times and capacities of one island of several sections; implements ``PerformanceModel``.
 
     P stages keep up to P micro-batches in flight. A token passes every stage, and a stage every
@@ -508,30 +449,31 @@ class Pipeline:
         spec = pipeline_spec(
             architecture, sections, tp, max_sequences, settings or EngineSettings()
         )
+        super().__init__(architecture, spec.parallelism, max_sequences, spec.settings)
         self.sections = tuple(sections)
-        self.architecture = architecture
-        self.parallelism = spec.parallelism
-        self.settings = spec.settings
-        self._sequences = max_sequences
-        pipeline_stages = _pipeline_stages(spec, self.sections)
-        for number, stage in enumerate(pipeline_stages, start=1):
-            stage.check_weights(number)
-        self._stages = Counter(pipeline_stages)  # equal stages take equal time: how many of each
+        self.accelerators = tuple(dict.fromkeys(section.accelerator for section in sections))
+        held = [section.layers for section in sections]
+        if sum(held) != architecture.layers or any(s.layers * tp < s.gpus for s in sections):
+            raise PerfModelError(
+                f"sections of {held} layers for {architecture.name}: its {architecture.layers} "
+                f"layers must each lie in one, and every stage needs one or more"
+            )
+        stages: list[PipelineStage] = []
+        for at, start in enumerate(accumulate(held[:-1], initial=0)):
+            stages += section_stages(spec, sections, at, start)
+        for number, stage in enumerate(stages, start=1):
+            usable, weights, working = stage.bytes_per_gpu
+            if usable - weights - working <= 0:
+                raise DoesNotFit(
+                    f"stage {number} of {spec.parallelism} with {stage.counts.layers} of "
+                    f"{architecture.layers} layers of {architecture.name} in "
+                    f"{architecture.precision.name} needs {weights / 1e9:.1f} GB of weights and "
+                    f"{working / 1e9:.1f} GB of working space per GPU; an engine on "
+                    f"{stage.network.accelerator.name} has {usable / 1e9:.1f} GB for them"
+                )
+        self._stages = Counter(stages)  # equal stages take equal time: how many of each
         # One engine drives all sections from the host of the first.
         self._overheads = self.settings.on(self.sections[0].accelerator).overheads
-
-    @property
-    def max_length(self) -> int:
-        """Return the longest sequence, input plus output, that the architecture accepts [tokens].
-
-        Source: data sheet of the model (``config.json``), in ``models.yaml``.
-        """
-        return self.architecture.max_length
-
-    @property
-    def accelerators(self) -> tuple[Accelerator, ...]:
-        """Return the accelerators that its times depend on."""
-        return tuple(dict.fromkeys(section.accelerator for section in self.sections))
 
     def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Pipeline:
         """Return the same island with values of ``EngineFit`` changed on one of its accelerators.
@@ -551,26 +493,12 @@ class Pipeline:
             other._overheads = fit.overheads  # noqa: SLF001
         return other
 
-    def max_sequences(self) -> int:
-        """Return the largest batch of the island [sequences].
-
-        Source: docs/explanation/performance-model.md#memory.
-        """
-        return self._sequences
-
     def kv_capacity(self) -> int:
         """Return the KV-cache tokens [tokens] of the stage with least room for its layers' cache.
 
         Source: docs/explanation/performance-model.md#pipelines-over-several-pools.
         """
         return min(stage.kv_tokens for stage in self._stages)
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Return bytes of cache [B] of a prompt of ``length`` [tokens], over all stages.
-
-        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
-        """
-        return kv_transfer_bytes(self.architecture, length)
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] to the first token of ``length`` [tokens]: sum_i t_i + host.
@@ -626,17 +554,3 @@ class Pipeline:
         host = spent.step + spent.sequence * running
         step = np.maximum(np.minimum(running, stages) * slowest, total) + host
         return np.asarray(step * self.settings.per_token)
-
-
-def _pipeline_stages(spec: PipelineSpec, sections: Sequence[Section]) -> list[PipelineStage]:
-    """Return all stages in order; raise if the sections do not hold each layer once."""
-    tp, model = spec.parallelism.tp, spec.model
-    held = [section.layers for section in sections]
-    if sum(held) != model.layers or any(s.layers * tp < s.gpus for s in sections):
-        raise PerfModelError(
-            f"sections of {held} layers for {model.name}: its {model.layers} layers must each lie "
-            f"in one, and every stage needs one or more"
-        )
-    starts = accumulate(held, initial=0)
-    pairs = zip(range(len(sections)), starts, strict=False)
-    return [stage for at, start in pairs for stage in section_stages(spec, sections, at, start)]

@@ -235,6 +235,37 @@ def kv_transfer_bytes(model: ModelArchitecture, length: FloatArray) -> FloatArra
     return np.asarray(grown + model.kv_window_bytes * filled)
 
 
+class IslandLimits:
+    """The part of a ``PerformanceModel`` that follows from model, parallelism and batch limit."""
+
+    def __init__(
+        self,
+        architecture: ModelArchitecture,
+        parallelism: Parallelism,
+        max_sequences: int,
+        settings: EngineSettings,
+    ) -> None:
+        self.architecture = architecture
+        self.parallelism = parallelism
+        self.settings = settings
+        self.max_length = architecture.max_length
+        self._sequences_per_copy = max_sequences
+
+    def max_sequences(self) -> int:
+        """Return the largest batch of the island [sequences]: the engine's limit times the copies.
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
+        return self._sequences_per_copy * self.parallelism.dp
+
+    def kv_bytes(self, length: FloatArray) -> FloatArray:
+        """Return bytes of cache [B] of a prompt of ``length`` [tokens], over all stages.
+
+        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+        """
+        return kv_transfer_bytes(self.architecture, length)
+
+
 def _attended(length: FloatArray, window: int | None) -> FloatArray:
     """Return positions that the first ``length`` tokens attend to in all, causally.
 

@@ -21,11 +21,12 @@ from archipelago.perfmodel.calibration.online import (
     Estimate,
     IslandWindow,
     Key,
+    StoredEstimate,
     applied,
     corrections,
-    from_document,
+    from_stored,
     steady,
-    to_document,
+    to_stored,
     update,
 )
 from archipelago.perfmodel.model import FloatArray
@@ -175,7 +176,7 @@ class StoredState(Message):
 class StoredCalibration(Message):
     """``OnlineCalibration`` in JSON; ``settled``: islands by their number of windows."""
 
-    learnt: list[dict[str, Any]]
+    learnt: tuple[StoredEstimate, ...]
     used: tuple[Correction, ...]
     settled: dict[int, tuple[str, ...]]
     last: str
@@ -277,7 +278,7 @@ def _encode_calibration(calibration: OnlineCalibration) -> dict[str, Any]:
     for name, count in sorted(calibration.settled.items()):
         settled[count] = (*settled.get(count, ()), name)
     stored = StoredCalibration(
-        learnt=to_document(calibration.state, 0.0),
+        learnt=to_stored(calibration.state, 0.0),
         used=calibration.used,
         settled=settled,
         last=calibration.last,
@@ -294,7 +295,7 @@ def decode_calibration(document: Mapping[str, Any], age: float) -> OnlineCalibra
         if not all(math.isfinite(factor) for row in factors for factor in row):
             return OnlineCalibration()
         settled = {name: count for count, names in stored.settled.items() for name in names}
-        learnt = from_document(stored.learnt, -age)
+        learnt = from_stored(stored.learnt, -age)
         return OnlineCalibration(learnt, stored.used, settled, stored.last)
-    except (ValidationError, KeyError, TypeError, ValueError, AttributeError):
+    except (ValidationError, AttributeError):
         return OnlineCalibration()

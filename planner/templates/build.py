@@ -24,7 +24,7 @@ from archipelago.perfmodel.roofline.pipeline import (
     Pipeline,
     Section,
     TypicalRequest,
-    balanced_layers,
+    layer_splits,
 )
 from archipelago.perfmodel.roofline.settings import EngineSettings
 
@@ -75,7 +75,7 @@ def _roofline(shape: Shape, settings: EngineSettings) -> tuple[PerformanceModel,
         return roofline, ()
     stages = [Section(p.accelerator, gpus, 0, p.gpus_per_node) for p, gpus in shape.sections]
     tp = shape.parallelism.tp
-    layers = balanced_layers(
+    layers, *_ = layer_splits(
         demand.architecture,
         stages,
         tp,

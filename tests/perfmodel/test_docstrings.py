@@ -116,9 +116,9 @@ def test_units_and_source_are_stated(function: Documented) -> None:
 def test_all_functions_are_read() -> None:
     """The list is not empty by mistake, and each folder has its part of it."""
     names = [function.name for function in every()]
-    assert len(names) >= 125
+    assert len(names) >= 100
     assert len(set(names)) == len(names)
-    least = {"roofline": 50, "capacity": 20, "literature": 35, "workload": 6}
+    least = {"roofline": 40, "capacity": 15, "literature": 25, "workload": 6}
     for folder, count in least.items():
         assert sum(name.startswith(f"{folder}.") for name in names) >= count
 

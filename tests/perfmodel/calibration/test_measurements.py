@@ -8,9 +8,8 @@ import pytest
 from archipelago.perfmodel.calibration import measurements
 from archipelago.perfmodel.calibration.measurements import (
     Loaded,
-    Rule,
     clean,
-    first_of_each,
+    grouped,
     measured_model,
     read_csv,
     read_points,
@@ -109,10 +108,11 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_a_row_counts_for_the_first_rule_that_drops_it() -> None:
-    rules = (Rule[int]("even", lambda n: n % 2 == 0), Rule[int]("large", lambda n: n > 3))
-    kept, dropped = clean([1, 2, 3, 4, 5], rules)
-    assert (kept, dict(dropped)) == ([1, 3], {"even": 2, "large": 1})
-    assert first_of_each("abcab", str) == (["a", "b", "c"], ["a", "b"])
+    usable, dropped = clean(
+        [1, 2, 3, 4, 5], {"even": lambda n: n % 2 == 0, "large": lambda n: n > 3}
+    )
+    assert (usable, dict(dropped)) == ([1, 3], {"even": 2, "large": 1})
+    assert grouped("abcab", str) == [["a", "a"], ["b", "b"], ["c"]]
 
 
 BENCH = "Hardware,Num of Hardware,Framework,Model,Input Output Length,Batch Size,Latency,Throughput"

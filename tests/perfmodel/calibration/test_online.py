@@ -1,6 +1,5 @@
 """Online calibration: by hand, by simulation, and what must teach nothing."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from archipelago.perfmodel.calibration.corrections import Calibrated, Calibration, Correction
 from archipelago.perfmodel.calibration.intervals import Interval
@@ -21,12 +21,13 @@ from archipelago.perfmodel.calibration.online import (
     IslandWindow,
     Key,
     SkipReason,
+    StoredEstimate,
     applied,
     corrections,
-    from_document,
+    from_stored,
     skip_reason,
     steady,
-    to_document,
+    to_stored,
     update,
 )
 
@@ -160,8 +161,9 @@ def test_factors_that_tremble_do_not_make_another_plan() -> None:
 
 def test_it_goes_to_another_process_and_comes_back_by_its_clock() -> None:
     state = update({}, [GOOD, replace(GOOD, key=KEY._replace(phase="prefill"))], 100.0)
-    document = json.loads(json.dumps(to_document(state, 160.0)))
-    again = from_document(document, 5060.0)
+    codec = TypeAdapter(tuple[StoredEstimate, ...])
+    document = codec.dump_json(to_stored(state, 160.0))
+    again = from_stored(codec.validate_json(document), 5060.0)
     assert corrections(again, 5060.0) == corrections(state, 160.0)
 
 

@@ -12,13 +12,12 @@ from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerato
 from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
 from archipelago.perfmodel.errors import DoesNotFit, PerfModelError
 from archipelago.perfmodel.roofline.island import Roofline
-from archipelago.perfmodel.roofline.memory import LayerCounts, consecutive, whole
+from archipelago.perfmodel.roofline.memory import LayerCounts, consecutive
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.perfmodel.roofline.pipeline import (
     Pipeline,
     Section,
     TypicalRequest,
-    balanced_layers,
     layer_splits,
 )
 from tests.support.perfmodel import tiny_model
@@ -146,7 +145,9 @@ def test_layers_lie_where_the_architecture_has_them() -> None:
     assert consecutive(gpt, 0, 3) == LayerCounts(1, 2, 0, 3)
     assert consecutive(gpt, 1, 2) == LayerCounts(1, 0, 0, 1)
     for model in (deepseek, gpt, architecture("Llama-3.1-8B")):
-        assert consecutive(model, 0, model.layers) == whole(model)
+        windowed, sparse = model.windowed_layers, model.sparse_layers
+        counts = LayerCounts(model.layers - windowed, windowed, model.layers - sparse, sparse)
+        assert consecutive(model, 0, model.layers) == counts
 
 
 def test_an_uneven_split_is_as_slow_as_its_fullest_stage() -> None:
@@ -238,7 +239,7 @@ def test_the_balanced_split_is_the_best_of_all(
     able = [i for i in islands.values() if i.kv_capacity() >= min(room, typical.longest)]
 
     busy = {id(i): float(i.prefill_occupancy(np.array(typical.length))) for i in able}
-    chosen = islands[balanced_layers(model, sections, tp, "prefill", typical)]
+    chosen = islands[layer_splits(model, sections, tp, "prefill", typical)[0]]
     assert busy[id(chosen)] == pytest.approx(min(busy.values()), rel=1e-9)
 
     def pace(island: Pipeline) -> float:
@@ -248,7 +249,7 @@ def test_the_balanced_split_is_the_best_of_all(
         return float(batch / island.decode_step_time(batch, batch * context))
 
     # Decode looks at a few sizes of the cache only, and leaves host work out.
-    chosen = islands[balanced_layers(model, sections, tp, "decode", typical)]
+    chosen = islands[layer_splits(model, sections, tp, "decode", typical)[0]]
     assert pace(chosen) >= 0.97 * max(pace(island) for island in islands.values())
 
     roomiest = [layer_splits(model, sections, tp, p, typical) for p in ("prefill", "decode")]
@@ -260,9 +261,9 @@ def test_the_balanced_split_is_the_best_of_all(
 def test_equal_sections_share_evenly_but_for_the_output_head() -> None:
     model, card = architecture("Llama-3.1-8B"), accelerator("H100")
     sections = [Section(card, 1, 0, 8)] * 4
-    assert balanced_layers(model, sections, 1, "prefill") == (8, 8, 8, 8)
+    assert layer_splits(model, sections, 1, "prefill")[0] == (8, 8, 8, 8)
     # The head is 1.05 GB beside 0.44 GB a layer: 2.4 layers, so the last stage has fewer.
-    front = balanced_layers(model, sections, 1, "decode")
+    front = layer_splits(model, sections, 1, "decode")[0]
     assert front[-1] < 8
     assert max(front[:-1]) <= front[-1] + 3  # nobody waits for another than the last stage
 
@@ -270,7 +271,7 @@ def test_equal_sections_share_evenly_but_for_the_output_head() -> None:
 def test_a_model_too_large_for_the_sections_says_how_many_layers_fit() -> None:
     sections = [Section(accelerator("L40S"), 1, 0, 8), Section(accelerator("H100"), 1, 0, 8)]
     with pytest.raises(DoesNotFit, match=r"80 layers; at most fit: \d+ on 1 x L40S, 4\d on 1 x H"):
-        balanced_layers(architecture("Llama-3.1-70B", "bf16"), sections, 1, "decode")
+        layer_splits(architecture("Llama-3.1-70B", "bf16"), sections, 1, "decode")
 
 
 def test_larger_requests_ask_for_more_room() -> None:
@@ -278,7 +279,7 @@ def test_larger_requests_ask_for_more_room() -> None:
     sections = [Section(accelerator("L40S"), 2, 0, 8), Section(accelerator("H100"), 2, 0, 8)]
     rooms = []
     for longest in (1000.0, 150_000.0, 250_000.0):
-        split = balanced_layers(model, sections, 2, "prefill", TypicalRequest(longest=longest))
+        split, *_ = layer_splits(model, sections, 2, "prefill", TypicalRequest(longest=longest))
         held = [replace(s, layers=n) for s, n in zip(sections, split, strict=True)]
         rooms.append(Pipeline(held, model, 2).kv_capacity())
         assert rooms[-1] >= longest
