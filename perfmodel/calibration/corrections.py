@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -223,23 +223,13 @@ def calibration_for(
 
 def plain(calibration: Calibration) -> dict[str, Any]:
     """Return a calibration as in its file: six digits of values, four of residuals and factors."""
-    document = asdict(replace(calibration, corrections=()))
+    document = asdict(calibration)
     document["values"] = {name: float(f"{v:.6g}") for name, v in calibration.values.items()}
     document["residuals"] = {n: round(v, 4) for n, v in calibration.residuals.items()}
-    document["models"] = list(calibration.models)
-    document["inherited"] = list(calibration.inherited)
-    document["corrections"] = [_plain_correction(each) for each in calibration.corrections]
-    return document
-
-
-def _plain_correction(correction: Correction) -> dict[str, Any]:
-    around = correction.interval
-    return asdict(correction) | {
-        "factor": round(correction.factor, 4),
-        "interval": {
-            "low": round(around.low, 4),
-            "high": round(around.high, 4),
-            "level": around.level,
-            "groups": around.groups,
-        },
+    for correction in document["corrections"]:
+        correction["factor"] = round(correction["factor"], 4)
+        around = correction["interval"]
+        around |= {"low": round(around["low"], 4), "high": round(around["high"], 4)}
+    return document | {
+        name: list(document[name]) for name in ("models", "corrections", "inherited")
     }

@@ -7,14 +7,14 @@ most as much as ``EFFECTIVE`` independent rows.
 
 Parameters are logarithms, each with a prior, at most eight per (accelerator, engine): end-to-end
 times cannot tell more apart. Priors are the efficiencies of kernels alone
-(docs/explanation/performance-model.md); ``learnt`` narrows them to the fits of other accelerators,
-which improves predictions more than further parameters do.
+(docs/explanation/performance-model.md); ``Problem.informed`` narrows them to the fits of other
+accelerators, which improves predictions more than further parameters do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -68,6 +68,21 @@ class Parameter:
         """Return the first of the names."""
         return self.names[0]
 
+    def informed(self, fitted: Sequence[float]) -> Parameter:
+        """Return the same parameter with a prior from its values in fits of other accelerators.
+
+        The median moves to the geometric mean of the fitted values and the prior's own median,
+        which counts once; the spread becomes what those values have among them and around it.
+        """
+        if not fitted:
+            return self
+        logs = [math.log(value) for value in fitted]
+        count = len(logs)
+        mean = (math.log(self.value) + sum(logs)) / (count + 1)
+        squares = sum((each - mean) ** 2 for each in logs) + self.spread**2
+        spread = max(_LEAST_SPREAD, math.sqrt(squares / (count + 1)))
+        return replace(self, value=math.exp(mean), spread=min(spread, self.spread))
+
 
 MFU = Parameter(("mfu",), 0.6, 0.35, 0.1, 1.0)
 MBU = Parameter(("mbu",), 0.8, 0.1, 0.5, 1.0)
@@ -117,28 +132,6 @@ PREFILL = (
     replace(STEP, value=5e-3, spread=1.0, high=1e-1),
 )
 """Prompts alone: what launching, multiplying, attending and adding up over GPUs cost."""
-
-
-def learnt(
-    parameters: Iterable[Parameter], fitted: Sequence[Mapping[str, float]]
-) -> tuple[Parameter, ...]:
-    """Return the same parameters with priors from fits of other accelerators.
-
-    The median moves to the geometric mean of the fitted values and the prior's own median, which
-    counts once; the spread becomes what those values have among them and around the prior.
-    """
-    return tuple(_learnt(p, [f[p.name] for f in fitted if p.name in f]) for p in parameters)
-
-
-def _learnt(parameter: Parameter, values: Sequence[float]) -> Parameter:
-    if not values:
-        return parameter
-    logs = [math.log(value) for value in values]
-    count = len(logs)
-    mean = (math.log(parameter.value) + sum(logs)) / (count + 1)
-    squares = sum((each - mean) ** 2 for each in logs) + parameter.spread**2
-    spread = max(_LEAST_SPREAD, math.sqrt(squares / (count + 1)))
-    return replace(parameter, value=math.exp(mean), spread=min(spread, parameter.spread))
 
 
 SIGMA = 0.05
@@ -192,7 +185,8 @@ class Problem:
 
     def informed(self, fitted: Sequence[Mapping[str, float]]) -> Problem:
         """Return the same problem with priors from other fits."""
-        return replace(self, parameters=learnt(self.parameters, fitted))
+        informed = [p.informed([f[p.name] for f in fitted if p.name in f]) for p in self.parameters]
+        return replace(self, parameters=tuple(informed))
 
     def with_values(self, logs: FloatArray) -> EngineFit:
         """Return the efficiencies with the parameters at exp(``logs``)."""

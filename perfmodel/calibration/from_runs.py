@@ -6,8 +6,7 @@ and give a wider interval.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +19,9 @@ from ..errors import MeasurementError
 from ..model import FloatArray
 from .benches import loop_benches, loop_parameters, loop_problem, served_model
 from .corrections import Calibration, Correction, learn
-from .fit import Fitted, Problem, fit_engine
+from .fit import Fitted, fit_engine
 from .held_out import held_out
-from .measurements import EnginePoint
+from .measurements import EnginePoint, grouped
 
 _MOVED = 0.1
 """A value that moved by less than this share of its prior's spread was not measured."""
@@ -42,17 +41,14 @@ def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibrat
         MeasurementError: there are none, or one is off by more than a factor of 20.
         DoesNotFit: a run states a deployment whose weights do not fit.
     """
-    sets: dict[Hashable, list[EnginePoint]] = defaultdict(list)
-    for point in points:
-        model = served_model(point.model, point.precision, point.engine)
-        kind = loop_parameters(model)
-        sets[point.accelerator, point.engine, point.version, kind].append(point)
-    return tuple(_one(group, source) for group in sets.values())
-
-
-def informed(problem: Problem, accelerator: str, engine: str) -> Problem:
-    """Return the problem with priors from the published fits of its nearest relatives."""
-    return problem.informed(relatives([p.name for p in problem.parameters], accelerator, engine))
+    sets = grouped(
+        points,
+        lambda point: (
+            *(point.accelerator, point.engine, point.version),
+            loop_parameters(served_model(point.model, point.precision, point.engine)),
+        ),
+    )
+    return tuple(_calibration(runs, source) for runs in sets)
 
 
 def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[str, float]]:
@@ -72,33 +68,12 @@ def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[
     return []
 
 
-def _one(points: Sequence[EnginePoint], source: str) -> Calibration:
-    first = points[0]
-    problem = informed(loop_problem(points), first.accelerator, first.engine)
-    _check(problem)
-    fitted = fit_engine(problem)
-    groups = problem.groups
-    many = len(np.unique(groups)) > 1
-    residuals = held_out(problem, groups, fitted) if many else fitted.residuals
-    errors = {
-        str(name): float(np.median(np.expm1(residuals[groups == name])))
-        for name in np.unique(groups)
-    }
-    return Calibration(
-        accelerator=first.accelerator,
-        engine=first.engine,
-        version=first.version or ANY,
-        models=tuple(dict.fromkeys(point.model for point in points)),
-        values=_values(fitted),
-        corrections=_corrections(points, fitted, residuals),
-        residuals=errors,
-        inherited=_inherited(fitted),
-        source=source,
-    )
-
-
-def _check(problem: Problem) -> None:
-    """Refuse times that no efficiency explains: they are in another unit, or of another run."""
+def _calibration(points: Sequence[EnginePoint], source: str) -> Calibration:
+    accelerator, engine = points[0].accelerator, points[0].engine
+    problem = loop_problem(points)
+    names = [parameter.name for parameter in problem.parameters]
+    problem = problem.informed(relatives(names, accelerator, engine))
+    # Times that no efficiency explains are in another unit, or of another run.
     off = np.exp(problem.residuals(problem.prior))
     worst = int(np.argmax(np.abs(np.log(off))))
     if not 1 / _PLAUSIBLE <= off[worst] <= _PLAUSIBLE:
@@ -107,31 +82,43 @@ def _check(problem: Problem) -> None:
             f"{problem.groups[worst]}: TPOT of {measured:.4g} ms where engines like this have "
             f"about {measured * off[worst]:.3g} ms; check the unit (ms) and the deployment"
         )
-
-
-def _values(fitted: Fitted) -> dict[str, float]:
-    """Return the values by every name that a parameter stands for, with fixed ones."""
+    fitted = fit_engine(problem)
+    groups = problem.groups
+    many = len(np.unique(groups)) > 1
+    residuals = held_out(problem, groups, fitted) if many else fitted.residuals
     values = {
         name: fitted.values[parameter.name]
-        for parameter in fitted.problem.parameters
+        for parameter in problem.parameters
         for name in parameter.names
     }
-    return {"link": fitted.fit.overheads.link} | values
-
-
-def _inherited(fitted: Fitted) -> tuple[str, ...]:
-    moved = np.abs(fitted.logs - fitted.problem.prior)
-    return tuple(
-        parameter.name
-        for parameter, by in zip(fitted.problem.parameters, moved, strict=True)
-        if by < _MOVED * parameter.spread
+    moved = np.abs(fitted.logs - problem.prior)
+    return Calibration(
+        accelerator=accelerator,
+        engine=engine,
+        version=points[0].version or ANY,
+        models=tuple(dict.fromkeys(point.model for point in points)),
+        values={"link": fitted.fit.overheads.link} | values,
+        corrections=_corrections(points, fitted, residuals),
+        residuals={
+            str(name): float(np.median(np.expm1(residuals[groups == name])))
+            for name in np.unique(groups)
+        },
+        inherited=tuple(
+            parameter.name
+            for parameter, by in zip(problem.parameters, moved, strict=True)
+            if by < _MOVED * parameter.spread
+        ),
+        source=source,
     )
 
 
 def _corrections(
     points: Sequence[EnginePoint], fitted: Fitted, residuals: FloatArray
 ) -> tuple[Correction, ...]:
-    """Return per model a correction of decode, and of prefill if TTFT was measured."""
+    """Return per model a correction of decode, and of prefill if TTFT was measured.
+
+    That of prefill is learnt from the runs with the fewest clients of each sweep.
+    """
     accelerator = points[0].accelerator
     benches = loop_benches(points)
     model_of = np.array([b.deployment.model.name for b in benches for _ in b.groups])
@@ -145,25 +132,18 @@ def _corrections(
         corrections.append(
             replace(decode, factor=1.0, interval=decode.interval.scaled(decode.factor))
         )
-        prefill = _prefill(accelerator, model, points, fitted)
-        if prefill is not None:
-            corrections.append(prefill)
+        own = [point for point in points if point.model == model and np.isfinite(point.ttft)]
+        least = [
+            min(runs, key=lambda point: point.clients)
+            for runs in grouped(own, lambda point: point.sweep)
+        ]
+        first_tokens = []
+        for point in least:
+            bench = loop_benches([point])[0]
+            island = bench.deployment.roofline(fitted.fit)
+            predicted = float(collocated_ttft(island, bench.loop)[0])
+            first_tokens.append(np.log(predicted / point.ttft))
+        if least:
+            sweeps = np.array([point.sweep for point in least])
+            corrections.append(learn(accelerator, model, "prefill", np.array(first_tokens), sweeps))
     return tuple(corrections)
-
-
-def _prefill(
-    accelerator: str, model: str, points: Sequence[EnginePoint], fitted: Fitted
-) -> Correction | None:
-    """Return the correction of prefill, from the runs with the fewest clients of each sweep."""
-    residuals, groups = [], []
-    own = [point for point in points if point.model == model and np.isfinite(point.ttft)]
-    for sweep in dict.fromkeys(point.sweep for point in own):
-        least = min((p for p in own if p.sweep == sweep), key=lambda point: point.clients)
-        bench = loop_benches([least])[0]
-        island = bench.deployment.roofline(fitted.fit)
-        predicted = float(collocated_ttft(island, bench.loop)[0])
-        residuals.append(np.log(predicted / least.ttft))
-        groups.append(sweep)
-    if not residuals:
-        return None
-    return learn(accelerator, model, "prefill", np.array(residuals), np.array(groups))

@@ -79,10 +79,13 @@ def half_width(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) 
     mass = 1 / (counts[index] * len(names))
     worth = independent_rows(residuals, groups)
     order = np.argsort(sizes)
-    reached = np.cumsum(mass[order]) * worth / (worth + 1)
-    if reached[-1] < level:
-        return _student(sizes, mass, worth, level)
-    return float(sizes[order][np.searchsorted(reached, level - 1e-12)])
+    covered = np.cumsum(mass[order]) * worth / (worth + 1)
+    if covered[-1] < level:
+        # T s sqrt(1 + 1 / N): T Student's quantile, N - 1 degrees of freedom, s the rms.
+        spread = math.sqrt(float(np.average(sizes**2, weights=mass)))
+        factor = float(stdtrit(worth - 1, (1 + level) / 2))
+        return factor * spread * math.sqrt(1 + 1 / worth)
+    return float(sizes[order][np.searchsorted(covered, level - 1e-12)])
 
 
 def independent_rows(residuals: FloatArray, groups: FloatArray) -> float:
@@ -104,10 +107,3 @@ def independent_rows(residuals: FloatArray, groups: FloatArray) -> float:
     denominator = between + (size - 1) * within
     alike = (between - within) / denominator if denominator > 0 else 1.0
     return float(np.sum(counts / (1 + (counts - 1) * min(1.0, max(0.0, alike)))))
-
-
-def _student(sizes: FloatArray, mass: FloatArray, worth: float, level: float) -> float:
-    """Return T s sqrt(1 + 1 / N): T Student's quantile, N - 1 degrees of freedom, s the rms."""
-    spread = math.sqrt(float(np.average(sizes**2, weights=mass)))
-    factor = float(stdtrit(worth - 1, (1 + level) / 2))
-    return factor * spread * math.sqrt(1 + 1 / worth)

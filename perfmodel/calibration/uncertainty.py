@@ -16,6 +16,7 @@ from ..catalogue.architectures import LatentAttention, ModelArchitecture
 from ..catalogue.efficiency import form_uncertainty, uncertainties
 from ..model import PerformanceModel
 from ..roofline.settings import EngineSettings
+from .corrections import Calibrated
 
 LEVEL = 0.9
 """Probability that an interval stands for."""
@@ -36,19 +37,6 @@ class Refittable(Protocol):
         """Return the same island with some values of ``EngineFit`` changed on one accelerator."""
 
 
-@runtime_checkable
-class Calibrated(Protocol):
-    """A model that knows its own intervals, from measurements of the like.
-
-    ``model``: what it corrects, which is asked for accelerators that have no measurement.
-    """
-
-    model: PerformanceModel
-
-    def log_half_widths(self, phase: str) -> Mapping[str, float]:
-        """Return by accelerator, half the width of the 90 % interval of log(time)."""
-
-
 def log_half_widths(
     model: PerformanceModel, seconds: Callable[[PerformanceModel], float], phase: str
 ) -> dict[str, float]:
@@ -63,33 +51,23 @@ def log_half_widths(
         phase: ``prefill`` or ``decode``: which intervals a calibrated model is asked for.
     """
     if isinstance(model, Calibrated):
-        calibrated = dict(model.log_half_widths(phase))
+        calibrated = model.log_half_widths(phase)
         if {a.name for a in getattr(model.model, "accelerators", ())} <= set(calibrated):
             return calibrated
         return log_half_widths(model.model, seconds, phase) | calibrated
     if not isinstance(model, Refittable):
         return {}
     now, rest = seconds(model), math.log1p(form_uncertainty())
-    widths = {}
+    settings, widths = model.settings, {}
     for accelerator in model.accelerators:
-        squares = [
-            math.log(seconds(model.refitted(accelerator, moved)) / now) ** 2
-            for moved in _moved(model, accelerator)
-        ]
+        relative = uncertainties(accelerator, settings.engine, settings.version)
+        squares = []
+        for name, value in settings.on(accelerator).values().items():
+            if value and _matters(name, model.architecture, accelerator):
+                moved = model.refitted(accelerator, {name: value * (1 + relative[name])})
+                squares.append(math.log(seconds(moved) / now) ** 2)
         widths[accelerator.name] = math.sqrt(math.fsum(squares) + rest**2)
     return widths
-
-
-def _moved(model: Refittable, accelerator: Accelerator) -> list[dict[str, float]]:
-    """Return every value that can matter, by itself at the end of its interval."""
-    settings = model.settings
-    widths = uncertainties(accelerator, settings.engine, settings.version)
-    values = settings.on(accelerator).values()
-    return [
-        {name: values[name] * (1 + widths[name])}
-        for name in values
-        if values[name] and _matters(name, model.architecture, accelerator)
-    ]
 
 
 def _matters(name: str, architecture: ModelArchitecture, accelerator: Accelerator) -> bool:

@@ -24,7 +24,6 @@ from archipelago.perfmodel.calibration.fit import (
     Parameter,
     Problem,
     fit_engine,
-    learnt,
 )
 from archipelago.perfmodel.calibration.held_out import Linearised, held_out
 from archipelago.perfmodel.capacity.closed_loop import ClosedLoop
@@ -106,19 +105,19 @@ def test_no_measurement_is_an_error() -> None:
         Problem([], BASE, FREE)
 
 
-def test_a_learnt_prior_by_hand() -> None:
+def test_a_prior_from_other_fits_by_hand() -> None:
     """log-mean of (0.8; 0.5, 0.5) is 0.5848; squares (2 x 0.1567^2 + 0.3134^2 + 0.1^2) / 3."""
     prior = replace(MBU, value=0.8, spread=0.5)
-    (found,) = learnt([prior], [{"mbu": 0.5}, {"mbu": 0.5}])
-    assert found.value == pytest.approx((0.8 * 0.5 * 0.5) ** (1 / 3))
-    scatter = 2 * np.log(0.5 / found.value) ** 2 + 0.5**2
-    assert found.spread == pytest.approx(np.sqrt(scatter / 3))
-    assert learnt([prior], [{"step": 1.0}]) == (prior,)
+    informed = prior.informed([0.5, 0.5])
+    assert informed.value == pytest.approx((0.8 * 0.5 * 0.5) ** (1 / 3))
+    scatter = 2 * np.log(0.5 / informed.value) ** 2 + 0.5**2
+    assert informed.spread == pytest.approx(np.sqrt(scatter / 3))
+    silent = replace(problem(TRUE), parameters=(prior,)).informed([{"step": 1.0}])
+    assert silent.parameters == (prior,)
 
 
-def test_a_learnt_prior_is_never_wider_than_the_own_one() -> None:
-    (found,) = learnt([replace(MBU, spread=0.1)], [{"mbu": 0.3}, {"mbu": 0.9}])
-    assert found.spread == 0.1
+def test_a_prior_from_other_fits_is_never_wider() -> None:
+    assert replace(MBU, spread=0.1).informed([0.3, 0.9]).spread == 0.1
 
 
 def test_held_out_groups_are_predicted_without_themselves() -> None:
