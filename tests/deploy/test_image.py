@@ -179,6 +179,7 @@ def test_the_pins_are_all_that_the_operator_needs() -> None:
     assert names(platform.python_version()) == needed
 
 
+@pytest.mark.slow
 def test_the_list_of_materials_is_what_is_pinned(tmp_path: Path) -> None:
     """The SBOM of `make sbom`, and the one in the image; twice the same bytes, no network."""
     lists, python = [], "3.13.1"

@@ -53,7 +53,10 @@ def test_every_block_has_a_language_that_the_tests_know() -> None:
     assert [problem for found in PAGES.values() for problem in found.problems] == []
 
 
-@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == "README.md" else pytest.mark.slow) for n in TYPED],
+)
 def test_what_a_page_types_comes_true(name: str, workshop: Workshop) -> None:
     """In the page's order, in one folder: what a line writes the next ones read."""
     for language, file in SAVED.get(name, {}).items():
@@ -217,6 +220,7 @@ def test_all_that_is_planted_is_found() -> None:
     assert found.problems == ()
 
 
+@pytest.mark.slow
 def test_a_planted_line_that_fails_or_prints_something_else_fails(
     workshop: Workshop,
 ) -> None:

@@ -113,6 +113,7 @@ def test_without_network_and_go_the_message_names_what_to_install(
     assert any("will be skipped" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("go"), reason="needs Go")
 def test_a_failed_build_loses_only_its_own_programs(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ def world(problem: PlanningProblem, switch: str = "Online") -> World:
     return World(problem, {MODEL: switch})
 
 
+@pytest.mark.slow
 def test_it_serves_like_the_offline_simulation(
     planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
 ) -> None:
@@ -74,6 +75,7 @@ def test_it_serves_like_the_offline_simulation(
     assert mean == pytest.approx(other.tpot.mean, rel=0.1)
 
 
+@pytest.mark.slow
 def test_nobody_is_lost_or_invented(
     planned: tuple[PlanningProblem, Plan, dict],  # type: ignore[type-arg]
 ) -> None:
@@ -211,6 +213,7 @@ PAGE = Path(__file__).parents[2] / "benchmarks" / "closedloop" / "README.md"
 SHARE = 0.1
 
 
+@pytest.mark.slow
 def test_the_block_of_the_page_is_played() -> None:
     text = PAGE.read_text()
     (block,) = [found for found in page("README.md", text).blocks if found.language == "python"]

@@ -76,6 +76,7 @@ def _keeps_architecture(before: Variant, after: Variant) -> bool:
                for m in after.spec["models"])  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_from_any_spec_to_any_other_it_ends_like_a_new_one() -> None:
     random = Random(18)  # noqa: S311
     of = sampled(random)
@@ -126,6 +127,7 @@ def by_field() -> dict[str, list[Variant]]:
     return found
 
 
+@pytest.mark.slow
 async def test_every_field_has_an_effect_or_a_reason_for_none(
     by_field: dict[str, list[Variant]],
 ) -> None:

@@ -84,6 +84,7 @@ def test_half_the_nodes_within_a_second_are_repaired_together_and_planned_once()
     assert len(cluster.planned_with) == 50
 
 
+@pytest.mark.slow
 def test_a_hundred_nodes_that_flap_every_ten_seconds_change_the_inventory_once() -> None:
     """B12: at most one re-plan a minute; here one in half an hour, and one repair of each node."""
     cluster = Cluster(200)

@@ -137,6 +137,7 @@ def test_the_table_is_what_was_said_last_and_shapes_do_not_pile_up(
     assert table._used.total() == len(table)
 
 
+@pytest.mark.slow
 def test_five_thousand_nodes_fit_and_are_read_in_seconds(
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -44,6 +44,7 @@ def test_help_is_short_and_says_the_exit_codes(command: tuple[str, ...]) -> None
     assert "json" in result.stdout or not command
 
 
+@pytest.mark.slow
 def test_it_starts_in_half_a_second() -> None:
     """Processor time of nineteen of twenty starts: what else the machine does is not counted."""
     seconds = []

@@ -180,6 +180,7 @@ async def test_what_the_user_can_fix_is_named(
     assert (verdict.reason, says in verdict.message) == (reason, True), verdict
 
 
+@pytest.mark.slow
 async def test_a_process_that_overruns_is_killed_and_replaced_while_others_go_on() -> None:
     async with bench(count=2, limits=STRICT) as pool:
         stuck = await pool.processes(3)  # one more than may be at work
@@ -239,6 +240,7 @@ async def test_processes_that_are_not_warm_start_when_they_will_be_needed() -> N
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_stuck_plan_does_not_hold_up_another() -> None:
     async with bench(count=2) as pool:
         processes = await pool.processes(3)
@@ -281,6 +283,7 @@ async def test_a_process_that_dies_is_replaced_and_says_why(
         assert isinstance(await pool.answer(), PlanReady)
 
 
+@pytest.mark.slow
 async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_for_it() -> None:
     async with bench(count=2) as pool:
         dead = await pool.processes(3)
@@ -324,6 +327,7 @@ async def test_a_question_that_died_untaken_is_dropped_where_newer_inputs_are_th
         assert pool.answers.empty()
 
 
+@pytest.mark.slow
 async def test_a_process_that_keeps_dying_idle_is_started_ever_more_slowly() -> None:
     """Whoever kills it, the operator does not spend a processor on starting it again."""
     async with bench() as pool:
@@ -337,6 +341,7 @@ async def test_a_process_that_keeps_dying_idle_is_started_ever_more_slowly() -> 
         assert 2 <= replaced(pool.metrics)["EndedIdle"] <= 4
 
 
+@pytest.mark.slow
 async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
     warm = await Worker.start(1536)
     size = _virtual_mib(warm.pid)
@@ -352,6 +357,7 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
     assert "ARCHIPELAGO_PLANNER_MEMORY_MIB" in verdict.message
 
 
+@pytest.mark.slow
 async def test_a_process_that_cannot_even_start_is_an_answer_too() -> None:
     made = Bench(1, Limits(memory_mib=64, grace=1.0))
     running = asyncio.create_task(made.planner.run())
@@ -364,6 +370,7 @@ async def test_a_process_that_cannot_even_start_is_an_answer_too() -> None:
     assert verdict.is_retryable
 
 
+@pytest.mark.slow
 async def test_large_plans_of_one_namespace_make_way_for_a_small_one_of_another() -> None:
     """B40, I7: both processes are at work for ``team`` when a plan of ``quiet`` comes."""
     quiet = replace(example(), key=Key("quiet", "chat"))
@@ -400,6 +407,7 @@ async def test_newer_inputs_replace_the_question_and_a_deletion_drops_it() -> No
         assert pool.answers.empty()
 
 
+@pytest.mark.slow
 async def test_the_event_loop_stays_free_while_planning() -> None:
     """B22: p99 of the lag below 50 ms, over several plans in a row.
 
@@ -443,6 +451,7 @@ async def test_no_reply_is_a_crash_that_names_the_signal() -> None:
     assert "SIGTERM" in str(death.value)
 
 
+@pytest.mark.slow
 async def test_the_content_does_not_depend_on_hash_seed_or_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -418,6 +418,7 @@ async def test_a_host_that_nobody_knows_is_named() -> None:
     assert fault(scrape) == (FaultReason.SOURCE_FAILED, "the host's name is not known")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [never, trickle])
 async def test_a_source_that_takes_30_s_is_given_up_in_less_than_10(answer: Answer) -> None:
     started = time.monotonic()

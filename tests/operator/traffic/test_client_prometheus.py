@@ -89,6 +89,7 @@ def printed(engine: str, when: str) -> str:
     return (PRINTED / f"{engine}-{when}.txt").read_text()
 
 
+@pytest.mark.slow
 def test_vllm_old_and_new_and_sglang_are_read_back(prometheus: Prometheus, pages: Pages) -> None:
     """100 to 160 done, 4 to 9 running, 1 to 0 waiting: 64 came, of 600 and 30 tokens each.
 
@@ -139,6 +140,7 @@ def test_the_printed_pages_have_other_names_and_late_series() -> None:
     assert ['is_streaming="false"' in page for page in sglang] == [False, True]
 
 
+@pytest.mark.slow
 def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Pages) -> None:
     """Each plan has one fault: NaN, a restart, a pod found twice, an island that says nothing."""
     plans = [
@@ -234,6 +236,7 @@ def page(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_it_scrapes_a_target_with_its_labels(
     prometheus: Prometheus, page: tuple[Path, str]
 ) -> None:

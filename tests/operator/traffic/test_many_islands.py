@@ -54,6 +54,7 @@ def slow(prometheus_programs: Programs, tmp_path: Path) -> Iterator[Prometheus]:
         yield server
 
 
+@pytest.mark.slow
 def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
     slow: Prometheus,
     pages: Pages,

@@ -106,6 +106,7 @@ def test_no_name_changes_the_form_of_a_query(adapter: str, payload: str) -> None
                 assert not re.fullmatch(value, payload + "x")
 
 
+@pytest.mark.slow
 def test_prometheus_itself_reads_every_query_and_every_value(
     prometheus: Prometheus, pages: Pages
 ) -> None:

@@ -435,6 +435,7 @@ def test_rings_are_bounded_and_forgotten_with_their_plan() -> None:
     assert [f.reason for f in seen.window.faults] == [FaultReason.TOO_FEW_SCRAPES]
 
 
+@pytest.mark.slow
 def test_labels_are_kept_once_for_all_scrapes_of_a_window() -> None:
     """20,000 series of 8 labels: a further scrape costs less than 100 bytes a series."""
 

@@ -200,6 +200,7 @@ def test_without_outputs_a_mixed_island_is_a_prefill_island(
     assert (rows[1:] <= time * (1 + 1e-6)).all()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(cases, mixes, st.none() | st.floats(0.03, 0.3), st.floats(1e-3, 1), st.floats(0.2, 1))
 def test_rates_that_keep_mixed_rows_keep_the_limits(

@@ -143,6 +143,7 @@ def test_a_concave_step_is_bounded_by_its_tangent_and_a_convex_one_by_its_chord(
     st.floats(0.02, 0.2),
     st.floats(1e-3, 1),
 )
+@pytest.mark.slow
 def test_rates_that_keep_the_rows_keep_the_limits(
     case: tuple[str, str], mix: list[float], tpot: float, load: float
 ) -> None:

@@ -162,6 +162,7 @@ def test_verify_says_what_is_wrong(run: Runner, plan_json: Path, tmp_path: Path)
     assert {c["subject"]: c["ok"] for c in listed["checks"]}["inventory and budget"] is True
 
 
+@pytest.mark.slow
 def test_same_file_from_standard_input_gives_the_same_plan(plan_json: Path) -> None:
     done = process("plan", "-f", "-", "-o", "json", stdin=MINIMAL.read_text(), PYTHONHASHSEED="7")
     assert json.loads(done.stdout)["hash"] == json.loads(plan_json.read_text())["hash"]

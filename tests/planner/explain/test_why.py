@@ -380,6 +380,7 @@ def test_an_impossible_problem_is_answered_with_what_would_help(
     assert "1 more GPUs in pool h100" in result.out
 
 
+@pytest.mark.slow
 def test_a_thesis_example_takes_at_most_fifteen_seconds(
     run: Runner, record_property: Callable[[str, object], None]
 ) -> None:

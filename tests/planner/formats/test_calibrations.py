@@ -459,6 +459,7 @@ def test_from_measured_runs_to_a_verified_plan(run: Runner, tmp_path: Path) -> N
     assert found["thetaInterval"]["low"] < found["theta"]
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_work_as_typed(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

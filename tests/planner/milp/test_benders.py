@@ -24,6 +24,8 @@ NAMES = (
     "07-least-cost",
     "09-two-rates",
 )
+LONG = ("03-two-models", "06-two-zones", "09-two-rates")
+"""They take seconds each."""
 
 
 def example(name: str) -> PlanningProblem:
@@ -46,7 +48,9 @@ def variants(name: str) -> list[PlanningProblem]:
     return [plain, tilted, *([poorer] if budget is not None else [])]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else []) for n in NAMES]
+)
 def test_bounds_and_solutions_of_both_searches_fit_together(name: str) -> None:
     """Objectives are minimised: no solution lies below the other search's bound."""
     for problem in variants(name):

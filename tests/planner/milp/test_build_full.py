@@ -181,6 +181,7 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
     return p, cards
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(case=instances())
 def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) -> None:
@@ -197,6 +198,7 @@ def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) 
         assert theta == pytest.approx(top, rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(case=instances())
 def test_what_is_settled_keeps_flows_links_and_theta(

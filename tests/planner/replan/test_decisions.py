@@ -327,6 +327,7 @@ def eight(rate: float, prefill: int = 4) -> DeployedIslands:
     return DeployedIslands(standing.problem(rate), table, templates)
 
 
+@pytest.mark.slow
 def test_noise_flips_nobody() -> None:
     """Four hours at 70 % of the best table: 35 req/s where prefill carries 50 and decode 60."""
     cluster = Cluster(eight(35.0, prefill=5), Limits(), np.random.default_rng(1))
@@ -348,6 +349,7 @@ def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
     assert found[-1].candidates[0].theta == pytest.approx(1.43, rel=0.06)
 
 
+@pytest.mark.slow
 def test_steps_by_ten_undo_nothing_within_the_dwell_time() -> None:
     """Demand swings between mixes every 12 minutes for two hours."""
     limits = Limits()

@@ -122,6 +122,7 @@ def test_the_planners_answer_is_the_level_that_its_changes_are(name: str) -> Non
             assert findings == []
 
 
+@pytest.mark.slow
 def test_a_thousand_islands_are_decided_about_in_a_quarter_of_a_second() -> None:
     """CPU seconds, the best of three: other work on the machine does not count."""
     rows = [measure("fleet-10k", 1) for _ in range(3)]

@@ -248,6 +248,7 @@ def real() -> Iterator[tuple[PlanningProblem, Plan, Plan]]:
             yield seen, table, flip.plan
 
 
+@pytest.mark.slow
 def test_flips_of_real_plans_can_be_rolled_out() -> None:
     spec, _, _ = planned("thesis-b-conversation")
     seen = 0

@@ -291,6 +291,7 @@ def _slower(pool: str, phase: str) -> float:
     return 1.3 if (pool, phase) == ("h100", "decode") else 1.0
 
 
+@pytest.mark.slow
 def test_slow_engines_of_the_closed_loop_are_found_out(played: list[Told]) -> None:
     """From counters alone: the second window that may teach holds 1.3; at the end within 5 %."""
     factors = [found[H100] for told in played if (found := rows(told.reply))]

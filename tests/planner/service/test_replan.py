@@ -165,6 +165,7 @@ def test_islands_that_are_not_ready_get_no_requests_until_they_are() -> None:
     assert min(served(table(back["steps"][-1]["content"]))[name] for name in quiet) > 0
 
 
+@pytest.mark.slow
 def test_islands_that_are_not_ready_get_nothing_in_any_table_of_a_change() -> None:
     """Weights and then phases change around two islands that nobody is sent to."""
     before = table(planned(THESIS)[1])
@@ -248,6 +249,7 @@ def test_roles_that_cannot_be_switched_are_not() -> None:
     assert (flip["changed"], flip["note"]) == (0, "no flip is worth it")
 
 
+@pytest.mark.slow
 def test_advice_waits_for_its_hash() -> None:
     """The same hash in every window; another hash does nothing; the right one is carried out."""
     heavy = like_planned(THESIS, 0.6 * capacity(THESIS), factor=1.5)
@@ -343,6 +345,7 @@ def test_equal_requests_have_equal_replies() -> None:
     assert worker.answer(json.dumps(question)) == one
 
 
+@pytest.mark.slow
 def test_the_planner_is_asked_once_per_cool_down() -> None:
     """It is wanted by the second unsafe window; its answer counts that window once, not twice."""
     heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
@@ -411,6 +414,7 @@ def test_a_table_of_another_spec_is_refused_and_kept() -> None:
     assert "does not fit the spec" in failed["message"]
 
 
+@pytest.mark.slow
 def test_names_of_nodes_are_the_clusters() -> None:
     """The planner's zone nodes under other names: decided on as before, and written as found."""
     name = "06-two-zones"

@@ -134,6 +134,7 @@ def small_plan() -> Planned:
     return outcome
 
 
+@pytest.mark.slow
 def test_order_in_the_file_does_not_matter() -> None:
     """Pools, models and domains shuffled three ways: one content hash."""
     body = read(EXAMPLES / "03-two-models.yaml")
@@ -160,6 +161,7 @@ print(plan_document(resource, outcome)["hash"])
 """
 
 
+@pytest.mark.slow
 def test_hash_seed_does_not_matter() -> None:
     """PYTHONHASHSEED 0 to 9, alternately alone and eight at once: one content hash."""
     example = str(EXAMPLES / "01-llama-on-two-pools.yaml")

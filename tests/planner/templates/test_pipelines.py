@@ -237,6 +237,7 @@ def test_slow_adapters_bind_and_say_so() -> None:
     phases=st.sampled_from([(Phase.MIXED,), ALL]),
     gigabits=st.sampled_from([None, 0.5, 10.0]),
 )
+@pytest.mark.slow
 def test_more_gpus_never_give_less(
     counts: tuple[int, int],
     more: tuple[int, int],
