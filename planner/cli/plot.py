@@ -1,12 +1,9 @@
-"""The panels of ``plot.py``. Imports matplotlib, so it is imported only to draw.
-
-How a group is named and coloured in every panel of a plot.
-
-A plan as one picture: what stands where, and which input lengths go to whom.
+"""A plan as one picture: which islands use which GPUs, and which input lengths they serve.
 
 Left: every pool as a bar, its islands as boxes as wide as their GPUs. Right, per model: how often
 each input length occurs, and which group prefills and decodes it. Letters name the groups in all
-panels and in the key. Equal plans give equal files: no date, no random ids.
+panels and in the key. Equal plans give equal files: no date, no random ids. Imports matplotlib, so
+it is imported only to draw.
 """
 
 from __future__ import annotations
@@ -45,6 +42,30 @@ WIDTH, ROW, MODEL_HEIGHT, KEY_LINE, AXIS = 15.0, 0.62, 4.6, 0.2, 0.6
 """Inches: the figure, one pool, the panels of one model, one line of the key, an axis."""
 KEY_LINES = 40
 """Groups that the key lists; the table on the terminal has all."""
+SEPARATE = 100
+"""Islands of a plan up to which each one has its own box; beyond, a group is one box."""
+BAR = 0.56
+"""Height of a pool's bar, where pools are 1 apart."""
+MARGIN = 4
+"""Pixels between a text and the borders of its box."""
+ISLAND: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.8}
+UNUSED: dict[str, Any] = {
+    "facecolor": "0.93",
+    "edgecolor": "0.75",
+    "hatch": "////",
+    "linewidth": 0.5,
+}
+RENTABLE: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.75", "linewidth": 0.5}
+SIDES = {Phase.PREFILL: "prefilled by", Phase.DECODE: "decoded by"}
+COLUMNS = (0.0, 0.045, 0.13, 0.37, 0.52, 0.785, 0.81)
+"""Where the columns of the key stand, as shares of its width; numbers end there."""
+NUMBERS = 5
+"""Index of the column of numbers."""
+LONGEST_CELL = 26
+NARROW = 0.01
+"""Width of a range, as a share of the panel, below which it gets no border."""
+TALL, WIDE = 0.16, 0.03
+"""Least height and width, as a share of the panel, of an area that carries a letter."""
 
 
 def draw(problem: PlanningProblem, plan: Plan, path: str) -> None:
@@ -69,17 +90,8 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
     height = max(pools + AXIS + key, MODEL_HEIGHT * len(problem.models)) + 1.1
     picture = Figure(figsize=(WIDTH, height), facecolor="white")
     FigureCanvasAgg(picture)
-    top = 1 - 1.0 / height
-    outer = picture.add_gridspec(
-        1,
-        2,
-        width_ratios=(1.05, 1),
-        left=0.075,
-        right=0.968,
-        wspace=0.15,
-        top=top,
-        bottom=0.5 / height,
-    )
+    edges = {"left": 0.075, "right": 0.968, "top": 1 - 1.0 / height, "bottom": 0.5 / height}
+    outer = picture.add_gridspec(1, 2, width_ratios=(1.05, 1), wspace=0.15, **edges)
     spare = max(height - 1.1 - pools - AXIS - key, 0.01)
     left = outer[0].subgridspec(4, 1, height_ratios=(pools, AXIS, key, spare), hspace=0.0)
     right = outer[1].subgridspec(len(problem.models), 1, hspace=0.32)
@@ -94,65 +106,41 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
     return picture
 
 
-SEPARATE = 100
-"""Islands of a plan up to which each one has its own box; beyond, a group is one box."""
-BAR = 0.56
-"""Height of a pool's bar, where pools are 1 apart."""
-MARGIN = 4
-"""Pixels between a text and the borders of its box."""
-UNUSED: dict[str, Any] = {
-    "facecolor": "0.93",
-    "edgecolor": "0.75",
-    "hatch": "////",
-    "linewidth": 0.5,
-}
-RENTABLE: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.75", "linewidth": 0.5}
-SIDES = {Phase.PREFILL: "prefilled by", Phase.DECODE: "decoded by"}
-
-
 def draw_pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]) -> None:
-    """Every pool as a bar of its GPUs, cut into islands."""
-    most = max(pool.available for pool in problem.pools)
+    """Draw every pool as a bar of its GPUs, cut into islands."""
     separate = len(plan.islands) <= SEPARATE
-    ax.set_xlim(0, most)
+    ax.set_xlim(0, max(pool.available for pool in problem.pools))
     ax.set_ylim(len(problem.pools) - 0.4, -0.6)
     for row, pool in enumerate(problem.pools):
-        start = 0.0
+        bottom, start = row - BAR / 2, 0
         for group in plan.groups:
-            if gpus := group.gpus_of(pool.name):
-                _run(ax, (start, row), (group.islands, gpus), marks[group.name], separate)
-                start += gpus * group.islands
-        if start < pool.count:
-            ax.add_patch(Rectangle((start, row - BAR / 2), pool.count - start, BAR, **UNUSED))
-            _inside(ax, (start, row), pool.count - start, ["not used"], ("0.3", "0.93"))
-        start = max(start, pool.count)
-        if start < pool.available:
-            rest = pool.available - start
-            ax.add_patch(Rectangle((start, row - BAR / 2), rest, BAR, **RENTABLE))
-            _inside(ax, (start, row), rest, ["not rented"], ("0.3", "white"))
-    ax.set_yticks(
-        range(len(problem.pools)),
-        [f"{safe(pool.name)}\n{pool.accelerator.name}" for pool in problem.pools],
-    )
+            gpus, mark = group.gpus_of(pool.name), marks[group.name]
+            if not gpus:
+                continue
+            whole = gpus * group.islands
+            boxes, width = (group.islands, gpus) if separate else (1, whole)
+            for i in range(boxes):
+                corner = (start + i * width, bottom)
+                ax.add_patch(Rectangle(corner, width, BAR, facecolor=mark.colour, **ISLAND))
+            short = f"{mark.letter}  {group.islands} x {gpus}"
+            texts = [f"{short} {_gpus(gpus)}", short, mark.letter]
+            _inside(ax, (start, row), whole, texts, (mark.ink, mark.colour))
+            start += whole
+        for end, text, style in (
+            (pool.count, "not used", UNUSED),
+            (pool.available, "not rented", RENTABLE),
+        ):
+            if start < end:
+                ax.add_patch(Rectangle((start, bottom), end - start, BAR, **style))
+                _inside(ax, (start, row), end - start, [text], ("0.3", style["facecolor"]))
+                start = end
+    names = [f"{safe(pool.name)}\n{pool.accelerator.name}" for pool in problem.pools]
+    ax.set_yticks(range(len(problem.pools)), names)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     ax.set_xlabel("GPUs")
     box = "island" if separate else "group of islands"
     ax.set_title(f"One box for each {box}, as wide as its GPUs", loc="left", fontsize=10)
-
-
-def _run(
-    ax: Axes, at: tuple[float, float], islands: tuple[int, int], mark: Mark, separate: bool
-) -> None:
-    """Islands of one group, side by side from ``at``; ``islands``: how many, of how many GPUs."""
-    (start, row), (count, gpus) = at, islands
-    whole = count * gpus
-    boxes, width = islands if separate else (1, whole)
-    style: dict[str, Any] = {"facecolor": mark.colour, "edgecolor": "white", "linewidth": 0.8}
-    for i in range(boxes):
-        ax.add_patch(Rectangle((start + i * width, row - BAR / 2), width, BAR, **style))
-    short = f"{mark.letter}  {count} x {gpus}"
-    _inside(ax, at, whole, [f"{short} {_gpus(gpus)}", short, mark.letter], (mark.ink, mark.colour))
 
 
 def _gpus(count: int) -> str:
@@ -178,7 +166,7 @@ def _inside(
 
 
 def draw_key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Mark]) -> None:
-    """One line per group: letter, what it is, how much it carries and what binds it."""
+    """Write one line per group: letter, what it is, how much it carries and what binds it."""
     ax.set_axis_off()
     lines = len(shown) + 2
     ax.set_ylim(lines, -0.3)
@@ -190,33 +178,21 @@ def draw_key(ax: Axes, plan: Plan, shown: tuple[Group, ...], marks: dict[str, Ma
         ax.add_patch(Rectangle((0.0, line + 0.12), 0.034, 0.76, facecolor=mark.colour))
         middle = line + 0.5
         ax.text(0.017, middle, mark.letter, color=mark.ink, fontsize=8, ha="center", va="center")
+        default = group.domain_class == DEFAULT_CLASS
+        place = group.pool if default else f"{group.pool} in {group.domain_class}"
+        place = safe(f"{place}, {group.model}")
         cells = (
             "",
             str(group.phase),
-            _shorter(f"{_place(group)}, {group.model}"),
+            place if len(place) <= LONGEST_CELL else place[: LONGEST_CELL - 1] + "\u2026",
             f"{group.islands} x {group.gpus} {_gpus(group.gpus)}",
             str(group.parallelism),
             f"{sum(group.rates):,.1f}",
             f"{group.utilisation:.0%} {safe(group.binding)}",
         )
         _line(ax, middle, cells, "black")
-    if len(plan.groups) > len(shown):
-        ax.text(
-            0.05, lines - 0.5, f"... and {len(plan.groups) - len(shown)} more groups", fontsize=8
-        )
-
-
-def _place(group: Group) -> str:
-    """Pool or pools, and the domain class where it is not the only one."""
-    known = group.domain_class == DEFAULT_CLASS
-    return group.pool if known else f"{group.pool} in {group.domain_class}"
-
-
-COLUMNS = (0.0, 0.045, 0.13, 0.37, 0.52, 0.785, 0.81)
-"""Where the columns of the key stand, as shares of its width; numbers end there."""
-NUMBERS = 5
-"""Index of the column of numbers."""
-LONGEST_CELL = 26
+    if more := len(plan.groups) - len(shown):
+        ax.text(0.05, lines - 0.5, f"... and {more} more groups", fontsize=8)
 
 
 def _line(ax: Axes, y: float, cells: tuple[str, ...], colour: str) -> None:
@@ -225,17 +201,14 @@ def _line(ax: Axes, y: float, cells: tuple[str, ...], colour: str) -> None:
         ax.text(x, y, cell, ha=side, va="center", fontsize=8, color=colour)
 
 
-def _shorter(text: str) -> str:
-    shown = safe(text)
-    return shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "\u2026"
-
-
 def draw_lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark]) -> None:
-    """How often each input length occurs, and which groups serve it."""
+    """Draw how often each input length occurs, and which groups serve it."""
     routes = sorted((r for r in plan.routes if r.model == model), key=lambda r: r.range)
     while len(routes) > 1 and routes[-1].share == 0:
         routes.pop()  # beyond the stated workload: it would squeeze what matters
-    edges = _edges(routes)
+    first = routes[0].range  # a logarithm does not show 0
+    least = first.min if first.min > 1 else max(1.0, first.max / 2)
+    edges = np.array([least, *(route.range.max for route in routes)], dtype=np.float64)
     density, *sides = axes
     shares = np.array([route.share for route in routes])
     heights = shares / np.diff(np.log(edges))
@@ -258,17 +231,10 @@ def draw_lengths(axes: list[Axes], model: str, plan: Plan, marks: dict[str, Mark
     axes[-1].set_xlabel("input length [tokens], logarithmic; the first range starts at 0")
 
 
-def _edges(routes: list[Route]) -> FloatArray:
-    """Borders of the ranges; the first is moved off zero, which a logarithm does not show."""
-    first = routes[0].range
-    least = first.min if first.min > 1 else max(1.0, first.max / 2)
-    return np.array([least, *(route.range.max for route in routes)], dtype=np.float64)
-
-
 def _stack(
     ax: Axes, routes: list[Route], edges: FloatArray, stage: Phase, marks: dict[str, Mark]
 ) -> None:
-    """Share of each range's requests by group, stacked to one."""
+    """Draw the share of each range's requests by group, stacked to one."""
     names = [n for n in marks if any(getattr(p, stage) == n for r in routes for p in r.pairs)]
     base = np.zeros(len(routes))
     narrow = np.diff(np.log(edges)) < NARROW * np.log(edges[-1] / edges[0])
@@ -290,12 +256,6 @@ def _stack(
     ax.set_ylim(0, 1)
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     ax.set_ylabel(SIDES[stage], color=BASE[stage])
-
-
-NARROW = 0.01
-"""Width of a range, as a share of the panel, below which it gets no border."""
-TALL, WIDE = 0.16, 0.03
-"""Least height and width, as a share of the panel, of an area that carries a letter."""
 
 
 def _name_area(ax: Axes, edges: FloatArray, base: FloatArray, part: FloatArray, mark: Mark) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..documents import safe
 from ..errors import InputError
-from ..problem import Objective, Phase, Pool
+from ..problem import Objective, Phase
 
 if TYPE_CHECKING:
     from ..plan import Group, Plan
@@ -20,14 +20,12 @@ BASE = {
     Phase.MIXED: (0.0, 0.62, 0.451),
 }
 """Blue, vermilion and bluish green of Okabe and Ito, for all common kinds of colour blindness."""
-
-
 LIGHTEST = 0.62
 """Largest share of white in the shades of a phase."""
-
-
 BRIGHT = 0.45
 """Relative luminance above which black is more legible than white."""
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": "archipelago"}}
+"""File endings, and the metadata that would differ from run to run."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,9 @@ def group_marks(plan: Plan) -> dict[str, Mark]:
     marks = {}
     letters = {group.name: _letter(i) for i, group in enumerate(plan.groups)}
     for phase in Phase:
-        mine: list[Group] = [group for group in plan.groups if group.phase is phase]
-        for i, group in enumerate(mine):
-            pale = LIGHTEST * i / max(len(mine) - 1, 1)
+        groups: list[Group] = [group for group in plan.groups if group.phase is phase]
+        for i, group in enumerate(groups):
+            pale = LIGHTEST * i / max(len(groups) - 1, 1)
             red, green, blue = (part + (1 - part) * pale for part in BASE[phase])
             marks[group.name] = Mark(letters[group.name], (red, green, blue))
     return marks
@@ -61,10 +59,6 @@ def _letter(index: int) -> str:
     """Return A, B ... Z, AA, AB ..."""
     letter = chr(ord("A") + index % 26)
     return letter if index < 26 else _letter(index // 26 - 1) + letter  # noqa: PLR2004
-
-
-FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": "archipelago"}}
-"""File endings, and the metadata that would differ from run to run."""
 
 
 def require(path: str, option: str = "--plot") -> None:
@@ -87,21 +81,12 @@ def require(path: str, option: str = "--plot") -> None:
         )
 
 
-def used_of(pool: Pool, plan: Plan) -> str:
-    """Return ``12 of 16 GPUs``, with the rented GPUs if some can be rented."""
-    text = f"{plan.used(pool.name):,} of {pool.count:,} GPUs"
-    if pool.available == pool.count:
-        return text
-    rented = dict(plan.rented).get(pool.name, 0)
-    return f"{text}, {rented:,} of {pool.available - pool.count:,} rented"
-
-
 def headline(plan: Plan) -> str:
     """Return name and throughput of a plan."""
-    reach = f"{plan.throughput:,.1f} req/s"
-    if plan.objective is not Objective.THROUGHPUT:
-        reach += f" ({plan.theta:.3g} times the stated rates)"
-    return f"{safe(plan.name)}: {reach}"
+    text = f"{safe(plan.name)}: {plan.throughput:,.1f} req/s"
+    if plan.objective is Objective.THROUGHPUT:
+        return text
+    return f"{text} ({plan.theta:.3g} times the stated rates)"
 
 
 def subline(plan: Plan) -> str:

@@ -12,7 +12,7 @@ from itertools import groupby
 from ..documents import Document, canonical, safe
 from ..plan import Plan
 from ..problem import STAGES, PlanningProblem, Pool
-from .plot_marks import Mark, group_marks, headline, subline, used_of
+from .plot_marks import Mark, group_marks, headline, subline
 from .show_plan import condensed, stage_shares
 
 WIDTH = 48
@@ -31,7 +31,11 @@ def text_plot(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     yield ""
     width = max(len(safe(pool.name)) for pool in problem.pools)
     for pool in problem.pools:
-        yield f"{safe(pool.name):<{width}}  {_bar_of(pool, plan, marks)}  {used_of(pool, plan)}"
+        text = f"{plan.used(pool.name):,} of {pool.count:,} GPUs"
+        if pool.available > pool.count:
+            rented = dict(plan.rented).get(pool.name, 0)
+            text += f", {rented:,} of {pool.available - pool.count:,} rented"
+        yield f"{safe(pool.name):<{width}}  {_bar_of(pool, plan, marks)}  {text}"
     yield ""
     width = max((len(mark.letter) for mark in marks.values()), default=1)
     for group in plan.groups:
