@@ -54,50 +54,55 @@ class Operator:
         random = Random()  # noqa: S311  # jitter, not secrets
         self._settings = settings
         self._random = random
-        self._metrics = Metrics()
+        self._metrics = metrics = Metrics()
         self._cache = Cache()
-        self._queue = KeyedQueue(random)
+        queue = KeyedQueue(random)
         self._workers = Workers(
-            self._queue, self._work, time.monotonic, settings.reconcilers, self._failed
+            queue,
+            self._work,
+            time.monotonic,
+            settings.reconcilers,
+            lambda _key, error: metrics.failures.labels(type(error).__name__).inc(),
         )
         limits = Limits(
             settings.planner_memory_mib, settings.planner_grace_seconds, settings.table_limit_bytes
         )
-        self._planner = PlannerPool(settings.planners, limits, self._planned, self._metrics)
-        self._quick = PlannerPool(1, limits, self._planned, self._metrics, warm=False)
+        self._planner = PlannerPool(settings.planners, limits, self._planned, metrics)
+        self._quick = PlannerPool(1, limits, self._planned, metrics, warm=False)
         self._watches_nodes = settings.inventory != OFF
         self._inventory = ClusterInventory(
             settings.node_selector,
             on_news=self._node_news,
             on_pods=self._workers.enqueue,
-            on_missing_labels=self._list_nodes,
+            on_missing_labels=lambda: self._node_resync.request(),  # noqa: PLW0108  # made below
             off=not self._watches_nodes,
         )
         self._traffic = TrafficWatcher(
             self._cache,
             MetricSources(SourcesFile(Path(settings.sources) if settings.sources else None)),
             Windows(),
-            metrics=self._metrics,
+            metrics=metrics,
             enqueue=self._workers.enqueue,
         )
         self._observations = ObservationBuilder(self._inventory, self._traffic)
+        instance = os.environ.get("POD_ID") or socket.gethostname()
         self._reconciler = Reconciler(
             cluster,
             self._cache,
             planner=self._planner,
             quick=self._quick,
             observations=self._observations,
-            events=Events(cluster, self._metrics, now, instance()),
-            metrics=self._metrics,
+            events=Events(cluster, metrics, now, instance),
+            metrics=metrics,
             now=now,
             enqueue_after=self._workers.enqueue_after,
             grace=settings.shard_grace_seconds,
             limit=settings.table_limit_bytes,
         )
-        self._watch_health = WatchHealth(self._metrics)
-        self._lag = Lag(self._metrics)
+        self._watch_health = WatchHealth(metrics)
+        self._lag = Lag(metrics)
         self._permissions = PermissionCheck(
-            cluster, settings.namespaces, self._metrics, inventory=self._watches_nodes
+            cluster, settings.namespaces, metrics, inventory=self._watches_nodes
         )
         self._permissions.on_nodes = self._node_permissions_changed
         self._node_resync = NodeResync(
@@ -107,11 +112,11 @@ class Operator:
         self._crd_ready = CrdReady(cluster)
         self._health = Health(
             self._watch_health,
-            self._queue,
+            queue,
             self._lag,
-            self._metrics,
+            metrics,
             checks=(self._crd_ready.findings, self._permissions.findings),
-            on_metrics=lambda: self._metrics.set_nodes(self._inventory.counts()),
+            on_metrics=lambda: metrics.set_nodes(self._inventory.counts()),
         )
         self._resync = Resync(
             cluster,
@@ -123,7 +128,6 @@ class Operator:
             others=self._list_inventory if self._watches_nodes else None,
         )
         self._watch: Informer | None = None
-        self._stop = asyncio.Event()
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, then finish the running keys.
@@ -131,9 +135,9 @@ class Operator:
         Raises:
             WatchFailed: the API server does not answer; Kubernetes should restart the process.
         """
-        loop = asyncio.get_running_loop()
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, stop.set)
         handler = EventHandler(
             self._cache,
             self._workers.enqueue,
@@ -166,11 +170,13 @@ class Operator:
                 group.create_task(self._reconcile(), name="reconcile"),
             ]
             try:
-                await self._stop.wait()
+                await stop.wait()
                 log.info("stopping")
             finally:
                 watch.stop()
-                await self._drain()
+                self._workers.stop()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._workers.finished.wait(), DRAIN)
                 for task in background:
                     task.cancel()
             await watching
@@ -180,15 +186,13 @@ class Operator:
         await self._crd_ready.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_ANSWER):
-                await self._permissions.reviewed()
+                await self._permissions.reviewed.wait()
 
     def _inventory_kinds(self) -> tuple[str, ...]:
         """Return the kinds that are watched besides plans and tables."""
         if not self._watches_nodes:
             return ()
-        return tuple(
-            kind for kind in INVENTORY if kind != "nodes" or self._permissions.may_see_nodes
-        )
+        return INVENTORY if self._permissions.may_see_nodes else ("pods",)
 
     def _node_permissions_changed(self, missing: tuple[Permission, ...]) -> None:
         self._inventory.forbid(missing)
@@ -199,7 +203,7 @@ class Operator:
 
     async def _list_inventory(self) -> None:
         """List nodes and pods, after the plans: they name the labels that are kept."""
-        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        self._update_owners()
         await self._node_resync.once()
 
     def _list_again(self, kind: str) -> None:
@@ -208,10 +212,6 @@ class Operator:
             self._node_resync.request_all()
         else:
             self._resync.request()
-
-    def _list_nodes(self) -> None:
-        if self._watches_nodes:
-            self._node_resync.request()
 
     def _node_news(self, keys: frozenset[Key], lost: bool) -> None:
         """Enqueue plans that lost nodes, or whose inventory has changed."""
@@ -230,11 +230,6 @@ class Operator:
             await self._workers.run()
             resync.cancel()
 
-    async def _drain(self) -> None:
-        self._workers.stop()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._workers.finished.wait(), DRAIN)
-
     async def _work(self, key: Key) -> None:
         with self._metrics.reconcile.time():
             await self._reconciler.reconcile(key)
@@ -242,24 +237,19 @@ class Operator:
     def _planned(self, key: Key, verdict: PlannerResult) -> None:
         self._reconciler.planned(key, verdict)
 
-    def _failed(self, _key: Key, error: Exception) -> None:
-        self._metrics.failures.labels(type(error).__name__).inc()
-
     def _listed(self) -> None:
-        """Give the inventory all plans, which decide who owns a node, before any is decided."""
-        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        self._update_owners()
         self._health.listed = True
         self._metrics.resyncs.inc()
+
+    def _update_owners(self) -> None:
+        """Give the inventory all plans, which decide who owns a node, before any is decided."""
+        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
 
 
 def now() -> Now:
     """Return the wall clock and the monotonic clock."""
     return Now(datetime.now(UTC), time.monotonic())
-
-
-def instance() -> str:
-    """Return the name of this process in events: the pod's, if there is one."""
-    return os.environ.get("POD_ID") or socket.gethostname()
 
 
 async def run(settings: Settings) -> None:

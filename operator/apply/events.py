@@ -17,7 +17,7 @@ from ..resources.names import API_VERSION, KIND, Key, Manifest
 from ..resources.status import bounded
 
 if TYPE_CHECKING:
-    from ..cluster.client import Cluster
+    from ..cluster.client import ApiCluster
     from ..decide.actions import EmitEvent
     from ..decide.state import Now
     from ..metrics import Metrics
@@ -60,7 +60,7 @@ class Events:
     """Emits events about plans."""
 
     def __init__(
-        self, cluster: Cluster, metrics: Metrics, now: Callable[[], Now], instance: str
+        self, cluster: ApiCluster, metrics: Metrics, now: Callable[[], Now], instance: str
     ) -> None:
         self._cluster = cluster
         self._metrics = metrics

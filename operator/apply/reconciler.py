@@ -41,7 +41,7 @@ from .replanning import PlanExecutor, PlannerProcesses
 from .tables import Tables
 
 if TYPE_CHECKING:
-    from ..cluster.client import Cluster
+    from ..cluster.client import ApiCluster
     from ..metrics import Metrics
     from ..resources.cache import Cache
     from .events import Events
@@ -83,7 +83,7 @@ class Reconciler:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ApiCluster,
         cache: Cache,
         *,
         planner: PlannerProcesses,

@@ -28,7 +28,7 @@ from ..resources.objects import (
 from ..resources.shards import SHARD_KEY, pointer, pointer_hash, shards_of
 
 if TYPE_CHECKING:
-    from ..cluster.client import Cluster
+    from ..cluster.client import ApiCluster
     from ..decide.actions import RemoveShards, WriteShards, WriteTable
     from ..metrics import Metrics
     from ..resources.cache import Cache
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Tables:
     """Executes actions on tables and shards."""
 
-    def __init__(self, cluster: Cluster, cache: Cache, metrics: Metrics) -> None:
+    def __init__(self, cluster: ApiCluster, cache: Cache, metrics: Metrics) -> None:
         self._cluster = cluster
         self._cache = cache
         self._metrics = metrics

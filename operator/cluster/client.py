@@ -1,8 +1,8 @@
 """The only module that calls the API server; all its failures become errors of ``operator.errors``.
 
-The folder ``cluster`` imports ``inventory``, ``metrics``, ``queue`` and ``resources``. Others use
-``ApiCluster`` (also its protocols ``Cluster`` and ``Access``), ``Informer``, ``Resync`` and the
-prerequisites. It decides nothing. Each method is one request, without retries: the queue retries.
+The folder ``cluster`` imports ``inventory``, ``metrics`` and ``resources``. Others use
+``ApiCluster``, ``Informer``, ``Resync`` and the prerequisites. It decides nothing. Each method is
+one request, without retries: the queue retries.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -27,58 +27,24 @@ MANAGER = "archipelago"
 STATUS_MANAGER = "archipelago-status"
 APPLY = "application/apply-patch+yaml"
 TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
+CORE = "/api/v1"
+PLANS = f"/apis/{GROUP}/{VERSION}"
 PAGE = 50  # objects of one list request: a table may have 900 KiB
 LARGE_PAGE = 500  # nodes and pods have about 10 kB
 NOT_OVER = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods: an ended pod holds no GPUs, and its object may stay for weeks."""
-
-
-class Cluster(Protocol):
-    """The requests of the operator about plans and tables."""
-
-    async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
-        """Store a ConfigMap under our field manager; return it as stored.
-
-        Raises:
-            Conflict: its resource version is not the stored one.
-        """
-
-    async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
-        """Store a ServingPlan's status; return the ServingPlan. Raises as ``apply_table``."""
-
-    async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
-        """Delete exactly this version of a ConfigMap.
-
-        Raises:
-            Conflict: another version is stored.
-            NotFound: it was deleted.
-        """
-
-    async def read_table(self, key: Key) -> Mapping[str, Any]:
-        """Read a ConfigMap of any owner.
-
-        Raises:
-            NotFound: it does not exist.
-        """
-
-    async def create_event(self, manifest: Manifest) -> None:
-        """Store an event."""
-
-    def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """List all ServingPlans, page by page; None: of the whole cluster."""
-
-    def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """List all ConfigMaps that carry our label, page by page."""
-
-
-class Access(Protocol):
-    """The requests of the operator about its prerequisites."""
-
-    async def may(self, right: Permission, namespace: str | None) -> bool:
-        """Return whether the operator has a permission, in a namespace or (None) in all."""
-
-    async def serves_plans(self) -> bool:
-        """Return whether the API server serves ServingPlans."""
+_BY_STATUS: dict[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Invalid,
+    409: Conflict,
+    410: Conflict,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
 
 
 class ApiCluster:
@@ -99,13 +65,20 @@ class ApiCluster:
         settings = client.Configuration()
         kubeconfig = os.environ.get(KUBECONFIG)
         try:
-            if kubeconfig:
-                _refuse_missing(kubeconfig)
-                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-            else:
+            if not kubeconfig:
                 config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise SettingsError(_unusable(kubeconfig, error)) from error
+            elif any(Path(name).exists() for name in kubeconfig.split(os.pathsep)):  # noqa: ASYNC240
+                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            else:  # some files of KUBECONFIG may be missing, as for kubectl
+                raise FileNotFoundError("no such file")  # noqa: TRY301
+        except Exception as error:  # the libraries raise any kind of error for a broken file
+            cause = " ".join(str(error).split()) or type(error).__name__
+            raise SettingsError(
+                f"{KUBECONFIG}={kubeconfig!r} is not a readable kubeconfig file: {cause}"
+                if kubeconfig
+                else f"there is no API server to talk to: set {KUBECONFIG}, or run in a pod with a "
+                f"service account token ({cause})"
+            ) from error
         # The token goes to the API server only, whatever proxy the environment names.
         settings.client_session_kwargs = {"trust_env": False}
         return cls(client.ApiClient(settings))
@@ -135,74 +108,77 @@ class ApiCluster:
         await self._api.close()  # type: ignore[no-untyped-call]
 
     async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
-        """See ``Cluster``. The server demands ``create`` beside ``patch`` where none exists yet."""
-        meta = manifest["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/configmaps/{meta['name']}"
-        return await self._apply(path, manifest, MANAGER)
+        """Store a ConfigMap under our field manager; return it as stored.
+
+        The server demands ``create`` beside ``patch`` if none exists yet.
+
+        Raises:
+            Conflict: its resource version is not the stored one.
+        """
+        return await self._apply(_config_map(*_key(manifest)), manifest, MANAGER)
 
     async def apply_status(self, manifest: Manifest) -> Mapping[str, Any]:
-        """See ``Cluster``."""
-        meta = manifest["metadata"]
-        path = f"{_plans(meta['namespace'])}/{meta['name']}/status"
+        """Store a ServingPlan's status; return the ServingPlan. Raises as ``apply_table``."""
+        namespace, name = _key(manifest)
+        path = f"{_path(PLANS, PLURAL, namespace)}/{name}/status"
         return await self._apply(path, manifest, STATUS_MANAGER)
 
     async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
-        """See ``Cluster``."""
+        """Delete exactly this version of a ConfigMap.
+
+        Raises:
+            Conflict: another version is stored.
+            NotFound: it was deleted.
+        """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        path = f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}"
-        await self._send("DELETE", path, body=options)
+        await self._send("DELETE", _config_map(*key), body=options)
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
-        """See ``Cluster``."""
-        return await self._send("GET", f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}")
+        """Read a ConfigMap of any owner.
+
+        Raises:
+            NotFound: it does not exist.
+        """
+        return await self._send("GET", _config_map(*key))
 
     async def create_event(self, manifest: Manifest) -> None:
-        """See ``Cluster``."""
-        namespace = manifest["metadata"]["namespace"]
-        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        """Store an event."""
+        path = _path("/apis/events.k8s.io/v1", "events", manifest["metadata"]["namespace"])
         await self._send("POST", path, body=manifest)
 
-    async def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``Cluster``."""
-        async for page in self.pages(_plans(namespace), {}):
-            yield page
+    def plans(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ServingPlans, page by page; None: of the whole cluster."""
+        return self.pages(_path(PLANS, PLURAL, namespace), {})
 
-    async def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``Cluster``."""
-        where = f"/namespaces/{namespace}" if namespace else ""
-        async for page in self.pages(f"/api/v1{where}/configmaps", {"labelSelector": SELECTOR}):
-            yield page
+    def tables(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ConfigMaps that carry our label, page by page."""
+        return self.pages(_path(CORE, "configmaps", namespace), {"labelSelector": SELECTOR})
 
-    async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``resync.NodeSource``."""
-        async for page in self.pages("/api/v1/nodes", {}, LARGE_PAGE):
-            yield page
+    def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
+        """List all nodes, page by page."""
+        return self.pages(_path(CORE, "nodes", None), {}, LARGE_PAGE)
 
-    async def pods(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """See ``resync.NodeSource``."""
-        where = f"/namespaces/{namespace}" if namespace else ""
-        query = {"fieldSelector": NOT_OVER}
-        async for page in self.pages(f"/api/v1{where}/pods", query, LARGE_PAGE):
-            yield page
+    def pods(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all pods that are not over, page by page; None: of the whole cluster."""
+        return self.pages(_path(CORE, "pods", namespace), {"fieldSelector": NOT_OVER}, LARGE_PAGE)
 
     async def may(self, right: Permission, namespace: str | None) -> bool:
-        """See ``Access``. Every authenticated user has this permission."""
+        """Return whether the operator has a permission, in a namespace or (None) in all.
+
+        Every authenticated user may ask.
+        """
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         answer = await self._send("POST", path, body=review_manifest(right, namespace))
         return bool(answer["status"]["allowed"])
 
     async def serves_plans(self) -> bool:
-        """See ``Access``."""
+        """Return whether the API server serves ServingPlans."""
         try:
-            group = await self._send("GET", f"/apis/{GROUP}/{VERSION}")
+            group = await self._send("GET", PLANS)
         except NotFound:
             return False
         return any(resource["name"] == PLURAL for resource in group["resources"])
-
-    async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
-        query = {"fieldManager": manager, "force": "true"}
-        return await self._send("PATCH", path, query, manifest, APPLY)
 
     async def pages(
         self, path: str, query: Mapping[str, str], objects: int = PAGE
@@ -215,6 +191,10 @@ class ApiCluster:
             page = await self._send("GET", path, {**query, "continue": token})
             yield page
 
+    async def _apply(self, path: str, manifest: Manifest, manager: str) -> Mapping[str, Any]:
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._send("PATCH", path, query, manifest, APPLY)
+
     async def _send(
         self,
         method: str,
@@ -223,7 +203,8 @@ class ApiCluster:
         body: Manifest | None = None,
         content_type: str = "application/json",
     ) -> Mapping[str, Any]:
-        prepared = self._api.param_serialize(
+        """Send a request, wait for the answer and translate every error."""
+        prepared = await self._api.param_serialize(
             method=method,
             resource_path=path,
             query_params=list((query or {}).items()),
@@ -231,88 +212,45 @@ class ApiCluster:
             body=body,
             auth_settings=["BearerToken"],
         )
+        request = f"{method} {path}"
         try:
-            return await _translated(self._call(await prepared), f"{method} {path}")
-        except Forbidden:
-            self.on_refusal()
-            raise
-
-    async def _call(self, prepared: tuple[Any, ...]) -> Mapping[str, Any]:
-        method, url, headers, body, form = prepared
-        response = await self._api.call_api(
-            method, url, headers, body, form, _request_timeout=TIMEOUT
-        )
-        await response.read()  # type: ignore[no-untyped-call]
-        answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
-        document: dict[str, Any] = answer.data
+            response = await self._api.call_api(*prepared, _request_timeout=TIMEOUT)
+            await response.read()  # type: ignore[no-untyped-call]
+            answer: Any = self._api.response_deserialize(response, {"2XX": "object"})
+        except ApiException as error:
+            try:
+                text = json.loads(error.body or "")["message"]  # of the server's ``Status``
+            except (TypeError, ValueError, KeyError):
+                text = error.body
+            message = f"{request}: {error.status} {str(text or error.reason)[:1000]}"
+            kind = _BY_STATUS.get(error.status)
+            if kind is Forbidden:
+                self.on_refusal()
+            if kind is not None:
+                raise kind(message) from error
+            after = str((error.headers or {}).get("Retry-After", ""))
+            delay = min(float(after), 60.0) if after.isdigit() else None
+            raise Retryable(message, delay) from error
+        except (TimeoutError, asyncio.IncompleteReadError, OSError, aiohttp.ClientError) as error:
+            raise Retryable(f"{request}: no answer: {error!r}") from error
+        except ValueError as error:  # truncated, or not from an API server
+            raise Retryable(f"{request}: an answer that cannot be read: {error}") from error
+        document: Any = answer.data
         if not isinstance(document, dict):
-            raise ValueError(f"no JSON object but {type(document).__name__}")  # noqa: TRY004  # as above
+            form = type(document).__name__
+            raise Retryable(f"{request}: an answer that cannot be read: no JSON object but {form}")
         return document
 
 
-def _refuse_missing(kubeconfig: str) -> None:
-    """Raise if all files of KUBECONFIG are missing; some may, as for kubectl."""
-    if not any(Path(name).exists() for name in kubeconfig.split(os.pathsep)):
-        raise FileNotFoundError("no such file")
-
-
-def _unusable(kubeconfig: str | None, error: Exception) -> str:
-    """Return one sentence; the libraries raise any kind of error for a broken file."""
-    why = " ".join(str(error).split()) or type(error).__name__
-    if kubeconfig:
-        return f"{KUBECONFIG}={kubeconfig!r} is not a readable kubeconfig file: {why}"
-    return (
-        f"there is no API server to talk to: set {KUBECONFIG}, or run in a pod with a service "
-        f"account token ({why})"
-    )
-
-
-def _plans(namespace: str | None) -> str:
+def _path(api: str, plural: str, namespace: str | None) -> str:
+    """Return the path of a kind; None: in the whole cluster."""
     where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{GROUP}/{VERSION}{where}/{PLURAL}"
+    return f"{api}{where}/{plural}"
 
 
-async def _translated(call: Awaitable[Mapping[str, Any]], what: str) -> Mapping[str, Any]:
-    """Wait for the answer; translate every error."""
-    try:
-        return await call
-    except ApiException as error:
-        raise _error(error, what) from error
-    except (TimeoutError, asyncio.IncompleteReadError, OSError, aiohttp.ClientError) as error:
-        raise Retryable(f"{what}: no answer: {error!r}") from error
-    except ValueError as error:  # truncated, or not from an API server
-        raise Retryable(f"{what}: an answer that cannot be read: {error}") from error
+def _config_map(namespace: str, name: str) -> str:
+    return f"{_path(CORE, 'configmaps', namespace)}/{name}"
 
 
-_BY_STATUS: dict[int, type[ClusterError]] = {
-    400: Invalid,
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    405: Invalid,
-    409: Conflict,
-    410: Conflict,
-    413: Invalid,
-    415: Invalid,
-    422: Invalid,
-}
-
-
-def _error(error: ApiException, what: str) -> ClusterError:
-    message = f"{what}: {error.status} {_message(error)}"
-    kind = _BY_STATUS.get(error.status)
-    return kind(message) if kind else Retryable(message, _retry_after(error))
-
-
-def _message(error: ApiException) -> str:
-    """Return the message of the server's ``Status``, else the text of its answer."""
-    try:
-        text = json.loads(error.body or "")["message"]
-    except (TypeError, ValueError, KeyError):
-        text = error.body
-    return str(text or error.reason)[:1000]
-
-
-def _retry_after(error: ApiException) -> float | None:
-    text = (error.headers or {}).get("Retry-After", "")
-    return min(float(text), 60.0) if str(text).isdigit() else None
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from http import HTTPStatus
 from random import Random
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
 import kopf
@@ -26,9 +25,9 @@ from ..inventory.nodes import read_versioned
 from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..resources.names import PLURAL, Key
-from ..resources.objects import PlanObject, read_config_map
+from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
 from .client import KUBECONFIG
-from .handlers import registry
+from .handlers import kopf_settings, registry
 
 if TYPE_CHECKING:
     from ..inventory.cluster_inventory import ClusterInventory
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from ..resources.cache import Cache
     from ..settings import Settings
 
+
+S = TypeVar("S", PlanObject, TableObject | ShardObject)
 
 RESTART: Final = Backoff(1.0, 30.0)
 """Before a login or a start after failures."""
@@ -164,23 +165,17 @@ class EventHandler:
         self._on_gap = on_gap
         self._backoff = LoginBackoff(health.last_answer)
 
-    def plan(self, event: dict[str, Any]) -> None:
+    async def plan(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a ServingPlan."""
-        seen = PlanObject.from_body(event["object"])
-        if event["type"] == "DELETED":
-            self._hand_over(self._cache.delete_plan, seen.key, seen.uid)
-        else:
-            self._hand_over(self._cache.update_plan, seen)
+        plan = PlanObject.from_body(event["object"])
+        self._hand_over(event, plan, self._cache.update_plan, self._cache.delete_plan)
 
-    def table(self, event: dict[str, Any]) -> None:
-        """Handle an event of a ConfigMap."""
-        seen = read_config_map(event["object"])
-        if event["type"] == "DELETED":
-            self._hand_over(self._cache.delete_table, seen.key, seen.uid)
-        else:
-            self._hand_over(self._cache.update_table, seen)
+    async def table(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a ConfigMap with our label; without the label it counts as deleted."""
+        table = read_config_map(event["object"])
+        self._hand_over(event, table, self._cache.update_table, self._cache.delete_table)
 
-    def node(self, event: dict[str, Any]) -> None:
+    async def node(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a node."""
         node, version = read_versioned(event["object"])
         if event["type"] == "DELETED":
@@ -188,7 +183,7 @@ class EventHandler:
         else:
             self._loop.call_soon_threadsafe(self._inventory.update_node, node, version)
 
-    def pod(self, event: dict[str, Any]) -> None:
+    async def pod(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a pod; one without GPUs and without a plan is ignored."""
         meta = event["object"]["metadata"]
         pod = None if event["type"] == "DELETED" else read_pod(event["object"])
@@ -200,7 +195,7 @@ class EventHandler:
             version = int(meta["resourceVersion"])
             self._loop.call_soon_threadsafe(self._inventory.delete_pod, meta["uid"], version)
 
-    async def login(self, settings: kopf.OperatorSettings) -> Any:  # noqa: ANN401
+    async def login(self, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
         """Return a traced session with the credentials of KUBECONFIG, else of the pod.
 
         kopf by itself would prefer a file in HOME to the pod's credentials, and would need the
@@ -209,8 +204,8 @@ class EventHandler:
         await asyncio.sleep(self._backoff.pause())
         self._backoff.logged_in()
         by_file = bool(os.environ.get(KUBECONFIG))
-        log_in = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
-        credentials = log_in(settings=settings)
+        read = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
+        credentials = read(settings=settings)
         if credentials is None:
             raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
         return kopf.AiohttpSession(
@@ -220,27 +215,58 @@ class EventHandler:
                 connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
                 headers=credentials.as_http_headers(),
                 read_bufsize=_LONGEST_LINE,
-                trace_configs=[_trace(self._health, self._refused, self._gap)],
+                trace_configs=[self._trace()],
                 trust_env=False,
             ),
         )
 
-    def _refused(self, status: int) -> None:
-        if status == HTTPStatus.UNAUTHORIZED:
-            self._backoff.denied()
-        self._loop.call_soon_threadsafe(self._on_refusal)
+    def _trace(self) -> aiohttp.TraceConfig:
+        """Return a trace that notes every answer and failure of kopf's requests."""
 
-    def _gap(self, kind: str) -> None:
-        """Report that kopf listed a kind or reconnected: it does not report deletions."""
-        self._loop.call_soon_threadsafe(self._on_gap, kind)
+        async def ended(
+            _session: object, _context: object, params: aiohttp.TraceRequestEndParams
+        ) -> None:
+            status, kind = params.response.status, _kind(params.url.path)
+            if status == HTTPStatus.UNAUTHORIZED:
+                self._backoff.denied()
+            if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                self._loop.call_soon_threadsafe(self._on_refusal)
+            if kind and status < 400:  # noqa: PLR2004  # client and server errors
+                # kopf listed or reconnected: it does not report deletions.
+                # Later pages of a list have the version of its first.
+                listed = not {"watch", "continue"} & params.url.query.keys()
+                if self._health.answered(kind) or listed:
+                    self._loop.call_soon_threadsafe(self._on_gap, kind)
+            elif kind:
+                self._health.failed(kind, f"{status} {params.response.reason}")
 
-    def _hand_over(self, take: Callable[..., Key | None], *facts: object) -> None:
-        self._loop.call_soon_threadsafe(self._take, take, facts)
+        async def broke(
+            _session: object, _context: object, params: aiohttp.TraceRequestExceptionParams
+        ) -> None:
+            if kind := _kind(params.url.path):
+                cause = f"{type(params.exception).__name__}: {params.exception}"
+                self._health.failed(kind, cause)
 
-    def _take(self, take: Callable[..., Key | None], facts: tuple[object, ...]) -> None:
-        key = take(*facts)
-        if key is not None:
-            self._enqueue(key)
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(ended)
+        trace.on_request_exception.append(broke)
+        return trace
+
+    def _hand_over(
+        self,
+        event: Any,  # noqa: ANN401
+        item: S,
+        update: Callable[[S], Key | None],
+        delete: Callable[[Key, str], Key | None],
+    ) -> None:
+        """Update the cache in the operator's event loop, and enqueue the plan of the object."""
+
+        def take() -> None:
+            key = delete(item.key, item.uid) if event["type"] == "DELETED" else update(item)
+            if key is not None:
+                self._enqueue(key)
+
+        self._loop.call_soon_threadsafe(take)
 
 
 class Informer:
@@ -286,9 +312,9 @@ class Informer:
             WatchFailed: ten starts in ten minutes without a single answer.
         """
         failures: list[float] = []
-        while await self._may_start():
+        while await self._is_ready():
             try:
-                await asyncio.to_thread(self._kopf)
+                await asyncio.to_thread(self._run_kopf)
             except Exception as error:  # whatever it is, they are started again
                 # A traceback only for what did not come from the API server.
                 expected = type(error).__module__.startswith("kopf.")
@@ -303,10 +329,10 @@ class Informer:
             failures = still_counting(failures, clock(), self._health.last_answer())
             if len(failures) >= MOST_FAILURES:
                 raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
-            longest = RESTART.delay(len(failures))
-            await asyncio.to_thread(self._stop.wait, longest * random.uniform(0.5, 1.0))
+            delay = RESTART.delay(len(failures)) * random.uniform(0.5, 1.0)
+            await asyncio.to_thread(self._stop.wait, delay)
 
-    async def _may_start(self) -> bool:
+    async def _is_ready(self) -> bool:
         """Wait for the kinds, which kopf reads once; return False if the operator stops."""
         waiting = asyncio.create_task(self._ready(), name="wait for the kind")
         stopping = asyncio.create_task(self._stopping.wait(), name="wait for the end")
@@ -317,7 +343,7 @@ class Informer:
             stopping.cancel()
         return not self._stop.is_set()
 
-    def _kopf(self) -> None:
+    def _run_kopf(self) -> None:
         # A new event for each start: kopf waits for it in a thread that it joins at its end.
         self._stop_kopf = stop = threading.Event()
         if self._stop.is_set():
@@ -327,10 +353,8 @@ class Informer:
             if kind not in inventory:
                 self._health.ended(kind)
         kopf.run(
-            registry=registry(inventory),
-            memo=kopf.Memo(
-                handler=self._handler, stop=stop, silence=self._settings.watch_silence_seconds
-            ),
+            registry=registry(self._handler, inventory, stop),
+            settings=kopf_settings(self._settings.watch_silence_seconds),
             standalone=True,
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
@@ -343,41 +367,6 @@ def still_counting(failures: list[float], now: float, last_answer: float) -> lis
     """Return the recent failures and this one; an answer removes the failures before it."""
     recent = [when for when in failures if when > now - FAILURE_WINDOW and when > last_answer]
     return [*recent, now]
-
-
-def _trace(
-    health: WatchHealth, on_refusal: Callable[[int], None], on_gap: Callable[[str], None]
-) -> aiohttp.TraceConfig:
-    """Return a trace that notes every answer and failure of kopf's requests."""
-    trace = aiohttp.TraceConfig()
-
-    async def ended(
-        _session: aiohttp.ClientSession,
-        _context: SimpleNamespace,
-        params: aiohttp.TraceRequestEndParams,
-    ) -> None:
-        status = params.response.status
-        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            on_refusal(status)
-        kind = _kind(params.url.path)
-        if kind and status < 400:  # noqa: PLR2004  # client and server errors
-            # Later pages of a list have the version of its first.
-            if health.answered(kind) or not {"watch", "continue"} & params.url.query.keys():
-                on_gap(kind)
-        elif kind:
-            health.failed(kind, f"{status} {params.response.reason}")
-
-    async def broke(
-        _session: aiohttp.ClientSession,
-        _context: SimpleNamespace,
-        params: aiohttp.TraceRequestExceptionParams,
-    ) -> None:
-        if kind := _kind(params.url.path):
-            health.failed(kind, f"{type(params.exception).__name__}: {params.exception}")
-
-    trace.on_request_end.append(ended)
-    trace.on_request_exception.append(broke)
-    return trace
 
 
 def _kind(path: str) -> str | None:

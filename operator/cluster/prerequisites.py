@@ -20,7 +20,7 @@ from ..resources.names import API_VERSION, GROUP, PLURAL, Permission
 
 if TYPE_CHECKING:
     from ..metrics import Metrics
-    from .client import Access
+    from .client import ApiCluster
 
 
 PERIOD: Final = 2.0
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class CrdReady:
     """Whether the custom resource is installed; several tasks may wait, one requests."""
 
-    def __init__(self, cluster: Access) -> None:
+    def __init__(self, cluster: ApiCluster) -> None:
         self._cluster = cluster
         self._outages = Outages()
         self._lock = asyncio.Lock()
@@ -45,22 +45,22 @@ class CrdReady:
     async def wait(self) -> None:
         """Wait until the API server serves the kind."""
         async with self._lock:
-            while not await self._is_served():  # noqa: ASYNC110  # only the server can tell
+            while True:
+                try:
+                    served = await self._cluster.serves_plans()
+                except ClusterError as error:
+                    self._outages.failed("reading the installed kinds", str(error))
+                else:
+                    self._outages.works("reading the installed kinds")
+                    if served and self._absent:
+                        log.info("%s is installed now", KIND)
+                    elif not served and not self._absent:
+                        message = "%s (%s) is not installed; waiting until crds/ is applied"
+                        log.error(message, KIND, API_VERSION)
+                    self._absent = not served
+                    if served:
+                        return
                 await asyncio.sleep(PERIOD)
-
-    async def _is_served(self) -> bool:
-        try:
-            served = await self._cluster.serves_plans()
-        except ClusterError as error:
-            self._outages.failed("reading the installed kinds", str(error))
-            return False
-        self._outages.works("reading the installed kinds")
-        if not served and not self._absent:
-            log.error("%s (%s) is not installed; waiting until crds/ is applied", KIND, API_VERSION)
-        elif served and self._absent:
-            log.info("%s is installed now", KIND)
-        self._absent = not served
-        return served
 
 
 NEEDED: Final = (
@@ -113,7 +113,7 @@ class PermissionCheck:
 
     def __init__(
         self,
-        cluster: Access,
+        cluster: ApiCluster,
         namespaces: tuple[str, ...],
         metrics: Metrics,
         *,
@@ -128,7 +128,8 @@ class PermissionCheck:
         self._needed = (*NEEDED, *PODS) if inventory else NEEDED
         self._of_nodes = NODES if inventory else ()
         self._without: tuple[Permission, ...] = ()
-        self._reviewed = asyncio.Event()
+        self.reviewed = asyncio.Event()
+        """Set after the first review."""
         self.on_nodes: Callable[[tuple[Permission, ...]], None] = lambda _missing: None
         """Called with the missing permissions about nodes when they change."""
 
@@ -138,13 +139,9 @@ class PermissionCheck:
 
     def findings(self) -> list[str]:
         """Return a message for each missing permission, and one for the rest."""
-        named = [f"missing right: {missing}" for missing in self._missing[:MOST_NAMED]]
-        more = len(self._missing) - len(named)
-        return [*named, *([f"and {more} more"] if more else [])]
-
-    async def reviewed(self) -> None:
-        """Wait for the first review."""
-        await self._reviewed.wait()
+        findings = [f"missing right: {missing}" for missing in self._missing[:MOST_NAMED]]
+        more = len(self._missing) - len(findings)
+        return [*findings, f"and {more} more"] if more else findings
 
     @property
     def may_see_nodes(self) -> bool:
@@ -155,49 +152,29 @@ class PermissionCheck:
         """Review until cancelled: now, after refusals, and repeatedly while one is missing."""
         while True:
             self._due.clear()
-            await self._check()
+            await self._review()
             await asyncio.sleep(PAUSE)
+            recheck = RECHECK if self._missing else RECHECK_NODES if self._without else None
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_next()):
+                async with asyncio.timeout(None if recheck is None else recheck - PAUSE):
                     await self._due.wait()
 
-    async def _check(self) -> None:
+    async def _review(self) -> None:
+        """Show what is missing; log it if it has changed."""
         try:
-            missing = [
-                MissingPermission(right, namespace or "")
-                for namespace in self._namespaces
-                for right in self._needed
-                if not await self._cluster.may(right, namespace)
-            ]
+            missing = tuple(
+                [
+                    MissingPermission(right, namespace or "")
+                    for namespace in self._namespaces
+                    for right in self._needed
+                    if not await self._cluster.may(right, namespace)
+                ]
+            )
             granted = [(right, await self._cluster.may(right, None)) for right in self._of_nodes]
         except ClusterError as error:
             self._outages.failed("reviewing our permissions", str(error))
             return
         self._outages.works("reviewing our permissions")
-        self._set_missing(tuple(missing))
-        self._set_missing_of_nodes(tuple(right for right, ok in granted if not ok))
-        self._reviewed.set()
-
-    def _until_next(self) -> float | None:
-        if self._missing:
-            return RECHECK - PAUSE
-        return RECHECK_NODES - PAUSE if self._without else None
-
-    def _set_missing_of_nodes(self, without: tuple[Permission, ...]) -> None:
-        if without == self._without:
-            return
-        self._without = without
-        if without:
-            log.warning(
-                "pools with a nodeSelector have no nodes: not granted in the cluster",
-                extra={"rights": ", ".join(map(str, without))},
-            )
-        else:
-            log.info("the nodes of the cluster may be listed now")
-        self.on_nodes(without)
-
-    def _set_missing(self, missing: tuple[MissingPermission, ...]) -> None:
-        """Show what is missing; log it if it has changed."""
         for right in self._needed:
             count = sum(item.right == right for item in missing)
             self._metrics.missing_rights.labels(right.verb, right.resource).set(count)
@@ -206,3 +183,15 @@ class PermissionCheck:
             log.error("%s; grant what deploy/base/rbac.yaml grants", "; ".join(self.findings()))
         elif before and not missing:
             log.info("every right is granted now")
+        without = tuple(right for right, is_granted in granted if not is_granted)
+        if without != self._without:
+            self._without = without
+            if without:
+                log.warning(
+                    "pools with a nodeSelector have no nodes: not granted in the cluster",
+                    extra={"rights": ", ".join(map(str, without))},
+                )
+            else:
+                log.info("the nodes of the cluster may be listed now")
+            self.on_nodes(without)
+        self.reviewed.set()

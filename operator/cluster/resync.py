@@ -15,13 +15,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
-
-from archipelago.planner.kubernetes.nodes import NodeSummary
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import Backoff, ClusterError, Forbidden
 from ..inventory.nodes import read_versioned
-from ..inventory.pods import PodFacts, read_pod
+from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..resources.names import Key
 from ..resources.objects import (
@@ -34,8 +32,8 @@ from ..resources.objects import (
 
 if TYPE_CHECKING:
     from ..inventory.cluster_inventory import ClusterInventory
-    from ..resources.cache import Cache, Store
-    from .client import Cluster
+    from ..resources.cache import Cache
+    from .client import ApiCluster
 
 
 LIST_BACKOFF: Final = Backoff(0.2, 10.0)
@@ -44,22 +42,12 @@ PAUSE: Final = 5.0
 """Time after a failed list before the next [s]."""
 
 
-class NodeSource(Protocol):
-    """The lists that a ``NodeResync`` needs."""
-
-    def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
-        """List all nodes, page by page."""
-
-    def pods(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
-        """List all pods that are not over, page by page; None: of the whole cluster."""
-
-
 class NodeResync:
     """Lists nodes and pods into the inventory. ``namespaces``: of the pods."""
 
     def __init__(
         self,
-        cluster: NodeSource,
+        cluster: ApiCluster,
         inventory: ClusterInventory,
         namespaces: tuple[str, ...],
         may_see_nodes: Callable[[], bool],
@@ -89,7 +77,15 @@ class NodeResync:
             ClusterError: a list failed; the pages before are taken in.
         """
         for namespace in self._namespaces:
-            await self._pods(namespace)
+            uids: set[str] = set()
+            with suppress(Forbidden):
+                async for page in self._cluster.pods(namespace):
+                    version = int(page["metadata"]["resourceVersion"])
+                    pods = await asyncio.to_thread(list, map(read_pod, page["items"]))
+                    for pod in filter(None, pods):
+                        self._inventory.update_pod(pod)
+                        uids.add(pod.uid)
+                self._inventory.replace_pods(uids, version, namespace)
         await self._nodes()
 
     async def run(self) -> None:
@@ -114,76 +110,19 @@ class NodeResync:
         async with self._lock:
             self._inventory.begin_list()
             names: set[str] = set()
-            try:
+            with suppress(Forbidden):
                 async for page in self._cluster.nodes():
                     version = int(page["metadata"]["resourceVersion"])
-                    for node, at in await asyncio.to_thread(_read_nodes, page):
-                        self._inventory.update_node(node, at)
+                    nodes = await asyncio.to_thread(list, map(read_versioned, page["items"]))
+                    for node, node_version in nodes:
+                        self._inventory.update_node(node, node_version)
                         names.add(node.name)
-            except Forbidden:
-                return
-            self._inventory.replace_nodes(names, version)
-
-    async def _pods(self, namespace: str | None) -> None:
-        uids: set[str] = set()
-        try:
-            async for page in self._cluster.pods(namespace):
-                version = int(page["metadata"]["resourceVersion"])
-                for pod in await asyncio.to_thread(_read_pods, page):
-                    self._inventory.update_pod(pod)
-                    uids.add(pod.uid)
-        except Forbidden:
-            return
-        self._inventory.replace_pods(uids, version, namespace)
-
-
-def _read_nodes(page: Mapping[str, Any]) -> list[tuple[NodeSummary, int]]:
-    return [read_versioned(body) for body in page["items"]]
-
-
-def _read_pods(page: Mapping[str, Any]) -> list[PodFacts]:
-    return [pod for pod in map(read_pod, page["items"]) if pod]
+                self._inventory.replace_nodes(names, version)
 
 
 S = TypeVar("S", PlanObject, TableObject | ShardObject)
 JITTER = 0.1
 """Share by which the period of full lists varies."""
-
-
-class ListedKind(Generic[S]):
-    """How one kind is listed, parsed and stored."""
-
-    _pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]]
-    _parse: Callable[[Mapping[str, Any]], S]
-    _update: Callable[[S], Key | None]
-    _store: Store[S]
-    _covers: Callable[[S], bool]
-
-    def __init__(
-        self,
-        pages: Callable[[str | None], AsyncIterator[Mapping[str, Any]]],
-        parse: Callable[[Mapping[str, Any]], S],
-        update: Callable[[S], Key | None],
-        store: Store[S],
-        covers: Callable[[S], bool],
-    ) -> None:
-        self._pages = pages
-        self._parse = parse
-        self._update = update
-        self._store = store
-        self._covers = covers
-
-    async def list(self, namespace: str | None) -> tuple[Key, ...]:
-        """Update the store from a full list; return the keys of deleted objects."""
-        listed: set[Key] = set()
-        version = "0"
-        async for page in self._pages(namespace):
-            version = page["metadata"]["resourceVersion"]
-            for body in page["items"]:
-                item = await asyncio.to_thread(self._parse, body)
-                self._update(item)
-                listed.add(item.key)
-        return self._store.delete_unlisted(listed, version, namespace, self._covers)
 
 
 class Resync:
@@ -194,7 +133,7 @@ class Resync:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ApiCluster,
         cache: Cache,
         namespaces: tuple[str, ...],
         *,
@@ -203,20 +142,11 @@ class Resync:
         installed: Callable[[], Awaitable[None]],
         others: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        self._cluster = cluster
         self._cache = cache
         self._installed = installed
         self._others = others
         self._outages = Outages()
-        self._plans = ListedKind(
-            cluster.plans, PlanObject.from_body, cache.update_plan, cache.plans, lambda _plan: True
-        )
-        self._tables = ListedKind(
-            cluster.tables,
-            read_config_map,
-            cache.update_table,
-            cache.tables,
-            ConfigMapObject.is_selected,
-        )
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._enqueue = enqueue
         self._random = random
@@ -232,10 +162,15 @@ class Resync:
         Raises:
             ClusterError: a list failed; the pages before are taken in.
         """
-        deleted: list[Key] = []
+        cache, deleted = self._cache, list[Key]()
         for namespace in self._namespaces:
-            deleted += await self._plans.list(namespace)
-            await self._tables.list(namespace)
+            plans = _updated(
+                self._cluster.plans(namespace), PlanObject.from_body, cache.update_plan
+            )
+            deleted += cache.plans.delete_unlisted(*await plans, namespace)
+            tables = _updated(self._cluster.tables(namespace), read_config_map, cache.update_table)
+            selected = ConfigMapObject.is_selected
+            cache.tables.delete_unlisted(*await tables, namespace, selected)
         if self._others is not None and others:
             await self._others()
         for key in (*deleted, *self._cache.plans.keys()):
@@ -267,3 +202,19 @@ class Resync:
             self._due.clear()
             await self.until_done(others=not gap)
             done()
+
+
+async def _updated(
+    pages: AsyncIterator[Mapping[str, Any]],
+    parse: Callable[[Mapping[str, Any]], S],
+    update: Callable[[S], Key | None],
+) -> tuple[set[Key], str]:
+    """Update the cache from a full list; return the keys and the version of the list."""
+    keys, version = set[Key](), "0"
+    async for page in pages:
+        version = page["metadata"]["resourceVersion"]
+        for body in page["items"]:
+            item = await asyncio.to_thread(parse, body)
+            update(item)
+            keys.add(item.key)
+    return keys, version

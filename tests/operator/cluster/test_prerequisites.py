@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.cluster.prerequisites import (
     NEEDED,
     NODES,
@@ -35,7 +36,7 @@ def test_every_granted_right_is_asked_for_and_no_other() -> None:
         assert sorted(asked) == sorted(granted)
 
 
-class Reviews:
+class Reviews(ApiCluster):
     """An API server that grants everything but ``refused``; ``asked``: what it was asked."""
 
     def __init__(self, *refused: Permission) -> None:
@@ -58,7 +59,7 @@ async def test_rights_of_nodes_are_asked_for_in_the_cluster_and_missed_without_a
     rights = PermissionCheck(server, ("team",), Metrics(), inventory=inventory)
     rights.on_nodes = told.append
     asking = asyncio.create_task(rights.run())
-    await rights.reviewed()
+    await rights.reviewed.wait()
     asking.cancel()
 
     assert rights.findings() == []

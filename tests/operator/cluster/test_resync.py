@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from archipelago.operator.cluster import resync
+from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.cluster.informer import WatchHealth
 from archipelago.operator.errors import Retryable
 from archipelago.operator.inventory.cluster_inventory import ClusterInventory
@@ -20,7 +21,7 @@ HOUR = 3600.0
 PAUSE = 0.1
 
 
-class Empty:
+class Empty(ApiCluster):
     """A cluster with nothing in it; ``lists``: when it was asked for everything."""
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
     monkeypatch.setattr(resync, "PAUSE", PAUSE)
     cluster = Empty()
     again = resync.Resync(
-        cluster,  # type: ignore[arg-type]  # of which only the lists are asked
+        cluster,
         Cache(),
         (),
         enqueue=lambda _key: None,
@@ -138,7 +139,7 @@ async def test_after_a_gap_of_plans_nothing_else_is_listed(
         others.append(len(cluster.lists))
 
     again = resync.Resync(
-        cluster,  # type: ignore[arg-type]  # of which only the lists are asked
+        cluster,
         Cache(),
         (),
         enqueue=lambda _key: None,

@@ -17,6 +17,7 @@ import pytest
 
 from archipelago.operator.apply.events import Events
 from archipelago.operator.apply.reconciler import Reconciler
+from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.decide.state import Now
 from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
 from archipelago.operator.metrics import Metrics
@@ -44,7 +45,7 @@ STEPS = 60
 GRACE = 60.0
 
 
-class Server:
+class Server(ApiCluster):
     """A model of the API server with one plan and what lies under its table's name."""
 
     def __init__(self, random: Random) -> None:
