@@ -81,13 +81,15 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
         first = plan_ready(inputs_hash, steps[0].content, reply.summary, reply.message, limit)
         first = replace(first, steps=steps[1:], nodes=steps[0].nodes)
     if isinstance(reply, ReplanReply):
+        large = {"steps", "state"}
+        facts = REPLY.dump_python(reply, mode="json", by_alias=True, exclude=large)
         return ReplanResult(
             inputs_hash=inputs_hash,
             table=first and replace(first, origin=TableOrigin.REPLANNED),
             next_request=_NEXT_REQUEST.get(reply.requested_level or ""),
             state=reply.state,
-            decision=_decision(reply),
-            facts=_document(reply),
+            decision=_decision(reply, facts),
+            facts=facts,
             message=reply.message,
             reasons=reply.reasons,
         )
@@ -130,45 +132,23 @@ _PROPOSAL_FIELDS: Final = ("hash", "level", "trigger", "gain", "message")
 _NOTE_BYTES: Final = 256
 
 
-def _document(reply: ReplanReply) -> dict[str, Any]:
-    """Return the reply as JSON, without its large fields."""
-    document: dict[str, Any] = REPLY.dump_python(
-        reply, mode="json", by_alias=True, exclude={"steps", "state"}
-    )
-    return document
-
-
-def _decision(reply: ReplanReply) -> dict[str, Any]:
+def _decision(reply: ReplanReply, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``status.lastDecision``: a change or a pending proposal; empty if nothing changes.
 
     Only fields of its schema: the API server drops others, which would cause another write.
     """
     if reply.trigger == "None" and not reply.proposal and not reply.degraded:
         return {}
-    document = _document(reply)
-    levels = [_only(_LEVEL_FIELDS, level) for level in document["levels"]]
-    for level in levels:
+    decision = _only(_DECISION_FIELDS, facts) | {"message": bounded(reply.message)}
+    if facts["levels"]:
+        decision["levels"] = [_only(_LEVEL_FIELDS, level) for level in facts["levels"]]
+    for level in decision.get("levels", ()):
         if "note" in level:
             level["note"] = bounded(level["note"], _NOTE_BYTES)
-    proposal = document["proposal"]
-    return {
-        **_only(_DECISION_FIELDS, document),
-        "message": bounded(reply.message),
-        **({"levels": levels} if levels else {}),
-        **({"proposal": _only(_PROPOSAL_FIELDS, proposal)} if proposal else {}),
-    }
+    if facts["proposal"]:
+        decision["proposal"] = _only(_PROPOSAL_FIELDS, facts["proposal"])
+    return decision
 
 
 def _only(names: tuple[str, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fields[name] for name in names if fields.get(name) not in (None, "")}
-
-
-def with_memory_advice(result: PlannerResult, memory_mib: int) -> PlannerResult:
-    """Add the remedy for too little memory to the message."""
-    if not isinstance(result, PlanFailed) or result.reason is not Reason.PLANNER_OOM:
-        return result
-    remedy = (
-        f"{result.message} ({memory_mib} MiB): use fewer ranges, pools or island sizes, or "
-        "raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
-    )
-    return replace(result, message=remedy)

@@ -20,20 +20,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from archipelago.planner.service.messages import Reply
 
 from ..errors import Backoff
+from ..metrics import Metrics
 from ..resources.names import TABLE_BYTES, Key
 from ..resources.status import Reason
-from .messages import Job, decode_result, with_memory_advice
+from .messages import Job, decode_result
 from .process import RequestNotRead, Worker, WorkerDied
 from .result import PlanFailed, PlannerResult, ReplanResult
-
-if TYPE_CHECKING:
-    from ..metrics import Metrics
-
 
 LONG: Final = 1.0
 """Mean planning time from which a namespace leaves one process to others [s]."""
@@ -59,7 +56,14 @@ class FairQueue:
         first: dict[str, Key] = {}
         for key in waiting:
             first.setdefault(key.namespace, key)
-        allowed = [key for space, key in first.items() if self._may_start(space, running)]
+        shares = Counter(key.namespace for key in running)
+        allowed = [
+            key
+            for space, key in first.items()
+            if self._processes == 1
+            or self._mean.get(space, 0.0) < LONG
+            or shares[space] < self._processes - 1
+        ]
         return min(allowed, key=lambda key: self._served.get(key.namespace, 0), default=None)
 
     def preempt(
@@ -91,13 +95,8 @@ class FairQueue:
         """Note a preemption: from now on the namespace leaves one process to others."""
         self._mean[key.namespace] = max(LONG, self._mean.get(key.namespace, 0.0))
 
-    def _may_start(self, namespace: str, running: Collection[Key]) -> bool:
-        if self._processes == 1 or self._mean.get(namespace, 0.0) < LONG:
-            return True
-        return sum(key.namespace == namespace for key in running) < self._processes - 1
 
-
-START_BACKOFF: Final = Backoff(1.0, 30.0)
+START_BACKOFF: Final = Backoff(2.0, 30.0)
 START_TRIES: Final = 3
 MOST_REQUEUES: Final = 3
 """Processes in a row that may end before they read a request; the next one fails the job."""
@@ -123,12 +122,12 @@ class Running:
     """A job that a process works on, since when [monotonic s]."""
 
     job: Job
-    asking: asyncio.Task[Reply]
+    reply: asyncio.Task[Reply]
     since: float
 
 
 class PlannerPool:
-    """Planner processes; ``on_verdict`` is called with every result of a job not dropped since.
+    """Planner processes; ``on_result`` is called with every result of a job not dropped since.
 
     Not ``warm``: the processes start with the first call of ``warm``.
     """
@@ -137,7 +136,7 @@ class PlannerPool:
         self,
         count: int,
         limits: Limits,
-        on_verdict: Callable[[Key, PlannerResult], None],
+        on_result: Callable[[Key, PlannerResult], None],
         metrics: Metrics,
         *,
         warm: bool = True,
@@ -147,7 +146,7 @@ class PlannerPool:
         if warm:
             self._warm.set()
         self._limits = limits
-        self._on_verdict = on_verdict
+        self._on_result = on_result
         self._metrics = metrics
         self._turns = FairQueue(count)
         self._waiting: dict[Key, Job] = {}
@@ -171,7 +170,7 @@ class PlannerPool:
         self._waiting.pop(key, None)
         running = self._running.pop(key, None)
         if running is not None:
-            running.asking.cancel()
+            running.reply.cancel()
             self._call_one()
 
     async def run(self) -> None:
@@ -200,23 +199,19 @@ class PlannerPool:
         while True:
             worker = await self._start_worker()
             self._workers.add(worker)
-            why = await self._watched(worker)
+            end = asyncio.create_task(self._notify_of_end(worker), name=f"end of {worker.pid}")
+            try:
+                why = await self._serve(worker)
+            finally:
+                end.cancel()
             self._metrics.replacements.labels(why).inc()
             await worker.kill()
             self._workers.discard(worker)
             idle_ends = idle_ends + 1 if why == ENDED_IDLE else 0
-            if idle_ends > 1:
-                await asyncio.sleep(START_BACKOFF.delay(idle_ends))
+            await asyncio.sleep(START_BACKOFF.delay(idle_ends - 1))
 
-    async def _watched(self, worker: Worker) -> str:
-        """Serve; notice also if the process ends while idle."""
-        watching = asyncio.create_task(self._tell_of_end(worker), name=f"end of {worker.pid}")
-        try:
-            return await self._serve(worker)
-        finally:
-            watching.cancel()
-
-    async def _tell_of_end(self, worker: Worker) -> None:
+    async def _notify_of_end(self, worker: Worker) -> None:
+        """Wake all if a process has ended, because it may be idle."""
         await worker.ended()
         async with self._arrived:
             self._arrived.notify_all()
@@ -229,16 +224,11 @@ class PlannerPool:
             except (WorkerDied, OSError) as error:
                 failures += 1
                 _report("planner process does not start", error)
-                if failures >= START_TRIES:
-                    self._give_up_on_next(error)
-                await asyncio.sleep(START_BACKOFF.delay(failures + 1))
-
-    def _give_up_on_next(self, error: WorkerDied | OSError) -> None:
-        if self._waiting:
-            key = next(iter(self._waiting))
-            job = self._waiting.pop(key)
-            reason = getattr(error, "reason", Reason.PLANNER_CRASHED)
-            self._tell(job, PlanFailed(job.inputs_hash, reason, str(error)), 0.0)
+                if failures >= START_TRIES and self._waiting:
+                    job = self._waiting.pop(next(iter(self._waiting)))
+                    reason = getattr(error, "reason", Reason.PLANNER_CRASHED)
+                    self._deliver(job, PlanFailed(job.inputs_hash, reason, str(error)), 0.0)
+                await asyncio.sleep(START_BACKOFF.delay(failures))
 
     async def _serve(self, worker: Worker) -> str:
         """Run jobs until the process has to be replaced; return why."""
@@ -247,66 +237,78 @@ class PlannerPool:
             if job is None:
                 log.warning("planner process ended idle", extra={"end": await worker.ended()})
                 return ENDED_IDLE
-            asking = asyncio.create_task(worker.ask(job.request), name=f"plan {job.key}")
+            reply = asyncio.create_task(worker.ask(job.request), name=f"plan {job.key}")
             started = time.monotonic()
-            work = self._running[job.key] = Running(job, asking, started)
+            work = self._running[job.key] = Running(job, reply, started)
             try:
-                await asyncio.wait({asking}, timeout=job.time_limit + self._limits.grace)
-                wanted = self._running.get(job.key) is work
-                if wanted and self._returned(job, asking):
+                await asyncio.wait({reply}, timeout=job.time_limit + self._limits.grace)
+                is_cancelled = reply.cancelled() or not reply.done()
+                if self._running.get(job.key) is not work:  # dropped or preempted meanwhile
+                    if is_cancelled:
+                        return "Cancelled"
+                    continue
+                del self._running[job.key]
+                death = None if is_cancelled else reply.exception()
+                if isinstance(death, RequestNotRead) and job.requeues < MOST_REQUEUES:
+                    log.warning("planner process ended idle", extra={"end": str(death)})
+                    again = replace(job, requeues=job.requeues + 1)
+                    self._waiting = {job.key: again, **self._waiting}
+                    self._call_one()
                     return ENDED_IDLE
-                if wanted:
-                    del self._running[job.key]
-                    verdict = self._verdict(job, asking)
-                    self._tell(job, verdict, time.monotonic() - started)
-                    if isinstance(verdict, PlanFailed) and verdict.is_retryable:
-                        return verdict.reason
-                elif asking.cancelled() or not asking.done():
-                    return "Cancelled"
+                result = self._result(job, reply)
+                self._deliver(job, result, time.monotonic() - started)
+                if isinstance(result, PlanFailed) and result.is_retryable:
+                    return result.reason
             finally:
-                if not asking.cancelled():
+                if not reply.cancelled():
                     self._turns.ended(job.key, time.monotonic() - started)
-                asking.cancel()
+                reply.cancel()
 
-    def _returned(self, job: Job, asking: asyncio.Task[Reply]) -> bool:
-        """Requeue a job whose request was not read at the front; return whether it was so."""
-        untaken = _death(asking)
-        if not isinstance(untaken, RequestNotRead) or job.requeues >= MOST_REQUEUES:
-            return False
-        log.warning("planner process ended idle", extra={"end": str(untaken)})
-        del self._running[job.key]
-        self._waiting = {job.key: replace(job, requeues=job.requeues + 1), **self._waiting}
-        self._call_one()
-        return True
-
-    def _verdict(self, job: Job, asking: asyncio.Task[Reply]) -> PlannerResult:
-        if not asking.done():
+    def _result(self, job: Job, reply: asyncio.Task[Reply]) -> PlannerResult:
+        if not reply.done():
             message = (
                 f"no plan within {job.time_limit:g} s + {self._limits.grace:g} s: raise "
                 "spec.planner.timeLimitSeconds, or use fewer ranges, pools or island sizes"
             )
             return PlanFailed(job.inputs_hash, Reason.PLANNER_TIMEOUT, message)
         try:
-            return decode_result(job.inputs_hash, asking.result(), self._limits.table_bytes)
+            return decode_result(job.inputs_hash, reply.result(), self._limits.table_bytes)
         except WorkerDied as death:
             _report(f"planner process died at {job.key}", death)
             return PlanFailed(job.inputs_hash, death.reason, str(death))
         except asyncio.CancelledError:
             return PlanFailed(job.inputs_hash, Reason.PLANNER_CRASHED, "the request was cancelled")
 
-    def _tell(self, job: Job, verdict: PlannerResult, seconds: float) -> None:
-        verdict = replace(with_memory_advice(verdict, self._limits.memory_mib), seconds=seconds)
-        if not isinstance(verdict, ReplanResult):
-            outcome = verdict.reason if isinstance(verdict, PlanFailed) else Reason.PLANNED
+    def _deliver(self, job: Job, result: PlannerResult, seconds: float) -> None:
+        result = replace(result, seconds=seconds)
+        if isinstance(result, PlanFailed) and result.reason is Reason.PLANNER_OOM:
+            message = (
+                f"{result.message} ({self._limits.memory_mib} MiB): use fewer ranges, pools or "
+                "island sizes, or raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
+            )
+            result = replace(result, message=message)
+        if not isinstance(result, ReplanResult):
+            outcome = result.reason if isinstance(result, PlanFailed) else Reason.PLANNED
             self._metrics.planned(outcome, seconds)
-        self._on_verdict(job.key, verdict)
+        self._on_result(job.key, result)
 
     async def _next(self, worker: Worker) -> Job | None:
-        """Wait for the next job; None if the process ended meanwhile."""
+        """Wait for the next job; None if the process ended meanwhile.
+
+        Urgent jobs go first. A job is preempted for a namespace that waits; it is queued again,
+        first of its namespace.
+        """
         async with self._arrived:
             while not worker.has_ended:
-                self._make_way()
-                key = self._turns.pick(self._first(), self._running)
+                since = {key: work.since for key, work in self._running.items()}
+                newest = self._turns.preempt(self._waiting, since, time.monotonic())
+                if newest is not None:
+                    work = self._running.pop(newest)
+                    self._waiting = {newest: work.job, **self._waiting}
+                    work.reply.cancel()
+                    self._turns.preempted(newest)
+                urgent = [key for key, job in self._waiting.items() if job.urgent]
+                key = self._turns.pick(urgent or self._waiting, self._running)
                 if key is not None:
                     self._turns.taken(key)
                     return self._waiting.pop(key)
@@ -315,25 +317,6 @@ class PlannerPool:
                         await self._arrived.wait()
             self._arrived.notify()  # what woke us may have been meant for any process
             return None
-
-    def _first(self) -> list[Key]:
-        """Return the urgent keys that wait; if there are none, all that wait."""
-        urgent = [key for key, job in self._waiting.items() if job.urgent]
-        return urgent or list(self._waiting)
-
-    def _make_way(self) -> None:
-        """Preempt a job for a namespace that waits; it is queued again, first of its namespace."""
-        since = {key: work.since for key, work in self._running.items()}
-        key = self._turns.preempt(self._waiting, since, time.monotonic())
-        if key is not None:
-            work = self._running.pop(key)
-            self._waiting = {key: work.job, **self._waiting}
-            work.asking.cancel()
-            self._turns.preempted(key)
-
-
-def _death(asking: asyncio.Task[Reply]) -> BaseException | None:
-    return asking.exception() if asking.done() and not asking.cancelled() else None
 
 
 def _report(what: str, error: WorkerDied | OSError) -> None:

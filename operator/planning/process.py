@@ -105,14 +105,12 @@ class Worker:
         """Send a request and wait for the reply.
 
         Raises:
-            NotTaken: the process ended before it had read the request.
+            RequestNotRead: the process ended before it had read the request.
             WorkerDied: it ended during the request, or its reply is unreadable.
         """
         if self._process.stdin is None:
             raise WorkerDied(Reason.PLANNER_CRASHED, "the planner process has no input")
-        with suppress(
-            ConnectionError
-        ):  # then there is no reply either, and its absence is reported
+        with suppress(ConnectionError):  # then there is no reply either, which is reported
             self._process.stdin.write(encode_request(request) + b"\n")
             await self._process.stdin.drain()
         try:
@@ -162,17 +160,10 @@ class Worker:
     async def _log(self) -> None:
         if self._process.stderr is None:
             return
-        while line := await _text_line(self._process.stderr):
-            self._tail.append(line)
-            log.debug(line, extra={"planner": self.pid})
-
-
-async def _text_line(stream: asyncio.StreamReader) -> str:
-    """Return one line, empty at the end; a line that is too long counts as the end."""
-    try:
-        return (await stream.readline()).decode(errors="replace").rstrip() or ""
-    except ValueError:
-        return ""
+        with suppress(ValueError):  # a line that is too long counts as the end
+            while line := (await self._process.stderr.readline()).decode(errors="replace").rstrip():
+                self._tail.append(line)
+                log.debug(line, extra={"planner": self.pid})
 
 
 def _name(code: int | None) -> str:

@@ -14,27 +14,28 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import BinaryIO
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
-    limit_memory(int(sys.argv[1]))
-    replies = _own_stdout()
+    # Allocations beyond the limit fail here, before the machine runs out of memory.
+    size = int(sys.argv[1]) << 20
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    # The pipe to the operator; file descriptor 1 leads to standard error from now on.
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     from archipelago.planner.service import replan  # noqa: F401, PLC0415  # load before ready
 
     _send(replies, b"")
-    for line in _requests():
+    # A thread waits for requests, to end with the operator even during a solve.
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        request = requests.get()
         _send(replies, b"")  # from here on the request causes a death
-        _send(replies, answer(line))
-
-
-def limit_memory(mebibytes: int) -> None:
-    """Make allocations beyond the limit fail here, before the machine runs out of memory."""
-    size = mebibytes << 20
-    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        _send(replies, answer(request))
 
 
 def answer(line: bytes | str) -> bytes:
@@ -55,24 +56,9 @@ def answer(line: bytes | str) -> bytes:
     return encode_reply(handle(request))
 
 
-def _own_stdout() -> BinaryIO:
-    """Return the pipe to the operator; file descriptor 1 leads to standard error from now on."""
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return pipe
-
-
-def _requests() -> Iterator[bytes]:
-    """Yield requests. A thread waits for them, to end with the operator even during a solve."""
-    lines: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
-    while True:
-        yield lines.get()
-
-
-def _listen(lines: SimpleQueue[bytes]) -> None:
+def _listen(requests: SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
-        lines.put(line)
+        requests.put(line)
     os._exit(0)
 
 
