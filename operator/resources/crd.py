@@ -14,7 +14,7 @@ description or a unit of whole numbers, is an error here and not at ``kubectl ap
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import yaml
@@ -40,39 +40,58 @@ _REWRITTEN = (
     "properties", "additionalProperties", "items", "default", "const",
     "exclusiveMinimum", "exclusiveMaximum", RULES_KEY, NAMED_KEY,
 )  # fmt: skip
-_DECIMAL_PATTERNS = (DECIMAL, LARGE_DECIMAL)
 _DROPPED = ("title", "$defs")
+_DECIMALS = (DECIMAL, LARGE_DECIMAL)
 
 
 class NotStructural(Exception):  # noqa: N818  # a consequence, not a suffix
     """A model says something that a structural schema cannot; the message names the field."""
 
 
-def structural(schema: Schema) -> Schema:
-    """Convert the JSON schema of a model, with its ``$defs``, into one structural schema.
+def structural(schema: Schema, definitions: Schema | None = None, path: str = "") -> Schema:
+    """Convert the JSON schema of a model into one structural schema; ``definitions``: its ``$defs``.
 
     Raises:
         NotStructural: a keyword has no equal, or a field lacks bound or description.
     """
-    return _convert(schema, schema.get("$defs", {}), "")
-
-
-def _convert(schema: Schema, definitions: Schema, path: str) -> Schema:
+    definitions = schema.get("$defs", {}) if definitions is None else definitions
     schema = _inlined(schema, definitions, path)
-    _refuse_unknown(schema, path)
+    unknown = sorted(set(schema) - {*_KEPT, *_REWRITTEN, *_DROPPED})
+    if unknown:
+        raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")
+    values = schema.get("additionalProperties", False)
+    if values is not False and ("properties" in schema or "maxProperties" not in schema):
+        raise NotStructural(f"{path}: a free map; give it properties, or max_length")
     out = {key: schema[key] for key in _KEPT if key in schema}
-    out |= _bounds(schema) | _texts(schema) | _lists(schema, definitions, path)
-    out |= _maps(schema, definitions, path)
+    if "exclusiveMinimum" in schema:
+        out["minimum"] = schema["exclusiveMinimum"] + 1
+    if "exclusiveMaximum" in schema:
+        out["maximum"] = schema["exclusiveMaximum"] - 1
+    if "const" in schema or "enum" in schema:
+        words = schema.get("enum", [schema.get("const")])
+        out |= {"type": "string", "enum": words, "maxLength": ENUM_LENGTH}
+    elif schema.get("format") == "date-time":
+        out["maxLength"] = TIME_LENGTH
+    if schema.get("type") == "array":
+        if "items" not in schema:
+            raise NotStructural(f"{path}: a list without a type of items")
+        out["items"] = structural(schema["items"], definitions, f"{path}[]")
+        # Lists keyed by a name are merged item by item, others are replaced as a whole.
+        out["x-kubernetes-list-type"] = "map" if NAMED_KEY in schema else "atomic"
+        if NAMED_KEY in schema:
+            out["x-kubernetes-list-map-keys"] = [schema[NAMED_KEY]]
+    if values is not False:
+        out["additionalProperties"] = structural(values, definitions, f"{path}{{}}")
+        # Maps are replaced as a whole: part of a selector is another selector.
+        out["x-kubernetes-map-type"] = "atomic"
     if "properties" in schema:
         out["properties"] = {
-            name: _convert(below, definitions, f"{path}.{name}")
+            name: structural(below, definitions, f"{path}.{name}")
             for name, below in schema["properties"].items()
         }
     if schema.get("default") is not None:
         out["default"] = _without_nulls(schema["default"])
-    decimals = _decimals(out)
-    rules = [_validation(rule, decimals) for rule in schema.get(RULES_KEY, ())]
-    if rules := rules + _pattern_rule(out):
+    if rules := _validations(schema.get(RULES_KEY, ()), out):
         out["x-kubernetes-validations"] = rules
     _refuse_unbounded(out, path)
     return out
@@ -92,94 +111,37 @@ def _inlined(schema: Schema, definitions: Schema, path: str) -> Schema:
     return rest
 
 
-def _refuse_unknown(schema: Schema, path: str) -> None:
-    unknown = sorted(set(schema) - {*_KEPT, *_REWRITTEN, *_DROPPED})
-    if unknown:
-        raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")
-    free = schema.get("additionalProperties", False)
-    if free is not False and ("properties" in schema or "maxProperties" not in schema):
-        raise NotStructural(f"{path}: a free map; give it properties, or max_length")
-
-
-def _bounds(schema: Schema) -> Schema:
-    """Return exclusive bounds of whole numbers as inclusive ones."""
-    out = {}
-    if "exclusiveMinimum" in schema:
-        out["minimum"] = schema["exclusiveMinimum"] + 1
-    if "exclusiveMaximum" in schema:
-        out["maximum"] = schema["exclusiveMaximum"] - 1
-    return out
-
-
-def _texts(schema: Schema) -> Schema:
-    """Give closed vocabularies and times the length that every text must have."""
-    if "const" in schema or "enum" in schema:
-        values = schema.get("enum", [schema.get("const")])
-        return {"type": "string", "enum": values, "maxLength": ENUM_LENGTH}
-    return {"maxLength": TIME_LENGTH} if schema.get("format") == "date-time" else {}
-
-
-def _lists(schema: Schema, definitions: Schema, path: str) -> Schema:
-    """Merge lists keyed by a name item by item; replace others as a whole."""
-    if schema.get("type") != "array":
-        return {}
-    if "items" not in schema:
-        raise NotStructural(f"{path}: a list without a type of items")
-    keyed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [schema.get(NAMED_KEY)]}
-    kind = keyed if NAMED_KEY in schema else {"x-kubernetes-list-type": "atomic"}
-    return {"items": _convert(schema["items"], definitions, f"{path}[]"), **kind}
-
-
-def _maps(schema: Schema, definitions: Schema, path: str) -> Schema:
-    """Replace maps of the user as a whole: part of a selector is another selector."""
-    values = schema.get("additionalProperties", False)
-    if values is False:
-        return {}
-    return {
-        "additionalProperties": _convert(values, definitions, f"{path}{{}}"),
-        "x-kubernetes-map-type": "atomic",
-    }
-
-
 def _without_nulls(default: object) -> object:
     if isinstance(default, dict):
         return {key: _without_nulls(value) for key, value in default.items() if value is not None}
     return default
 
 
-def _decimals(schema: Schema) -> dict[str, str]:
-    """Return the pattern of each field that holds a number as text."""
-    fields = schema.get("properties", {})
-    patterns = {name: field.get("pattern", "") for name, field in fields.items()}
-    return {name: pattern for name, pattern in patterns.items() if pattern in _DECIMAL_PATTERNS}
+def _validations(rules: Iterable[dict[str, str]], schema: Schema) -> list[Schema]:
+    """Return rules in CEL: those between fields, and in words what a pattern asks for.
 
-
-def _validation(rule: dict[str, str], decimals: dict[str, str]) -> Schema:
-    """Return a rule in CEL that applies only if its numbers can be read.
-
-    Without that, a text that is no number would fail its pattern and then every rule that
-    computes with it, each with a message that does not help.
+    A rule applies only if its numbers can be read. Without that, a text that is no number would
+    fail its pattern and then every rule that computes with it, with messages that do not help.
     """
-    read = [name for name in decimals if f"double(self.{name})" in rule["cel"]]
-    waits = [f"(has(self.{n}) && !{_matches(f'self.{n}', decimals[n])})" for n in read]
-    out: Schema = {"rule": " || ".join([*waits, f"({rule['cel']})"]) if waits else rule["cel"]}
-    out["message"] = rule["message"]
-    if rule["field"]:
-        out["fieldPath"] = rule["field"]
-    if rule["reason"] != "FieldValueInvalid":
-        out["reason"] = rule["reason"]
-    return out
-
-
-def _pattern_rule(schema: Schema) -> list[Schema]:
-    """Say in words what a pattern asks for; the API server alone would print the expression."""
+    patterns = {name: field.get("pattern") for name, field in schema.get("properties", {}).items()}
+    validations: list[Schema] = []
+    for rule in rules:
+        unreadable = [
+            f"(has(self.{name}) && !self.{name}.matches(r'{pattern}'))"
+            for name, pattern in patterns.items()
+            if pattern in _DECIMALS and f"double(self.{name})" in rule["cel"]
+        ]
+        cel = " || ".join([*unreadable, f"({rule['cel']})"]) if unreadable else rule["cel"]
+        validations.append({"rule": cel, "message": rule["message"]})
+        if rule["field"]:
+            validations[-1]["fieldPath"] = rule["field"]
+        if rule["reason"] != "FieldValueInvalid":
+            validations[-1]["reason"] = rule["reason"]
     pattern = schema.get("pattern", "")
-    remedy = REMEDIES.get(pattern)
-    return [{"rule": _matches("self", pattern), "message": remedy}] if remedy else []
-
-
-def _matches(field: str, pattern: str) -> str:
-    return f"{field}.matches(r'{pattern}')"
+    if remedy := REMEDIES.get(pattern):
+        # The API server alone would print the expression.
+        validations.append({"rule": f"self.matches(r'{pattern}')", "message": remedy})
+    return validations
 
 
 def _refuse_unbounded(schema: Schema, path: str) -> None:
@@ -200,8 +162,50 @@ PLURAL, SINGULAR, SHORT_NAME = "servingplans", "servingplan", "splan"
 NAME = f"{PLURAL}.{GROUP}"
 
 
+_SUMMARY = ".status.summary"
+_READY = '.status.conditions[?(@.type=="Ready")]'
+_COLUMNS = (
+    ("Ready", "string", f"{_READY}.status", 0, "Whether the routing table serves this spec."),
+    ("Reason", "string", f"{_READY}.reason", 0, "Why it is ready or not."),
+    ("Islands", "integer", f"{_SUMMARY}.islands", 0, "Islands in the plan."),
+    ("GPUs", "integer", f"{_SUMMARY}.gpus", 0, "GPUs of all islands."),
+    ("Cost/h", "string", f"{_SUMMARY}.costPerHour", 0, "Price of the islands [$/h]."),
+    ("SLO", "string", f"{_SUMMARY}.slo", 0, "Whether all latency targets are kept."),
+    ("Req/s", "string", f"{_SUMMARY}.throughput", 1, "Sustained requests [requests/s]."),
+    ("Gap", "string", f"{_SUMMARY}.gap", 1, "Proven distance to the best possible plan."),
+    ("TTFT", "integer", f"{_SUMMARY}.ttftMilliseconds", 1, "Mean time to first token [ms]."),
+    ("TPOT", "integer", f"{_SUMMARY}.tpotMilliseconds", 1, "Time per output token [ms]."),
+    ("Hash", "string", f"{_SUMMARY}.shortHash", 1, "Hash of the routing table's content."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the plan was created."),
+)
+"""Columns of ``kubectl get splan``: priority 1 only with ``-o wide``."""
+
+
 def definition() -> dict[str, Any]:
     """Build the whole CustomResourceDefinition, as plain data."""
+    columns = ("name", "type", "jsonPath", "priority", "description")
+    schema = {
+        "type": "object",
+        "description": "A ServingPlan turns GPU pools, language models and their traffic into "
+        "islands, phases and routes, with a proof of how good the plan is.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "maxLength": 253,
+                           "description": "Group and version of the resource."},
+            "kind": {"type": "string", "maxLength": 63, "description": "Kind of the resource."},
+            "metadata": {"type": "object"},
+            "spec": structural(ServingPlanSpec.model_json_schema()),
+            "status": structural(STATUS.json_schema()),
+        },
+    }  # fmt: skip
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [dict(zip(columns, row, strict=True)) for row in _COLUMNS],
+        "schema": {"openAPIV3Schema": schema},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -217,59 +221,9 @@ def definition() -> dict[str, Any]:
                 "shortNames": [SHORT_NAME],
                 "categories": ["archipelago"],
             },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": _columns(),
-                    "schema": {"openAPIV3Schema": _schema()},
-                }
-            ],
+            "versions": [version],
         },
     }
-
-
-def _schema() -> Schema:
-    return {
-        "type": "object",
-        "description": "A ServingPlan turns GPU pools, language models and their traffic into "
-        "islands, phases and routes, with a proof of how good the plan is.",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string", "maxLength": 253,
-                           "description": "Group and version of the resource."},
-            "kind": {"type": "string", "maxLength": 63, "description": "Kind of the resource."},
-            "metadata": {"type": "object"},
-            "spec": structural(ServingPlanSpec.model_json_schema()),
-            "status": structural(STATUS.json_schema()),
-        },
-    }  # fmt: skip
-
-
-def _columns() -> list[dict[str, Any]]:
-    """Columns of ``kubectl get splan``; priority 1 only with ``-o wide``."""
-    ready = '.status.conditions[?(@.type=="Ready")]'
-    summary = ".status.summary"
-    table = [
-        ("Ready", "string", f"{ready}.status", 0, "Whether the routing table serves this spec."),
-        ("Reason", "string", f"{ready}.reason", 0, "Why it is ready or not."),
-        ("Islands", "integer", f"{summary}.islands", 0, "Islands in the plan."),
-        ("GPUs", "integer", f"{summary}.gpus", 0, "GPUs of all islands."),
-        ("Cost/h", "string", f"{summary}.costPerHour", 0, "Price of the islands [$/h]."),
-        ("SLO", "string", f"{summary}.slo", 0, "Whether all latency targets are kept."),
-        ("Req/s", "string", f"{summary}.throughput", 1, "Sustained requests [requests/s]."),
-        ("Gap", "string", f"{summary}.gap", 1, "Proven distance to the best possible plan."),
-        ("TTFT", "integer", f"{summary}.ttftMilliseconds", 1, "Mean time to first token [ms]."),
-        ("TPOT", "integer", f"{summary}.tpotMilliseconds", 1, "Time per output token [ms]."),
-        ("Hash", "string", f"{summary}.shortHash", 1, "Hash of the routing table's content."),
-        ("Age", "date", ".metadata.creationTimestamp", 0, "Time since the plan was created."),
-    ]
-    return [
-        {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
-        for name, kind, path, priority, text in table
-    ]
 
 
 HEADER = (
@@ -311,7 +265,15 @@ def _sections(path: str, schema: Schema) -> Iterator[str]:
     yield "| field | value | default | meaning |\n|---|---|---|---|"
     required = schema.get("required", ())
     for name, field in schema["properties"].items():
-        default = "required" if name in required else _default(field)
+        default = field.get("default")
+        if name in required:
+            default = "required"
+        elif default is None or isinstance(default, dict | list):
+            default = ""  # that of an object or list is in its fields
+        elif isinstance(default, bool):
+            default = f"`{str(default).lower()}`"
+        else:
+            default = f'`"{default}"`' if field.get("pattern") in _DECIMALS else f"`{default}`"
         yield f"| `{name}` | {_value(field)} | {default} | {field['description']} |"
     rules = [rule["message"] for rule in schema.get("x-kubernetes-validations", ())]
     yield "".join(f"\n* {rule}" for rule in rules) + ("\n" if rules else "")
@@ -332,20 +294,7 @@ def _value(field: Schema) -> str:
         return f"map of {field['minProperties']} to {field['maxProperties']}"
     if field["type"] == "integer":
         return f"{field['minimum']:,} to {field['maximum']:,}"
-    return "decimal" if _is_decimal(field) else PLAIN[field["type"]]
-
-
-def _is_decimal(field: Schema) -> bool:
-    return field.get("pattern") in (DECIMAL, LARGE_DECIMAL)
-
-
-def _default(field: Schema) -> str:
-    """Return the default; that of an object or list is in its fields."""
-    default = field.get("default")
-    if default is None or isinstance(default, dict | list):
-        return ""
-    text = str(default).lower() if isinstance(default, bool) else str(default)
-    return f'`"{text}"`' if _is_decimal(field) else f"`{text}`"
+    return "decimal" if field.get("pattern") in _DECIMALS else PLAIN[field["type"]]
 
 
 if __name__ == "__main__":
