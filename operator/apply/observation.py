@@ -120,8 +120,8 @@ class ObservationBuilder:
             return replace(plan, live=replace(live, nodes_listed=False))
         live = replace(
             live,
-            lost=self._inventory.lost(nodes),
-            lost_if_trusted=self._inventory.lost(nodes, trusted),
+            lost_nodes=self._inventory.lost(nodes),
+            lost_nodes_if_trusted=self._inventory.lost(nodes, trusted),
         )
         try:
             resolved = self._resolve(plan, inventory)
@@ -129,7 +129,7 @@ class ObservationBuilder:
             return replace(plan, live=replace(live, refusal=_refusal(error)))
         live = replace(
             live,
-            names=resolved.names,
+            node_names=resolved.names,
             nodes_hash=resolved.nodes_hash,
             plan_nodes_lost=bool(self._inventory.lost(resolved.names.values())),
         )

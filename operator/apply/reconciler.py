@@ -155,7 +155,9 @@ class Reconciler:
         facts, kind = result.facts, result.inputs_hash.partition("-")[0]
         self._metrics.replanned(facts["trigger"], facts["level"], result.seconds, kind)
         table = observation.table
-        self._metrics.decided(plan.key, facts, len(lost_islands(plan, table)) if table else 0)
+        self._metrics.decided(
+            plan.key, facts, len(lost_islands(plan, table.islands)) if table else 0
+        )
 
     def _state(self, key: Key) -> PlanState:
         return self._states.get(key, PlanState())

@@ -23,7 +23,7 @@ from ..resources.objects import (
     PlanObject,
     TableObject,
     islands_of,
-    lost_of,
+    lost_islands,
 )
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def _plan_request(plan: PlanObject, content: str | None, state: PlanState, now: 
     return PlanRequest(
         resource=plan.to_resource(),
         content=content,
-        nodes=dict(live.names) if live else {},
-        lost=tuple(lost_of(plan, islands)),
+        nodes=dict(live.node_names) if live else {},
+        lost=tuple(lost_islands(plan, islands)),
         unready=tuple(sorted(live.unready(islands))) if live else (),
         state=dict(memory.state),
         age=age,

@@ -15,7 +15,7 @@ from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.table.shards import digest
 
 from ..errors import Conflict, NotFound
-from ..resources.manifests import holding, pointer_text, shard_manifest, table_manifest, with_origin
+from ..resources.manifests import shard_manifest, table_manifest
 from ..resources.names import TABLE_KEY, Key, Manifest, table_name
 from ..resources.objects import (
     Observation,
@@ -25,7 +25,7 @@ from ..resources.objects import (
     islands_of,
     read_config_map,
 )
-from ..resources.shards import SHARD_KEY, pointer, pointer_hash, shards_of
+from ..resources.shards import SHARD_KEY, shards_of
 
 if TYPE_CHECKING:
     from ..cluster.client import ApiCluster
@@ -50,7 +50,15 @@ class Tables:
         Raises:
             Refused: the API server refuses it.
         """
-        manifest = with_origin(_manifest(plan, table, action, time), action.origin, plan.spec_hash)
+        manifest = table_manifest(
+            plan,
+            table,
+            action.identity,
+            action.content,
+            time,
+            pieces=action.pieces,
+            origin=action.origin,
+        )
         return await self._apply(manifest, "table")
 
     async def write_shards(
@@ -149,13 +157,3 @@ class Tables:
 
 def _content(text: str) -> str:
     return canonical_bytes(json.loads(text)["content"]).decode("ascii")
-
-
-def _manifest(
-    plan: PlanObject, table: TableObject | None, action: WriteTable, time: datetime
-) -> Manifest:
-    if not action.pieces:
-        return table_manifest(plan, table, action.identity, action.content, time)
-    shards = pointer(shards_of(plan.key.name, action.pieces), digest(action.content))
-    text = pointer_text(action.identity, shards, time)
-    return holding(plan, table, text, pointer_hash(shards))

@@ -35,7 +35,7 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         return (ReadIslands("where the islands of a table in shards stand"),)
     if now.monotonic < state.replan_retry.at:
         return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
-    lost = lost_islands(plan, table)
+    lost = lost_islands(plan, table.islands)
     if lost:
         if state.failed_repairs.issuperset(lost):
             return ()  # no table works without them: another plan is on its way
@@ -76,7 +76,7 @@ def repair_before_publish(
     None if it can be published. If nothing of it is left, the stored table stays until there is a
     plan for the present nodes.
     """
-    result, lost = state.ready, plan.live.lost if plan.live else frozenset()
+    result, lost = state.ready, plan.live.lost_nodes if plan.live else frozenset()
     if table is None or result is None or not result.nodes & lost:
         return None
     if state.request is not None or state.irreparable == result.content_hash:
@@ -92,7 +92,7 @@ def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
     if plan is None or table is None or plan.live is None or not state.steps:
         return False
     step, since = state.steps[0], now.monotonic - state.rollout.step_at
-    if lost_islands(plan, table) or since < 0:
+    if lost_islands(plan, table.islands) or since < 0:
         return False  # a repair, or the writer of the last table, goes first
     if step.until is StepGate.READY and plan.live.pods:
         return not plan.live.unready(table.islands) & set(step.islands)
@@ -109,7 +109,7 @@ def wait_for_drain(
     stored, result = state.stored, state.ready
     if table is None or table.origin is not TableOrigin.ROLLING or stored is None:
         return ()
-    if result is None or result.origin is not None or lost_islands(plan, table):
+    if result is None or result.origin is not None or lost_islands(plan, table.islands):
         return ()
     seconds = stored.since + drain(plan) - now.monotonic
     return (Requeue(seconds, "requests of the last step end"),) if seconds > 0 else ()
@@ -204,4 +204,8 @@ def with_replan(
         window=traffic.at if traffic and kind is not ReplanKind.REPAIR else None,
         approved=plan.replanning.get("approve") or "",
     )
-    return replace(state, failed_repairs=frozenset(lost_islands(plan, table))) if stored else state
+    return (
+        replace(state, failed_repairs=frozenset(lost_islands(plan, table.islands)))
+        if stored
+        else state
+    )

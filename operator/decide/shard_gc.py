@@ -44,8 +44,8 @@ def to_write(observation: Observation, result: PlanReady, sequence: int) -> tupl
 
     def is_safe(shard: Shard) -> bool:
         stored = observation.shards.get(shard.name)
-        wanted = stored is not None and stored.wanted_by == str(sequence)
-        return _holds(stored, shard, plan) and (shard in named or wanted)
+        needed = stored is not None and stored.needed_by == str(sequence)
+        return _holds(stored, shard, plan) and (shard in named or needed)
 
     shards = shards_of(plan.key.name, result.pieces)
     missing = {

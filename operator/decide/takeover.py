@@ -64,7 +64,7 @@ def follow(
     live = replace(live, yield_until=until)
     if table.inputs_hash != plan.inputs_hash:
         # Its inputs replace those that this operator sees: it was made of other nodes.
-        live = replace(live, lost=live.lost_if_trusted, plan_nodes_lost=True)
+        live = replace(live, lost_nodes=live.lost_nodes_if_trusted, plan_nodes_lost=True)
         plan = replace(plan, inputs_hash=table.inputs_hash or "")
     return replace(observation, plan=replace(plan, live=live)), state
 

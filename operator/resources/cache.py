@@ -8,31 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from .live import TableIsland
 from .names import Key, table_name
-from .objects import Observation, PlanObject, ShardObject, TableObject
+from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
 from .shards import shard_stem, stem_of
 
-
-class Versioned(Protocol):
-    """An object that can be cached."""
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-
-    @property
-    def uid(self) -> str:
-        """Identity: a later object of the same name has another."""
-
-    @property
-    def resource_version(self) -> str:
-        """A number that grows with every change."""
-
-
-S = TypeVar("S", bound=Versioned)
+S = TypeVar("S", bound=PlanObject | ConfigMapObject)
 
 
 class Store(Generic[S]):
@@ -128,8 +111,12 @@ class Cache:
         if not self.tables.delete(key, uid):
             return None
         self._islands.pop(key, None)
-        self._unlink(key)
-        return self._plan_of_table.get(_home(key))
+        home = _home(key)
+        shards = self._shards.get(home, set())
+        shards.discard(key)
+        if not shards:
+            self._shards.pop(home, None)
+        return self._plan_of_table.get(home)
 
     def forget(self, key: Key) -> None:
         """Drop a deleted plan, except a table that is still there."""
@@ -140,27 +127,15 @@ class Cache:
     def observe(self, key: Key) -> Observation:
         """Return all objects that a decision about this key needs."""
         table = self.tables.get(_table_key(key))
-        return Observation(
-            key,
-            self.plans.get(key),
-            self._with_islands(table) if isinstance(table, TableObject) else None,
-            self._shards_under(_stem_key(key)),
-        )
-
-    def _with_islands(self, table: TableObject) -> TableObject:
-        content_hash, islands = self._islands.get(table.key, (None, {}))
-        current = table.shards and content_hash == table.content_hash
-        return replace(table, islands=islands) if current else table
-
-    def _shards_under(self, stem: Key) -> dict[str, ShardObject]:
-        items = {key.name: self.tables.get(key) for key in sorted(self._shards.get(stem, ()))}
-        return {name: item for name, item in items.items() if isinstance(item, ShardObject)}
-
-    def _unlink(self, key: Key) -> None:
-        keys = self._shards.get(_home(key), set())
-        keys.discard(key)
-        if not keys:
-            self._shards.pop(_home(key), None)
+        if not isinstance(table, TableObject):
+            table = None
+        elif table.shards:
+            content_hash, islands = self._islands.get(table.key, (None, {}))
+            if content_hash == table.content_hash:
+                table = replace(table, islands=islands)
+        shards = map(self.tables.get, sorted(self._shards.get(_stem_key(key), ())))
+        by_name = {shard.key.name: shard for shard in shards if isinstance(shard, ShardObject)}
+        return Observation(key, self.plans.get(key), table, by_name)
 
 
 def _home(key: Key) -> Key:
@@ -176,5 +151,5 @@ def _table_key(plan: Key) -> Key:
     return Key(plan.namespace, table_name(plan.name))
 
 
-def _version(item: Versioned) -> int:
+def _version(item: PlanObject | ConfigMapObject) -> int:
     return int(item.resource_version)

@@ -49,7 +49,7 @@ class NotStructural(Exception):  # noqa: N818  # a consequence, not a suffix
 
 
 def structural(schema: Schema, definitions: Schema | None = None, path: str = "") -> Schema:
-    """Convert the JSON schema of a model into one structural schema; ``definitions``: its ``$defs``.
+    """Convert the JSON schema of a model, with its ``$defs``, into one structural schema.
 
     Raises:
         NotStructural: a keyword has no equal, or a field lacks bound or description.

@@ -143,14 +143,14 @@ class LiveStatus:
 
     Attributes:
         nodes_listed: Whether the nodes have been listed at all.
-        lost: Lost nodes, of those under the stored table or the one to be stored.
-        lost_if_trusted: The same if nodes count as serving that the writer of the stored table
-            trusted when it planned with them.
+        lost_nodes: Lost nodes, of those under the stored table or the one to be stored.
+        lost_nodes_if_trusted: The same if nodes count as serving that the writer of the stored
+            table trusted when it planned with them.
         plan_nodes_lost: Whether a node that a plan would use now is lost.
         pods: Pods of the islands, by the value of the island label; empty if no pod carries the
             label of the plan.
         traffic: The last complete window.
-        names: Kubernetes names of nodes, by the planner's names.
+        node_names: Kubernetes names of nodes, by the planner's names.
         nodes_hash: Hash of the nodes of all pools, whatever the spec; None if no pool selects any.
         refusal: Why nothing can be planned with the nodes; None if it can.
         inventory: Finding for ``InventoryResolved``; None: the one of static plans.
@@ -162,11 +162,11 @@ class LiveStatus:
     """
 
     nodes_listed: bool = True
-    lost: frozenset[str] = frozenset()
+    lost_nodes: frozenset[str] = frozenset()
     plan_nodes_lost: bool = False
     pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    node_names: Mapping[str, str] = field(default_factory=dict)
     refusal: Finding | None = None
     inventory: Finding | None = None
     metrics: Finding | None = None
@@ -174,7 +174,7 @@ class LiveStatus:
     reported: frozenset[Finding] = frozenset()
     yield_until: float | None = None
     nodes_hash: str | None = None
-    lost_if_trusted: frozenset[str] = frozenset()
+    lost_nodes_if_trusted: frozenset[str] = frozenset()
 
     def unready(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
         """Return the islands that must not get requests: not ready, or in another phase.

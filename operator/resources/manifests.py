@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.table.shards import Piece, digest
 
 from .names import (
     API_VERSION,
@@ -25,8 +24,8 @@ from .names import (
     table_name,
     timestamp,
 )
-from .objects import PlanObject, ShardObject, TableObject, owner_reference
-from .shards import SHARD_KEY, WANTED, Shard, shard_labels
+from .objects import ConfigMapObject, PlanObject, ShardObject, TableObject, owner_reference
+from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer, pointer_hash, shard_labels, shards_of
 from .status import Status
 
 # No object ever has this version: etcd counts from 1 and the first write makes it 2. Applying
@@ -35,41 +34,66 @@ MUST_NOT_EXIST: Final = "1"
 
 
 def table_manifest(
-    plan: PlanObject, table: TableObject | None, identity: Identity, content: str, time: datetime
+    plan: PlanObject,
+    table: TableObject | None,
+    identity: Identity,
+    content: str,
+    time: datetime,
+    *,
+    pieces: tuple[Piece, ...] = (),
+    origin: str = "",
 ) -> Manifest:
-    """Return the ConfigMap with the routing table; ``content`` is its canonical JSON."""
-    written = hashlib.sha256(content.encode()).hexdigest()
-    return holding(plan, table, table_text(identity, content, time), written)
+    """Return the ConfigMap with the routing table; with ``pieces``, with the pointer to its shards.
 
-
-def holding(plan: PlanObject, table: TableObject | None, text: str, written: str) -> Manifest:
-    """Return the table's ConfigMap with that text; ``written``: the hash that is stored with it.
-
-    With a ``table`` the write succeeds only if that version is still there.
+    ``content`` is its canonical JSON. ``origin`` of a live plan's table is stored with the hash of
+    the spec alone, which distinguishes other nodes from another spec.
     """
+    text, written_hash = table_text(identity, content, time), digest(content)
+    if pieces:
+        shards = pointer(shards_of(plan.key.name, pieces), written_hash)
+        stamped = identity._asdict() | {"time": timestamp(time)}
+        document = {"apiVersion": API_VERSION, "identity": stamped, "kind": "RoutingTable"} | shards
+        text, written_hash = canonical_bytes(document).decode(), pointer_hash(shards)
+    annotations = {INPUTS: plan.inputs_hash, CONTENT: written_hash}
+    annotations |= {LIVE: origin, SPEC: plan.spec_hash} if origin else {}
+    name, labels = table_name(plan.key.name), table_labels(plan.key.name)
+    data = {TABLE_KEY: text}
+    return _config_map(plan, table, name, labels=labels, annotations=annotations, data=data)
+
+
+def shard_manifest(
+    plan: PlanObject, stored: ShardObject | None, shard: Shard, text: str, sequence: int
+) -> Manifest:
+    """Return the ConfigMap of a shard, for the table of that sequence."""
+    labels, annotations = shard_labels(plan.key.name), {NEEDED_BY: str(sequence)}
+    data, name = {SHARD_KEY: text}, shard.name
+    manifest = _config_map(plan, stored, name, labels=labels, annotations=annotations, data=data)
+    return manifest | {"immutable": True}
+
+
+def _config_map(
+    plan: PlanObject,
+    stored: ConfigMapObject | None,
+    name: str,
+    *,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    data: dict[str, str],
+) -> Manifest:
+    """Return a ConfigMap of the plan; the write succeeds only over the ``stored`` version."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": table_name(plan.key.name),
+            "name": name,
             "namespace": plan.key.namespace,
-            "resourceVersion": table.resource_version if table else MUST_NOT_EXIST,
-            "labels": table_labels(plan.key.name),
-            "annotations": {INPUTS: plan.inputs_hash, CONTENT: written},
+            "resourceVersion": stored.resource_version if stored else MUST_NOT_EXIST,
+            "labels": labels,
+            "annotations": annotations,
             "ownerReferences": [owner_reference(plan)],
         },
-        "data": {TABLE_KEY: text},
+        "data": data,
     }
-
-
-def with_origin(manifest: Manifest, origin: str, spec: str) -> Manifest:
-    """Return the ConfigMap with the origin of a live plan's table; unchanged if it is empty.
-
-    ``spec``: hash of the spec alone: it distinguishes other nodes from another spec.
-    """
-    if origin:
-        manifest["metadata"]["annotations"] |= {LIVE: origin, SPEC: spec}
-    return manifest
 
 
 def table_text(identity: Identity, content: str, time: datetime) -> str:
@@ -104,8 +128,6 @@ def review_manifest(right: Permission, namespace: str | None) -> Manifest:
     """Return the access review for a permission in a namespace; None: in all of them."""
     name, _, part = right.resource.partition("/")
     attributes = {"verb": right.verb, "group": right.group, "resource": name, "subresource": part}
-    if namespace:
-        attributes["namespace"] = namespace
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -113,30 +135,3 @@ def review_manifest(right: Permission, namespace: str | None) -> Manifest:
             "resourceAttributes": attributes | ({"namespace": namespace} if namespace else {})
         },
     }
-
-
-def shard_manifest(
-    plan: PlanObject, stored: ShardObject | None, shard: Shard, text: str, sequence: int
-) -> Manifest:
-    """Return the ConfigMap of a shard; with ``stored`` only that version is changed."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": shard.name,
-            "namespace": plan.key.namespace,
-            "resourceVersion": stored.resource_version if stored else MUST_NOT_EXIST,
-            "labels": shard_labels(plan.key.name),
-            "annotations": {WANTED: str(sequence)},
-            "ownerReferences": [owner_reference(plan)],
-        },
-        "data": {SHARD_KEY: text},
-        "immutable": True,
-    }
-
-
-def pointer_text(identity: Identity, named: Mapping[str, Any], time: datetime) -> str:
-    """Return the stored text of a pointer: canonical JSON."""
-    who = identity._asdict() | {"time": timestamp(time)}
-    table = {"apiVersion": API_VERSION, "identity": who, "kind": "RoutingTable", **named}
-    return canonical_bytes(table).decode()

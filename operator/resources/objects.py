@@ -34,7 +34,7 @@ from .names import (
     Manifest,
     table_labels,
 )
-from .shards import SHARD_KEY, WANTED, Shard, pointer_hash, read_shards, shard_labels, stem_of
+from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer_hash, read_shards, shard_labels, stem_of
 from .status import Status
 
 
@@ -60,7 +60,6 @@ REVISION: Final = 1
 # of a model only changes how phases are switched and how metrics are named.
 _WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
 _WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
-_NEVER: Final = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class PlanObject:
             spec_hash=spec_hash,
             spec=spec,
             status=Status.from_body(body),
-            created=datetime.fromisoformat(meta.get("creationTimestamp") or _NEVER),
+            created=datetime.fromisoformat(meta.get("creationTimestamp") or "1970-01-01T00:00:00Z"),
         )
 
     @property
@@ -155,18 +154,13 @@ class ConfigMapObject:
     owner_reference: Body | None
     labels: Mapping[str, str]
 
-    @property
-    def owner_uid(self) -> str | None:
-        """Return the uid of the ServingPlan that owns it."""
-        return self.owner_reference["uid"] if self.owner_reference else None
-
     def is_selected(self) -> bool:
         """Return whether our watches and lists, which select by a label, show it."""
         return self.labels.get(MANAGED_BY) == OURS
 
     def belongs_to(self, plan: PlanObject) -> bool:
         """Return whether it was made for this plan, not for another one of the same name."""
-        return self.owner_uid == plan.uid
+        return self.owner_reference is not None and self.owner_reference["uid"] == plan.uid
 
     def is_left_by_predecessor_of(self, plan: PlanObject) -> bool:
         """Return whether a deleted plan of the same name owned it: it will be collected."""
@@ -222,10 +216,6 @@ class TableObject(ConfigMapObject):
         """Return whether the content, or the pointer, is what was written."""
         return self.stored_hash is not None and self.stored_hash == self.written_hash
 
-    def is_labelled_for(self, plan: PlanObject) -> bool:
-        """Return whether labels and owner reference are as we write them; others may be added."""
-        return self.carries(table_labels(plan.key.name), plan)
-
     def is_up_to_date(self, plan: PlanObject) -> bool:
         """Return whether it is the table of the plan's present inputs."""
         return self.inputs_hash == plan.inputs_hash and self.is_valid_for(plan)
@@ -235,7 +225,7 @@ class TableObject(ConfigMapObject):
         return (
             self.belongs_to(plan)
             and self.is_unmodified()
-            and self.is_labelled_for(plan)
+            and self.carries(table_labels(plan.key.name), plan)
             and self.identity is not None
             and self.identity.uid == plan.uid
             and self.identity.generation >= plan.generation
@@ -247,7 +237,7 @@ class ShardObject(ConfigMapObject):
     """A ConfigMap with the name of a shard. ``text_hash``: None if it has no text of a shard."""
 
     text_hash: str | None
-    wanted_by: str | None  # sequence of the table that it was last written for
+    needed_by: str | None  # sequence of the table that it was last written for
 
     @classmethod
     def from_body(cls, body: Body) -> ShardObject:
@@ -255,7 +245,7 @@ class ShardObject(ConfigMapObject):
         text = (body.get("data") or {}).get(SHARD_KEY)
         notes = body["metadata"].get("annotations") or {}
         hashed = None if text is None else digest(text)
-        return cls(**_facts(body), text_hash=hashed, wanted_by=notes.get(WANTED))
+        return cls(**_facts(body), text_hash=hashed, needed_by=notes.get(NEEDED_BY))
 
     def is_ours(self, plan: PlanObject) -> bool:
         """Return whether it is a labelled shard of this plan and not being deleted."""
@@ -288,37 +278,30 @@ def read_config_map(body: Body) -> TableObject | ShardObject:
 def inputs_hash(name: str, spec: Body) -> str:
     """Return the hash of everything that a table depends on: equal hashes, equal content."""
     effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
-    effective["models"] = [_planned_for(model) for model in spec.get("models") or ()]
+    effective["models"] = [
+        {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}
+        if isinstance(model, Mapping)
+        else model  # of a newer definition
+        for model in spec.get("models") or ()
+    ]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
     return hashlib.sha256(canonical_bytes(inputs)).hexdigest()[:32]
-
-
-def _planned_for(model: Any) -> Any:  # noqa: ANN401  # any JSON, perhaps of a newer definition
-    if not isinstance(model, Mapping):
-        return model
-    return {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}
-
-
-def _owner(references: Any) -> Body | None:  # noqa: ANN401  # a JSON list
-    return next(
-        (
-            owner
-            for owner in references
-            if owner.get("kind") == KIND and owner.get("apiVersion") == API_VERSION
-        ),
-        None,
-    )
 
 
 def _facts(body: Body) -> dict[str, Any]:
     """Return the fields of any ConfigMap."""
     meta = body["metadata"]
+    ours = (
+        owner
+        for owner in meta.get("ownerReferences") or ()
+        if owner.get("kind") == KIND and owner.get("apiVersion") == API_VERSION
+    )
     return {
         "key": Key(meta["namespace"], meta["name"]),
         "uid": meta["uid"],
         "resource_version": meta["resourceVersion"],
         "deleting": "deletionTimestamp" in meta,
-        "owner_reference": _owner(meta.get("ownerReferences") or ()),
+        "owner_reference": next(ours, None),
         "labels": meta.get("labels") or {},
     }
 
@@ -327,17 +310,27 @@ def _read(text: str | None, origin: str | None) -> dict[str, Any]:
     """Return hashes, identity and shards; None for each if the text is no table."""
     try:
         table = json.loads(text or "")
-        if is_pointer(table):
-            fields = _pointed(table)
+        in_shards = is_pointer(table)
+        live_origin = next((item for item in TableOrigin if item == origin), None)
+        if in_shards:
+            content_hash = str(table["contentHash"])
         else:
-            content = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
-            fields = {"stored_hash": content, "content_hash": content}
-        if origin in set(TableOrigin):
-            islands = {} if is_pointer(table) else islands_of(table["content"])
-            fields |= {"origin": TableOrigin(origin), "islands": islands}
+            content_hash = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
+        fields = {
+            "stored_hash": pointer_hash(table) if in_shards else content_hash,
+            "content_hash": content_hash,
+            "shards": read_shards(table) if in_shards else (),
+            "origin": live_origin,
+            "islands": islands_of(table["content"]) if live_origin and not in_shards else {},
+        }
     except (ValueError, TypeError, KeyError, RecursionError):
         return {"stored_hash": None, "content_hash": None, "identity": None}
-    return fields | {"identity": _identity(table.get("identity"))}
+    try:
+        raw = table["identity"]
+        identity = Identity(str(raw["uid"]), int(raw["generation"]), int(raw["sequence"]))
+    except (ValueError, TypeError, KeyError):
+        identity = None
+    return fields | {"identity": identity}
 
 
 def islands_of(content: Body) -> dict[str, TableIsland]:
@@ -349,27 +342,7 @@ def islands_of(content: Body) -> dict[str, TableIsland]:
     }
 
 
-def _pointed(table: Body) -> dict[str, Any]:
-    return {
-        "stored_hash": pointer_hash(table),
-        "content_hash": str(table["contentHash"]),
-        "shards": read_shards(table),
-    }
-
-
-def _identity(raw: Any) -> Identity | None:  # noqa: ANN401  # any JSON
-    try:
-        return Identity(str(raw["uid"]), int(raw["generation"]), int(raw["sequence"]))
-    except (ValueError, TypeError, KeyError):
-        return None
-
-
-def lost_islands(plan: PlanObject, table: TableObject) -> list[str]:
-    """Return the islands of the table that have lost a node."""
-    return lost_of(plan, table.islands)
-
-
-def lost_of(plan: PlanObject, islands: Mapping[str, TableIsland]) -> list[str]:
+def lost_islands(plan: PlanObject, islands: Mapping[str, TableIsland]) -> list[str]:
     """Return those of the islands that have lost a node."""
-    lost = plan.live.lost if plan.live else frozenset()
+    lost = plan.live.lost_nodes if plan.live else frozenset()
     return sorted(name for name, island in islands.items() if lost & set(island.nodes))

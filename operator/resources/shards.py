@@ -22,7 +22,7 @@ from .names import GROUP, NAME_LENGTH, table_labels, table_name
 
 SHARD_KEY: Final = "shard.txt"
 SHARD_LABEL: Final = f"{GROUP}/shard-of"
-WANTED: Final = f"{GROUP}/wanted-by-sequence"
+NEEDED_BY: Final = f"{GROUP}/wanted-by-sequence"
 
 _HASH_LENGTH: Final = 16
 _NAME: Final = re.compile(rf"(.+)-[0-9a-f]{{{_HASH_LENGTH}}}")

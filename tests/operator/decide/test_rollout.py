@@ -36,7 +36,7 @@ from archipelago.operator.resources.live import (
     TableOrigin,
     Traffic,
 )
-from archipelago.operator.resources.manifests import table_manifest, with_origin
+from archipelago.operator.resources.manifests import table_manifest
 from archipelago.operator.resources.names import Identity
 from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
 from archipelago.operator.resources.status import (
@@ -90,9 +90,8 @@ def stored(
     seen: PlanObject, text: str = OLD, mark: TableOrigin = TableOrigin.PLANNED, sequence: int = 1
 ) -> TableObject:
     identity = Identity(seen.uid, seen.generation, sequence)
-    return TableObject.from_body(
-        as_stored(with_origin(table_manifest(seen, None, identity, text, T0), mark, seen.spec_hash))
-    )
+    manifest = table_manifest(seen, None, identity, text, T0, origin=mark)
+    return TableObject.from_body(as_stored(manifest))
 
 
 def settled(live: LiveStatus | None = None, mark: TableOrigin = TableOrigin.PLANNED) -> Observation:
@@ -175,7 +174,7 @@ def test_a_window_without_anything_in_it_is_not_asked_about() -> None:
 
 
 def test_a_lost_node_comes_before_a_window() -> None:
-    seen = settled(LiveStatus(lost=frozenset({"n2"}), traffic=window()))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"}), traffic=window()))
 
     assert actions_of(seen, PlanState(), NOW) == (
         StartReplan(ReplanKind.REPAIR, "1 islands stand on nodes that are gone"),
@@ -183,16 +182,16 @@ def test_a_lost_node_comes_before_a_window() -> None:
 
 
 def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
-    seen = settled(LiveStatus(lost=frozenset({"n2"})))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
     hopeless = PlanState(failed_repairs=frozenset({"b"}))
     assert actions_of(seen, hopeless, NOW) == ()
 
-    more = settled(LiveStatus(lost=frozenset({"n1", "n2"})))
+    more = settled(LiveStatus(lost_nodes=frozenset({"n1", "n2"})))
     assert [type(a) for a in actions_of(more, hopeless, NOW)] == [StartReplan]
 
 
 def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
-    assert actions_of(settled(LiveStatus(lost=frozenset({"n9"}))), PlanState(), NOW) == ()
+    assert actions_of(settled(LiveStatus(lost_nodes=frozenset({"n9"}))), PlanState(), NOW) == ()
 
 
 def test_nothing_is_decided_on_half_a_list_of_nodes() -> None:
@@ -281,7 +280,7 @@ def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
     state = after(seen, decided("window-1", (OLD, "None"), (NEW, "Drain"))).with_table_written(NOW)
     state = reported(state)
     said = _stored_and_said(seen, state, OLD, TableOrigin.ROLLING)
-    hurt = replace(said, plan=replace(said.plan, live=LiveStatus(lost=frozenset({"n1"}))))  # type: ignore[type-var]
+    hurt = replace(said, plan=replace(said.plan, live=LiveStatus(lost_nodes=frozenset({"n1"}))))  # type: ignore[type-var]
 
     assert not next_step_due(hurt, state, later(DRAIN))
     assert [a.kind for a in actions_of(hurt, state, later(1)) if isinstance(a, StartReplan)] == [
@@ -291,7 +290,7 @@ def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
 
 def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
     """The table answers older inputs: what comes of the repair does not count as the answer."""
-    seen = settled(LiveStatus(lost=frozenset({"n1"})))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
     assert seen.plan is not None
     edited = replace(seen.plan, inputs_hash="newer", generation=2)
     said = replace(edited, status=status_text.planning(edited, 2, T0))
@@ -327,7 +326,7 @@ def test_what_the_answer_wants_is_asked_next() -> None:
 
 
 def test_a_question_without_an_answer_is_asked_later_and_later() -> None:
-    seen = settled(LiveStatus(lost=frozenset({"n1"})))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
     state = PlanState().with_replan_failure(NOW)
     assert actions_of(seen, state, later(1)) == (Requeue(4.0, "the last request failed"),)
     assert [type(a) for a in actions_of(seen, state, later(5))] == [StartReplan]
@@ -473,7 +472,7 @@ def on_nodes(live: LiveStatus, mark: TableOrigin) -> Observation:
 
 def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_stored() -> None:
     """Once; where nothing is left of it, what is stored stays."""
-    seen = settled(LiveStatus(lost=frozenset({"n2"})))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
     assert seen.plan is not None
     edited = replace(seen.plan, inputs_hash="newer", generation=2)
     said = replace(edited, status=status_text.planning(edited, 2, T0))
@@ -549,7 +548,7 @@ def test_a_full_plan_gets_the_memory_and_keeps_its_name() -> None:
 
 
 def test_the_inventory_is_refreshed_once_if_no_repair_helps() -> None:
-    seen = on_nodes(LiveStatus(lost=frozenset({"n1", "n2"})), TableOrigin.PLANNED)
+    seen = on_nodes(LiveStatus(lost_nodes=frozenset({"n1", "n2"})), TableOrigin.PLANNED)
     assert seen.table is not None
     state = PlanState(
         irreparable=seen.table.content_hash or "", failed_repairs=frozenset({"a", "b"})

@@ -21,7 +21,7 @@ from archipelago.operator.decide.shard_gc import dues
 from archipelago.operator.decide.state import PlanState
 from archipelago.operator.planning.messages import decode_result
 from archipelago.operator.planning.result import PlanReady
-from archipelago.operator.resources.manifests import holding, pointer_text, shard_manifest
+from archipelago.operator.resources.manifests import shard_manifest, table_manifest
 from archipelago.operator.resources.names import NAME_LENGTH, Identity, table_name
 from archipelago.operator.resources.objects import (
     Observation,
@@ -30,7 +30,7 @@ from archipelago.operator.resources.objects import (
     TableObject,
     read_config_map,
 )
-from archipelago.operator.resources.shards import pointer, pointer_hash, shards_of, stem_of
+from archipelago.operator.resources.shards import shards_of, stem_of
 from archipelago.operator.resources.status import ConditionType, Reason
 from archipelago.planner.service.messages import TableStep
 from archipelago.planner.table.shards import split
@@ -78,9 +78,9 @@ def shards(seen: PlanObject, content: str = CONTENT, sequence: int = 1) -> dict[
 def stored(seen: PlanObject, content: str = CONTENT, sequence: int = 1) -> TableObject:
     """The pointer as it lies there."""
     verdict = planned(seen, content)
-    named = pointer(shards_of(KEY.name, verdict.pieces), verdict.content_hash)
-    text = pointer_text(Identity(seen.uid, seen.generation, sequence), named, T0)
-    found = TableObject.from_body(as_stored(holding(seen, None, text, pointer_hash(named))))
+    identity = Identity(seen.uid, seen.generation, sequence)
+    manifest = table_manifest(seen, None, identity, content, T0, pieces=verdict.pieces)
+    found = TableObject.from_body(as_stored(manifest))
     assert found.content_hash == verdict.content_hash
     return found
 
@@ -227,10 +227,9 @@ def test_names_of_shards_are_short_and_tell_tables_apart() -> None:
 
 def test_a_stored_pointer_is_valid_and_notices_an_edit() -> None:
     seen = plan()
-    verdict = planned(seen)
-    named = pointer(shards_of(KEY.name, verdict.pieces), verdict.content_hash)
-    text = pointer_text(Identity(seen.uid, 1, 1), named, T0)
-    body = as_stored(holding(seen, None, text, pointer_hash(named)))
+    identity, pieces = Identity(seen.uid, 1, 1), planned(seen).pieces
+    body = as_stored(table_manifest(seen, None, identity, CONTENT, T0, pieces=pieces))
+    text = body["data"]["table.json"]
     assert validate_table(json.loads(text)) == []
 
     body["data"]["table.json"] = text.replace('"bytes":12', '"bytes":11', 1)

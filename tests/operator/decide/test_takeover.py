@@ -220,7 +220,7 @@ def test_a_plan_that_is_owed_is_made_by_who_owes_it() -> None:
 def test_losses_are_repaired_in_a_table_that_is_left_to_another() -> None:
     there, state = after(STRANGE)
     assert there.plan is not None
-    hurt = LiveStatus(yield_until=NOW.monotonic + 70, lost=frozenset({"n2"}))
+    hurt = LiveStatus(yield_until=NOW.monotonic + 70, lost_nodes=frozenset({"n2"}))
     actions = actions_of(replace(there, plan=replace(there.plan, live=hurt)), state, NOW)
     assert [a.kind for a in actions if isinstance(a, StartReplan)] == [ReplanKind.REPAIR]
 
@@ -265,7 +265,7 @@ def test_a_plan_over_a_step_waits_until_requests_had_time_to_end() -> None:
         DRAIN - 4
     ]
     assert kinds(actions_of(there, state, later(DRAIN))) == {WriteTable}
-    gone = replace(promised, live=LiveStatus(lost=frozenset({"n2"})))
+    gone = replace(promised, live=LiveStatus(lost_nodes=frozenset({"n2"})))
     assert kinds(actions_of(replace(there, plan=gone), state, later(4))) == {WriteTable}
 
 
@@ -317,7 +317,7 @@ def test_a_plan_that_leaves_a_repaired_table_as_it_is_makes_it_whole() -> None:
 
 def test_a_table_that_was_taken_is_repaired_as_any_other() -> None:
     """What lies there is not to be stored once more."""
-    seen = settled(LiveStatus(lost=frozenset({"n2"})))
+    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
     assert seen.plan is not None
     assert seen.table is not None
     nobody = cast("PlannerProcesses", None)
@@ -423,7 +423,7 @@ def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> 
     assert left.inputs_hash == third.inputs_hash
     assert left.live is not None
     assert left.live.yield_until == here.world.now + DAMPING.longest
-    assert left.live.lost == frozenset()  # n1 and n2 are under it; both are up
+    assert left.live.lost_nodes == frozenset()  # n1 and n2 are under it; both are up
     assert actions_of(observation(left, third), here.state, later(0)) != ()
     assert StartPlanning not in kinds(actions_of(observation(left, third), here.state, later(0)))
 
@@ -431,11 +431,11 @@ def test_a_table_of_other_nodes_is_taken_for_the_answer_until_our_own_news() -> 
     here.report("n2", ready=False)
     lost = here.sees(third)
     assert lost.live is not None
-    assert lost.live.lost == {"n2"}
+    assert lost.live.lost_nodes == {"n2"}
     here.report("n2")
     again = here.sees(third)
     assert again.live is not None
-    assert again.live.lost == {"n2"}  # it was lost since that table came
+    assert again.live.lost_nodes == {"n2"}  # it was lost since that table came
 
 
 def test_our_own_news_are_planned_when_the_others_plan_is_a_minute_old() -> None:

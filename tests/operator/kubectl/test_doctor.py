@@ -12,13 +12,13 @@ import pytest
 from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.doctor import REMEDY, RIGHTS, Check, Verdict
 from archipelago.operator.resources import crd
-from archipelago.operator.resources.manifests import pointer_text, table_manifest
+from archipelago.operator.resources.manifests import table_manifest
 from archipelago.operator.resources.names import Identity
 from archipelago.operator.resources.objects import PlanObject, TableObject, owner_reference
-from archipelago.operator.resources.shards import pointer, shards_of
+from archipelago.operator.resources.shards import shards_of
 from archipelago.operator.resources.status import Reason
 from archipelago.planner.documents import canonical_bytes
-from archipelago.planner.table.shards import split
+from archipelago.planner.table.shards import Piece, split
 from archipelago.planner.table.write import routing_content
 from tests.support.planner.handmade import PLAN, resource
 
@@ -65,12 +65,13 @@ def digest() -> str:
     return found
 
 
-def stored(content: str) -> dict[str, Any]:
+def stored(content: str, pieces: tuple[Piece, ...] = ()) -> dict[str, Any]:
     """The ConfigMap as the operator writes it and the server keeps it."""
     seen = PlanObject.from_body(
         {"metadata": {"namespace": "ns", "name": "paper", "uid": "u-1", "resourceVersion": "7"}}
     )
-    manifest = table_manifest(seen, None, Identity("u-1", 1, 1), content, NOW)
+    identity = Identity("u-1", 1, 1)
+    manifest = table_manifest(seen, None, identity, content, NOW, pieces=pieces)
     meta = {**manifest["metadata"], "uid": "c-1", "resourceVersion": "9"}
     return {**manifest, "metadata": meta | {"ownerReferences": [owner_reference(seen)]}}
 
@@ -227,9 +228,7 @@ def test_remedies_are_those_of_the_page_for_every_reason() -> None:
 def test_a_table_in_shards_is_judged_as_a_whole() -> None:
     pieces = split(CONTENT, 200)
     shards = shards_of("paper", pieces)
-    body = stored(CONTENT)
-    text = pointer_text(Identity("u", 1, 1), pointer(shards, digest()), NOW)
-    body["data"]["table.json"] = text
+    body = stored(CONTENT, pieces)
     texts = {s.name: p.of(CONTENT) for s, p in zip(shards, pieces, strict=True)}
 
     good = doctor.table(plan_body(), body, texts)
