@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -61,7 +60,12 @@ def assemble(
     rounded = round_rates(problem, program, layout.counts, layout.values, deadline)
     cheapest = problem.objective is Objective.COST
     theta = rounded.theta if cheapest else min(rounded.theta, layout.bound)
-    names = _group_names(rounded.used)
+    templates = [used.template for used in rounded.used]
+    short = [short_name(template) for template in templates]
+    names = [  # longer only if several groups would share one
+        name if short.count(name) == 1 else label(name, str(t.parallelism), f"b{t.max_batch}")
+        for name, t in zip(short, templates, strict=True)
+    ]
     groups = tuple(
         _group(name, used, evaluation, theta)
         for name, used, evaluation in zip(names, rounded.used, rounded.evaluations, strict=True)
@@ -146,17 +150,6 @@ def _group(name: str, used: UsedTemplate, evaluation: Evaluation, theta: float) 
         parts=template.parts,
         times_within=times_within(used),
     )
-
-
-def _group_names(used: tuple[UsedTemplate, ...]) -> list[str]:
-    """Return readable names, which are longer only if several groups would share one."""
-    templates = [u.template for u in used]
-    short = [short_name(template) for template in templates]
-    uses = Counter(short)
-    return [
-        name if uses[name] == 1 else label(name, str(t.parallelism), f"b{t.max_batch}")
-        for name, t in zip(short, templates, strict=True)
-    ]
 
 
 def short_name(template: Template) -> str:

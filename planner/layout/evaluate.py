@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 """Relative slack of every comparison; integer weights per million are far coarser."""
+HALVINGS = 50
+"""Bisection steps for the multiple of the rates that an island supports."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,14 @@ def evaluate(template: Template, demand: ModelDemand, rates: FloatArray) -> Eval
     if template.phase is Phase.PREFILL:
         supported = min(1.0, 1.0 / utilisation) if utilisation > 0 else 1.0
         return Evaluation(supported, template.row_names[binding], utilisation, None)
-    point = _point(template, demand, rates)
-    supported = 1.0
+    point, supported = _point(template, demand, rates), 1.0
     if not _within_limits(template, demand, point):
-        supported = _supported(template, demand, rates)
+        supported, high = 0.0, 1.0
+        for _ in range(HALVINGS):
+            middle = (supported + high) / 2
+            point = _point(template, demand, rates * middle)
+            within = _within_limits(template, demand, point)
+            supported, high = (middle, high) if within else (supported, middle)
         point = _point(template, demand, rates * supported)
     return Evaluation(supported, template.row_names[binding], utilisation, point)
 
@@ -69,14 +75,3 @@ def _within_limits(template: Template, demand: ModelDemand, point: DecodePoint) 
         and point.kv_tokens <= template.performance.kv_capacity() * slack
         and (limit is None or point.step_time <= limit * slack)
     )
-
-
-def _supported(template: Template, demand: ModelDemand, rates: FloatArray) -> float:
-    """Return the largest multiple (below 1) of the rates within all limits, by bisection."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        point = _point(template, demand, rates * middle)
-        within = _within_limits(template, demand, point)
-        low, high = (middle, high) if within else (low, middle)
-    return low

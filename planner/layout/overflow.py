@@ -21,8 +21,6 @@ from ..plan import MILLION, Pair, Route
 from ..problem import STAGES, Link, ModelDemand, Phase
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from archipelago.perfmodel.model import FloatArray
 
     from ..templates.template import Template
@@ -38,7 +36,7 @@ class _Host:
 
     name: str
     template: Template
-    reach: int  # longest input in this stage [tokens]
+    longest: int  # input in this stage [tokens]
 
 
 def overflow_route(
@@ -54,40 +52,33 @@ def overflow_route(
     Returns:
         One route of share 0, or none if no island holds a longer request.
     """
-    start = demand.ranges[-1].max
-    ways = _ways(demand, groups, links)
-    end = max((min(host.reach for host in way) for way in ways), default=0) + 1
-    if end <= start:
-        return ()
-    longest = np.array([end - 1.0])
-
-    @cache
-    def alone(host: _Host, stage: Phase) -> float:
-        return float(_seconds(host.template, demand, longest, stage)[0])
-
-    def seconds(way: tuple[_Host, ...]) -> tuple[float, ...]:
-        return tuple(alone(host, stage) for host, stage in zip(way, STAGES, strict=True))
-
-    candidates = [way for way in ways if min(host.reach for host in way) + 1 >= end]
-    prefill, decode = min(candidates, key=seconds)
-    pair = Pair(prefill.name, decode.name, MILLION)
-    return (Route(demand.name, Range(start, end), 0.0, (pair,)),)
-
-
-def _ways(
-    demand: ModelDemand, groups: Sequence[tuple[str, Template]], links: Sequence[Link]
-) -> list[tuple[_Host, ...]]:
-    """Return the (prefill, decode) hosts between which a request may move."""
     linked = {pair for link in links for pair in (link.classes, link.classes[::-1])}
-    prefill, decode = (
+    prefill_hosts, decode_hosts = (
         [
-            _Host(name, template, longest_input(template, demand, stage))
+            _Host(name, template, _longest_input(template, demand, stage))
             for name, template in groups
             if stage in template.phase.stages
         ]
         for stage in STAGES
     )
-    return [(p, d) for p in prefill for d in decode if _connected(p, d, linked)]
+    ways = {
+        (prefill, decode): min(prefill.longest, decode.longest)
+        for prefill in prefill_hosts
+        for decode in decode_hosts
+        if _connected(prefill, decode, linked)
+    }
+    start, end = demand.ranges[-1].max, max(ways.values(), default=0) + 1
+    if end <= start:
+        return ()
+
+    @cache
+    def alone(host: _Host, stage: Phase) -> float:
+        return float(_seconds(host.template, demand, np.array([end - 1.0]), stage)[0])
+
+    candidates = [way for way, longest in ways.items() if longest + 1 >= end]
+    prefill, decode = min(candidates, key=lambda way: tuple(map(alone, way, STAGES)))
+    pair = Pair(prefill.name, decode.name, MILLION)
+    return (Route(demand.name, Range(start, end), 0.0, (pair,)),)
 
 
 def _connected(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> bool:
@@ -98,31 +89,25 @@ def _connected(prefill: _Host, decode: _Host, linked: set[tuple[str, str]]) -> b
     return way[0] == way[1] or way in linked
 
 
-def longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int:
+def _longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int:
     """Return the longest input of a stage on one idle island within the targets [tokens]."""
-    low, high = 0, template.performance.max_length
+    performance, targets = template.performance, demand.targets
+    limit = targets.ttft if stage is Phase.PREFILL else targets.tpot
+    low, high = 0, performance.max_length
     while high - low > 1:
         lengths = np.unique(np.linspace(low, high, GRID).astype(np.int64))
-        fits = _fits(template, demand, lengths, stage)
+        inputs = lengths.astype(np.float64)
+        tokens = _kv_tokens(demand, inputs, stage)
+        fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp)
+        fits &= inputs + _output(demand) <= performance.max_length
+        if limit is not None:
+            fits &= _seconds(template, demand, inputs, stage) <= limit
         count = int(fits.sum())  # short ones fit first: memory and times grow with the length
         low = int(lengths[count - 1]) if count else 0
         if count in {0, len(lengths)}:
             break
         high = int(lengths[count])
     return low
-
-
-def _fits(
-    template: Template, demand: ModelDemand, lengths: NDArray[np.int64], stage: Phase
-) -> NDArray[np.bool_]:
-    performance = template.performance
-    inputs = lengths.astype(np.float64)
-    tokens = _kv_tokens(demand, inputs, stage)
-    fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp)
-    fits &= inputs + _output(demand) <= performance.max_length
-    targets = demand.targets
-    limit = targets.ttft if stage is Phase.PREFILL else targets.tpot
-    return fits if limit is None else fits & (_seconds(template, demand, inputs, stage) <= limit)
 
 
 def _output(demand: ModelDemand) -> float:

@@ -8,11 +8,10 @@ place are displaced and placed again later. They are reported as moved.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count
-from typing import TypeAlias
+from itertools import chain, count
 
 from ..deadline import ENDLESS, Deadline
 from ..errors import OutOfTimeError, SolverError
@@ -37,9 +36,12 @@ class _Occupancy:
     checked on use, so that 100,000 GPUs take a moment.
     """
 
-    def __init__(self, node_gpus: int, domains: dict[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, node_gpus: int, domains: dict[str, tuple[str, ...]], sizes: Mapping[str, int]
+    ) -> None:
         self.node_gpus = node_gpus
         self.domains = domains
+        self.sizes = sizes
         self.nodes: dict[str, tuple[str, ...]] = {}  # island -> nodes
         self.domain_of = {node: name for name, nodes in domains.items() for node in nodes}
         self.on: dict[str, dict[str, int]] = {node: {} for node in self.domain_of}
@@ -47,15 +49,40 @@ class _Occupancy:
         self._whole = {name: list(reversed(nodes)) for name, nodes in domains.items()}
         self._partial: dict[int, list[str]] = {gpus: [] for gpus in range(1, node_gpus)}
 
-    def put(self, island: str, size: int, nodes: tuple[str, ...]) -> None:
-        self.nodes[island] = nodes
-        for node in nodes:
-            self.on[node][island] = min(size, self.node_gpus)
-            self._change(node, -min(size, self.node_gpus))
+    def fits(self, island: str, nodes: tuple[str, ...]) -> bool:
+        """Return whether an island may stay: its nodes exist, in one domain, and have room."""
+        size = self.sizes[island]
+        return (
+            len(nodes) == len(set(nodes)) == max(1, size // self.node_gpus)
+            and set(nodes) <= self.free.keys()
+            and len({self.domain_of[node] for node in nodes}) == 1
+            and all(self.free[node] >= min(size, self.node_gpus) for node in nodes)
+        )
 
-    def remove(self, island: str) -> None:
-        for node in self.nodes.pop(island):
-            self._change(node, self.on[node].pop(island))
+    def put(self, island: str, nodes: tuple[str, ...]) -> None:
+        """Put an island on nodes that have room."""
+        self.nodes[island] = nodes
+        gpus = min(self.sizes[island], self.node_gpus)
+        for node in nodes:
+            self.on[node][island] = gpus
+            self._change(node, -gpus)
+
+    def place(self, island: str) -> set[str]:
+        """Place one island and return the smaller ones that it displaced."""
+        size, displaced = self.sizes[island], set()
+        nodes = self._whole_nodes(size) if size >= self.node_gpus else (self._node(size),)
+        for node in nodes:
+            missing = min(size, self.node_gpus) - self.free[node]
+            smaller = [other for other in self.on[node] if self.sizes[other] < size]
+            for other in sorted(smaller, key=lambda o: (self.sizes[o], o)):
+                if missing > 0:
+                    missing -= self.on[node][other]
+                    displaced.add(other)
+        for other in sorted(displaced):
+            for node in self.nodes.pop(other):
+                self._change(node, self.on[node].pop(other))
+        self.put(island, nodes)
+        return displaced
 
     def _change(self, node: str, gpus: int) -> None:
         self.free[node] += gpus
@@ -64,7 +91,7 @@ class _Occupancy:
         elif self.free[node] == self.node_gpus:
             self._whole[self.domain_of[node]].append(node)
 
-    def whole(self, count: int) -> tuple[str, ...] | None:
+    def _free_nodes(self, count: int) -> tuple[str, ...] | None:
         """Return free nodes of the first domain that has enough of them."""
         for domain in self.domains:
             nodes = self._whole[domain]
@@ -75,16 +102,45 @@ class _Occupancy:
                 return tuple(nodes[-count:][::-1])
         return None
 
-    def part(self, size: int) -> str | None:
-        """Return the node in use with the least room that suffices, else a free one."""
+    def _whole_nodes(self, size: int) -> tuple[str, ...]:
+        """Return free nodes, else those of one domain whose smaller islands have fewest GPUs."""
+        count = size // self.node_gpus
+        if nodes := self._free_nodes(count):
+            return nodes
+        choices: list[tuple[str, ...]] = []
+        for domain in self.domains.values():
+            clearable = [n for n in domain if self._clearable(n, size) == self.node_gpus]
+            if len(clearable) >= count:
+                clearable.sort(key=lambda node: -self.free[node])  # stable
+                choices.append(tuple(clearable[:count]))
+        if not choices:
+            raise SolverError(
+                f"no domain has {count} free nodes left: the packing rows were violated"
+            )
+        return max(choices, key=lambda nodes: sum(self.free[node] for node in nodes))
+
+    def _node(self, size: int) -> str:
+        """Return the node in use with the least room that suffices, else a free one.
+
+        If there is none, the node on which smaller islands hold the fewest GPUs.
+        """
         for gpus in range(size, self.node_gpus):
             nodes = self._partial[gpus]
             while nodes and self.free[nodes[-1]] != gpus:
                 nodes.pop()
             if nodes:
                 return nodes[-1]
-        free = self.whole(1)
-        return free[0] if free else None
+        if free := self._free_nodes(1):
+            return free[0]
+        clearable = [node for node in self.free if self._clearable(node, size) >= size]
+        if not clearable:
+            raise SolverError(f"no node has {size} GPUs left: the packing rows were violated")
+        return max(clearable, key=self.free.__getitem__)
+
+    def _clearable(self, node: str, size: int) -> int:
+        """Return the GPUs of a node that are free or held by islands smaller than ``size``."""
+        smaller = (gpus for other, gpus in self.on[node].items() if self.sizes[other] < size)
+        return self.free[node] + sum(smaller)
 
 
 def assign_nodes(
@@ -135,16 +191,16 @@ def _assign(
     kept: Mapping[str, tuple[str, ...]],
     deadline: Deadline,
 ) -> Assignment:
-    occupancy = _Occupancy(node_gpus, domains)
+    occupancy = _Occupancy(node_gpus, domains, sizes)
     for island in sizes:
-        if island in kept and _fits(occupancy, sizes[island], kept[island]):
-            occupancy.put(island, sizes[island], kept[island])
+        if island in kept and occupancy.fits(island, kept[island]):
+            occupancy.put(island, kept[island])
     moved = {island for island in sizes if island in kept and island not in occupancy.nodes}
     waiting = [island for island in sizes if island not in occupancy.nodes]
     for size in sorted(set(sizes.values()), reverse=True):
         due = [island for island in waiting if sizes[island] == size]
         for island in deadline.watch("placing islands", due):
-            displaced = _place(occupancy, island, sizes)  # smaller ones, which are placed later
+            displaced = occupancy.place(island)  # smaller ones, which are placed later
             moved |= displaced
             waiting += sorted(displaced)
     return Assignment({island: occupancy.nodes[island] for island in sizes}, tuple(sorted(moved)))
@@ -157,97 +213,18 @@ def _fewest_nodes(
     kept: Mapping[str, tuple[str, ...]],
 ) -> dict[str, tuple[str, ...]]:
     """Return as many nodes as must be paid for, the fullest first, if nodes cost as a whole."""
-    load: dict[str, int] = {}
+    load: Counter[str] = Counter()
     for island, nodes in kept.items():
         for node in nodes:
-            load[node] = load.get(node, 0) + min(sizes[island], node_gpus)
+            load[node] += min(sizes[island], node_gpus)
     need = -(-sum(sizes.values()) // node_gpus)
     everything = [node for nodes in domains.values() for node in nodes]
-    chosen = set(sorted(everything, key=lambda node: -load.get(node, 0))[:need])
+    chosen = set(sorted(everything, key=lambda node: -load[node])[:need])
     return {name: tuple(n for n in nodes if n in chosen) for name, nodes in domains.items()}
-
-
-def _fits(occupancy: _Occupancy, size: int, nodes: tuple[str, ...]) -> bool:
-    """Return whether an island may stay: its nodes exist, in one domain, and have room."""
-    count = max(1, size // occupancy.node_gpus)
-    if len(nodes) != count or len(set(nodes)) != count:
-        return False
-    if (
-        len({occupancy.domain_of.get(node) for node in nodes}) != 1
-        or nodes[0] not in occupancy.free
-    ):
-        return False
-    return all(occupancy.free[node] >= min(size, occupancy.node_gpus) for node in nodes)
-
-
-def _place(occupancy: _Occupancy, island: str, sizes: Mapping[str, int]) -> set[str]:
-    """Place one island and return the islands that it displaced."""
-    size = sizes[island]
-    if size >= occupancy.node_gpus:
-        count = size // occupancy.node_gpus
-        nodes = occupancy.whole(count) or _cheapest_nodes(occupancy, count, size, sizes)
-    else:
-        nodes = (occupancy.part(size) or _cheapest_node(occupancy, size, sizes),)
-    displaced = {other for node in nodes for other in _to_displace(occupancy, node, size, sizes)}
-    for other in displaced:
-        occupancy.remove(other)
-    occupancy.put(island, size, nodes)
-    return displaced
-
-
-def _cheapest_nodes(
-    occupancy: _Occupancy, count: int, size: int, sizes: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Return nodes of one domain on which smaller islands hold the fewest GPUs."""
-    best: tuple[int, tuple[str, ...]] | None = None
-    for nodes in occupancy.domains.values():
-        candidates = [
-            node
-            for node in nodes
-            if _clearable(occupancy, node, size, sizes) == occupancy.node_gpus
-        ]
-        candidates.sort(key=lambda node: -occupancy.free[node])  # stable
-        used = sum(occupancy.node_gpus - occupancy.free[node] for node in candidates[:count])
-        if len(candidates) >= count and (best is None or used < best[0]):
-            best = used, tuple(candidates[:count])
-    if best is None:
-        raise SolverError(f"no domain has {count} free nodes left: the packing rows were violated")
-    return best[1]
-
-
-def _cheapest_node(occupancy: _Occupancy, size: int, sizes: Mapping[str, int]) -> str:
-    """Return the node on which smaller islands hold the fewest GPUs."""
-    candidates = [
-        node for node in occupancy.free if _clearable(occupancy, node, size, sizes) >= size
-    ]
-    if not candidates:
-        raise SolverError(f"no node has {size} GPUs left: the packing rows were violated")
-    return max(candidates, key=occupancy.free.__getitem__)
-
-
-def _clearable(occupancy: _Occupancy, node: str, size: int, sizes: Mapping[str, int]) -> int:
-    """Return the GPUs of a node that are free or held by islands smaller than ``size``."""
-    smaller = (gpus for other, gpus in occupancy.on[node].items() if sizes[other] < size)
-    return occupancy.free[node] + sum(smaller)
-
-
-def _to_displace(occupancy: _Occupancy, node: str, size: int, sizes: Mapping[str, int]) -> set[str]:
-    """Return the smaller islands that must leave a node, the smallest first."""
-    leaving: set[str] = set()
-    missing = min(size, occupancy.node_gpus) - occupancy.free[node]
-    smaller = [other for other in occupancy.on[node] if sizes[other] < size]
-    for other in sorted(smaller, key=lambda o: (sizes[o], o)):
-        if missing > 0:
-            missing -= occupancy.on[node][other]
-            leaving.add(other)
-    return leaving
 
 
 MOST_ISLANDS = 100_000
 """Largest number of islands: one per GPU of the largest benchmark."""
-
-Kept: TypeAlias = "dict[str, RunningIsland]"
-"""Islands that keep running, by name."""
 
 
 @dataclass(frozen=True)
@@ -283,46 +260,56 @@ def place(
     names = _names(problem, groups, kept)
     where: dict[str, dict[str, tuple[str, ...]]] = {}  # pool -> island -> nodes
     moved: set[str] = set()
-    for pool in problem.pools:
-        where[pool.name] = {}
+    rented = {}
+    for pool in sorted(problem.pools, key=lambda p: p.name):
+        nodes: dict[str, tuple[str, ...]] = {}
+        gpus = {n: g.gpus_of(pool.name) for g in groups for n in names[g.name]}
         for domain_class in pool.classes:
             here = [g for g in groups if g.domain_class == domain_class and g.gpus_of(pool.name)]
-            sizes = {name: g.gpus_of(pool.name) for g in here for name in names[g.name]}
+            sizes = {name: gpus[name] for g in here for name in names[g.name]}
             stay = {name: _part_nodes(problem, kept[name], pool) for name in sizes if name in kept}
             assignment = assign_nodes(pool, sizes, domain_class, stay, deadline=deadline)
-            where[pool.name] |= assignment.nodes
+            nodes |= assignment.nodes
             moved |= set(assignment.moved)
+        where[pool.name], rented[pool.name] = nodes, _gpus_to_rent(pool, gpus, nodes)
     islands = tuple(
         Island(name, g.name, tuple(n for part in g.sections for n in where[part.pool][name]))
         for g in groups
         for name in names[g.name]
     )
-    nodes = {
-        pool: frozenset(n for island in by_island.values() for n in island)
-        for pool, by_island in where.items()
-    }
-    rented = tuple(_rented(problem, groups, names, where))
-    return Placement(islands, nodes, rented, _changes(problem, groups, islands, kept, moved))
+    changes = None
+    if problem.running:
+        in_place, size = kept.keys() - moved, {group.name: group.gpus for group in groups}
+        changes = Changes(
+            kept=tuple(i.name for i in islands if i.name in in_place),
+            started=tuple(i.name for i in islands if i.name not in kept),
+            stopped=tuple(sorted(r.name for r in problem.running if r.name not in kept)),
+            moved=tuple(sorted(moved)),
+            moved_gpus=sum(size[i.group] for i in islands if i.name not in in_place),
+        )
+    return Placement(
+        islands,
+        {pool: frozenset(chain.from_iterable(nodes.values())) for pool, nodes in where.items()},
+        tuple((pool, gpus) for pool, gpus in rented.items() if gpus > 0),
+        changes,
+    )
 
 
-def _kept(problem: PlanningProblem, groups: tuple[Group, ...]) -> Kept:
+def _kept(problem: PlanningProblem, groups: tuple[Group, ...]) -> dict[str, RunningIsland]:
     """Return the running islands that the plan keeps: those on the fullest nodes first.
 
     So most of the freed nodes are free as a whole; rented nodes are freed first.
     """
-    open_places: dict[IslandClass, int] = defaultdict(int)
+    open_places: Counter[IslandClass] = Counter()
     for group in groups:
         open_places[group.island_class] += group.islands
-    load: dict[str, int] = defaultdict(int)
-    for island in problem.running:
-        for node in island.nodes:
-            load[node] += 1
+    load = Counter(node for island in problem.running for node in island.nodes)
 
     def rank(island: RunningIsland) -> tuple[bool, int, str]:
         rented = any(f"-{RENTED}-" in node for node in island.nodes)
         return rented, -sum(load[node] for node in island.nodes), island.name
 
-    kept: Kept = {}
+    kept: dict[str, RunningIsland] = {}
     for island in sorted(problem.running, key=rank):
         island_class = running_island_class(problem, island)
         if island_class is not None and open_places[island_class] > 0:
@@ -331,7 +318,9 @@ def _kept(problem: PlanningProblem, groups: tuple[Group, ...]) -> Kept:
     return kept
 
 
-def _names(problem: PlanningProblem, groups: tuple[Group, ...], kept: Kept) -> dict[str, list[str]]:
+def _names(
+    problem: PlanningProblem, groups: tuple[Group, ...], kept: dict[str, RunningIsland]
+) -> dict[str, list[str]]:
     """Return the islands of every group by name: kept ones keep it, new ones get free numbers."""
     taken = set(kept)
     unassigned: dict[IslandClass | None, list[str]] = defaultdict(list)
@@ -368,57 +357,22 @@ def _part_nodes(problem: PlanningProblem, island: RunningIsland, pool: Pool) -> 
     return ()
 
 
-def _rented(
-    problem: PlanningProblem,
-    groups: tuple[Group, ...],
-    names: dict[str, list[str]],
-    where: dict[str, dict[str, tuple[str, ...]]],
-) -> Iterator[tuple[str, int]]:
-    """Yield the GPUs to rent by pool; whole nodes if nodes are paid for."""
-    for pool in sorted(problem.pools, key=lambda p: p.name):
-        if pool.gpus_per_node is None:
-            gpus = sum(g.gpus_of(pool.name) * g.islands for g in groups) - pool.count
-        else:
-            here = [(g, g.gpus_of(pool.name)) for g in groups]
-            size = {i: gpus for g, gpus in here if gpus for i in names[g.name]}
-            gpus = _on_rented(pool, pool.gpus_per_node, size, where[pool.name])
-        if gpus > 0:
-            yield pool.name, gpus
-
-
-def _on_rented(
-    pool: Pool, node_gpus: int, size: dict[str, int], nodes: dict[str, tuple[str, ...]]
+def _gpus_to_rent(
+    pool: Pool, sizes: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]]
 ) -> int:
-    """Return the GPUs of islands on rented nodes of a pool, or of these whole nodes."""
+    """Return the GPUs of islands on rented nodes of a pool, or of these whole nodes.
+
+    ``sizes``: GPUs in the pool by island; ``nodes``: of each of these islands.
+    """
+    if pool.gpus_per_node is None:
+        return sum(sizes.values()) - pool.count
     prefix = f"{pool.name}-{RENTED}-"
     used = [
-        (node, min(size[i], node_gpus))
-        for i, on in nodes.items()
-        for node in on
+        (node, min(sizes[island], pool.gpus_per_node))
+        for island, of_island in nodes.items()
+        for node in of_island
         if pool.max_count is not None and node.removeprefix(prefix).isdecimal()
     ]
     if pool.billing is Billing.PER_NODE:
-        return len({node for node, _ in used}) * node_gpus
+        return len({node for node, _ in used}) * pool.gpus_per_node
     return sum(gpus for _, gpus in used)
-
-
-def _changes(
-    problem: PlanningProblem,
-    groups: tuple[Group, ...],
-    islands: tuple[Island, ...],
-    kept: Kept,
-    moved: set[str],
-) -> Changes | None:
-    """Return the changes to the running islands; None if the problem has none."""
-    if not problem.running:
-        return None
-    gpus = {group.name: group.gpus for group in groups}
-    started = [i for i in islands if i.name not in kept]
-    touched = [i for i in islands if i.name not in kept or i.name in moved]
-    return Changes(
-        kept=tuple(i.name for i in islands if i.name in kept and i.name not in moved),
-        started=tuple(i.name for i in started),
-        stopped=tuple(sorted(r.name for r in problem.running if r.name not in kept)),
-        moved=tuple(sorted(moved)),
-        moved_gpus=sum(gpus[i.group] for i in touched),
-    )

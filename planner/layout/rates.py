@@ -7,7 +7,6 @@ support: if an island falls short, its capacity is tightened and the rates are s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -80,10 +79,18 @@ def round_rates(
     factors = np.ones(len(counts))
     for _ in range(ROUNDS):
         values = _rates(program, counts * factors, problem, solution, deadline)
-        weights = integer_weights(program, values)
-        used = tuple(_in_use(program, counts, weights, demands))
-        links = _theta_by_links(program, weights, problem.links)
-        theta = min(values[THETA] * program.scale, links, *(_theta_by_rows(u) for u in used))
+        integer = integer_weights(program, values)
+        used: list[UsedTemplate] = []
+        theta = min(values[THETA] * program.scale, _theta_by_links(program, integer, problem.links))
+        for c in np.flatnonzero(counts).tolist():
+            template, weights = program.templates[c], integer.weights[c]
+            if weights.any():
+                demand, count = program.demands[program.demand_of[c]], int(counts[c])
+                unit = demand.probability * demand.weight * weights / MILLION / count
+                model = demands[template.model]
+                used.append(UsedTemplate(c, template, model, count, weights, unit))
+                load = float((template.rows @ unit).max())
+                theta = min(theta, 1.0 / load if load > 0 else math.inf)
         evaluations = tuple(evaluate(u.template, u.demand, u.unit * theta) for u in used)
         supported = min(e.supported for e in evaluations)
         if supported >= ENOUGH or deadline.passed:
@@ -92,7 +99,7 @@ def round_rates(
             factors[u.index] *= e.supported
     theta = _round_down(theta * supported)
     evaluations = tuple(evaluate(u.template, u.demand, u.unit * theta) for u in used)
-    return RoundedRates(theta, used, evaluations, weights.pairs)
+    return RoundedRates(theta, tuple(used), evaluations, integer.pairs)
 
 
 def _rates(
@@ -115,19 +122,26 @@ def _rates(
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
     fixed = program.without_cover()
+
+    def linear() -> FloatArray:
+        deadline.check("finding the rates")
+        objective = LinearObjective(cost, lower, upper, integer=False)
+        options = SolverOptions(0.0, deadline.left, problem.solver.seed)
+        if (result := solve(fixed, objective, options)) is None:
+            raise SolverError("the islands chosen cannot serve every range: report this problem")
+        return result.values
+
     try:
-        values = _linear(
-            fixed, LinearObjective(cost, lower, upper, integer=False), problem, deadline
-        )
+        values = linear()
     except OutOfTimeError:
         if solution is None:
             raise
         return _on_islands(program, solution, idle)
     lower[THETA] = values[THETA] * (1 - problem.solver.gap * ORDER_SHARE)
-    cost = np.zeros(program.columns)
+    cost[THETA] = 0.0
     cost[program.first_pair : program.first_flow] = _disorder(program, capacity)
     try:
-        return _linear(fixed, LinearObjective(cost, lower, upper, integer=False), problem, deadline)
+        return linear()
     except OutOfTimeError:
         return values
 
@@ -152,59 +166,27 @@ def _on_islands(program: Program, solution: FloatArray, idle: NDArray[np.bool_])
     return values
 
 
-def _linear(
-    program: Program, objective: LinearObjective, problem: PlanningProblem, deadline: Deadline
-) -> FloatArray:
-    deadline.check("finding the rates")
-    solution = solve(program, objective, SolverOptions(0.0, deadline.left, problem.solver.seed))
-    if solution is None:
-        raise SolverError("the islands chosen cannot serve every range: report this problem")
-    return solution.values
-
-
 def _disorder(program: Program, capacity: FloatArray) -> FloatArray:
     """Return a cost of each pair that falls with the range, faster for groups good at long inputs.
 
     Such a cost (submodular in rank and range) is smallest if ranges and groups are in the same
     order, as in a transport problem with the Monge property.
     """
+    # Ratio of the loads of the longest and the shortest servable range, by template.
+    growth = {}
+    for c in np.flatnonzero(capacity > 0).tolist():
+        template = program.templates[c]
+        ranges = np.flatnonzero(template.servable)
+        growth[c] = float(template.rows[:, ranges[-1]].max() / template.rows[:, ranges[0]].max())
     cost = np.zeros(len(program.pair_template))
     for d, phase in product(range(len(program.demands)), Phase):
         groups = [
-            c
-            for c, t in enumerate(program.templates)
-            if capacity[c] > 0 and t.phase is phase and program.demand_of[c] == d
+            c for c in growth if program.templates[c].phase is phase and program.demand_of[c] == d
         ]
-        for rank, c in enumerate(sorted(groups, key=lambda c: -_growth(program.templates[c]))):
+        for rank, c in enumerate(sorted(groups, key=lambda c: -growth[c])):
             pairs = program.pair_template == c
             cost[pairs] = -rank * program.pair_range[pairs] / len(program.demands[d].served)
     return cost
-
-
-def _growth(template: Template) -> float:
-    """Return the ratio of the loads of the longest and the shortest servable range."""
-    ranges = np.flatnonzero(template.servable)
-    return float(template.rows[:, ranges[-1]].max() / template.rows[:, ranges[0]].max())
-
-
-def _in_use(
-    program: Program,
-    counts: NDArray[np.int64],
-    integer: IntegerWeights,
-    demands: dict[str, ModelDemand],
-) -> Iterator[UsedTemplate]:
-    """Yield the templates with islands that serve something."""
-    for c, template in enumerate(program.templates):
-        weights, count = integer.weights[c], int(counts[c])
-        if count and weights.any():
-            demand = program.demands[program.demand_of[c]]
-            unit = demand.probability * demand.weight * weights / MILLION / count
-            yield UsedTemplate(c, template, demands[template.model], count, weights, unit)
-
-
-def _theta_by_rows(used: UsedTemplate) -> float:
-    load = float((used.template.rows @ used.unit).max())
-    return 1.0 / load if load > 0 else math.inf
 
 
 def _theta_by_links(program: Program, integer: IntegerWeights, links: tuple[Link, ...]) -> float:

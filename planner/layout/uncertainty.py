@@ -37,7 +37,7 @@ DEVIATIONS = 1.6448536269514722
 
 TAIL = 0.05
 _HALVINGS = 60
-_LARGEST_FACTOR = 8.0
+_LARGEST_LOG = 8.0
 """Logarithm of the largest factor between theta and the ends of its interval."""
 
 _CACHE = 4096
@@ -73,12 +73,17 @@ def theta_interval(theta: float, used: Sequence[UsedTemplate]) -> ThetaInterval 
     rows: list[UncertainRow] = []
     fixed = math.inf
     for item in used:
-        widths = half_widths(item.template, *typical_lengths(item))
+        widths = _half_widths(item)
         if not widths:
             return None
-        uncertain, certain = _rows(item, widths)
-        rows += uncertain
-        fixed = min(fixed, certain)
+        worst = max(widths, key=lambda name: (widths[name], name))
+        loads = item.template.rows @ item.unit
+        for name, load in zip(item.template.row_names, loads, strict=True):
+            if load > 0 and name == "network":
+                fixed = min(fixed, 1 / float(load))
+            elif load > 0:
+                idle = _idle_share(item) if name == "tpot" else 0.0
+                rows.append(UncertainRow(worst, 1 / float(load), _total(widths), idle))
     return interval(theta, rows, fixed)
 
 
@@ -99,21 +104,21 @@ def interval(theta: float, rows: Sequence[UncertainRow], fixed: float = math.inf
 
 def times_within(item: UsedTemplate) -> float:
     """Return the factor either way within which a group's times lie; 1 if unknown."""
-    return math.exp(_total(half_widths(item.template, *typical_lengths(item))))
+    return math.exp(_total(_half_widths(item)))
 
 
-def typical_lengths(item: UsedTemplate) -> tuple[float, float]:
-    """Return the mean prompt and the mean context of a group's requests [tokens]."""
+def _half_widths(item: UsedTemplate) -> dict[str, float]:
+    """Return half the 90 % interval of log(time) of a group, at its mean prompt and context."""
     moments = item.demand.lengths.moments(item.demand.ranges)
     middle = np.array([(r.min + r.max) / 2 for r in item.demand.ranges])
     tokens = item.unit * moments.output
     length = float(item.unit @ middle / item.unit.sum()) if item.unit.any() else float(middle[0])
     context = float(tokens @ moments.context / tokens.sum()) if tokens.any() else length
-    return length, context
+    return _half_widths_at(item.template, length, context)
 
 
 @lru_cache(maxsize=_CACHE)
-def half_widths(template: Template, length: float, context: float) -> dict[str, float]:
+def _half_widths_at(template: Template, length: float, context: float) -> dict[str, float]:
     """Return half the 90 % interval of log(time) of one island, by accelerator.
 
     For prefill, of a prompt of ``length`` tokens; for the other phases, of a step of the largest
@@ -132,23 +137,7 @@ def half_widths(template: Template, length: float, context: float) -> dict[str, 
     return log_half_widths(model, step, "decode")
 
 
-def _rows(item: UsedTemplate, widths: dict[str, float]) -> tuple[list[UncertainRow], float]:
-    """Return the rows of a group that depend on times, and the largest theta of the others."""
-    loads = item.template.rows @ item.unit
-    worst = max(widths, key=lambda name: (widths[name], name))
-    rows, fixed = [], math.inf
-    for name, load in zip(item.template.row_names, loads, strict=True):
-        if load <= 0:
-            continue
-        if name == "network":
-            fixed = min(fixed, 1 / float(load))
-        else:
-            idle = _idle(item) if name == "tpot" else 0.0
-            rows.append(UncertainRow(worst, 1 / float(load), _total(widths), idle))
-    return rows, fixed
-
-
-def _idle(item: UsedTemplate) -> float:
+def _idle_share(item: UsedTemplate) -> float:
     """Return a / T, the difference between the TPOT row and the batch row of a decode template.
 
     tpot = busy / (1 - a / T) and batch = busy + o a / B, so a follows from any range served.
@@ -170,7 +159,7 @@ def _quantile(theta: float, rows: Iterable[UncertainRow], below: float) -> float
     by_accelerator: dict[str, list[UncertainRow]] = {}
     for row in rows:
         by_accelerator.setdefault(row.accelerator, []).append(row)
-    low, high = -_LARGEST_FACTOR, _LARGEST_FACTOR
+    low, high = -_LARGEST_LOG, _LARGEST_LOG
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         at = theta * math.exp(middle)

@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 Name = TypeVar("Name")
 
 
-def per_million(shares: FloatArray) -> NDArray[np.int64]:
-    """Return integers in proportion to ``shares`` that sum to 1,000,000."""
-    return apportion(shares, MILLION)
-
-
-def apportion(shares: FloatArray, whole: int) -> NDArray[np.int64]:
+def apportion(shares: FloatArray, whole: int = MILLION) -> NDArray[np.int64]:
     """Round ``shares`` to integers that sum to ``whole`` (largest remainder, Hamilton).
 
     Ties go to the earlier share, so that equal input gives equal output. Not all shares may be 0.
@@ -96,11 +91,11 @@ class _Side:
 
 def integer_weights(program: Program, values: FloatArray) -> IntegerWeights:
     """Round the rates of a solution ``values``, shape (columns,), to integer weights."""
-    chosen = _pairs_of_ranges(program)
+    columns = _columns_by_range(program)
     pairs = {
-        (d, int(j)): tuple(_pairs(program, values, (d, int(j)), chosen[d, int(j)]))
+        (d, j): tuple(_pairs(program, values, (d, j), columns[d, j]))
         for d, demand in enumerate(program.demands)
-        for j in np.flatnonzero(demand.served)
+        for j in np.flatnonzero(demand.served).tolist()
     }
     weights = {
         c: np.zeros(len(program.demands[program.demand_of[c]].served), dtype=np.int64)
@@ -113,7 +108,7 @@ def integer_weights(program: Program, values: FloatArray) -> IntegerWeights:
     return IntegerWeights(pairs, weights)
 
 
-def _pairs_of_ranges(program: Program) -> dict[tuple[int, int], NDArray[np.int64]]:
+def _columns_by_range(program: Program) -> dict[tuple[int, int], NDArray[np.int64]]:
     """Return the indices of the y columns of every (demand, range), ascending."""
     demand = program.demand_of[program.pair_template]
     order = np.lexsort((program.pair_range, demand))  # stable: equal keys keep their order
@@ -124,32 +119,12 @@ def _pairs_of_ranges(program: Program) -> dict[tuple[int, int], NDArray[np.int64
 
 
 def _pairs(
-    program: Program, values: FloatArray, at: tuple[int, int], chosen: NDArray[np.int64]
+    program: Program, values: FloatArray, at: tuple[int, int], columns: NDArray[np.int64]
 ) -> Iterator[tuple[int, int, int]]:
-    mixed, ways = _ways(program, values, at, chosen)
-    parts = np.array([*(part for part, _, _ in ways), *mixed.parts])
-    if parts.sum() <= 0:
-        demand = program.demands[at[0]]
-        raise SolverError(
-            f"what {demand.model} asks for is too little beside the rest to be seen by the solver: "
-            "bring the rates of the models and the shares of their ranges closer together, or give "
-            "the planner a longer timeLimitSeconds"
-        )
-    weights = apportion(parts, MILLION).tolist()
-    for (_, prefill, decode), weight in zip(ways, weights[: len(ways)], strict=True):
-        if weight:
-            yield from join(prefill.split(weight), decode.split(weight))
-    for c, weight in zip(mixed.templates.tolist(), weights[len(ways) :], strict=True):
-        if weight:
-            yield c, c, weight
-
-
-def _ways(
-    program: Program, values: FloatArray, at: tuple[int, int], chosen: NDArray[np.int64]
-) -> tuple[_Side, list[tuple[float, _Side, _Side]]]:
-    """Return the mixed groups of a range, and its ways (rate, prefill, decode)."""
-    templates = program.pair_template[chosen]
-    parts = np.maximum(values[program.first_pair + chosen], 0.0)
+    """Yield the pairs of one (demand, range), from its ways and its mixed groups."""
+    demand = program.demands[at[0]]
+    templates = program.pair_template[columns]
+    parts = np.maximum(values[program.first_pair + columns], 0.0)
 
     def side(phase: Phase, domain_class: str | None = None) -> _Side:
         members = [
@@ -159,18 +134,28 @@ def _ways(
         ]
         return _Side(templates[members], parts[members])
 
-    mixed, ways = side(Phase.MIXED), []
-    if not program.demands[at[0]].spans_classes:
+    mixed = side(Phase.MIXED)
+    ways: list[tuple[float, _Side, _Side]] = []  # rate, prefill, decode
+    if demand.spans_classes:
+        for column, flow in program.flows_of.get(at, []):
+            if values[column] > NEGLIGIBLE * values[THETA]:
+                prefill, decode = map(side, STAGES, flow.classes)
+                ways.append((float(values[column]), prefill, decode))
+    else:
         prefill, decode = side(Phase.PREFILL), side(Phase.DECODE)
-        if prefill.parts.any() and decode.parts.any():
-            ways.append((float(prefill.parts.sum()), prefill, decode))
-        return mixed, ways
-    for column, flow in program.flows_of.get(at, []):
-        if values[column] <= NEGLIGIBLE * values[THETA]:
-            continue
-        prefill, decode = (
-            side(stage, place) for stage, place in zip(STAGES, flow.classes, strict=True)
+        ways.append((float(prefill.parts.sum()), prefill, decode))
+    ways = [way for way in ways if way[1].parts.any() and way[2].parts.any()]
+    rates = np.array([*(rate for rate, *_ in ways), *mixed.parts])
+    if rates.sum() <= 0:
+        raise SolverError(
+            f"what {demand.model} asks for is too little beside the rest to be seen by the solver: "
+            "bring the rates of the models and the shares of their ranges closer together, or give "
+            "the planner a longer timeLimitSeconds"
         )
-        if prefill.parts.any() and decode.parts.any():
-            ways.append((float(values[column]), prefill, decode))
-    return mixed, ways
+    weights = apportion(rates).tolist()
+    for (_, prefill, decode), weight in zip(ways, weights[: len(ways)], strict=True):
+        if weight:
+            yield from join(prefill.split(weight), decode.split(weight))
+    for c, weight in zip(mixed.templates.tolist(), weights[len(ways) :], strict=True):
+        if weight:
+            yield c, c, weight

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..layout.weights import per_million
+from ..layout.weights import apportion
 from ..plan import Group, Pair, Plan, Route
 from ..problem import Phase
 
@@ -106,7 +106,7 @@ def _surely_served(survivors: _Survivors, route: Route) -> bool:
 
 
 def _weighted(pairs: Sequence[Pair], weights: FloatArray) -> tuple[Pair, ...]:
-    shares = per_million(weights).tolist()
+    shares = apportion(weights).tolist()
     return tuple(
         replace(pair, weight=share) for pair, share in zip(pairs, shares, strict=True) if share
     )

@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.planner.layout.weights import join, per_million
+from archipelago.planner.layout.weights import apportion, join
 from archipelago.planner.plan import MILLION
 
 
 def test_largest_remainder_of_thirds() -> None:
     """1,000,000 / 3 leaves one request over; the first share gets it."""
-    assert per_million(np.array([1.0, 1.0, 1.0])).tolist() == [333_334, 333_333, 333_333]
+    assert apportion(np.array([1.0, 1.0, 1.0])).tolist() == [333_334, 333_333, 333_333]
 
 
 def test_north_west_corner_joins_exactly() -> None:
@@ -27,7 +27,7 @@ def test_weights_sum_to_a_million_and_keep_both_sides(
 ) -> None:
     sides = []
     for letter, shares in (("p", prefill), ("d", decode)):
-        weights = per_million(np.array(shares))
+        weights = apportion(np.array(shares))
         assert weights.sum() == MILLION
         exact = np.array(shares) / np.sum(shares) * MILLION
         assert (np.abs(weights - exact) <= 1 + 1e-6).all()
