@@ -77,6 +77,16 @@ class Node:
             raise self.refuse("a list")
         return (Node(item, f"{self.path}[{i}]") for i, item in enumerate(self.value))
 
+    def optional_items(self, name: str) -> Iterator[Node]:
+        """Return the elements of a list that may be absent or null."""
+        values = self.optional(name)
+        return iter(()) if values is None else values.items()
+
+    def optional_mapping(self, name: str) -> dict[str, Any]:
+        """Return a mapping that may be absent or null."""
+        values = self.optional(name)
+        return {} if values is None else values.mapping()
+
     def mapping(self) -> dict[str, Any]:
         """Return a mapping with string keys."""
         if not isinstance(self.value, dict) or not all(isinstance(k, str) for k in self.value):

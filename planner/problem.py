@@ -39,6 +39,10 @@ RENTED: Final = "rented"
 """Domain of the nodes that a pool does not have yet but can rent (``max_count``)."""
 
 
+MAX_DOMAINS: Final = 64
+"""Largest number of domains that a pool of a ServingPlan may have."""
+
+
 def domain_classes(stated: Iterable[str]) -> tuple[str, ...]:
     """Return the classes of a pool's domains in alphabetical order; the default one without any."""
     return tuple(sorted(set(stated) or {DEFAULT_CLASS}))

@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL
 from archipelago.planner.kubernetes.nodes import gpus
 
 from ..resources.live import IslandPods
 from ..resources.names import Key
 
-PLAN_LABEL: Final = "archipelago.dev/plan"
-ISLAND_LABEL: Final = "archipelago.dev/island"
-PHASE_LABEL: Final = "archipelago.dev/phase"
 OVER: Final = ("Succeeded", "Failed")
 
 

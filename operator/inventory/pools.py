@@ -9,7 +9,6 @@ and never another plan: readers of one namespace must not learn about another.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,19 +17,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from archipelago.planner.documents import listed
-from archipelago.planner.kubernetes.nodes import Why
+from archipelago.planner.kubernetes.labels import hashed_label
+from archipelago.planner.kubernetes.nodes import UNKNOWN_PRODUCT, Why
 
 from ..resources.names import Permission
 from ..resources.status import ConditionStatus, Finding, Reason
 from .nodes import NodeFacts
 from .ownership import PlanSelector, PoolSelector
 
-UNKNOWN: Final = frozenset({Why.UNKNOWN, Why.NO_PRODUCT})
 NAMED: Final = 5
 """Nodes that a message names."""
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_NAME: Final = 54
-"""Characters of a domain's name before its hash of eight: 63 in all."""
 
 
 class ExclusionReason(StrEnum):
@@ -142,10 +139,7 @@ def resolve_inventory(
 
 def domain_name(value: str) -> str:
     """Return a DNS label for a domain, from its value alone: other domains do not change it."""
-    if _LABEL.fullmatch(value):
-        return value
-    plain = re.sub(r"[^a-z0-9]+", "-", value.casefold()).strip("-")[:_NAME].strip("-")
-    return f"{plain}-{hashlib.sha256(value.encode()).hexdigest()[:8]}".strip("-")
+    return value if _LABEL.fullmatch(value) else hashed_label(value)
 
 
 def _exclusion(
@@ -219,7 +213,7 @@ def inventory_finding(inventory: PlanInventory) -> Finding:
     if claimed := inventory.excluded_for({ExclusionReason.CLAIMED}):
         text = f"{len(claimed)} nodes that this plan selects belong to an older plan"
         problems.append((Reason.POOL_CLAIMED, f"{text}: {named(claimed)}"))
-    if unknown := inventory.excluded_for(UNKNOWN):
+    if unknown := inventory.excluded_for(UNKNOWN_PRODUCT):
         text = f"{len(unknown)} nodes have accelerators that are not in the catalogue"
         problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {named(unknown)}"))
     for pool in inventory.pools:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.errors import UnknownName
 from archipelago.planner.errors import SpecError
-from archipelago.planner.problem import DEFAULT_CLASS, RENTED, domain_classes
+from archipelago.planner.problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
 from archipelago.planner.templates.packing import node_name
 
 from ..resources.names import Key
@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # pools imports pydantic
 
 Body: TypeAlias = dict[str, Any]
 
-MAX_DOMAINS: Final = 64
-"""Domains of a pool, as in ``planner/servingplan``, which imports numpy."""
 _SELECTOR_FIELDS: Final = frozenset({"nodeSelector", "domainLabel"})
 
 

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from archipelago.planner.documents import canonical_bytes, listed
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.kubernetes.nodes import Why
 from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.table.shards import assemble
 from archipelago.planner.table.validate import validate_table
@@ -309,7 +308,7 @@ def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
         return Check(subject, Verdict.UNKNOWN, str(error), "report it with `kubectl get nodes`")
     gpus = sum(pool["count"] for pool in inventory.pools)
     names = ", ".join(sorted({pool["accelerator"] for pool in inventory.pools})) or "none"
-    unknown = [n for n in inventory.left_out if n.why in (Why.UNKNOWN, Why.NO_PRODUCT)]
+    unknown = inventory.unknown
     if unknown:
         shown = ", ".join(f"{n.node} ({n.detail or n.why})" for n in unknown[:SHOWN])
         text = f"{len(unknown)} nodes have GPUs that are not in the catalogue: {shown}"

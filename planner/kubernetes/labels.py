@@ -31,6 +31,17 @@ def short_name(name: str, length: int) -> str:
     return f"{cut(name, length - HASH_LENGTH - 1)}-{digest(name)}"
 
 
+def plain_label(value: str) -> str:
+    """Return the value in lower case, with ``-`` for all that a DNS label has not; any length."""
+    return re.sub(r"[^a-z0-9]+", "-", value.casefold()).strip("-")
+
+
+def hashed_label(value: str) -> str:
+    """Return a DNS label of a value: its plain beginning, and a hash of the whole."""
+    room = VALUE_LENGTH - HASH_LENGTH - 1
+    return f"{plain_label(value)[:room].strip('-')}-{digest(value)}".strip("-")
+
+
 def looks_hashed(name: str) -> bool:
     """Return whether a name could be mistaken for a shortened one; it is hashed as well."""
     return re.search(rf"-[0-9a-f]{{{HASH_LENGTH}}}$", name) is not None

@@ -15,23 +15,30 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import yaml
 
+from ..documents import Node
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    from ..documents import Node
-
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Set on every cloud node, with or without GPUs: it alone does not show GPUs."""
 
 
-def is_labelled(labels: Mapping[str, Any]) -> bool:
-    """Return whether any label names a GPU product."""
-    return any(label in labels for label in _products()["labels"])
+DIGITS: Final = 9
+"""Most digits of a number of GPUs."""
+
+
+@cache
+def products() -> dict[str, Any]:
+    """Return ``products.yaml``, with the names of products and machines as keys, normalised."""
+    text = files("archipelago.planner").joinpath("kubernetes", "products.yaml").read_text("utf-8")
+    document: dict[str, Any] = yaml.safe_load(text)
+    for kind, normalised in (("products", folded), ("machines", str.casefold)):
+        names = document[kind].items()
+        document[kind] = {normalised(alias): name for name, aliases in names for alias in aliases}
+    return document
 
 
 def accelerator_of(labels: Mapping[str, Any]) -> tuple[str, str]:
@@ -39,58 +46,32 @@ def accelerator_of(labels: Mapping[str, Any]) -> tuple[str, str]:
 
     The instance type decides only if the node has no product label.
     """
-    source = ""
-    for label in _products()["labels"]:
+    table, source = products(), ""
+    for label in table["labels"]:
         if label in labels:
             source = source or f"{label}={labels[label]}"
             product = folded(str(labels[label]))
-            if name := _by_product().get(product) or _by_memory(product, labels):
+            row = table["sized"].get(product, {"labels": (), "sizes": ()})
+            memory = {count(labels[key]) for key in row["labels"] if key in labels}  # [MiB]
+            sizes = {s["accelerator"] for s in row["sizes"] if memory == {s["mebibytes"]}}
+            if name := table["products"].get(product) or next(iter(sizes), ""):
                 return name, source
     if source or MACHINE not in labels:
         return "", source
     machine = str(labels[MACHINE])
-    name = _by_machine().get(machine.casefold(), "")
+    name = table["machines"].get(machine.casefold(), "")
     return name, f"{MACHINE}={machine}" if name else ""
 
 
 def count(quantity: object) -> int:
     """Return the quantity of an extended resource; 0 if it is not a whole number."""
     text = str(quantity)
-    return int(text) if text.isdecimal() and text.isascii() and len(text) <= _DIGITS else 0
+    return int(text) if text.isdecimal() and text.isascii() and len(text) <= DIGITS else 0
 
 
 def folded(name: str) -> str:
     """Return the name with letter case and separators normalised."""
     return re.sub(r"[\s_-]+", "-", name.strip().casefold())
-
-
-_DIGITS: Final = 9
-"""Most digits of a number of GPUs."""
-
-
-def _by_memory(product: str, labels: Mapping[str, Any]) -> str:
-    row = _products()["sized"].get(product, {"labels": (), "sizes": ()})
-    mebibytes = {count(labels[label]) for label in row["labels"] if label in labels}
-    return next((s["accelerator"] for s in row["sizes"] if mebibytes == {s["mebibytes"]}), "")
-
-
-@cache
-def _products() -> dict[str, Any]:
-    text = files("archipelago.planner").joinpath("kubernetes", "products.yaml").read_text("utf-8")
-    document: dict[str, Any] = yaml.safe_load(text)
-    return document
-
-
-@cache
-def _by_product() -> dict[str, str]:
-    products: dict[str, list[str]] = _products()["products"]
-    return {folded(product): name for name, names in products.items() for product in names}
-
-
-@cache
-def _by_machine() -> dict[str, str]:
-    machines: dict[str, list[str]] = _products()["machines"]
-    return {m.casefold(): name for name, names in machines.items() for m in names}
 
 
 RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
@@ -124,6 +105,10 @@ class Why(StrEnum):
     NO_GPUS = "GPUs are not allocatable"
 
 
+UNKNOWN_PRODUCT: Final = frozenset({Why.UNKNOWN, Why.NO_PRODUCT})
+"""The GPUs are not in the catalogue, or no label names them."""
+
+
 @dataclass(frozen=True)
 class NodeSummary:
     """A parsed node. ``leaving``: the taint of its removal, empty if none."""
@@ -140,7 +125,7 @@ class NodeSummary:
     def has_gpus(self) -> bool:
         """Whether labels or resources show GPUs, usable or not."""
         stock = gpus(self.capacity) or self._holds((*SHARED, *SLICED))
-        return is_labelled(self.labels) or bool(stock)
+        return bool(stock) or any(label in self.labels for label in products()["labels"])
 
     @property
     def allocatable_gpus(self) -> int:
@@ -213,37 +198,24 @@ def read_node(item: Node) -> NodeSummary:
         raise InputError(
             f"{kind.path}: {kind.value!r} is no Node; give `kubectl get nodes -o json`"
         )
-    metadata, status, spec = item.field("metadata"), item.field("status"), item.optional("spec")
+    metadata, status = item.field("metadata"), item.field("status")
+    spec = item.optional("spec") or Node({}, "spec")
+    ready = [
+        condition.field("status").text()
+        for condition in status.optional_items("conditions")
+        if condition.field("type").text() == "Ready"
+    ]
+    leaving = (
+        taint.field("key").text()
+        for taint in spec.optional_items("taints")
+        if taint.field("key").text() in LEAVING and taint.field("effect").text() in HARD
+    )
     return NodeSummary(
         metadata.field("name").text(),
-        _mapping(metadata, "labels"),
-        _mapping(status, "allocatable"),
-        _mapping(status, "capacity"),
-        bool(spec.mapping().get("unschedulable")) if spec else False,
-        _ready(status),
-        _leaving(spec) if spec else "",
+        metadata.optional_mapping("labels"),
+        status.optional_mapping("allocatable"),
+        status.optional_mapping("capacity"),
+        bool(spec.mapping().get("unschedulable")),
+        ready == ["True"],
+        next(leaving, ""),
     )
-
-
-def _mapping(parent: Node, name: str) -> dict[str, Any]:
-    node = parent.optional(name)
-    return node.mapping() if node else {}
-
-
-def _ready(status: Node) -> bool:
-    conditions = status.optional("conditions")
-    values = [
-        c.field("status").text()
-        for c in (conditions.items() if conditions else ())
-        if c.field("type").text() == "Ready"
-    ]
-    return values == ["True"]
-
-
-def _leaving(spec: Node) -> str:
-    taints = spec.optional("taints")
-    for taint in taints.items() if taints else ():
-        key = taint.field("key").text()
-        if key in LEAVING and taint.field("effect").text() in HARD:
-            return key
-    return ""

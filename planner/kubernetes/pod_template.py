@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
 
 from ..documents import Document, Node
 from ..errors import PlanFileError
@@ -55,11 +55,34 @@ def read_template(document: Document) -> Document:
     containers = list(spec.field("containers").items())
     if not containers:
         raise spec.field("containers").refuse("a list with the container of the engine")
-    for container in containers:
-        _read_container(container)
-    _read_placement(spec)
-    _refuse_reserved_labels(holder)
-    return {"metadata": _metadata(holder), "spec": copy.deepcopy(spec.mapping())}
+    for container in containers:  # the types of the fields that are added to
+        container.field("name").text()
+        container.field("image").text()
+        for word in container.optional_items("args"):
+            word.text()
+        for variable in container.optional_items("env"):
+            variable.field("name").text()
+        resources = container.optional("resources") or Node({})
+        for amounts in ("limits", "requests"):
+            resources.optional_mapping(amounts)
+    spec.optional_mapping("nodeSelector")
+    affinity = spec
+    for name in ("affinity", "nodeAffinity", REQUIRED):
+        affinity = affinity.optional(name) or Node({})
+    for term in affinity.optional_items("nodeSelectorTerms"):
+        term.mapping()
+        for requirement in term.optional_items("matchFields"):
+            requirement.mapping()
+    metadata = holder.optional("metadata") or Node({})
+    for label in metadata.optional_mapping("labels"):
+        if label.startswith(f"{GROUP}/"):
+            place = metadata.field("labels").path
+            raise PlanFileError(f"{place}: {label} is written by us; remove it")
+    fields = metadata.mapping()  # a name or namespace would be that of one pod
+    names = [name for name in ("labels", "annotations") if fields.get(name)]
+    # Copies of their own: YAML's aliases may make one object of two fields.
+    copies = {name: copy.deepcopy(fields[name]) for name in names}
+    return {"metadata": copies, "spec": copy.deepcopy(spec.mapping())}
 
 
 def fitted(template: Document, fitting: Fitting) -> Document:
@@ -70,90 +93,43 @@ def fitted(template: Document, fitting: Fitting) -> Document:
     """
     pod = copy.deepcopy(template)
     pod["metadata"].setdefault("labels", {}).update(fitting.labels)
-    _fill_container(_engine(pod["spec"]), fitting)
+    containers = pod["spec"]["containers"]
+    engine = next((c for c in containers if c["name"] == ENGINE), containers[0])
+    _fill_container(engine, fitting)
     _fill_placement(pod["spec"], fitting)
     return pod
-
-
-def _read_container(container: Node) -> None:
-    """Check the types of the fields that are added to."""
-    container.field("name").text()
-    container.field("image").text()
-    for word in _listed(container, "args"):
-        word.text()
-    for variable in _listed(container, "env"):
-        variable.field("name").text()
-    if resources := container.optional("resources"):
-        for kind in ("limits", "requests"):
-            if amounts := resources.optional(kind):
-                amounts.mapping()
-
-
-def _read_placement(spec: Node) -> None:
-    if selector := spec.optional("nodeSelector"):
-        selector.mapping()
-    below: Node | None = spec
-    for field_name in ("affinity", "nodeAffinity", REQUIRED):
-        below = None if below is None else below.optional(field_name)
-    for term in () if below is None else _listed(below, "nodeSelectorTerms"):
-        term.mapping()
-        for requirement in _listed(term, "matchFields"):
-            requirement.mapping()
-
-
-def _listed(holder: Node, name: str) -> list[Node]:
-    values = holder.optional(name)
-    return [] if values is None else list(values.items())
-
-
-def _metadata(holder: Node) -> dict[str, Any]:
-    """Return labels and annotations; a name or namespace would be that of one pod."""
-    metadata = holder.optional("metadata")
-    fields = {} if metadata is None else metadata.mapping()
-    return {key: copy.deepcopy(fields[key]) for key in ("labels", "annotations") if fields.get(key)}
-
-
-def _refuse_reserved_labels(holder: Node) -> None:
-    metadata = holder.optional("metadata")
-    labels = None if metadata is None else metadata.optional("labels")
-    for label in {} if labels is None else labels.mapping():
-        if label.startswith(f"{GROUP}/"):
-            raise PlanFileError(f"{labels and labels.path}: {label} is written by us; remove it")
-
-
-def _engine(spec: Document) -> Document:
-    containers: list[Document] = spec["containers"]
-    return next((c for c in containers if c["name"] == ENGINE), containers[0])
 
 
 def _fill_container(container: Document, fitting: Fitting) -> None:
     if fitting.follows:
         for probe in PROBES:
             container.pop(probe, None)
-    where = f"spec.containers[name={container['name']}]"
-    flags = [str(word).partition("=")[0] for word in container.get("args") or ()]
-    for argument in fitting.arguments:
-        flag = argument.partition("=")[0]
-        if flag in flags:
-            raise PlanFileError(f"{where}.args: {flag} is the plan's to say; remove it")
-    if fitting.arguments:
-        container["args"] = [*(container.get("args") or ()), *fitting.arguments]
-    taken = {str(item.get("name")) for item in container.get("env") or ()}
-    for name in fitting.variables:
-        if name in taken:
-            raise PlanFileError(f"{where}.env: {name} is the plan's to say; remove it")
-    added = [{"name": name, "value": value} for name, value in fitting.variables.items()]
-    container["env"] = [*added, *(container.get("env") or ())]  # first, so that others can use them
+    place = f"spec.containers[name={container['name']}]"
+    words, variables = container.get("args") or (), container.get("env") or ()
     resources = container["resources"] = container.get("resources") or {}
+    stated = {
+        "args": {str(word).partition("=")[0] for word in words},
+        "env": {str(item.get("name")) for item in variables},
+        "resources.limits": set(resources.get("limits") or {}),
+        "resources.requests": set(resources.get("requests") or {}),
+    }
+    written = {
+        "args": [argument.partition("=")[0] for argument in fitting.arguments],
+        "env": list(fitting.variables),
+        "resources.limits": [fitting.resource],
+        "resources.requests": [fitting.resource],
+    }
+    for field_name, names in written.items():
+        for name in names:
+            if name in stated[field_name]:
+                raise PlanFileError(f"{place}.{field_name}: {name} is the plan's to say; remove it")
+    if fitting.arguments:
+        container["args"] = [*words, *fitting.arguments]
+    added = [{"name": name, "value": value} for name, value in fitting.variables.items()]
+    container["env"] = [*added, *variables]  # first, so that others can use them
     for kind in ("limits", "requests"):
-        amounts = resources[kind] = resources.get(kind) or {}
-        if fitting.resource in amounts:
-            raise PlanFileError(
-                f"{where}.resources.{kind}: {fitting.resource} is the plan's to say; remove it"
-            )
-        amounts[fitting.resource] = str(
-            fitting.gpus
-        )  # as it is stored: a number would always differ
+        # As it is stored: a number would always differ.
+        resources[kind] = {**(resources.get(kind) or {}), fitting.resource: str(fitting.gpus)}
 
 
 def _fill_placement(spec: Document, fitting: Fitting) -> None:
@@ -171,11 +147,9 @@ def _fill_placement(spec: Document, fitting: Fitting) -> None:
         terms = (of_nodes.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
         # By the node's name, not its label ``kubernetes.io/hostname``, which clouds fill
         # differently. A field takes one value, hence a term for each node; terms are alternatives.
-        placed = [_on_node(term, node) for term in terms for node in fitting.nodes]
+        placed = []
+        for term, node in product(terms, fitting.nodes):
+            named = {"key": "metadata.name", "operator": "In", "values": [node]}
+            fields = [*(term.get("matchFields") or ()), named]
+            placed.append({**copy.deepcopy(term), "matchFields": fields})
         of_nodes[REQUIRED] = {"nodeSelectorTerms": placed}
-
-
-def _on_node(term: Mapping[str, Any], node: str) -> Document:
-    """Return the term of node affinity limited to this node."""
-    named = {"key": "metadata.name", "operator": "In", "values": [node]}
-    return {**copy.deepcopy(dict(term)), "matchFields": [*(term.get("matchFields") or ()), named]}

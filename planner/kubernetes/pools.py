@@ -6,18 +6,15 @@ accelerator and one number of GPUs, as a ServingPlan requires.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from ..documents import Document, Node
-from .nodes import NodeSummary, Why, folded, read_node
+from .labels import VALUE_LENGTH, hashed_label, plain_label
+from .nodes import UNKNOWN_PRODUCT, NodeSummary, Why, folded, read_node
 
 DOMAINS = ("nvidia.com/gpu.clique", "topology.kubernetes.io/zone")
 """Labels of nodes that reach each other at full speed, the closest first."""
-LABEL = 63
-"""Longest DNS label [characters]."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Inventory:
     @property
     def unknown(self) -> tuple[LeftOut, ...]:
         """Nodes whose GPUs are not in the catalogue, or that have no product label."""
-        return tuple(i for i in self.left_out if i.why in (Why.UNKNOWN, Why.NO_PRODUCT))
+        return tuple(i for i in self.left_out if i.why in UNKNOWN_PRODUCT)
 
 
 def read_nodes(document: Document) -> Inventory:
@@ -70,48 +67,38 @@ def read_nodes(document: Document) -> Inventory:
                 f"{node.name}: {node.allocatable_gpus} of {node.capacity_gpus} GPUs are allocatable"
             )
         pools[node.accelerator, node.allocatable_gpus].append(node)
-    documents = tuple(_pool(key, members, pools) for key, members in sorted(pools.items()))
-    return Inventory(documents, tuple(left_out), tuple(partly), without)
-
-
-def _pool(
-    key: tuple[str, int], nodes: list[NodeSummary], pools: dict[tuple[str, int], list[NodeSummary]]
-) -> Document:
-    accelerator, gpus = key
-    alone = sum(1 for name, _ in pools if name == accelerator) == 1
-    name = folded(accelerator)
-    pool: Document = {
-        "name": name if alone else f"{name}-x{gpus}",
-        "accelerator": accelerator,
-        "count": gpus * len(nodes),
-        "gpusPerNode": gpus,
-    }
-    domains = _domains(nodes)
-    if len(domains) > 1:
-        pool["domains"] = [{"name": n, "nodes": c} for n, c in sorted(domains.items())]
-    return pool
+    of_accelerator = Counter(accelerator for accelerator, _ in pools)
+    documents = []
+    for (accelerator, gpus), members in sorted(pools.items()):
+        name = folded(accelerator)
+        pool: Document = {
+            "name": name if of_accelerator[accelerator] == 1 else f"{name}-x{gpus}",
+            "accelerator": accelerator,
+            "count": gpus * len(members),
+            "gpusPerNode": gpus,
+        }
+        domains = _domains(members)
+        if len(domains) > 1:
+            pool["domains"] = [{"name": n, "nodes": c} for n, c in sorted(domains.items())]
+        documents.append(pool)
+    return Inventory(tuple(documents), tuple(left_out), tuple(partly), without)
 
 
 def _domains(nodes: list[NodeSummary]) -> Counter[str]:
-    """Count the nodes of each domain by the closest label that all have; empty if none."""
+    """Count the nodes of each domain by the closest label that all have; empty if none.
+
+    A domain is a DNS label, with a hash if two would be equal or one is too long.
+    """
     for label in DOMAINS:
         values = [str(node.labels[label]) for node in nodes if node.labels.get(label)]
         if len(values) == len(nodes):
-            names = domain_names(sorted({*values}))
+            plain = {value: plain_label(value) for value in values}
+            times = Counter(plain.values())
+            names = {
+                value: name
+                if times[name] == 1 and 0 < len(name) <= VALUE_LENGTH
+                else hashed_label(value)
+                for value, name in plain.items()
+            }
             return Counter(names[value] for value in values)
     return Counter()
-
-
-def domain_names(values: list[str]) -> dict[str, str]:
-    """Return a DNS label for every value, with a hash if two would be equal or one is too long."""
-    plain = {v: re.sub(r"[^a-z0-9]+", "-", v.casefold()).strip("-") for v in values}
-    taken = Counter(plain.values())
-    return {
-        value: name if taken[name] == 1 and 0 < len(name) <= LABEL else _hashed(name, value)
-        for value, name in plain.items()
-    }
-
-
-def _hashed(name: str, value: str) -> str:
-    end = hashlib.sha256(value.encode()).hexdigest()[:8]
-    return f"{name[: LABEL - 1 - len(end)].strip('-')}-{end}".strip("-")

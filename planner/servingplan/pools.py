@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from ..problem import DEFAULT_CLASS, RENTED, domain_classes
+from ..problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
 from .rules import Rule, SpecObject
 from .types import (
     LABEL_KEY,
@@ -302,7 +302,7 @@ class Pool(SpecObject):
         "of one GPU if gpusPerNode is absent with count; a decimal string. It limits how fast an "
         "island sends or receives KV caches. Absent: no limit.",
     )
-    domains: Annotated[Named[Domain], Field(max_length=64)] = Field(
+    domains: Annotated[Named[Domain], Field(max_length=MAX_DOMAINS)] = Field(
         default=(),
         description="Network domains of the pool [nodes in each]; an island never spans two. "
         "Absent: all nodes form one domain.",

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
 from archipelago.operator.inventory.pods import (
-    PLAN_LABEL,
     GpuPod,
     gpu_pod,
     held_by_others,
@@ -21,6 +20,7 @@ from archipelago.operator.inventory.pods import (
 )
 from archipelago.operator.resources.names import Key
 from archipelago.planner.errors import PlanFileError
+from archipelago.planner.kubernetes.labels import PLAN_LABEL
 from archipelago.planner.kubernetes.nodes import Why
 from tests.support.operator.nodes import CLIQUE, H100, ODD, body
 

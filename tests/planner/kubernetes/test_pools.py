@@ -10,8 +10,7 @@ import yaml
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.documents import Node
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.kubernetes import nodes as node_facts
-from archipelago.planner.kubernetes.nodes import Why, count, read_node
+from archipelago.planner.kubernetes.nodes import Why, count, products, read_node
 from archipelago.planner.kubernetes.pools import LeftOut, read_nodes
 from archipelago.planner.servingplan import load_resource, to_problem
 from tests.planner.cli.test_app import process
@@ -97,10 +96,10 @@ def test_products_are_found_by_the_labels_of_their_vendors(
 
 
 def test_every_product_of_the_table_is_in_the_catalogue() -> None:
-    table = node_facts._products()
+    table = products()
     names = {
-        *table["products"],
-        *table["machines"],
+        *table["products"].values(),
+        *table["machines"].values(),
         *(s["accelerator"] for v in table["sized"].values() for s in v["sizes"]),
     }
     assert [name for name in sorted(names) if accelerator(name).name != name] == []
