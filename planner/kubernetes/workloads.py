@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.roofline.parallelism import Parallelism
@@ -22,54 +22,10 @@ from .pod_template import Fitting, fitted
 
 if TYPE_CHECKING:
     from ..servingplan import ServingPlanSpec
-    from ..servingplan.pools import Pool
 
 
 NAME_LENGTH = 50
 """Longest name: a LeaderWorkerSet adds 11 characters (a revision hash) in a label of 63."""
-
-
-def metadata(plan: str, island: str, namespace: str | None, labels: Mapping[str, str]) -> Document:
-    """Return metadata named after the island; a hash keeps plans of one namespace apart."""
-    name = cut(island, NAME_LENGTH - HASH_LENGTH - 3)
-    name = name if name[0].isalpha() else f"i-{name}"  # a Service begins with a letter
-    scope = {"namespace": namespace} if namespace else {}
-    return {"name": f"{name}-{digest(f'{plan}/{island}')}", **scope, "labels": dict(labels)}
-
-
-def deployment(metadata: Document, pod: Document) -> Document:
-    """Return a Deployment of one pod; ``Recreate``, because the GPUs hold only one at a time."""
-    labels = metadata["labels"]
-    selector = {key: labels[key] for key in (PLAN_LABEL, ISLAND_LABEL)}  # a phase may change
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata,
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": selector},
-            "template": pod,
-        },
-    }
-
-
-def leader_and_workers(
-    metadata: Document, leader: Document, worker: Document, size: int
-) -> Document:
-    """Return a LeaderWorkerSet of one group of ``size`` pods, which restart together."""
-    template: dict[str, Any] = {
-        "size": size,
-        "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": leader,
-        "workerTemplate": worker,
-    }
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": metadata,
-        "spec": {"replicas": 1, "leaderWorkerTemplate": template},
-    }
 
 
 ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "dynamo": Engine.ENV}
@@ -134,36 +90,76 @@ def _workload(
         island["maxBatch"],
         sum(part.pods for part in parts),
     )
-    engine = options.engine or _engine_of(spec, model)
+    engines = {m.name: ENGINES[m.engine.metrics] for m in spec.models}
+    if model not in engines:
+        raise InputError(f"the table serves model {model}, the plan does not: {TOGETHER}")
+    engine = options.engine or engines[model]
     if why := _obstacle(parts, engine, start):
         raise InputError(f"island {island['name']}: {why}")
+    pools = {pool.name: pool for pool in spec.pools}
+    if missing := [part.pool for part in parts if part.pool not in pools]:
+        raise InputError(
+            f"the table has islands in pool {missing[0]}, the plan does not: {TOGETHER}"
+        )
+    template = options.templates.get(model) or options.templates.get("")
+    if template is None:
+        raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
     labels = {
         PLAN_LABEL: label_value(options.plan),
         ISLAND_LABEL: island["name"],
         PHASE_LABEL: str(start.phase),
     }
     variables = _variables(options.plan, island, model, start)
-    pods = [
-        fitted(
-            _template(options, model),
-            Fitting(
-                labels=labels,
-                gpus=part.gpus,
-                resource=_resource(_pool(spec, part.pool)),
-                variables=variables,
-                arguments=arguments(engine, start, follows=follows),
-                nodes=part.nodes if _pool(spec, part.pool).node_selector is not None else (),
-                selector=options.selectors.get(part.pool, {}),
-                follows=follows,
-            ),
+
+    def pod(part: _Part, *, follows: bool) -> Document:
+        pool = pools[part.pool]
+        fitting = Fitting(
+            labels=labels,
+            gpus=part.gpus,
+            resource=GPUS.get(accelerator(pool.accelerator).family, "nvidia.com/gpu"),
+            variables=variables,
+            arguments=arguments(engine, start, follows=follows),
+            nodes=part.nodes if pool.node_selector is not None else (),
+            selector=options.selectors.get(part.pool, {}),
+            follows=follows,
         )
-        for part, follows in _leader_first(parts)
-    ]
-    meta = metadata(options.plan, island["name"], options.namespace, labels)
-    if start.pods == 1:
-        return deployment(meta, pods[0])
-    leader, worker = pods
-    return leader_and_workers(meta, leader, worker, start.pods)
+        return fitted(template, fitting)
+
+    scope = {"namespace": options.namespace} if options.namespace else {}
+    metadata = {"name": _name(options.plan, island["name"]), **scope, "labels": labels}
+    leader = pod(parts[0], follows=False)
+    if start.pods > 1:
+        group = {
+            "size": start.pods,
+            "restartPolicy": "RecreateGroupOnPodRestart",  # the pods of an island restart together
+            "leaderTemplate": leader,
+            "workerTemplate": pod(parts[-1], follows=True),
+        }
+        return {
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
+            "metadata": metadata,
+            "spec": {"replicas": 1, "leaderWorkerTemplate": group},
+        }
+    selector = {key: labels[key] for key in (PLAN_LABEL, ISLAND_LABEL)}  # a phase may change
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata,
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},  # the GPUs hold only one pod at a time
+            "selector": {"matchLabels": selector},
+            "template": leader,
+        },
+    }
+
+
+def _name(plan: str, island: str) -> str:
+    """Return the name of an island's workload; a hash keeps plans of one namespace apart."""
+    name = cut(island, NAME_LENGTH - HASH_LENGTH - 3)
+    name = name if name[0].isalpha() else f"i-{name}"  # a Service begins with a letter
+    return f"{name}-{digest(f'{plan}/{island}')}"
 
 
 def _parts(island: Document) -> list[_Part]:
@@ -177,14 +173,6 @@ def _parts(island: Document) -> list[_Part]:
         )
         for part in island.get("parts") or [island]
     ]
-
-
-def _leader_first(parts: list[_Part]) -> list[tuple[_Part, bool]]:
-    """Return each kind of pod, the leader's first, with whether it is a worker."""
-    first, *rest = parts
-    if not rest:
-        return [(first, False)] + ([(first, True)] if first.pods > 1 else [])
-    return [(first, False), *((part, True) for part in rest)]
 
 
 def _obstacle(parts: list[_Part], engine: Engine, start: Start) -> str | None:
@@ -215,30 +203,3 @@ def _variables(plan: str, island: Document, model: str, start: Start) -> dict[st
     if island.get("parts"):
         values["LAYERS"] = ",".join(str(part["layers"]) for part in island["parts"])
     return {f"ARCHIPELAGO_{name}": str(value) for name, value in values.items()}
-
-
-def _engine_of(spec: ServingPlanSpec, model: str) -> Engine:
-    served = next((m for m in spec.models if m.name == model), None)
-    if served is None:
-        raise InputError(
-            f"the table serves model {model}, which the plan does not have: {TOGETHER}"
-        )
-    return ENGINES[served.engine.metrics]
-
-
-def _template(options: ManifestOptions, model: str) -> Document:
-    template = options.templates.get(model) or options.templates.get("")
-    if template is None:
-        raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
-    return template
-
-
-def _pool(spec: ServingPlanSpec, name: str) -> Pool:
-    pool = next((pool for pool in spec.pools if pool.name == name), None)
-    if pool is None:
-        raise InputError(f"the table has islands in pool {name}, the plan does not: {TOGETHER}")
-    return pool
-
-
-def _resource(pool: Pool) -> str:
-    return GPUS.get(accelerator(pool.accelerator).family, "nvidia.com/gpu")
