@@ -8,8 +8,8 @@ distance between their weights, range by range.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -106,11 +106,6 @@ class PoolChange:
     count: tuple[int, int]  # old, new
     used: tuple[int, int]
 
-    @property
-    def differs(self) -> bool:
-        """Whether anything changed."""
-        return self.count[0] != self.count[1] or self.used[0] != self.used[1]
-
 
 @dataclass(frozen=True)
 class MovedShare:
@@ -151,7 +146,7 @@ class PlanDiff:
         return not (
             self.fields
             or any(figure.old != figure.new for figure in self.figures)
-            or any(pool.differs for pool in self.pools)
+            or any(len({*pool.count}) > 1 or len({*pool.used}) > 1 for pool in self.pools)
             or any(change.word != "same" for change in self.islands)
             or self.total.either > SUM_ROUNDING
         )
@@ -159,32 +154,53 @@ class PlanDiff:
 
 def compare(old: Stored, new: Stored) -> PlanDiff:
     """Compare the old plan with the new one."""
-    moved = tuple(_moved(old, new))
+    counts = [{pool.name: pool.count for pool in side.problem.pools} for side in (old, new)]
+    pools = [
+        PoolChange(
+            name,
+            (counts[0].get(name, 0), counts[1].get(name, 0)),
+            (old.plan.used(name), new.plan.used(name)),
+        )
+        for name in sorted({*counts[0], *counts[1]})
+    ]
+    before = {model.name for model in old.problem.models}
+    models = sorted(new.problem.models, key=lambda model: model.name)
+    moved = [_moved(model, old.plan, new.plan) for model in models if model.name in before]
+    weight = {model.name: new.problem.weight(model) for model in models}
+    whole = sum(weight[item.model] for item in moved) or 1.0
+    total = (
+        sum(getattr(item, side) * weight[item.model] for item in moved) / whole
+        for side in ("prefill", "decode", "either")
+    )
     return PlanDiff(
         tuple(_field_changes(_inputs(old.document), _inputs(new.document), "")),
         tuple(_figures(old, new)),
-        tuple(_pools(old, new)),
+        tuple(pools),
         tuple(_islands(old.plan, new.plan)),
-        moved,
-        _total(moved, new),
+        tuple(moved),
+        MovedShare("all", *total),
     )
 
 
 def _figures(old: Stored, new: Stored) -> Iterator[Figure]:
+    plans = old.plan, new.plan
     units = THETA_UNIT[old.plan.objective], THETA_UNIT[new.plan.objective]
     yield from _in_units("theta", units, (old.plan.theta, new.plan.theta))
     yield Figure("throughput", "req/s", old.plan.throughput, new.plan.throughput)
-    (one, old_unit), (two, new_unit) = _bound(old.plan), _bound(new.plan)
-    yield from _in_units("bound", (old_unit, new_unit), (one, two))
-    cost = (float(side.plan.cost_per_hour) for side in (old, new))
-    yield Figure("cost", "$/h", *cost)
-    yield from _rented(old.plan, new.plan)
-    for model in sorted({g.model for g in (*old.plan.groups, *new.plan.groups)}):
-        yield Figure(f"tpot of {model}", "ms", _tpot(old.plan, model), _tpot(new.plan, model))
-    lost = [{item.model: item.share for item in side.plan.unservable} for side in (old, new)]
-    for model in sorted({*lost[0], *lost[1]}):
-        shares = (side.get(model, 0.0) for side in lost)
-        yield Figure(f"unservable of {model}", "1", *shares)
+    (old_bound, old_unit), (new_bound, new_unit) = map(_bound, plans)
+    yield from _in_units("bound", (old_unit, new_unit), (old_bound, new_bound))
+    yield Figure("cost", "$/h", *(float(plan.cost_per_hour) for plan in plans))
+    yield from _by_key("rented", "GPUs", [dict(plan.rented) for plan in plans])
+    for model in sorted({group.model for plan in plans for group in plan.groups}):
+        yield Figure(f"tpot of {model}", "ms", *(_tpot(plan, model) for plan in plans))
+    shares = [{item.model: item.share for item in plan.unservable} for plan in plans]
+    yield from _by_key("unservable", "1", shares)
+
+
+def _by_key(name: str, unit: str, values: Sequence[Mapping[str, float]]) -> Iterator[Figure]:
+    """Yield a figure for every key of the old or the new values; absent ones are 0."""
+    for key in sorted({*values[0], *values[1]}):
+        yield Figure(f"{name} of {key}", unit, values[0].get(key, 0), values[1].get(key, 0))
 
 
 def _in_units(name: str, units: tuple[str, str], values: tuple[float, float]) -> Iterator[Figure]:
@@ -203,24 +219,10 @@ def _bound(plan: Plan) -> tuple[float, str]:
     return plan.certificate.bound * (plan.throughput / plan.theta if plan.theta else 1.0), "req/s"
 
 
-def _rented(old: Plan, new: Plan) -> Iterator[Figure]:
-    """Yield the rented GPUs of every pool that has any."""
-    before, after = dict(old.rented), dict(new.rented)
-    for pool in sorted({*before, *after}):
-        yield Figure(f"rented of {pool}", "GPUs", before.get(pool, 0), after.get(pool, 0))
-
-
 def _tpot(plan: Plan, model: str) -> float | None:
     """Return the largest TPOT of the groups that decode [ms]."""
     decoding = (g for g in plan.groups if g.model == model and Phase.DECODE in g.phase.stages)
     return max((g.step_time * 1e3 for g in decoding), default=None)
-
-
-def _pools(old: Stored, new: Stored) -> Iterator[PoolChange]:
-    counts = [{pool.name: pool.count for pool in side.problem.pools} for side in (old, new)]
-    for name in sorted({*counts[0], *counts[1]}):
-        count = (counts[0].get(name, 0), counts[1].get(name, 0))
-        yield PoolChange(name, count, (old.plan.used(name), new.plan.used(name)))
 
 
 def template_key(group: Group) -> TemplateKey:
@@ -240,29 +242,21 @@ def template_key(group: Group) -> TemplateKey:
 def _islands(old: Plan, new: Plan) -> Iterator[IslandChange]:
     before, after = _nodes_by_template(old), _nodes_by_template(new)
     for key in sorted({*before, *after}):
-        one, two = before.get(key, Counter()), after.get(key, Counter())
-        same_nodes = (one & two).total()
-        both = min(one.total(), two.total())
-        yield IslandChange(key, one.total(), two.total(), both - same_nodes)
+        same_nodes = (before[key] & after[key]).total()
+        counts = before[key].total(), after[key].total()
+        yield IslandChange(key, *counts, relocated=min(counts) - same_nodes)
 
 
-def _nodes_by_template(plan: Plan) -> dict[TemplateKey, Counter[tuple[str, ...]]]:
+def _nodes_by_template(plan: Plan) -> defaultdict[TemplateKey, Counter[tuple[str, ...]]]:
     """Return the number of islands by template and nodes."""
     keys = {group.name: template_key(group) for group in plan.groups}
-    counts: dict[TemplateKey, Counter[tuple[str, ...]]] = {}
+    counts: defaultdict[TemplateKey, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for island in plan.islands:
-        counts.setdefault(keys[island.group], Counter())[island.nodes] += 1
+        counts[keys[island.group]][island.nodes] += 1
     return counts
 
 
-def _moved(old: Stored, new: Stored) -> Iterator[MovedShare]:
-    before = {model.name for model in old.problem.models}
-    for model in sorted(new.problem.models, key=lambda m: m.name):
-        if model.name in before:
-            yield _moved_of(model, old.plan, new.plan)
-
-
-def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> MovedShare:
+def _moved(model: ModelDemand, old: Plan, new: Plan) -> MovedShare:
     """Compare ranges that neither plan divides, weighted by the workload of the new plan."""
     routes = [
         [r for r in plan.routes if r.model == model.name and r.range.max > r.range.min]
@@ -276,7 +270,7 @@ def _moved_of(model: ModelDemand, old: Plan, new: Plan) -> MovedShare:
     keys = [{g.name: str(template_key(g)) for g in plan.groups} for plan in (old, new)]
     sums = [0.0, 0.0, 0.0]
     for cell, part in zip(cells, share, strict=True):
-        before, after = (_weights(cell, routes[i], keys[i]) for i in (0, 1))
+        before, after = map(_weights, (cell, cell), routes, keys)
         for i, view in enumerate((0, 1, None)):
             sums[i] += float(part) * _distance(_side(before, view), _side(after, view))
     return MovedShare(model.name, *sums)
@@ -300,20 +294,9 @@ def _side(weights: dict[tuple[str, str], int], view: int | None) -> Counter[Hash
     return sums
 
 
-def _distance(one: Counter[Hashable], other: Counter[Hashable]) -> float:
-    """Return the smallest share that must move; all of a cell that only one plan routes."""
-    unmoved = (one & other).total()
-    return (max(one.total(), other.total()) - unmoved) / MILLION
-
-
-def _total(moved: tuple[MovedShare, ...], new: Stored) -> MovedShare:
-    weight = {model.name: new.problem.weight(model) for model in new.problem.models}
-    whole = sum(weight[item.model] for item in moved) or 1.0
-    sums = (
-        sum(getattr(item, side) * weight[item.model] for item in moved) / whole
-        for side in ("prefill", "decode", "either")
-    )
-    return MovedShare("all", *sums)
+def _distance(old: Counter[Hashable], new: Counter[Hashable]) -> float:
+    """Return the smallest share that must move; all of a cell that a single plan routes."""
+    return (max(old.total(), new.total()) - (old & new).total()) / MILLION
 
 
 def _inputs(document: Document) -> Document:
@@ -328,18 +311,17 @@ def _inputs(document: Document) -> Document:
 
 def _field_changes(old: Any, new: Any, path: str) -> Iterator[FieldChange]:  # noqa: ANN401  # any JSON value
     """Yield the fields that differ; lists of named objects are compared by name."""
-    one, two = _by_name(old), _by_name(new)
-    if one is None or two is None:
+    before, after = _by_name(old), _by_name(new)
+    if before is None or after is None:
         if old != new:
             yield FieldChange(path, old, new)
         return
-    is_list = isinstance(old, list)
-    for key in sorted({*one, *two}):
-        place = f"{path}[{key}]" if is_list else f"{path}.{key}".lstrip(".")
-        if key in one and key in two:
-            yield from _field_changes(one[key], two[key], place)
+    for key in sorted({*before, *after}):
+        place = f"{path}[{key}]" if isinstance(old, list) else f"{path}.{key}".lstrip(".")
+        if key in before and key in after:
+            yield from _field_changes(before[key], after[key], place)
         else:
-            yield FieldChange(place, one.get(key), two.get(key))
+            yield FieldChange(place, before.get(key), after.get(key))
 
 
 def _by_name(value: Any) -> Document | None:  # noqa: ANN401

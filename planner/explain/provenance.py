@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.calibration import provenance
 from archipelago.perfmodel.calibration.provenance import Fact
 
-from ..problem import Billing, ModelDemand, Objective, PlanningProblem, Pool
+from ..problem import Billing, Objective, PlanningProblem
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.calibration.corrections import Calibration
@@ -28,32 +29,21 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
     for accelerator in accelerators.values():
         yield from provenance.accelerator_facts(accelerator)
         operands = dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes)
-        yield from _efficiencies(problem, accelerator, tuple(operands))
+        if _uncalibrated(problem, accelerator):
+            for operand in operands:
+                yield from provenance.efficiency_facts(accelerator, operand)
+        for calibration in problem.calibrations:
+            if calibration.accelerator != accelerator.name:
+                continue
+            yield from provenance.calibration_facts(calibration)
+            engine = calibration.engine, calibration.version
+            rest = chain(
+                provenance.overhead_facts(accelerator, *engine),
+                *(provenance.efficiency_facts(accelerator, name, *engine) for name in operands),
+            )
+            yield from (fact for fact in rest if not _replaced(calibration, fact))
     if any(_uncalibrated(problem, accelerator) for accelerator in accelerators.values()):
         yield from provenance.overhead_facts()
-
-
-def _efficiencies(
-    problem: PlanningProblem, accelerator: Accelerator, operands: tuple[str, ...]
-) -> Iterator[Fact]:
-    """Yield the efficiencies of an accelerator: measured ones, else the catalogue's."""
-    if _uncalibrated(problem, accelerator):
-        for operand in operands:
-            yield from provenance.efficiency_facts(accelerator, operand)
-    for calibration in problem.calibrations:
-        if calibration.accelerator == accelerator.name:
-            yield from provenance.calibration_facts(calibration)
-            rest = [
-                *provenance.overhead_facts(accelerator, calibration.engine, calibration.version),
-                *(
-                    fact
-                    for operand in operands
-                    for fact in provenance.efficiency_facts(
-                        accelerator, operand, calibration.engine, calibration.version
-                    )
-                ),
-            ]
-            yield from (fact for fact in rest if not _replaced(calibration, fact))
 
 
 def _replaced(calibration: Calibration, fact: Fact) -> bool:
@@ -82,42 +72,32 @@ def _user(subject: str, name: str, value: object, unit: str) -> Fact:
 def _stated(problem: PlanningProblem) -> Iterator[Fact]:
     """Yield the values of the ServingPlan."""
     for model in problem.models:
-        yield from _of_model(model)
+        if model.rate is not None:
+            yield _user(model.name, "requestsPerSecond", f"{model.rate:g}", "req/s")
+        else:
+            yield _user(model.name, "weight", f"{model.weight:g}", "1")
+        for name, target in (("ttft", model.targets.ttft), ("tpot", model.targets.tpot)):
+            if target is not None:
+                yield _user(model.name, name, f"{target * 1e3:g}", "ms")
+        if model.max_utilisation < 1:
+            yield _user(model.name, "maxUtilisation", f"{model.max_utilisation:g}", "1")
+        mean = float(model.lengths.probability @ model.lengths.length)
+        output = float(model.lengths.probability @ model.lengths.output)
+        yield _user(model.name, "mean input of the workload", f"{mean:.4g}", "tokens")
+        yield _user(model.name, "mean output of the workload", f"{output:.4g}", "tokens")
     for pool in problem.pools:
-        yield from _of_pool(pool)
+        yield _user(pool.name, "count", pool.count, "GPUs")
+        if pool.max_count is not None:
+            yield _user(pool.name, "maxCount", pool.max_count, "GPUs")
+        per = "$/h, whole nodes" if pool.billing is Billing.PER_NODE else "$/h"
+        yield _user(pool.name, "pricePerGPUHour", pool.price_per_gpu_hour, per)
+        if pool.nic_per_gpu is not None:
+            speed = pool.nic_per_gpu * (pool.gpus_per_node or 1) / GIGABIT
+            yield _user(pool.name, "nicGigabitsPerSecond", f"{speed:g}", "Gbit/s")
     for link in problem.links:
-        speed = f"{link.bytes_per_second / GIGABIT:g}"
-        yield _user(" and ".join(link.classes), "gigabitsPerSecond", speed, "Gbit/s")
+        speed = link.bytes_per_second / GIGABIT
+        yield _user(" and ".join(link.classes), "gigabitsPerSecond", f"{speed:g}", "Gbit/s")
     if problem.budget_per_hour is not None:
         yield _user(problem.name, "budgetPerHour", problem.budget_per_hour, "$/h")
     if problem.objective is Objective.COST and problem.min_headroom is not None:
         yield _user(problem.name, "minHeadroom", f"{problem.min_headroom:g}", "1")
-
-
-def _of_model(model: ModelDemand) -> Iterator[Fact]:
-    if model.rate is not None:
-        yield _user(model.name, "requestsPerSecond", f"{model.rate:g}", "req/s")
-    else:
-        yield _user(model.name, "weight", f"{model.weight:g}", "1")
-    for name, target in (("ttft", model.targets.ttft), ("tpot", model.targets.tpot)):
-        if target is not None:
-            yield _user(model.name, name, f"{target * 1e3:g}", "ms")
-    if model.max_utilisation < 1:
-        yield _user(model.name, "maxUtilisation", f"{model.max_utilisation:g}", "1")
-    mean = float(model.lengths.probability @ model.lengths.length)
-    output = float(model.lengths.probability @ model.lengths.output)
-    yield _user(model.name, "mean input of the workload", f"{mean:.4g}", "tokens")
-    yield _user(model.name, "mean output of the workload", f"{output:.4g}", "tokens")
-
-
-def _of_pool(pool: Pool) -> Iterator[Fact]:
-    yield _user(pool.name, "count", pool.count, "GPUs")
-    if pool.max_count is not None:
-        yield _user(pool.name, "maxCount", pool.max_count, "GPUs")
-    per = "$/h"
-    if pool.billing is Billing.PER_NODE:
-        per = "$/h, whole nodes"
-    yield _user(pool.name, "pricePerGPUHour", pool.price_per_gpu_hour, per)
-    if pool.nic_per_gpu is not None:
-        speed = pool.nic_per_gpu * (pool.gpus_per_node or 1) / GIGABIT
-        yield _user(pool.name, "nicGigabitsPerSecond", f"{speed:g}", "Gbit/s")

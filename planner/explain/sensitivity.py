@@ -110,33 +110,25 @@ def best(
     return solve(program, objective, SolverOptions(gap, PATIENCE, problem.solver.seed, nodes))
 
 
-def resolve(base: BaseSolution, problem: PlanningProblem, *, better: bool) -> Resolution:
-    """Solve a changed problem; ``better``: it only relaxes limits, else it only tightens them."""
-    templates = _templates(base, problem)
-    if any(_lost(problem, templates, m.name) > problem.max_unservable for m in problem.models):
+def resolve(base: BaseSolution, problem: PlanningProblem | None, *, better: bool) -> Resolution:
+    """Solve a changed problem; ``better``: it only relaxes limits, else it only tightens them.
+
+    ``problem`` None: nothing remains, so there is no plan.
+    """
+    if problem is None:
         return Resolution(Outcome.NO_PLAN)
-    program = build_program(problem, templates)
-    try:
-        solution = best(program, problem)
-    except SolverError:
-        return Resolution(Outcome.UNKNOWN)
-    return _compared(base, program, solution, better=better)
+    templates = _templates(base, problem)
+    for model in problem.models:
+        served = served_ranges(templates, model.name, len(model.ranges), problem.links)
+        share = float(model.lengths.moments(model.ranges).probability[served].sum())
+        if 1.0 - share > problem.max_unservable:
+            return Resolution(Outcome.NO_PLAN)
+    return _resolution(base, build_program(problem, templates), problem, better=better)
 
 
 def resolve_with(base: BaseSolution, template: int) -> Resolution:
     """Solve the unchanged problem with at least one island of a template."""
-    try:
-        solution = best(base.program, base.problem, forced=template)
-    except SolverError:
-        return Resolution(Outcome.UNKNOWN)
-    return _compared(base, base.program, solution, better=False)
-
-
-def _lost(problem: PlanningProblem, templates: tuple[Template, ...], name: str) -> float:
-    """Return the share of a model's requests that no template can serve."""
-    model = next(m for m in problem.models if m.name == name)
-    served = served_ranges(templates, name, len(model.ranges), problem.links)
-    return 1.0 - float(model.lengths.moments(model.ranges).probability[served].sum())
+    return _resolution(base, base.program, base.problem, better=False, forced=template)
 
 
 def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, ...]:
@@ -145,24 +137,29 @@ def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, 
     sizes = {pool.name: set(island_sizes(pool)) for pool in problem.pools}
     if any(sizes[name] - before[name.removesuffix(PART)] for name in sizes):
         return build_catalogue(problem).templates
-    templates = [new for t in base.catalogue.templates for new in _fitting(t, sizes)]
+    templates = []
+    for template in base.catalogue.templates:
+        if all(part.gpus in sizes.get(part.pool, ()) for part in template.sections):
+            templates.append(template)
+        part_of_node = template.pool + PART
+        if template.gpus in sizes.get(part_of_node, ()):
+            templates.append(replace(template, pool=part_of_node))
     return tuple(sorted(templates, key=lambda t: (t.model, t.pool)))
 
 
-def _fitting(template: Template, sizes: dict[str, set[int]]) -> list[Template]:
-    """Return the template in the remaining pools, and in a part of a node of its pool."""
-    fits = all(part.gpus in sizes.get(part.pool, ()) for part in template.sections)
-    here = [template] if fits else []
-    part = template.pool + PART
-    if template.gpus in sizes.get(part, ()):
-        here.append(replace(template, pool=part))
-    return here
-
-
-def _compared(
-    base: BaseSolution, program: Program, solution: Solution | None, *, better: bool
+def _resolution(
+    base: BaseSolution,
+    program: Program,
+    problem: PlanningProblem,
+    *,
+    better: bool,
+    forced: int | None = None,
 ) -> Resolution:
-    """Return the difference to the base; relaxed limits never make it worse."""
+    """Solve, and return the difference to the base; relaxed limits never make it worse."""
+    try:
+        solution = best(program, problem, forced=forced)
+    except SolverError:
+        return Resolution(Outcome.UNKNOWN)
     if solution is None:
         return Resolution(Outcome.NO_PLAN)
     sign, start, most = base.sign, base.sign * base.value, base.sign * base.bound
@@ -203,8 +200,21 @@ def perturbations(
 ) -> Iterator[Perturbation]:
     """Yield every step that can matter, in both directions."""
     for pool in problem.pools:
+        node = pool.gpus_per_node
+        # Part of a node is a pool of its own, which islands of several pools could not use.
+        whole = node is not None and any(pool.name in names for names in problem.pipelines)
         for domain_class in pool.classes:
-            yield from _gpu_steps(problem, pool, domain_class, templates)
+            sizes = {t.gpus_of(pool.name) for t in templates if t.domain_class == domain_class}
+            sizes -= {0}
+            if not sizes:
+                continue
+            steps = [*([] if whole else [min(sizes)]), *([] if node is None else [node])]
+            for gpus in dict.fromkeys(steps):
+                kind = "node" if gpus == node else "island"
+                where = place(pool, domain_class)
+                for step in (gpus, -gpus):
+                    changed = with_gpus(problem, pool, step, domain_class)
+                    yield Perturbation(kind, where, step, "GPUs", changed, step > 0)
     least = cheapest(problem, templates)
     if problem.budget_per_hour is not None and least is not None:
         for money in (least, -least):
@@ -216,23 +226,6 @@ def perturbations(
             headroom = (problem.min_headroom or 1.0) * (1 + share / 100)
             changed = replace(problem, min_headroom=headroom)
             yield Perturbation("rate", "all models", share, "%", changed, share < 0)
-
-
-def _gpu_steps(
-    problem: PlanningProblem, pool: Pool, domain_class: str, templates: tuple[Template, ...]
-) -> Iterator[Perturbation]:
-    sizes = {t.gpus_of(pool.name) for t in templates if t.domain_class == domain_class} - {0}
-    node = pool.gpus_per_node
-    # Part of a node is a pool of its own, which islands of several pools could not use.
-    whole = node is not None and any(pool.name in names for names in problem.pipelines)
-    steps = [] if whole or not sizes else [min(sizes)]
-    if node is not None and sizes:
-        steps.append(node)
-    for gpus in dict.fromkeys(steps):
-        kind = "node" if gpus == node else "island"
-        for amount in (gpus, -gpus):
-            changed = with_gpus(problem, pool, amount, domain_class)
-            yield Perturbation(kind, place(pool, domain_class), amount, "GPUs", changed, amount > 0)
 
 
 def place(pool: Pool, domain_class: str) -> str:

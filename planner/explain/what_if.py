@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
+from itertools import chain, count
 from typing import Any
 
 from ..errors import InputError
@@ -39,13 +40,6 @@ def changed(resource: ServingPlanResource, changes: tuple[str, ...]) -> ServingP
         SpecError: the changed spec breaks a rule.
     """
     body: dict[str, Any] = resource.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for text in changes:
-        _apply(body["spec"], text)
-    return load_resource(body)
-
-
-def _apply(spec: dict[str, Any], text: str) -> None:
-    kind, _, rest = text.partition("=")
     apply: dict[str, Callable[[dict[str, Any], str, str], None]] = {
         "pool": _pool,
         "rent": _rent,
@@ -56,9 +50,12 @@ def _apply(spec: dict[str, Any], text: str) -> None:
         "serving": _serving,
         "link": _link,
     }
-    if kind not in apply or not rest:
-        raise _refuse(text, f"write KIND=...; kinds: {', '.join(apply)}")
-    apply[kind](spec, rest, text)
+    for text in changes:
+        kind, _, rest = text.partition("=")
+        if kind not in apply or not rest:
+            raise _refuse(text, f"write KIND=...; kinds: {', '.join(apply)}")
+        apply[kind](body["spec"], rest, text)
+    return load_resource(body)
 
 
 def _refuse(text: str, remedy: str) -> InputError:
@@ -67,13 +64,13 @@ def _refuse(text: str, remedy: str) -> InputError:
 
 def _pool(spec: dict[str, Any], rest: str, text: str) -> None:
     pool, value = _pool_with_count(spec, rest, text)
-    count = _number(Decimal(pool["count"]), value, text)
-    if count != int(count) or count < 0:
-        raise _refuse(text, f"{count} GPUs are no whole number of GPUs")
+    gpus = _number(Decimal(pool["count"]), value, text)
+    if gpus != int(gpus):
+        raise _refuse(text, f"{gpus} GPUs are no whole number of GPUs")
     rentable = pool.get("maxCount", pool["count"]) - pool["count"]
     if pool.get("domains"):
-        pool["domains"] = _domains(pool, int(count), text)
-    pool["count"] = int(count)
+        pool["domains"] = _domains(pool, int(gpus), text)
+    pool["count"] = int(gpus)
     _room(spec, pool, rentable)
 
 
@@ -102,14 +99,11 @@ def _room(spec: dict[str, Any], pool: dict[str, Any], rentable: int) -> None:
         pool["maxCount"] = room
     if pool.get("islandSizes"):
         pool["islandSizes"] = [size for size in pool["islandSizes"] if size <= room]
-    if not room:
-        spec["pools"].remove(pool)
-        _forget(spec, pool["name"])
-
-
-def _forget(spec: dict[str, Any], pool: str) -> None:
-    """Remove pipelines and links that refer to a removed pool or its classes."""
-    spec["pipelines"] = [p for p in spec.get("pipelines", ()) if pool not in p["pools"]]
+    if room:
+        return
+    # Pipelines and links that refer to the pool or its classes go with it.
+    spec["pools"].remove(pool)
+    spec["pipelines"] = [p for p in spec.get("pipelines", ()) if pool["name"] not in p["pools"]]
     classes = {c for p in spec["pools"] for c in _classes(p)}
     if links := spec.get("network", {}).get("links"):
         spec["network"]["links"] = [link for link in links if classes.issuperset(link["classes"])]
@@ -119,15 +113,21 @@ def _classes(pool: dict[str, Any]) -> tuple[str, ...]:
     return domain_classes(d.get("class", DEFAULT_CLASS) for d in pool.get("domains", ()))
 
 
-def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]]:
+def _domains(pool: dict[str, Any], gpus: int, text: str) -> list[dict[str, Any]]:
     """Add nodes as a domain of their own, or remove nodes from the last domains first."""
-    nodes, rest = divmod(count - pool["count"], pool["gpusPerNode"])
+    nodes, rest = divmod(gpus - pool["count"], pool["gpusPerNode"])
     if rest:
         raise _refuse(text, f"pool {pool['name']} has nodes of {pool['gpusPerNode']} GPUs")
     domains = sorted(pool["domains"], key=lambda domain: str(domain["name"]))
     if nodes > 0:
-        new = {"name": _free_name(domains), "nodes": nodes, "class": _one_class(pool, text)}
-        return [*domains, new]
+        classes = _classes(pool)
+        if len(classes) > 1:
+            listed = f"pool {pool['name']} has domains of the classes {' and '.join(classes)}"
+            raise _refuse(text, f"{listed}: add the nodes in the file")
+        names = {domain["name"] for domain in domains}
+        candidates = chain([NEW_DOMAIN], (f"{NEW_DOMAIN}-{number}" for number in count(2)))
+        name = next(candidate for candidate in candidates if candidate not in names)
+        return [*domains, {"name": name, "nodes": nodes, "class": classes[0]}]
     while nodes < 0 and domains:
         taken = min(-nodes, domains[-1]["nodes"])
         nodes += taken
@@ -137,46 +137,25 @@ def _domains(pool: dict[str, Any], count: int, text: str) -> list[dict[str, Any]
     return domains
 
 
-def _one_class(pool: dict[str, Any], text: str) -> str:
-    """Return the class of new nodes; refuse a pool with several classes."""
-    classes = _classes(pool)
-    if len(classes) > 1:
-        named = " and ".join(classes)
-        raise _refuse(text, f"pool {pool['name']} stands in {named}: add the nodes in the file")
-    return classes[0]
-
-
-def _free_name(domains: list[dict[str, Any]]) -> str:
-    taken = {domain["name"] for domain in domains}
-    count = 2
-    name = NEW_DOMAIN
-    while name in taken:
-        name, count = f"{NEW_DOMAIN}-{count}", count + 1
-    return name
-
-
 def _price(spec: dict[str, Any], rest: str, text: str) -> None:
     pool, value = _named(spec["pools"], "pool", rest, text)
-    old = Decimal(pool.get("pricePerGPUHour", "0"))
-    pool["pricePerGPUHour"] = _text(_number(old, value, text))
+    _set(pool, "pricePerGPUHour", value, text)
 
 
 def _budget(spec: dict[str, Any], rest: str, text: str) -> None:
     if rest == NONE:
         spec.pop("budgetPerHour", None)
         return
-    old = spec.get("budgetPerHour")
-    if old is None and rest[0] in "+-x":
+    if spec.get("budgetPerHour") is None and rest[0] in "+-x":
         raise _refuse(text, "the plan has no budgetPerHour to change; write budget=AMOUNT")
-    spec["budgetPerHour"] = _text(_number(Decimal(old or "0"), rest, text))
+    _set(spec, "budgetPerHour", rest, text)
 
 
 def _rate(spec: dict[str, Any], rest: str, text: str) -> None:
     model, value = _named(spec["models"], "model", rest, text)
-    old = model.get("requestsPerSecond")
-    if old is None:
+    if model.get("requestsPerSecond") is None:
         raise _refuse(text, f"model {model['name']} states no requestsPerSecond to change")
-    model["requestsPerSecond"] = _text(_number(Decimal(old), value, text))
+    _set(model, "requestsPerSecond", value, text)
 
 
 def _slo(spec: dict[str, Any], rest: str, text: str) -> None:
@@ -209,9 +188,8 @@ def _link(spec: dict[str, Any], rest: str, text: str) -> None:
     link, value = _named(links, "link", rest, text)
     if value == NONE:
         links.remove(link)
-        return
-    old = Decimal(link["gigabitsPerSecond"])
-    link["gigabitsPerSecond"] = _text(_number(old, value, text))
+    else:
+        _set(link, "gigabitsPerSecond", value, text)
 
 
 def _named(
@@ -245,7 +223,7 @@ def _number(old: Decimal, value: str, text: str) -> Decimal:
     return new
 
 
-def _text(number: Decimal) -> str:
-    """Return a decimal without exponent or trailing zeros, as the spec writes money."""
-    written = f"{number:f}"
-    return written.rstrip("0").rstrip(".") if "." in written else written
+def _set(thing: dict[str, Any], field: str, value: str, text: str) -> None:
+    """Set a decimal without exponent or trailing zeros, as the spec writes money."""
+    decimal = f"{_number(Decimal(thing.get(field, '0')), value, text):f}"
+    thing[field] = decimal.rstrip("0").rstrip(".") if "." in decimal else decimal

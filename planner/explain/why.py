@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 from scipy.optimize import linprog
@@ -22,8 +22,8 @@ from archipelago.perfmodel.model import FloatArray
 from ..errors import InputError
 from ..milp.build import build_program, served_ranges
 from ..milp.highs import SolverOptions, reduced_costs
-from ..plan import MILLION, Exclusion, Group, Plan, ThetaInterval
-from ..problem import STAGES, Link, Objective, Phase, PlanningProblem, Pool
+from ..plan import MILLION, Exclusion, Plan, ThetaInterval
+from ..problem import STAGES, Objective, Phase, PlanningProblem, Pool
 from ..strategies.exact import objective_of
 from ..strategy import Progress, quiet
 from ..templates.catalogue import Catalogue, build_catalogue
@@ -35,8 +35,6 @@ from .sensitivity import (
     FIRST_NODES,
     PATIENCE,
     BaseSolution,
-    Outcome,
-    Perturbation,
     Resolution,
     best,
     cheapest,
@@ -99,11 +97,19 @@ def limits(
         unit = "times the rates, at least"
         yield Limit("headroom", "all models", plan.theta, problem.min_headroom, unit, binds)
     for link in problem.links:
-        yield from _link_limits(link, problem, plan, of_group)
+        for source, target in (link.classes, link.classes[::-1]):
+            used = _flow(problem, plan, of_group, (source, target))
+            full = used >= link.bytes_per_second * (1 - gap)
+            limit = link.bytes_per_second / GIGA
+            yield Limit("link", f"{source} to {target}", used / GIGA, limit, "GB/s", full)
     for group in plan.groups:
         full = group.utilisation >= 1 - gap
         yield Limit(group.binding, group.name, group.utilisation, 1.0, "1", full)
-        yield from _network_limit(group, of_group[group.name], gap)
+        template = of_group[group.name]
+        loads = template.rows @ (np.array(group.rates) / group.islands)
+        for name, load in zip(template.row_names, loads.tolist(), strict=True):
+            if name == NETWORK != group.binding and load >= 1 - gap:
+                yield Limit(NETWORK, group.name, load, 1.0, "1", binds=True)
 
 
 def _pool_limits(pool: Pool, plan: Plan, templates: tuple[Template, ...]) -> Iterator[Limit]:
@@ -122,25 +128,6 @@ def _pool_limits(pool: Pool, plan: Plan, templates: tuple[Template, ...]) -> Ite
     full = bool(smallest) and all(smallest)
     yield Limit("gpus", pool.name, plan.used(pool.name), pool.available, "GPUs", binds=full)
     yield from rows
-
-
-def _network_limit(group: Group, template: Template, gap: float) -> Iterator[Limit]:
-    """Yield the limit of a group's adapters if it binds beside the group's binding row."""
-    used = template.rows @ (np.array(group.rates) / group.islands)
-    for name, share in zip(template.row_names, used.tolist(), strict=True):
-        if name == NETWORK != group.binding and share >= 1 - gap:
-            yield Limit(NETWORK, group.name, share, 1.0, "1", binds=True)
-
-
-def _link_limits(
-    link: Link, problem: PlanningProblem, plan: Plan, of_group: dict[str, Template]
-) -> Iterator[Limit]:
-    """Yield the limit of KV bytes between two domain classes, in each direction."""
-    for one, other in (link.classes, link.classes[::-1]):
-        used = _flow(problem, plan, of_group, (one, other))
-        full = used >= link.bytes_per_second * (1 - problem.solver.gap)
-        limit = link.bytes_per_second / GIGA
-        yield Limit("link", f"{one} to {other}", used / GIGA, limit, "GB/s", binds=full)
 
 
 def _flow(
@@ -220,9 +207,6 @@ REJECTED = 3
 THREADS = 4
 """Re-solves in parallel; each needs the memory of a plan."""
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -282,8 +266,14 @@ def explain(
         SolverError: the problem is not solved within ``FIRST_NODES``.
     """
     catalogue = catalogue or build_catalogue(problem, progress)
-    of_group = _templates(plan, catalogue.templates)
-    counts = _counts(plan, catalogue.templates, of_group)
+    position = {template.key: c for c, template in enumerate(catalogue.templates)}
+    of_group, counts = {}, np.zeros(len(position))
+    for group in plan.groups:
+        key = str(template_key(group))
+        if key not in position:
+            raise InputError(f"group {group.name}: {key} is no template of its problem: plan again")
+        of_group[group.name] = catalogue.templates[position[key]]
+        counts[position[key]] += group.islands
     progress("solving the problem again", 0.0)
     program = build_program(problem, catalogue.templates)
     solution = best(program, problem, FIRST_NODES)
@@ -291,9 +281,24 @@ def explain(
         raise InputError("the problem of this plan has no plan; it was changed after planning")
     base = BaseSolution(problem, catalogue, program, solution, plan.certificate.bound)
     changes, rejects = list(perturbations(problem, catalogue.templates)), _screened(base, counts)
-    jobs = _ParallelSolves(len(changes) + len(rejects), progress)
-    sensitivities = jobs.each(lambda change: _sensitivity(base, change), changes)
-    rejected = jobs.each(lambda c: _rejected(base, c, counts), rejects)
+    solves: list[Callable[[], Resolution]] = [
+        *(partial(resolve, base, change.problem, better=change.better) for change in changes),
+        *(partial(resolve_with, base, c) for c in rejects),
+    ]
+    results = []
+    # HiGHS releases Python's lock. Results keep their order, whichever ends first.
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
+        for result in threads.map(lambda solve: solve(), solves):
+            results.append(result)
+            progress("solving changed problems", len(results) / len(solves))
+    steps = tuple(
+        Sensitivity(change.kind, change.subject, change.amount, change.unit, result)
+        for change, result in zip(changes, results, strict=False)
+    )
+    rejected = tuple(
+        _rejected(base, catalogue.templates[c], counts, result)
+        for c, result in zip(rejects, results[len(changes) :], strict=True)
+    )
     cost = problem.objective is Objective.COST
     return Explanation(
         problem.name,
@@ -303,66 +308,12 @@ def explain(
         base.bound,
         tuple(limits(problem, plan, catalogue.templates, of_group)),
         stage_capacities(problem, catalogue.templates, counts),
-        sensitivities,
+        steps,
         rejected,
         tuple((*key, item) for key, item in sorted(catalogue.nearest.items())),
         tuple(facts(problem)),
         plan.interval,
     )
-
-
-class _ParallelSolves:
-    """Runs independent re-solves in threads, since HiGHS releases Python's lock.
-
-    Results keep their order, so that they do not depend on which one ends first.
-    """
-
-    def __init__(self, jobs: int, progress: Progress) -> None:
-        self._jobs, self._done, self._progress = max(jobs, 1), 0, progress
-
-    def each(self, solve: Callable[[T], R], items: list[T]) -> tuple[R, ...]:
-        """Return the result of every item, in their order."""
-        results = []
-        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-            for result in pool.map(solve, items):
-                results.append(result)
-                self._done += 1
-                self._progress("solving what might have been", self._done / self._jobs)
-        return tuple(results)
-
-
-def _templates(plan: Plan, templates: tuple[Template, ...]) -> dict[str, Template]:
-    """Return the template of every group.
-
-    Raises:
-        InputError: a group has none of the problem's templates.
-    """
-    by_key = {template.key: template for template in templates}
-    of_group = {}
-    for group in plan.groups:
-        key = str(template_key(group))
-        if key not in by_key:
-            raise InputError(f"group {group.name}: {key} is no template of its problem: plan again")
-        of_group[group.name] = by_key[key]
-    return of_group
-
-
-def _counts(
-    plan: Plan, templates: tuple[Template, ...], of_group: dict[str, Template]
-) -> FloatArray:
-    """Return the islands of every template in the plan, shape (templates,)."""
-    position = {template.key: c for c, template in enumerate(templates)}
-    counts = np.zeros(len(templates))
-    for group in plan.groups:
-        counts[position[of_group[group.name].key]] += group.islands
-    return counts
-
-
-def _sensitivity(base: BaseSolution, change: Perturbation) -> Sensitivity:
-    result = Resolution(Outcome.NO_PLAN)
-    if change.problem is not None:
-        result = resolve(base, change.problem, better=change.better)
-    return Sensitivity(change.kind, change.subject, change.amount, change.unit, result)
 
 
 # --- rejected templates ---
@@ -391,23 +342,21 @@ def _shape(template: Template) -> tuple[object, ...]:
     return template.model, *place, template.phase, template.parallelism
 
 
-def _rejected(base: BaseSolution, c: int, counts: FloatArray) -> Rejected:
-    template = base.catalogue.templates[c]
-    reason = _reason(base, template, counts)
-    return Rejected(template.key, template.phase, reason, resolve_with(base, c))
-
-
-def _reason(base: BaseSolution, template: Template, counts: FloatArray) -> str:
+def _rejected(
+    base: BaseSolution, template: Template, counts: FloatArray, result: Resolution
+) -> Rejected:
     """Compare its throughput with the best used template, per dollar or per GPU."""
     used = [t for t, n in zip(base.catalogue.templates, counts, strict=True) if n > 0]
     chosen = [t for t in used if (t.model, t.phase) == (template.model, template.phase)]
     own = island_throughput(base.problem, template)
-    if not chosen:
-        per = f"{own.rate / template.gpus:.3g} req/s per GPU"
-        return f"{per}; the plan has no {template.phase} islands of {template.model}"
     others = [(island_throughput(base.problem, t), t) for t in chosen]
-    if own.per_dollar is not None and all(o.per_dollar is not None for o, _ in others):
+    per_gpu = f"{own.rate / template.gpus:.3g} req/s per GPU"
+    if not chosen:
+        reason = f"{per_gpu}; the plan has no {template.phase} islands of {template.model}"
+    elif own.per_dollar is not None and all(o.per_dollar is not None for o, _ in others):
         most, of = max(((o.per_dollar or 0.0, t.key) for o, t in others))
-        return f"{own.per_dollar:,.0f} requests per $; chosen {of}: {most:,.0f}"
-    most, of = max((o.rate / t.gpus, t.key) for o, t in others)
-    return f"{own.rate / template.gpus:.3g} req/s per GPU; chosen {of}: {most:.3g}"
+        reason = f"{own.per_dollar:,.0f} requests per $; chosen {of}: {most:,.0f}"
+    else:
+        most, of = max((o.rate / t.gpus, t.key) for o, t in others)
+        reason = f"{per_gpu}; chosen {of}: {most:.3g}"
+    return Rejected(template.key, template.phase, reason, result)

@@ -54,7 +54,7 @@ def test_new_nodes_stand_in_the_class_of_the_pool() -> None:
     assert [(d["name"], d["nodes"], d["class"]) for d in h100["domains"]] == [
         ("rack-1", 2, "zone-a"), ("what-if", 1, "zone-a"),
     ]  # fmt: skip
-    with pytest.raises(InputError, match="pool h20 stands in zone-a and zone-b"):
+    with pytest.raises(InputError, match="pool h20 has domains of the classes zone-a and zone-b"):
         spec("pool=h20:+8", of=zones)
 
 
