@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from archipelago.planner.kubernetes.labels import label_value
@@ -43,27 +42,6 @@ TURN: Final = 0.05
 """Shortest time between two ticks [s], however many events come."""
 PRUNE: Final = 600.0
 """Time between two removals of old records [s]."""
-
-
-@dataclass(frozen=True)
-class InventorySnapshot:
-    """The inventory that a plan is made with. ``nodes``: names of its nodes."""
-
-    inventory: PlanInventory
-    nodes: frozenset[str]
-
-    @classmethod
-    def of(cls, inventory: PlanInventory) -> InventorySnapshot:
-        """Return the snapshot of an inventory."""
-        domains = (names for pool in inventory.pools for names in pool.nodes.values())
-        return cls(inventory, frozenset(name for names in domains for name in names))
-
-    def equivalent(self, other: InventorySnapshot) -> bool:
-        """Return whether both give the same plan and the same condition."""
-        return (
-            [(pool.gpus_per_node, pool.nodes) for pool in self.inventory.pools]
-            == [(pool.gpus_per_node, pool.nodes) for pool in other.inventory.pools]
-        ) and inventory_finding(self.inventory) == inventory_finding(other.inventory)
 
 
 class ClusterInventory:
@@ -98,7 +76,7 @@ class ClusterInventory:
         self._missing: tuple[Permission, ...] = ()
         self._plans: dict[Key, PlanSelector | None] = {}
         self._labels: dict[Key, Key] = {}  # namespace and label value of its pods -> the plan
-        self._snapshots: dict[Key, InventorySnapshot] = {}
+        self._inventories: dict[Key, PlanInventory] = {}
         self._waiting: set[Key] = set()
         self._debouncer = Debouncer()
         self._pruned = clock()
@@ -134,7 +112,7 @@ class ClusterInventory:
         for change in deleted:
             self._node_changed(change)
         if labels_changed:
-            self._add_events(self._snapshots)
+            self._add_events(self._inventories)
         waiting, self._waiting = frozenset(self._waiting), set()
         if waiting:
             self._on_news(waiting, False)  # no node was lost
@@ -181,7 +159,7 @@ class ClusterInventory:
         before = self._plans.get(key)
         self._plans[key] = selector
         self._labels[_pod_label(key)] = key
-        self._snapshots.pop(key, None)
+        self._inventories.pop(key, None)
         self._notify_younger(before, selector)
         self._check_labels()
 
@@ -190,7 +168,7 @@ class ClusterInventory:
         before = self._plans.pop(key, None)
         self._labels.pop(_pod_label(key), None)
         self._waiting.discard(key)
-        self._snapshots.pop(key, None)
+        self._inventories.pop(key, None)
         self._debouncer.delete(key)
         self._notify_younger(before, None)
 
@@ -202,23 +180,21 @@ class ClusterInventory:
         It stays the same until the plan's pools change or ``on_news`` reports another one.
         """
         self.update_plan(selector.key, selector)
-        snapshot = self._snapshots.get(selector.key)
-        if snapshot is None:
+        if selector.key not in self._inventories:
             if self._nodes.lacks(label_keys((selector,), self._allowed)):
                 self._waiting.add(selector.key)
                 return None
-            snapshot = InventorySnapshot.of(self._resolve(selector))
-            self._snapshots[selector.key] = snapshot
-        return snapshot.inventory
+            self._inventories[selector.key] = self._resolve(selector)
+        return self._inventories[selector.key]
 
     def refresh(self, key: Key) -> None:
         """Update the plan's inventory now: without the lost nodes, its table has no island left."""
-        selector, before = self._plans.get(key), self._snapshots.get(key)
+        selector, before = self._plans.get(key), self._inventories.get(key)
         if selector is None or before is None:
             self._debouncer.done(key, replanned=False)
             return
-        snapshot = self._snapshots[key] = InventorySnapshot.of(self._resolve(selector))
-        changed = not snapshot.equivalent(before)
+        inventory = self._inventories[key] = self._resolve(selector)
+        changed = not inventory.equivalent(before)
         self._debouncer.done(key, replanned=changed)
         if changed:
             self._on_news(frozenset({key}), False)  # no node was lost
@@ -313,19 +289,21 @@ class ClusterInventory:
             return
         if change.is_loss:
             pods = {self._labels.get(label) for label in self._pods.plans_on(change.name)}
-            users = {key for key, known in self._snapshots.items() if change.name in known.nodes}
+            users = {key for key, item in self._inventories.items() if change.name in item.names}
             self._add_events(users.union(key for key in pods if key), (change.name,))
         self._add_events(self._selecting(change.shapes))
 
     def _pod_changed(self, before: PodFacts | None, after: PodFacts | None) -> None:
-        if (before and before.holds) != (after and after.holds):
-            for pod in (before, after):
-                node = self._nodes.get(pod.node) if pod and pod.holds else None
-                if pod and node:
+        pods = [pod for pod in (before, after) if pod]
+        holders = [pod for pod in pods if pod.gpus]
+        claims = [(pod.node, pod.gpus, pod.plan) for pod in holders]
+        if claims[:1] != claims[1:]:  # not the same before and after
+            for pod in holders:
+                if node := self._nodes.get(pod.node):
                     owner = {self._labels.get(pod.plan)} if pod.plan else set()
                     self._add_events(self._selecting((node.shape,)) - owner)
         if self.complete:
-            for label in {pod.plan for pod in (before, after) if pod and pod.plan and pod.island}:
+            for label in {pod.plan for pod in pods if pod.plan and pod.island}:
                 if label in self._labels:
                     self._on_pods(self._labels[label])
 
@@ -348,7 +326,7 @@ class ClusterInventory:
     def _add_events(self, keys: Iterable[Key], lost: tuple[str, ...] = ()) -> None:
         now = self._clock()
         for key in keys:
-            if lost or key in self._snapshots:
+            if lost or key in self._inventories:
                 self._debouncer.add(key, now, lost)
         self._wake.set()
 

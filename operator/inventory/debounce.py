@@ -61,44 +61,26 @@ class PendingEvents:
         """When the plan has to be planned again [s]."""
         return max(self.replan.due(REPLAN), self.replanned + EVERY) if self.replan else math.inf
 
+    @property
+    def wake(self) -> float:
+        """When the next work is due if no event comes [s]."""
+        return min(self.repair_due, self.replan_due)
 
-@dataclass(frozen=True)
-class DueWork:
-    """Work that is due now. ``wake``: when the next work is due if no event comes [s]."""
+    def with_event(self, now: float, lost: Iterable[str] = ()) -> PendingEvents:
+        """Add one node event. ``lost``: nodes whose pods have stopped serving."""
+        names = frozenset(lost)
+        repair = Burst(self.repair.first if self.repair else now, now) if names else self.repair
+        replan = Burst(self.replan.first if self.replan else now, now)
+        return replace(self, lost=self.lost | names, repair=repair, replan=replan)
 
-    lost: frozenset[str]
-    replan: bool
-    wake: float | None
-
-
-def with_event(pending: PendingEvents, now: float, lost: Iterable[str] = ()) -> PendingEvents:
-    """Add one node event. ``lost``: nodes whose pods have stopped serving."""
-    names = frozenset(lost)
-    return replace(
-        pending,
-        lost=pending.lost | names,
-        repair=_extended(pending.repair, now) if names else pending.repair,
-        replan=_extended(pending.replan, now),
-    )
-
-
-def take_due(pending: PendingEvents, now: float) -> tuple[DueWork, PendingEvents]:
-    """Return the work that is due, and the events that remain after it."""
-    repair, replan = now >= pending.repair_due, now >= pending.replan_due
-    rest = replace(
-        pending,
-        lost=frozenset() if repair else pending.lost,
-        repair=None if repair else pending.repair,
-        replan=None if replan else pending.replan,
-        replanned=now if replan else pending.replanned,
-    )
-    wake = min(rest.repair_due, rest.replan_due)
-    lost = pending.lost if repair else frozenset()
-    return DueWork(lost, replan, None if wake == math.inf else wake), rest
-
-
-def _extended(burst: Burst | None, now: float) -> Burst:
-    return Burst(burst.first if burst else now, now)
+    def take_due(self, now: float) -> tuple[frozenset[str], bool, PendingEvents]:
+        """Return the losses to repair, whether to plan again, and the events that remain."""
+        remaining, lost, replan = self, frozenset[str](), now >= self.replan_due
+        if now >= self.repair_due:
+            lost, remaining = self.lost, replace(remaining, lost=frozenset(), repair=None)
+        if replan:
+            remaining = replace(remaining, replan=None, replanned=now)
+        return lost, replan, remaining
 
 
 class Debouncer:
@@ -110,16 +92,16 @@ class Debouncer:
 
     def add(self, key: Key, now: float, lost: Iterable[str] = ()) -> None:
         """Add a node event of the plan. ``lost``: nodes whose pods have stopped serving."""
-        self._pending[key] = with_event(self._pending.get(key, PendingEvents()), now, lost)
+        self._pending[key] = self._pending.get(key, PendingEvents()).with_event(now, lost)
 
     def take_losses(self, now: float) -> frozenset[Key]:
         """Return the plans whose tables have to be repaired now, each once per burst."""
         losses = set()
         for key, before in self._pending.items():
-            work, self._pending[key] = take_due(before, now)
-            if work.replan:
+            lost, replan, self._pending[key] = before.take_due(now)
+            if replan:
                 self._ready.setdefault(key, before.replanned)
-            if work.lost:
+            if lost:
                 losses.add(key)
         return frozenset(losses)
 
@@ -140,8 +122,8 @@ class Debouncer:
 
     def wake(self) -> float:
         """Return when work is due [s]; infinity if none is pending."""
-        dues = (min(item.repair_due, item.replan_due) for item in self._pending.values())
-        return -math.inf if self._ready else min(dues, default=math.inf)
+        wakes = (item.wake for item in self._pending.values())
+        return -math.inf if self._ready else min(wakes, default=math.inf)
 
     def prune(self, now: float) -> None:
         """Remove plans without pending events whose last replan limits nothing any more."""

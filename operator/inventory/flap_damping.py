@@ -41,21 +41,6 @@ class UptimeRecord:
         return self.since + DAMPING.delay(self.losses)
 
 
-def next_record(record: UptimeRecord | None, now: float, *, up: bool) -> UptimeRecord | None:
-    """Return the record after a report that the node is up or down; None: it was never down.
-
-    A node whose first report is down is starting, not lost: it is trusted as soon as it is up.
-    """
-    if record is None:
-        return None if up else UptimeRecord(up=False, since=now, losses=0)
-    if record.up == up:
-        return record
-    if up:
-        return UptimeRecord(up=True, since=now, losses=record.losses)
-    losses = 0 if now - record.since >= FORGET else record.losses
-    return UptimeRecord(up=False, since=now, losses=min(losses + 1, MOST))
-
-
 class FlapDamper:
     """The records of all nodes; a node that was never down has none."""
 
@@ -66,12 +51,15 @@ class FlapDamper:
     def update(self, name: str, now: float, *, up: bool) -> None:
         """Take in a report that a node is up or down; a deleted node is down."""
         record = self._records.get(name)
-        if record is None and name in self._names and not up:
-            record = UptimeRecord(up=True, since=-math.inf, losses=0)
-        record = next_record(record, now, up=up)
+        if up != (record is None or record.up):
+            if record is None:  # a node whose first report is down is starting, not lost
+                losses = int(name in self._names)
+            elif up:
+                losses = record.losses
+            else:
+                losses = min(record.losses + 1, MOST) if now - record.since < FORGET else 1
+            self._records[name] = UptimeRecord(up, now, losses)
         self._names.add(name)
-        if record is not None:
-            self._records[name] = record
 
     def is_trusted(self, name: str, now: float, trusted: float = -math.inf) -> bool:
         """Return whether the node's past allows its use.

@@ -19,20 +19,14 @@ from .nodes import NodeFacts, NodeTable, Shape
 
 @dataclass(frozen=True)
 class NodeChange:
-    """The change of one node. None: it did not, or does not, exist.
+    """The change of one node. ``shapes``: before and after, if it existed and exists.
 
     ``is_loss``: with this change its pods stopped serving; a node that flaps is lost once.
     """
 
     name: str
-    before: Shape | None
-    after: Shape | None
+    shapes: tuple[Shape, ...]
     is_loss: bool
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shapes before and after."""
-        return tuple(shape for shape in (self.before, self.after) if shape)
 
 
 class NodeStore:
@@ -151,7 +145,8 @@ class NodeStore:
             self._unsettled.add(name)
         else:
             self._unsettled.discard(name)
-        return NodeChange(name, before, after, is_loss=not (was_lost or serving))
+        shapes = tuple(shape for shape in (before, after) if shape)
+        return NodeChange(name, shapes, is_loss=not (was_lost or serving))
 
     def _is_settling(self, name: str, now: float) -> bool:
         """Return whether the node is back but not trusted yet."""

@@ -9,7 +9,7 @@ stored pod.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,16 +23,6 @@ OVER: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPod:
-    """A pod that holds GPUs. ``plan``: that of its label; None without one."""
-
-    uid: str
-    node: str
-    gpus: int
-    plan: Key | None
-
-
-@dataclass(frozen=True, slots=True)
 class PodFacts:
     """One pod. ``version``, of the object, grows with every report and does not compare.
 
@@ -41,7 +31,8 @@ class PodFacts:
         namespace: Of the object.
         version: Resource version.
         node: Where it runs or will run; empty if it is not scheduled.
-        holds: The GPUs of its node that it holds; None without any, or after its end.
+        gpus: Whole GPUs of its node that it holds [GPUs]; a pod that is being deleted holds them
+            until its object is gone. 0 if it is not scheduled, over, or without any.
         plan: Namespace and label value of its plan; None without one.
         island: Label value of its island; empty without one.
         phase: What its engine runs as: prefill, decode or mixed; empty if not stated.
@@ -52,25 +43,11 @@ class PodFacts:
     namespace: str
     version: int = field(compare=False)
     node: str
-    holds: GpuPod | None
+    gpus: int
     plan: Key | None
     island: str
     phase: str
     ready: bool
-
-
-def gpu_pod(body: Mapping[str, Any]) -> GpuPod | None:
-    """Read a pod; return None if it holds no whole GPU: not scheduled, over, or without any.
-
-    A pod that is being deleted holds its GPUs until its object is gone.
-    """
-    meta, spec = body["metadata"], body["spec"]
-    node, phase = spec.get("nodeName"), body.get("status", {}).get("phase")
-    held = requested(spec)
-    if not node or phase in OVER or not held:
-        return None
-    plan = (meta.get("labels") or {}).get(PLAN_LABEL)
-    return GpuPod(meta["uid"], node, held, Key(meta["namespace"], plan) if plan else None)
 
 
 def requested(spec: Mapping[str, Any]) -> int:
@@ -94,24 +71,16 @@ def _container_gpus(container: Mapping[str, Any]) -> int:
     return gpus({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def held_by_others(pods: Iterable[GpuPod], plan: Key) -> Counter[str]:
-    """Return the GPUs of each node that pods outside the plan hold [GPUs]."""
-    held: Counter[str] = Counter()
-    for pod in pods:
-        if pod.plan != plan:
-            held[pod.node] += pod.gpus
-    return held
-
-
 def read_pod(body: Mapping[str, Any]) -> PodFacts | None:
     """Read a pod; return None if it neither requests GPUs nor has the label of a plan."""
     meta, spec = body["metadata"], body["spec"]
     labels = meta.get("labels") or {}
-    plan = labels.get(PLAN_LABEL)
-    if not plan and not requested(spec):
+    plan, gpus_requested = labels.get(PLAN_LABEL), requested(spec)
+    if not plan and not gpus_requested:
         return None
     status = body.get("status") or {}
-    is_part = bool(plan) and status.get("phase") not in OVER  # an ended pod's object may stay
+    is_over = status.get("phase") in OVER  # an ended pod's object may stay
+    is_part = bool(plan) and not is_over
     conditions = status.get("conditions") or ()
     ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
     return PodFacts(
@@ -119,7 +88,7 @@ def read_pod(body: Mapping[str, Any]) -> PodFacts | None:
         namespace=meta["namespace"],
         version=int(meta["resourceVersion"]),
         node=spec.get("nodeName") or "",
-        holds=gpu_pod(body),
+        gpus=gpus_requested if spec.get("nodeName") and not is_over else 0,
         plan=Key(meta["namespace"], plan) if plan else None,
         island=(labels.get(ISLAND_LABEL) or "") if is_part else "",
         phase=(labels.get(PHASE_LABEL) or "") if is_part else "",
@@ -135,9 +104,6 @@ class PodTable:
         self._of_plan: defaultdict[Key, set[str]] = defaultdict(set)
         self._on_node: defaultdict[str, set[str]] = defaultdict(set)
         self._deleted: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._pods)
 
     def get(self, uid: str) -> PodFacts | None:
         """Return a pod."""
@@ -182,7 +148,11 @@ class PodTable:
 
     def held_by_others(self, plan: Key) -> Mapping[str, int]:
         """Return the GPUs of each node that pods outside the plan hold [GPUs]."""
-        return held_by_others((pod.holds for pod in self._pods.values() if pod.holds), plan)
+        held: Counter[str] = Counter()
+        for pod in self._pods.values():
+            if pod.gpus and pod.plan != plan:
+                held[pod.node] += pod.gpus
+        return held
 
     def islands(self, plan: Key) -> dict[str, IslandPods]:
         """Return the islands of a plan that have pods, by the value of their label."""
@@ -198,7 +168,7 @@ class PodTable:
                 ready=all(pod.ready for pod in pods),
                 phase=phases.pop() if len(phases) == 1 else "",
                 pods=len(pods),
-                gpus=sum(pod.holds.gpus for pod in pods if pod.holds),
+                gpus=sum(pod.gpus for pod in pods),
                 nodes=frozenset(pod.node for pod in pods if pod.node),
             )
         return islands

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from archipelago.planner.documents import listed
@@ -60,14 +62,11 @@ class PoolInventory:
         pool: The selector.
         gpus_per_node: GPUs of each of its nodes [GPUs].
         nodes: Names of whole nodes by domain; one domain ``""`` without a domain label.
-        parts: GPUs left on nodes with missing or held GPUs [GPUs]. They are not in ``count``: a
-            pool of a ServingPlan cannot express them.
     """
 
     pool: PoolSelector
     gpus_per_node: int
     nodes: Mapping[str, tuple[str, ...]]
-    parts: Mapping[str, int]
 
     @property
     def count(self) -> int:
@@ -93,10 +92,18 @@ class PlanInventory:
     pools: tuple[PoolInventory, ...]
     excluded: tuple[ExcludedNode, ...]
 
-    def excluded_for(self, reasons: Iterable[Why | ExclusionReason]) -> tuple[ExcludedNode, ...]:
-        """Return the nodes that are excluded for one of these reasons."""
-        reasons = frozenset(reasons)
-        return tuple(node for node in self.excluded if node.reason in reasons)
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names of its nodes."""
+        domains = (nodes for pool in self.pools for nodes in pool.nodes.values())
+        return frozenset(chain.from_iterable(domains))
+
+    def equivalent(self, other: PlanInventory) -> bool:
+        """Return whether both give the same plan and the same condition."""
+        return (
+            [(pool.gpus_per_node, pool.nodes) for pool in self.pools]
+            == [(pool.gpus_per_node, pool.nodes) for pool in other.pools]
+        ) and inventory_finding(self) == inventory_finding(other)
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,28 @@ def resolve_inventory(
             members[pool.name].append(node)
         else:
             excluded.append(ExcludedNode(node.name, pool.name, *reason))
-    pools = [_pool(pool, members[pool.name], context.held, excluded) for pool in plan.pools]
+    pools = []
+    for pool in plan.pools:
+        # GPUs that are built in count, not allocatable ones: a broken GPU decides nothing.
+        sizes = Counter(node.shape.capacity_gpus for node in members[pool.name])
+        most_common = max(sizes, key=lambda size: (sizes[size], size), default=0)
+        size = pool.gpus_per_node or most_common
+        domains: dict[str, list[str]] = {}
+        for node in members[pool.name]:
+            shape, held = node.shape, context.held.get(node.name, 0)
+            if shape.allocatable_gpus != size:
+                detail = (
+                    f"{shape.allocatable_gpus} of {shape.capacity_gpus} allocatable, not {size}"
+                )
+                excluded.append(ExcludedNode(node.name, pool.name, ExclusionReason.ODD, detail))
+            elif held:
+                detail = f"{held} of {size}"
+                excluded.append(ExcludedNode(node.name, pool.name, ExclusionReason.HELD, detail))
+            else:
+                value = shape.label(pool.domain_label) if pool.domain_label else None
+                domains.setdefault(domain_name(value) if value else "", []).append(node.name)
+        whole = {name: tuple(domains[name]) for name in sorted(domains)}
+        pools.append(PoolInventory(pool, size, whole))
     return PlanInventory(tuple(pools), tuple(sorted(excluded, key=lambda item: item.node)))
 
 
@@ -164,43 +192,6 @@ def _exclusion(
     return None if context.steady(node.name) else (ExclusionReason.UNSTEADY, "")
 
 
-def _pool(
-    pool: PoolSelector,
-    nodes: list[NodeFacts],
-    held: Mapping[str, int],
-    excluded: list[ExcludedNode],
-) -> PoolInventory:
-    """Return the inventory of a pool; add its nodes that are not whole to ``excluded``."""
-    size = pool.gpus_per_node or _usual_size(nodes)
-    domains: dict[str, list[str]] = {}
-    parts: dict[str, int] = {}
-    for node in nodes:
-        shape, taken = node.shape, held.get(node.name, 0)
-        if shape.allocatable_gpus == size and not taken:
-            value = shape.label(pool.domain_label) if pool.domain_label else None
-            domains.setdefault(domain_name(value) if value else "", []).append(node.name)
-            continue
-        if shape.allocatable_gpus == size:
-            reason, detail = ExclusionReason.HELD, f"{taken} of {size}"
-        else:
-            reason = ExclusionReason.ODD
-            detail = f"{shape.allocatable_gpus} of {shape.capacity_gpus} allocatable, not {size}"
-        excluded.append(ExcludedNode(node.name, pool.name, reason, detail))
-        if 0 < shape.allocatable_gpus - taken < size:
-            parts[node.name] = shape.allocatable_gpus - taken
-    whole = {name: tuple(domains[name]) for name in sorted(domains)}
-    return PoolInventory(pool, size, whole, parts)
-
-
-def _usual_size(nodes: list[NodeFacts]) -> int:
-    """Return the GPUs of most nodes, the larger number of a tie [GPUs]; 0 without nodes.
-
-    Built-in GPUs count, not allocatable ones: a node with a broken GPU decides nothing.
-    """
-    sizes = Counter(node.shape.capacity_gpus for node in nodes)
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
-
-
 def inventory_finding(inventory: PlanInventory) -> Finding:
     """Return the condition: the reason that explains most, and a sentence for each problem.
 
@@ -210,10 +201,10 @@ def inventory_finding(inventory: PlanInventory) -> Finding:
         f"{p.pool.name} {p.count}" for p in inventory.pools
     )
     problems: list[tuple[Reason, str]] = []
-    if claimed := inventory.excluded_for({ExclusionReason.CLAIMED}):
+    if claimed := [n for n in inventory.excluded if n.reason is ExclusionReason.CLAIMED]:
         text = f"{len(claimed)} nodes that this plan selects belong to an older plan"
         problems.append((Reason.POOL_CLAIMED, f"{text}: {named(claimed)}"))
-    if unknown := inventory.excluded_for(UNKNOWN_PRODUCT):
+    if unknown := [n for n in inventory.excluded if n.reason in UNKNOWN_PRODUCT]:
         text = f"{len(unknown)} nodes have accelerators that are not in the catalogue"
         problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {named(unknown)}"))
     for pool in inventory.pools:

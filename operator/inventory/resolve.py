@@ -24,7 +24,7 @@ from ..resources.names import Key
 from .ownership import PlanSelector, PoolSelector
 
 if TYPE_CHECKING:  # pools imports pydantic
-    from .pools import PlanInventory, PoolInventory
+    from .pools import PlanInventory
 
 Body: TypeAlias = dict[str, Any]
 
@@ -75,9 +75,32 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
         SpecError: an accelerator is not in the catalogue, or a pool has too many domains.
     """
     inventories = {pool.pool.name: pool for pool in inventory.pools}
-    if problems := list(_problems(spec, inventories)):
+    pools, problems = list[Body](), list[tuple[str, str]]()
+    for index, pool in enumerate(spec["pools"]):
+        if not pool.get("nodeSelector"):
+            pools.append(dict(pool))
+            continue
+        # Problems that would otherwise look like missing nodes, or name a field not written.
+        try:
+            accelerator(pool["accelerator"])
+        except UnknownName as error:
+            problems.append((f"spec.pools[{index}].accelerator", str(error)))
+        stock = inventories.get(pool["name"])
+        if stock and len(stock.nodes) > MAX_DOMAINS:
+            message = (
+                f"{pool.get('domainLabel')} has {len(stock.nodes)} values on the nodes of the "
+                f"pool, at most {MAX_DOMAINS} domains are planned with: name a label of larger "
+                "domains, or make several pools"
+            )
+            problems.append((f"spec.pools[{index}].domainLabel", message))
+        if stock and stock.count:
+            counted = {k: v for k, v in pool.items() if k not in _SELECTOR_FIELDS} | stock.fields()
+            if sizes := pool.get("islandSizes"):
+                counted["islandSizes"] = [size for size in sizes if size <= stock.count]
+            if not sizes or counted["islandSizes"]:
+                pools.append(counted)
+    if problems:
         raise SpecError(problems)
-    pools = [body for pool in spec["pools"] if (body := _counted(pool, inventories)) is not None]
     if not pools:
         names = ", ".join(sorted(pool["name"] for pool in _selecting(spec)))
         message = (
@@ -88,8 +111,8 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
         raise NoPoolError([("spec.pools", message)])
     resolved = {**spec, "pools": pools}
     if pipelines := spec.get("pipelines"):
-        names_left = {pool["name"] for pool in pools}
-        resolved["pipelines"] = [p for p in pipelines if names_left.issuperset(p["pools"])]
+        remaining = {pool["name"] for pool in pools}
+        resolved["pipelines"] = [p for p in pipelines if remaining.issuperset(p["pools"])]
     network = spec.get("network") or {}
     if links := network.get("links"):
         classes = {
@@ -118,62 +141,18 @@ def node_names(spec: Mapping[str, Any], inventory: PlanInventory) -> dict[str, s
     names: dict[str, str] = {}
     for pool in spec["pools"]:
         domains = by_pool.get(pool["name"])
-        if domains is None:
-            names.update((name, name) for name in _stated_nodes(pool))
-            continue
-        for domain, nodes in domains.items():
-            for index, real in enumerate(sorted(nodes)):
-                names[node_name(pool["name"], domain or None, index)] = real
+        if domains is not None:
+            for domain, nodes in domains.items():
+                for index, real in enumerate(sorted(nodes)):
+                    names[node_name(pool["name"], domain or None, index)] = real
+        elif size := pool.get("gpusPerNode"):  # named as by ``packing.nodes_of``
+            stated = [(domain["name"], domain["nodes"]) for domain in pool.get("domains") or ()]
+            rented = (pool.get("maxCount", pool["count"]) - pool["count"]) // size
+            for name, count in [*(stated or [(None, pool["count"] // size)]), (RENTED, rented)]:
+                stated_nodes = [node_name(pool["name"], name, index) for index in range(count)]
+                names.update(zip(stated_nodes, stated_nodes, strict=True))
     return names
 
 
 def _selecting(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return (pool for pool in spec.get("pools") or () if pool.get("nodeSelector"))
-
-
-def _stated_nodes(pool: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the nodes that are counted or may be rented, named as by ``packing.nodes_of``."""
-    size = pool.get("gpusPerNode")
-    if not size:
-        return
-    stated = [(domain["name"], domain["nodes"]) for domain in pool.get("domains") or ()]
-    rented = (pool.get("maxCount", pool["count"]) - pool["count"]) // size
-    for domain, nodes in [*(stated or [(None, pool["count"] // size)]), (RENTED, rented)]:
-        yield from (node_name(pool["name"], domain, index) for index in range(nodes))
-
-
-def _problems(
-    spec: Mapping[str, Any], inventories: Mapping[str, PoolInventory]
-) -> Iterator[tuple[str, str]]:
-    """Yield problems that would otherwise look like missing nodes, or name a field not written."""
-    for index, pool in enumerate(spec["pools"]):
-        if not pool.get("nodeSelector"):
-            continue
-        try:
-            accelerator(pool["accelerator"])
-        except UnknownName as error:
-            yield f"spec.pools[{index}].accelerator", str(error)
-        inventory = inventories.get(pool["name"])
-        domains = len(inventory.nodes) if inventory else 0
-        if domains > MAX_DOMAINS:
-            message = (
-                f"{pool.get('domainLabel')} has {domains} values on the nodes of the pool, at most "
-                f"{MAX_DOMAINS} domains are planned with: name a label of larger domains, or make "
-                "several pools"
-            )
-            yield f"spec.pools[{index}].domainLabel", message
-
-
-def _counted(pool: Mapping[str, Any], inventories: Mapping[str, PoolInventory]) -> Body | None:
-    """Return the pool with its count; None if no island fits into its nodes."""
-    if not pool.get("nodeSelector"):
-        return dict(pool)
-    inventory = inventories.get(pool["name"])
-    if inventory is None or not inventory.count:
-        return None
-    rest = {field: value for field, value in pool.items() if field not in _SELECTOR_FIELDS}
-    counted = rest | inventory.fields()
-    if sizes := pool.get("islandSizes"):
-        counted["islandSizes"] = [size for size in sizes if size <= inventory.count]
-        return counted if counted["islandSizes"] else None
-    return counted

@@ -1,5 +1,6 @@
 """When nodes count as lost or back: a quiet time, a pace, and damping of flaps."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,8 +14,6 @@ from archipelago.operator.inventory.debounce import (
     REPAIR,
     REPLAN,
     PendingEvents,
-    take_due,
-    with_event,
 )
 from archipelago.operator.inventory.flap_damping import DAMPING, FORGET, SETTLE, FlapDamper
 
@@ -50,20 +49,20 @@ class Cluster:
         self.up[name] = up
         self.damper.update(name, now, up=up)
         if self.countable(now) != before:
-            self.pending = with_event(self.pending, now, () if up else (name,))
+            self.pending = self.pending.with_event(now, () if up else (name,))
 
     def run(self, start: float, end: float, step: float = 0.1) -> None:
         """Ask at every step, as a loop that sleeps until ``wake`` would."""
         for tick in range(round((end - start) / step)):
             now = start + tick * step
             if self.countable(now) != self.planned_with and self.pending.replan is None:
-                self.pending = with_event(
-                    self.pending, now
-                )  # a node counts again: no event tells it
-            work, self.pending = take_due(self.pending, now)
-            if work.lost:
-                self.repairs.append((now, work.lost))
-            if work.replan:
+                self.pending = self.pending.with_event(
+                    now
+                )  # a node is trusted: no event reports it
+            lost, replan, self.pending = self.pending.take_due(now)
+            if lost:
+                self.repairs.append((now, lost))
+            if replan:
                 self.replans.append(now)
                 self.planned_with = self.countable(now)
 
@@ -125,9 +124,8 @@ def test_they_are_planned_with_again_when_they_have_stayed() -> None:
 
 
 def test_without_events_there_is_nothing_to_do_or_wait_for() -> None:
-    work, left = take_due(PendingEvents(), 5.0)
-    assert (work.lost, work.replan, work.wake) == (frozenset(), False, None)
-    assert left == PendingEvents()
+    assert PendingEvents().take_due(5.0) == (frozenset(), False, PendingEvents())
+    assert PendingEvents().wake == math.inf
 
 
 @pytest.mark.parametrize(
@@ -136,21 +134,21 @@ def test_without_events_there_is_nothing_to_do_or_wait_for() -> None:
         (10.1, set(), False, 10.2),
         (10.2, {"n"}, False, 15.0),
         (14.9, {"n"}, False, 15.0),
-        (15.0, {"n"}, True, None),
+        (15.0, {"n"}, True, math.inf),
     ],
 )
 def test_a_loss_is_repaired_first_and_planned_for_later(
-    now: float, lost: set[str], replan: bool, wake: float | None
+    now: float, lost: set[str], replan: bool, wake: float
 ) -> None:
-    work, _ = take_due(with_event(PendingEvents(), 10.0, ("n",)), now)
-    assert (set(work.lost), work.replan) == (lost, replan)
-    assert work.wake == (None if wake is None else pytest.approx(wake))
+    losses, is_planned, remaining = PendingEvents().with_event(10.0, ("n",)).take_due(now)
+    assert (set(losses), is_planned) == (lost, replan)
+    assert remaining.wake == pytest.approx(wake)
 
 
 def test_a_stream_of_events_is_not_waited_out() -> None:
     pending = PendingEvents()
     for tick in range(200):
-        pending = with_event(pending, tick * 0.1, (f"n{tick}",))
+        pending = pending.with_event(tick * 0.1, (f"n{tick}",))
     assert pending.repair_due == pytest.approx(REPAIR.longest)
     assert pending.replan_due == pytest.approx(REPLAN.longest)
 
@@ -170,16 +168,15 @@ def test_every_loss_is_repaired_promptly_and_replans_keep_their_distance(
     last = 0.0
     for wait, node, loss in [*events, (REPLAN.longest + EVERY, -1, False)]:
         end = now + wait
-        work, pending = take_due(pending, now)
-        while work.wake is not None and work.wake <= end:
-            now = work.wake
-            work, pending = take_due(pending, now)
-            for name in work.lost:
+        while pending.wake <= end:
+            now = max(now, pending.wake)
+            lost, replan, pending = pending.take_due(now)
+            for name in lost:
                 assert now - waiting.pop(name) <= REPAIR.longest + 1e-6 < PROMPT
-            replans += [now] if work.replan else []
+            replans += [now] if replan else []
         now = end
         if node >= 0:
-            pending, last = with_event(pending, now, (f"n{node}",) if loss else ()), now
+            pending, last = pending.with_event(now, (f"n{node}",) if loss else ()), now
             if loss:
                 waiting.setdefault(f"n{node}", now)
     assert not waiting

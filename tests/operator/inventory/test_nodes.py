@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
-from archipelago.operator.inventory.pods import (
-    GpuPod,
-    gpu_pod,
-    held_by_others,
-    requested,
-)
+from archipelago.operator.inventory.pods import PodTable, read_pod, requested
 from archipelago.operator.resources.names import Key
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.kubernetes.labels import PLAN_LABEL
@@ -184,32 +179,46 @@ def container(gpus: int, **more: str) -> dict[str, Any]:
 
 def pod(gpus: int = 2, *, phase: str = "Running", **spec: Any) -> dict[str, Any]:  # noqa: ANN401
     return {
-        "metadata": {"namespace": "team", "name": "p", "uid": "u", "labels": {PLAN_LABEL: "chat"}},
+        "metadata": {
+            "namespace": "team",
+            "name": "p",
+            "uid": "u",
+            "resourceVersion": "1",
+            "labels": {PLAN_LABEL: "chat"},
+        },
         "spec": {"nodeName": "n1", "containers": [container(gpus)], **spec},
         "status": {"phase": phase},
     }
 
 
 def test_a_running_pod_holds_its_gpus_for_the_plan_of_its_own_namespace() -> None:
-    assert gpu_pod(pod()) == GpuPod("u", "n1", 2, Key("team", "chat"))
-    foreign = pod()
-    del foreign["metadata"]["labels"]
-    assert gpu_pod(foreign) == GpuPod("u", "n1", 2, None)
+    own = read_pod(pod())
+    assert own
+    assert (own.uid, own.node, own.gpus, own.plan) == ("u", "n1", 2, Key("team", "chat"))
+    body = pod()
+    del body["metadata"]["labels"]
+    foreign = read_pod(body)
+    assert foreign
+    assert (foreign.gpus, foreign.plan) == (2, None)
 
 
 @pytest.mark.parametrize(
-    "nothing",
+    "body",
     [pod(0), pod(phase="Succeeded"), pod(phase="Failed"), pod(nodeName=None)],
     ids=["no GPUs", "done", "failed", "not placed"],
 )
-def test_what_holds_no_gpu_is_not_kept(nothing: dict[str, Any]) -> None:
-    assert gpu_pod(nothing) is None
+def test_a_pod_that_is_over_or_not_scheduled_holds_no_gpu(body: dict[str, Any]) -> None:
+    facts = read_pod(body)
+    assert facts
+    assert facts.gpus == 0
 
 
-def test_a_pod_on_its_way_out_still_holds_its_gpus() -> None:
-    leaving = pod()
-    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert gpu_pod(leaving) is not None
+def test_a_pod_that_is_being_deleted_still_holds_its_gpus() -> None:
+    body = pod()
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    facts = read_pod(body)
+    assert facts
+    assert (facts.gpus, facts.ready) == (2, False)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +247,19 @@ def test_a_request_beside_its_limit_counts_once() -> None:
     assert requested({"containers": [both]}) == 2
 
 
-def test_a_namesake_in_another_namespace_is_a_stranger() -> None:
+def test_a_plan_of_the_same_name_in_another_namespace_is_another_plan() -> None:
     """A label alone takes no GPUs from a plan's books: anybody can write one."""
-    ours, theirs = Key("team", "chat"), Key("other", "chat")
-    pods = [GpuPod("a", "n1", 2, ours), GpuPod("b", "n1", 1, theirs), GpuPod("c", "n2", 4, None)]
-    assert held_by_others(pods, ours) == {"n1": 1, "n2": 4}
-    assert held_by_others(pods, theirs) == {"n1": 2, "n2": 4}
+    table = PodTable()
+    for uid, namespace, node, gpus in [("a", "team", "n1", 2), ("b", "other", "n1", 1)]:
+        body = pod(gpus, nodeName=node)
+        body["metadata"] |= {"uid": uid, "namespace": namespace}
+        facts = read_pod(body)
+        assert facts
+        table.update(facts)
+    unlabelled = pod(4, nodeName="n2")
+    unlabelled["metadata"] |= {"uid": "c", "labels": {}}
+    facts = read_pod(unlabelled)
+    assert facts
+    table.update(facts)
+    assert table.held_by_others(Key("team", "chat")) == {"n1": 1, "n2": 4}
+    assert table.held_by_others(Key("other", "chat")) == {"n1": 2, "n2": 4}

@@ -82,7 +82,6 @@ def test_gpus_of_whole_nodes_are_counted() -> None:
         "n8": (Why.UNKNOWN, "nvidia.com/gpu.product=NVIDIA-X1"),
         "n9": (ExclusionReason.UNSTEADY, ""),
     }
-    assert stock.parts == {"n4": 7, "n5": 4, "n6": 5}
 
 
 def test_the_size_of_a_node_is_that_of_most_unless_the_pool_says_it() -> None:
@@ -229,7 +228,6 @@ def test_every_selected_node_is_in_one_place_and_the_spec_takes_the_pool(
     used = [name for names in stock.nodes.values() for name in names]
     left = [item.node for item in inventory.excluded]
     assert sorted(used + left) == sorted(n.name for n in nodes)
-    assert {*stock.parts} <= {*left}
     random.shuffle(nodes)
     again = found(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
     assert again == inventory

@@ -43,7 +43,7 @@ def looked_for(spec: dict[str, Any]) -> PlanSelector:
 def inventory(spec: dict[str, Any], **nodes: Mapping[str, tuple[str, ...]]) -> PlanInventory:
     """What was found of each pool by its name, 8 GPUs in a node where the pool says nothing."""
     pools = looked_for(spec).pools
-    found = (PoolInventory(p, p.gpus_per_node or 8, nodes.get(p.name, {}), {}) for p in pools)
+    found = (PoolInventory(p, p.gpus_per_node or 8, nodes.get(p.name, {})) for p in pools)
     return PlanInventory(tuple(found), ())
 
 

@@ -54,8 +54,8 @@ def test_every_name_of_the_planner_is_one_node_and_the_other_way_round(
     one, other = nodes[:cut], nodes[cut:]
     racks = {f"r{n}": tuple(one[n::domains]) for n in range(domains) if one[n::domains]}
     live = (
-        PoolInventory(PoolSelector("a", "H100", {"x": "y"}, 8, "rack"), 8, racks, {}),
-        PoolInventory(PoolSelector("b", "H100", {"x": "z"}, 8), 8, {"": tuple(other)}, {}),
+        PoolInventory(PoolSelector("a", "H100", {"x": "y"}, 8, "rack"), 8, racks),
+        PoolInventory(PoolSelector("b", "H100", {"x": "z"}, 8), 8, {"": tuple(other)}),
     )
     counted = {"name": "c", "accelerator": "H100", "count": 16, "maxCount": 32, "gpusPerNode": 8}
     loose = {"name": "d", "accelerator": "H100", "count": 3}
