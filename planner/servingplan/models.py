@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject
-from .types import SERVED_NAME, CatalogueName, DecimalText, Label, number
+from .rules import Rule, SpecObject, within
+from .types import SERVED_NAME, CatalogueName, DecimalText, Label
 from .workload import Workload
 
 
@@ -107,31 +107,32 @@ class Model(SpecObject):
     )
     rules = (
         Rule(
+            "architecture",
             "self.architecture == oldSelf.architecture",
+            None,
             "the architecture of a model cannot be changed: remove this model and add one with "
             "another name",
-            None,
-            ".architecture",
-            "FieldValueForbidden",
+            reason="FieldValueForbidden",
+        ),
+        within(
+            "requestsPerSecond",
+            {">": 0.0},
+            "requestsPerSecond must be larger than 0: correct it, or remove a model that gets no "
+            "requests",
+            optional=True,
         ),
         Rule(
-            "!has(self.requestsPerSecond) || double(self.requestsPerSecond) > 0.0",
-            "requestsPerSecond must be larger than 0; remove a model that gets no requests",
-            lambda m: m.requests_per_second is None or number(m.requests_per_second) > 0,
-            ".requestsPerSecond",
-        ),
-        Rule(
-            "!has(self.requestsPerSecond) || self.weight == 1",
+            "weight",
+            "self.weight == 1",
+            lambda m: m.weight == 1,
             "weight has no effect beside requestsPerSecond, which already says how the throughput "
             "splits: remove one of the two",
-            lambda m: m.requests_per_second is None or m.weight == 1,
-            ".weight",
+            given=("requestsPerSecond",),
         ),
-        Rule(
-            "double(self.maxUtilisation) > 0.0 && double(self.maxUtilisation) <= 1.0",
+        within(
+            "maxUtilisation",
+            {">": 0.0, "<=": 1.0},
             "maxUtilisation is a share above 0 and up to 1, not a percentage: "
-            '"0.8" leaves a fifth of every island spare',
-            lambda m: 0 < number(m.max_utilisation) <= 1,
-            ".maxUtilisation",
+            'write "0.8" to leave a fifth of every island spare',
         ),
     )

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject
-from .types import DecimalText, Label, Listed, Named, number
+from .rules import Rule, SpecObject, within
+from .types import DecimalText, Label, Listed, Named
 
 END = Annotated[Label, Field(description="Class of domains at one end of the link.")]
 MEMBER = Annotated[Label, Field(description="Name of a pool whose GPUs hold a part of the model.")]
@@ -26,16 +26,17 @@ class Link(SpecObject):
     )
     rules = (
         Rule(
+            "classes",
             "self.classes.size() != 2 || self.classes[0] != self.classes[1]",
-            "a link connects two different classes: inside one class KV caches move freely",
             lambda link: len(set(link.classes)) == len(link.classes),
-            ".classes",
+            "a link connects two different classes, since inside one class KV caches move freely: "
+            "correct one of classes, or remove the link",
         ),
-        Rule(
-            "double(self.gigabitsPerSecond) > 0.0",
-            "gigabitsPerSecond must be larger than 0; without the link no KV cache goes that way",
-            lambda link: number(link.gigabits_per_second) > 0,
-            ".gigabitsPerSecond",
+        within(
+            "gigabitsPerSecond",
+            {">": 0.0},
+            "gigabitsPerSecond must be larger than 0: correct it, or remove the link so that no KV "
+            "cache goes that way",
         ),
     )
 
@@ -62,9 +63,9 @@ class Pipeline(SpecObject):
     )
     rules = (
         Rule(
+            "pools",
             "self.pools.all(i, p, self.pools.all(j, q, i == j || p != q))",
-            "a pipeline takes one part of each pool: name every pool once",
             lambda pipeline: len(set(pipeline.pools)) == len(pipeline.pools),
-            ".pools",
+            "a pipeline takes one part of each of its pools: name every pool once",
         ),
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from ..problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
-from .rules import Rule, SpecObject
+from .rules import Rule, SpecObject, within
 from .types import (
     LABEL_KEY,
     LONGEST_KEY,
@@ -20,31 +20,7 @@ from .types import (
     LabelValue,
     Listed,
     Named,
-    number,
 )
-
-
-def _is_chain(sizes: tuple[int, ...]) -> bool:
-    return all(large > small and large % small == 0 for small, large in pairwise(sizes))
-
-
-def _fit_node(sizes: tuple[int, ...], node: int | None) -> bool:
-    return node is None or all(size % node == 0 or node % size == 0 for size in sizes)
-
-
-def _available(pool: Pool) -> int | None:
-    """Return the GPUs that islands can have [GPUs]; None: only the cluster has the number."""
-    return pool.count if pool.max_count is None else pool.max_count
-
-
-def _within(sizes: tuple[int, ...], available: int | None) -> bool:
-    return available is None or all(size <= available for size in sizes)
-
-
-def _nodes_add_up(pool: Pool) -> bool:
-    if not pool.domains or pool.gpus_per_node is None or pool.count is None:
-        return True
-    return sum(domain.nodes for domain in pool.domains) * pool.gpus_per_node == pool.count
 
 
 def _is_key(text: str) -> bool:
@@ -53,158 +29,169 @@ def _is_key(text: str) -> bool:
 
 FINDING = (
     Rule(
+        "count",
         "has(self.count) || has(self.nodeSelector)",
-        "say which GPUs the pool has: count, where you know them, or nodeSelector, the labels of "
-        "its nodes, which the operator then finds and follows",
         lambda p: p.count is not None or p.node_selector is not None,
-        ".count",
-        "FieldValueRequired",
+        "a pool needs count or nodeSelector: state count if you know its GPUs, or nodeSelector, "
+        "the labels of its nodes, so that the operator finds and follows them",
+        reason="FieldValueRequired",
     ),
     Rule(
-        "!has(self.count) || !has(self.nodeSelector)",
-        "the GPUs of a pool are counted or found, not both: remove nodeSelector, or remove count "
-        "and let the operator find the nodes",
-        lambda p: p.count is None or p.node_selector is None,
-        ".nodeSelector",
-        "FieldValueForbidden",
+        "nodeSelector",
+        "!has(self.nodeSelector)",
+        lambda p: p.node_selector is None,
+        "a pool has either count or nodeSelector, not both: remove nodeSelector, or remove count "
+        "so that the operator finds the nodes",
+        given=("count",),
+        reason="FieldValueForbidden",
     ),
     Rule(
-        "!has(self.nodeSelector) || self.domains.size() == 0",
-        "beside nodeSelector the domains are found as well: remove domains, and name the label "
-        "that tells them apart in domainLabel",
-        lambda p: p.node_selector is None or not p.domains,
-        ".domains",
-        "FieldValueForbidden",
+        "domains",
+        "self.domains.size() == 0",
+        lambda p: not p.domains,
+        "the operator also finds the domains of a nodeSelector: remove domains, and name the label "
+        "that distinguishes them in domainLabel",
+        given=("nodeSelector",),
+        reason="FieldValueForbidden",
     ),
     Rule(
-        "!has(self.nodeSelector) || !has(self.maxCount)",
-        "nodeSelector finds nodes that exist, and what may be rented does not yet: remove "
-        "maxCount, and add a pool with count 0 and maxCount for what may be rented",
-        lambda p: p.node_selector is None or p.max_count is None,
-        ".maxCount",
-        "FieldValueForbidden",
+        "maxCount",
+        "!has(self.maxCount)",
+        lambda p: p.max_count is None,
+        "a nodeSelector finds nodes that exist, not nodes to rent: remove maxCount, and add a pool "
+        "with count 0 and maxCount for the nodes to rent",
+        given=("nodeSelector",),
+        reason="FieldValueForbidden",
     ),
     Rule(
-        "!has(self.domainLabel) || has(self.nodeSelector)",
-        "domainLabel is read from nodes that nodeSelector finds: add nodeSelector instead of "
-        "count, or list the domains beside count",
-        lambda p: p.domain_label is None or p.node_selector is not None,
-        ".domainLabel",
-        "FieldValueForbidden",
+        "domainLabel",
+        "has(self.nodeSelector)",
+        lambda p: p.node_selector is not None,
+        "domainLabel is a label of nodes that nodeSelector finds: replace count by nodeSelector, "
+        "or remove domainLabel and list the domains",
+        given=("domainLabel",),
+        reason="FieldValueForbidden",
     ),
     Rule(
-        f"!has(self.nodeSelector) || self.nodeSelector.all(k, k.size() <= {LONGEST_KEY} && "
-        f"k.matches(r'{LABEL_KEY}'))",
-        f"a key of nodeSelector is no label's, or longer than {LONGEST_KEY} characters: write it "
-        "as `kubectl get nodes --show-labels` does, nvidia.com/gpu.product or pool",
-        lambda p: p.node_selector is None or all(map(_is_key, p.node_selector)),
-        ".nodeSelector",
+        "nodeSelector",
+        f"self.nodeSelector.all(k, k.size() <= {LONGEST_KEY} && k.matches(r'{LABEL_KEY}'))",
+        lambda p: all(map(_is_key, p.node_selector)),
+        f"a key of nodeSelector is not the key of a label, or longer than {LONGEST_KEY} "
+        "characters: write it as `kubectl get nodes --show-labels` does, nvidia.com/gpu.product "
+        "or pool",
+        given=("nodeSelector",),
     ),
 )
 
 SIZES = (
     Rule(
+        "islandSizes",
         "self.islandSizes.all(i, s, i == 0 || "
         "(s > self.islandSizes[i - 1] && s % self.islandSizes[i - 1] == 0))",
+        lambda p: all(s > small and s % small == 0 for small, s in pairwise(p.island_sizes)),
         "islandSizes must ascend and each size must divide the next, as 4, 8, 16 do: only then "
         "do islands pack into nodes without waste",
-        lambda p: _is_chain(p.island_sizes),
-        ".islandSizes",
     ),
     Rule(
-        "!has(self.gpusPerNode) || "
+        "islandSizes",
         "self.islandSizes.all(s, s % self.gpusPerNode == 0 || self.gpusPerNode % s == 0)",
-        "each island size must divide gpusPerNode or be a multiple of it: part of a node, or "
-        "whole nodes",
-        lambda p: _fit_node(p.island_sizes, p.gpus_per_node),
-        ".islandSizes",
+        lambda p: all(s % p.gpus_per_node == 0 or p.gpus_per_node % s == 0 for s in p.island_sizes),
+        "each of islandSizes must divide gpusPerNode or be a multiple of it, since an island takes "
+        "part of a node or whole nodes: remove the other sizes",
+        given=("gpusPerNode",),
     ),
     Rule(
-        "has(self.nodeSelector) || !has(self.count) || self.islandSizes.all(s, "
+        "islandSizes",
+        "has(self.nodeSelector) || self.islandSizes.all(s, "
         "s <= (has(self.maxCount) ? self.maxCount : self.count))",
-        "an island cannot be larger than the pool: remove sizes above count (maxCount, where GPUs "
-        "may be rented)",
-        lambda p: p.node_selector is not None or _within(p.island_sizes, _available(p)),
-        ".islandSizes",
+        lambda p: p.node_selector or all(s <= (p.max_count or p.count) for s in p.island_sizes),
+        "an island cannot be larger than the pool: remove islandSizes above count (above maxCount "
+        "if GPUs can be rented)",
+        given=("count",),
     ),
 )
 
 RENTING = (
     Rule(
-        "!has(self.count) || self.count > 0 || has(self.maxCount)",
-        "a pool of 0 GPUs needs maxCount, the GPUs that may be rented: add it, correct count, or "
-        "remove the pool",
-        lambda p: p.count is None or p.count > 0 or p.max_count is not None,
-        ".count",
+        "count",
+        "self.count > 0 || has(self.maxCount)",
+        lambda p: p.count > 0 or p.max_count is not None,
+        "a pool with count 0 needs maxCount, the GPUs that can be rented: add it, correct count, "
+        "or remove the pool",
+        given=("count",),
     ),
     Rule(
-        "!has(self.maxCount) || !has(self.count) || self.maxCount >= self.count",
-        "maxCount counts the GPUs that exist as well: make it at least count, or remove it where "
-        "nothing can be rented",
-        lambda p: p.max_count is None or p.count is None or p.max_count >= p.count,
-        ".maxCount",
+        "maxCount",
+        "self.maxCount >= self.count",
+        lambda p: p.max_count >= p.count,
+        "maxCount includes the GPUs that exist: make it at least count, or remove it if nothing "
+        "can be rented",
+        given=("maxCount", "count"),
     ),
     Rule(
-        "!has(self.maxCount) || !has(self.gpusPerNode) || self.maxCount % self.gpusPerNode == 0",
-        "maxCount must be a multiple of gpusPerNode: whole nodes are rented",
-        lambda p: (
-            p.max_count is None or p.gpus_per_node is None or p.max_count % p.gpus_per_node == 0
-        ),
-        ".maxCount",
+        "maxCount",
+        "self.maxCount % self.gpusPerNode == 0",
+        lambda p: p.max_count % p.gpus_per_node == 0,
+        "maxCount must be a multiple of gpusPerNode, since whole nodes are rented: correct one of "
+        "them",
+        given=("maxCount", "gpusPerNode"),
     ),
     Rule(
-        "!has(self.maxCount) || self.domains.all(d, d.class == self.domains[0].class)",
-        "maxCount needs domains of one class, in which the rented nodes will stand: make a pool "
-        "of each class",
-        lambda p: p.max_count is None or len({d.domain_class for d in p.domains}) <= 1,
-        ".maxCount",
+        "maxCount",
+        "self.domains.all(d, d.class == self.domains[0].class)",
+        lambda p: len({d.domain_class for d in p.domains}) <= 1,
+        "maxCount needs domains of one class, which the rented nodes will have: make a pool of "
+        "each class",
+        given=("maxCount",),
     ),
     Rule(
-        f"!has(self.maxCount) || self.domains.all(d, d.name != '{RENTED}')",
-        f"the nodes that maxCount allows to rent form the domain '{RENTED}': give the pool's own "
-        "domain another name",
-        lambda p: p.max_count is None or all(d.name != RENTED for d in p.domains),
-        ".domains",
+        "domains",
+        f"self.domains.all(d, d.name != '{RENTED}')",
+        lambda p: all(d.name != RENTED for d in p.domains),
+        f"with maxCount the nodes to rent form the domain '{RENTED}': give the pool's own domain "
+        "another name",
+        given=("maxCount",),
     ),
     Rule(
+        "gpusPerNode",
         "self.billing == 'PerGPU' || has(self.gpusPerNode) || has(self.nodeSelector)",
-        "billing PerNode needs the GPUs of a node: add gpusPerNode, or bill PerGPU",
-        lambda p: (
-            p.billing == "PerGPU" or p.gpus_per_node is not None or p.node_selector is not None
-        ),
-        ".gpusPerNode",
-        "FieldValueRequired",
+        lambda p: p.billing == "PerGPU" or p.gpus_per_node or p.node_selector,
+        "billing PerNode needs the GPUs of a node: add gpusPerNode, or set billing PerGPU",
+        reason="FieldValueRequired",
     ),
-    Rule(
-        "!has(self.nicGigabitsPerSecond) || double(self.nicGigabitsPerSecond) > 0.0",
-        "nicGigabitsPerSecond must be larger than 0; remove it where the network is no limit",
-        lambda p: p.nic_gigabits_per_second is None or number(p.nic_gigabits_per_second) > 0,
-        ".nicGigabitsPerSecond",
+    within(
+        "nicGigabitsPerSecond",
+        {">": 0.0},
+        "nicGigabitsPerSecond must be larger than 0: correct it, or remove it if the network is no "
+        "limit",
+        optional=True,
     ),
 )
 
 NODES = (
     Rule(
-        "!has(self.gpusPerNode) || !has(self.count) || self.count % self.gpusPerNode == 0",
-        "count must be a multiple of gpusPerNode: count whole nodes, or put odd nodes into "
-        "a pool of their own",
-        lambda p: p.gpus_per_node is None or p.count is None or p.count % p.gpus_per_node == 0,
-        ".count",
+        "count",
+        "self.count % self.gpusPerNode == 0",
+        lambda p: p.count % p.gpus_per_node == 0,
+        "count must be a multiple of gpusPerNode: count whole nodes, or put nodes of another size "
+        "into a pool of their own",
+        given=("gpusPerNode", "count"),
     ),
     Rule(
+        "gpusPerNode",
         "self.domains.size() == 0 || has(self.gpusPerNode) || has(self.nodeSelector)",
-        "domains count nodes, so the pool needs gpusPerNode",
-        lambda p: not p.domains or p.gpus_per_node is not None or p.node_selector is not None,
-        ".gpusPerNode",
-        "FieldValueRequired",
+        lambda p: not p.domains or p.gpus_per_node or p.node_selector,
+        "domains count nodes: add gpusPerNode, or remove domains",
+        reason="FieldValueRequired",
     ),
     Rule(
-        "self.domains.size() == 0 || !has(self.gpusPerNode) || !has(self.count) || "
+        "domains",
+        "self.domains.size() == 0 || "
         "self.domains.map(d, d.nodes).sum() * self.gpusPerNode == self.count",
+        lambda p: not p.domains or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count,
         "the nodes of all domains times gpusPerNode must equal count: list every domain, or "
         "correct count",
-        _nodes_add_up,
-        ".domains",
+        given=("gpusPerNode", "count"),
     ),
 )
 
@@ -214,11 +201,11 @@ VALUE = Annotated[
 ]
 
 
-def _without_nulls(value: object) -> object:
+def _without_nulls(labels: object) -> object:
     """Drop labels without a value, as the API server does."""
-    if not isinstance(value, dict):
-        return value
-    return {label: wanted for label, wanted in value.items() if wanted is not None}
+    if not isinstance(labels, dict):
+        return labels
+    return {label: value for label, value in labels.items() if value is not None}
 
 
 Selector: TypeAlias = Annotated[

@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject
-from .types import HASH, DecimalText, Label, number
+from .rules import Rule, SpecObject, within
+from .types import HASH, DecimalText, Label
 
 DAY = 86_400
-LEAST_TARGET = 0.1
 
 
 class Windows(SpecObject):
@@ -28,10 +27,11 @@ class Windows(SpecObject):
     )
     rules = (
         Rule(
+            "needed",
             "self.needed <= self.of",
-            "no more windows can show a gain than are looked at: lower needed, or raise of",
             lambda w: w.needed <= w.of,
-            ".needed",
+            "needed counts windows among the last of, so it cannot be larger: lower needed, or "
+            "raise of",
         ),
     )
 
@@ -119,12 +119,10 @@ class Replanning(SpecObject):
         "status. Another proposal has another hash.",
     )
     rules = (
-        Rule(
-            f"double(self.targetUtilisation) >= {LEAST_TARGET} && "
-            "double(self.targetUtilisation) <= 1.0",
+        within(
+            "targetUtilisation",
+            {">=": 0.1, "<=": 1.0},
             "targetUtilisation is a share between 0.1 and 1, not a percentage: "
-            '"0.8" leaves a fifth of the capacity spare',
-            lambda r: LEAST_TARGET <= number(r.target_utilisation) <= 1,
-            ".targetUtilisation",
+            'write "0.8" to leave a fifth of the capacity spare',
         ),
     )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
@@ -43,7 +44,6 @@ from ..problem import (
 from . import models, pools, schema, workload
 from .pools import Pool as PoolSpec
 from .schema import ServingPlanSpec
-from .types import exact, number
 
 
 def pipelines_apart(spec: ServingPlanSpec) -> Iterator[tuple[str, str]]:
@@ -122,9 +122,9 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
         name=name,
         models=tuple(sorted(demands, key=lambda m: m.name)),
         pools=tuple(sorted(inventory, key=lambda p: p.name)),
-        budget_per_hour=None if spec.budget_per_hour is None else exact(spec.budget_per_hour),
+        budget_per_hour=None if spec.budget_per_hour is None else Decimal(spec.budget_per_hour),
         min_headroom=_least_headroom(spec),
-        max_unservable=number(spec.max_unservable),
+        max_unservable=float(spec.max_unservable),
         solver=SolverSettings(
             strategy=spec.planner.strategy,
             time_limit=float(spec.planner.time_limit_seconds or TIME_LIMITS[spec.planner.strategy]),
@@ -149,7 +149,7 @@ def _links(spec: schema.ServingPlanSpec) -> tuple[Link, ...]:
     links = []
     for link in stated:
         first, second = sorted(link.classes)
-        links.append(Link((first, second), number(link.gigabits_per_second) * BYTES_PER_GIGABIT))
+        links.append(Link((first, second), float(link.gigabits_per_second) * BYTES_PER_GIGABIT))
     return tuple(sorted(links, key=lambda link: link.classes))
 
 
@@ -179,7 +179,7 @@ def _model(model: models.Model) -> ModelDemand:
         ),
         max_sequences=model.max_sequences,
         phases=PHASES[model.serving],
-        max_utilisation=number(model.max_utilisation),
+        max_utilisation=float(model.max_utilisation),
     )
 
 
@@ -188,7 +188,7 @@ def _pool(pool: pools.Pool, count: int) -> Pool:
         name=pool.name,
         accelerator=accelerator(pool.accelerator),
         count=count,
-        price_per_gpu_hour=exact(pool.price_per_gpu_hour or "0"),
+        price_per_gpu_hour=Decimal(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,
         domains=tuple(
             Domain(d.name, d.nodes, d.domain_class)
@@ -205,7 +205,7 @@ def _nic_per_gpu(pool: pools.Pool) -> float | None:
     """Return the adapter bandwidth of one GPU in each direction [B/s]."""
     if pool.nic_gigabits_per_second is None:
         return None
-    return number(pool.nic_gigabits_per_second) * BYTES_PER_GIGABIT / (pool.gpus_per_node or 1)
+    return float(pool.nic_gigabits_per_second) * BYTES_PER_GIGABIT / (pool.gpus_per_node or 1)
 
 
 def _lengths(spec: workload.Workload) -> LengthDistribution:
@@ -215,10 +215,10 @@ def _lengths(spec: workload.Workload) -> LengthDistribution:
             raise AssertionError("a rule guarantees outputTokens with logNormal")
         return log_normal(
             median=shape.median,
-            sigma=number(shape.sigma),
+            sigma=float(shape.sigma),
             minimum=shape.min,
             maximum=shape.max,
-            output_mean=number(outputs.mean),
+            output_mean=float(outputs.mean),
             output_square=_optional(outputs.mean_square),
         )
     return from_histogram([_bin(b, spec.output_tokens) for b in _bins(spec)])
@@ -235,7 +235,7 @@ def _bin(spec: workload.Bin, default: workload.OutputTokens | None) -> Bin:
         min=spec.min,
         max=spec.max,
         weight=float(spec.weight),
-        output_mean=number(mean),
+        output_mean=float(mean),
         input_mean=_optional(spec.input_mean),
         output_square=_optional(square),
     )
@@ -266,7 +266,7 @@ def _longest(spec: workload.Workload) -> int:
 
 
 def _optional(text: str | None) -> float | None:
-    return None if text is None else number(text)
+    return None if text is None else float(text)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

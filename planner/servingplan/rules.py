@@ -8,11 +8,12 @@ Rules within one field (range, length, pattern) are pydantic constraints.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from operator import ge, gt, le
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
@@ -30,18 +31,49 @@ NAMED_KEY = "x-named-by"
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on an object of the spec.
+    """One condition on an object of the spec, which applies if all fields ``given`` are present.
 
-    ``cel`` is true if the rule holds (``self`` is the object). ``check`` is the same in Python, and
-    None for a rule on a change (``oldSelf``), which a single file cannot break. ``field`` is the
-    path of the message, below the object.
+    ``field``: the one that the message is about; empty: the object. ``cel`` is true if the rule
+    holds (``self`` is the object). ``check`` is the same in Python, and None for a rule on a change
+    (``oldSelf``), which a single file cannot break.
     """
 
+    field: str
     cel: str
-    message: str
     check: Callable[[Any], bool] | None
-    field: str = ""
+    message: str
+    given: tuple[str, ...] = ()
     reason: Reason = "FieldValueInvalid"
+
+    def holds(self, thing: SpecObject) -> bool:
+        """Return whether the object keeps the rule, or the rule does not apply to it."""
+        given = all(getattr(thing, to_snake(name)) is not None for name in self.given)
+        return self.check is None or not given or self.check(thing)
+
+    def schema(self) -> dict[str, str]:
+        """Return the rule for the CRD generator."""
+        guard = "".join(f"!has(self.{name}) || " for name in self.given)
+        field = self.field and f".{self.field}"
+        return {
+            "cel": guard + self.cel,
+            "message": self.message,
+            "field": field,
+            "reason": self.reason,
+        }
+
+
+SIGNS = {">": gt, ">=": ge, "<=": le}
+
+
+def within(field: str, bounds: dict[str, float], message: str, *, optional: bool = False) -> Rule:
+    """Return the rule that a decimal is in its bounds, for example ``{">": 0.0, "<=": 1.0}``."""
+    cel = " && ".join(f"double(self.{field}) {sign} {bound}" for sign, bound in bounds.items())
+
+    def check(thing: object) -> bool:
+        value = float(getattr(thing, to_snake(field)))  # reads a decimal as CEL's double() does
+        return all(SIGNS[sign](value, bound) for sign, bound in bounds.items())
+
+    return Rule(field, cel, check, message, (field,) if optional else ())
 
 
 class SpecObject(BaseModel):
@@ -63,8 +95,16 @@ class SpecObject(BaseModel):
         """Drop ``field: null``, so that defaults apply, and read 64.0 as 64."""
         if not isinstance(data, dict):
             return data
+
+        def whole(value: object) -> object:
+            return int(value) if isinstance(value, float) and value.is_integer() else value
+
         names = {field.alias for field in cls.model_fields.values()}
-        return {k: _whole(v) for k, v in data.items() if v is not None or k not in names}
+        return {
+            key: [whole(item) for item in value] if isinstance(value, list) else whole(value)
+            for key, value in data.items()
+            if value is not None or key not in names
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -73,25 +113,16 @@ class SpecObject(BaseModel):
         """Add the rules to the JSON schema, for the CRD generator."""
         json_schema = handler.resolve_ref_schema(handler(schema))
         if cls.rules:
-            json_schema[RULES_KEY] = [
-                {key: value for key, value in asdict(rule).items() if key != "check"}
-                for rule in cls.rules
-            ]
+            json_schema[RULES_KEY] = [rule.schema() for rule in cls.rules]
         return json_schema
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, list):
-        return [_whole(item) if isinstance(item, float) else item for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def broken_rules(thing: object, place: Location) -> Iterator[tuple[Location, str]]:
     """Yield place and message of each rule that ``thing`` or an object below it breaks."""
     if isinstance(thing, SpecObject):
         for rule in type(thing).rules:
-            if rule.check is not None and not rule.check(thing):
-                yield (*place, *rule.field.split(".")[1:]), rule.message
+            if not rule.holds(thing):
+                yield (*place, *filter(None, (rule.field,))), rule.message
         for name, field in type(thing).model_fields.items():
             yield from broken_rules(getattr(thing, name), (*place, field.alias or name))
     elif isinstance(thing, tuple):

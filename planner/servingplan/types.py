@@ -1,10 +1,10 @@
 """Types of the spec's fields: texts with a pattern, decimals, keyed lists.
 
 Numbers that are not whole are decimal strings: YAML and JSON floats lose digits, and the API
-conventions of Kubernetes forbid them. ``REMEDIES`` has a sentence for each pattern.
+conventions of Kubernetes forbid them. ``float`` reads them as CEL's ``double()`` does, ``Decimal``
+without loss, for money. ``REMEDIES`` has a sentence for each pattern.
 """
 
-from decimal import Decimal
 from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import Field
@@ -66,13 +66,3 @@ Named: TypeAlias = Annotated[
 
 MAX_TOKENS = 16_777_216
 """Longest input length that a spec may name [tokens]; no published model reads more."""
-
-
-def number(text: str) -> float:
-    """Return a decimal as CEL's ``double()`` does, so that both sides compare equally."""
-    return float(text)
-
-
-def exact(text: str) -> Decimal:
-    """Return a decimal without loss, for money."""
-    return Decimal(text)

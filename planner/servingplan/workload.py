@@ -4,19 +4,30 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
-from .rules import Rule, SpecObject
-from .types import MAX_TOKENS, DecimalText, LargeDecimalText, Listed, number
+from .rules import Rule, SpecObject, within
+from .types import MAX_TOKENS, DecimalText, LargeDecimalText, Listed
 
 ROUNDING = 0.999
 """A mean square may be below the squared mean by this factor, from rounding to a few digits."""
 
 
-def _square_is_possible(mean: str | None, square: str | None) -> bool:
-    """Return whether E[o^2] >= E[o]^2, which holds for every distribution (Jensen)."""
-    if mean is None or square is None:
-        return True
-    return number(square) >= number(mean) * number(mean) * ROUNDING
+def _square_rule(square: str, mean: str, given: tuple[str, ...]) -> Rule:
+    """Return the rule that E[o^2] >= E[o]^2, which holds for every distribution (Jensen)."""
+
+    def check(thing: object) -> bool:
+        first, second = (float(getattr(thing, to_snake(name))) for name in (mean, square))
+        return second >= first * first * ROUNDING
+
+    return Rule(
+        square,
+        f"double(self.{square}) >= double(self.{mean}) * double(self.{mean}) * {ROUNDING}",
+        check,
+        f"{square} is the mean of the squares, which is never below the square of {mean}: "
+        "give the mean of o*o, not the variance",
+        given,
+    )
 
 
 class Bin(SpecObject):
@@ -51,47 +62,37 @@ class Bin(SpecObject):
     )
     rules = (
         Rule(
+            "max",
             "self.min < self.max",
-            "max must be larger than min: a bin holds the input lengths from min up to, "
-            "but not including, max",
             lambda b: b.min < b.max,
-            ".max",
+            "max must be larger than min, since a bin holds the input lengths from min up to, but "
+            "not including, max: correct one of them",
         ),
         Rule(
-            "!has(self.inputMean) || "
+            "inputMean",
             "(double(self.inputMean) >= double(self.min) && "
             "double(self.inputMean) <= double(self.max - 1))",
-            "inputMean must lie inside its bin: at least min, and at most max - 1, the longest "
-            "length in it",
-            lambda b: b.input_mean is None or b.min <= number(b.input_mean) <= b.max - 1,
-            ".inputMean",
+            lambda b: b.min <= float(b.input_mean) <= b.max - 1,
+            "inputMean must lie inside its bin: make it at least min, and at most max - 1, the "
+            "longest length in the bin",
+            given=("inputMean",),
+        ),
+        within(
+            "outputMean",
+            {">": 0.0},
+            "outputMean must be larger than 0, since a request generates at least one token: "
+            "correct it",
+            optional=True,
         ),
         Rule(
-            "!has(self.outputMean) || double(self.outputMean) > 0.0",
-            "outputMean must be larger than 0: a request generates at least one token",
-            lambda b: b.output_mean is None or number(b.output_mean) > 0,
-            ".outputMean",
-        ),
-        Rule(
-            "!has(self.outputMeanSquare) || has(self.outputMean)",
+            "outputMeanSquare",
+            "has(self.outputMean)",
+            lambda b: b.output_mean is not None,
             "outputMeanSquare needs outputMean beside it: add outputMean to the bin",
-            lambda b: b.output_mean_square is None or b.output_mean is not None,
-            ".outputMeanSquare",
+            given=("outputMeanSquare",),
         ),
-        Rule(
-            "!has(self.outputMeanSquare) || !has(self.outputMean) || "
-            "double(self.outputMeanSquare) >= "
-            f"double(self.outputMean) * double(self.outputMean) * {ROUNDING}",
-            "outputMeanSquare is the mean of the squares, which is never below the square of "
-            "outputMean: give the mean of o*o, not the variance",
-            lambda b: _square_is_possible(b.output_mean, b.output_mean_square),
-            ".outputMeanSquare",
-        ),
+        _square_rule("outputMeanSquare", "outputMean", ("outputMeanSquare", "outputMean")),
     )
-
-
-def _in_order(bins: tuple[Bin, ...]) -> bool:
-    return all(left.max <= right.min for left, right in pairwise(bins))
 
 
 class Histogram(SpecObject):
@@ -103,17 +104,17 @@ class Histogram(SpecObject):
     )
     rules = (
         Rule(
+            "bins",
             "self.bins.all(i, b, i == 0 || self.bins[i - 1].max <= b.min)",
+            lambda h: all(left.max <= right.min for left, right in pairwise(h.bins)),
             "bins must be in ascending order and must not overlap: sort them by min and let each "
             "begin at or after the max of the one before",
-            lambda h: _in_order(h.bins),
-            ".bins",
         ),
         Rule(
+            "bins",
             "self.bins.exists(b, b.weight > 0)",
-            "at least one bin needs a weight above 0: give the bins that occur their counts",
             lambda h: any(b.weight > 0 for b in h.bins),
-            ".bins",
+            "at least one bin needs a weight above 0: give the bins that occur their counts",
         ),
     )
 
@@ -141,24 +142,23 @@ class LogNormal(SpecObject):
     )
     rules = (
         Rule(
-            "self.min + 1 < self.max",
-            "max must be at least min + 2: input lengths run from min up to, but not including, "
             "max",
+            "self.min + 1 < self.max",
             lambda d: d.min + 1 < d.max,
-            ".max",
+            "max must be at least min + 2, since input lengths run from min up to, but not "
+            "including, max: correct one of them",
         ),
         Rule(
+            "median",
             "self.min >= self.max || (self.median >= self.min && self.median < self.max)",
-            "median must lie between min and max: widen min and max or correct the median",
             lambda d: d.min >= d.max or d.min <= d.median < d.max,
-            ".median",
+            "median must lie between min and max: widen min and max or correct the median",
         ),
-        Rule(
-            "double(self.sigma) > 0.0 && double(self.sigma) <= 5.0",
+        within(
+            "sigma",
+            {">": 0.0, "<=": 5.0},  # e^5: a factor of 148 per sigma
             "sigma must be larger than 0 and at most 5; it is the standard deviation of "
-            'ln(length), not of the length: "0.9"',
-            lambda d: 0 < number(d.sigma) <= 5,  # noqa: PLR2004  # e^5: a factor of 148 per sigma
-            ".sigma",
+            'ln(length), not of the length: write "0.9", for example',
         ),
     )
 
@@ -173,20 +173,12 @@ class OutputTokens(SpecObject):
         "the mean squared, as for exponential outputs.",
     )
     rules = (
-        Rule(
-            "double(self.mean) > 0.0",
-            "mean must be larger than 0: a request generates at least one token",
-            lambda o: number(o.mean) > 0,
-            ".mean",
+        within(
+            "mean",
+            {">": 0.0},
+            "mean must be larger than 0, since a request generates at least one token: correct it",
         ),
-        Rule(
-            "!has(self.meanSquare) || double(self.meanSquare) >= "
-            f"double(self.mean) * double(self.mean) * {ROUNDING}",
-            "meanSquare is the mean of the squares, which is never below the square of mean: "
-            "give the mean of o*o, not the variance",
-            lambda o: _square_is_possible(o.mean, o.mean_square),
-            ".meanSquare",
-        ),
+        _square_rule("meanSquare", "mean", ("meanSquare",)),
     )
 
 
@@ -228,28 +220,26 @@ class Workload(SpecObject):
     )
     rules = (
         Rule(
+            "",
             "has(self.histogram) != has(self.logNormal)",
-            "give exactly one of histogram and logNormal",
             lambda w: (w.histogram is None) != (w.log_normal is None),
+            "a workload has either histogram or logNormal: add one of them, or remove one",
         ),
         Rule(
-            "has(self.outputTokens) || !has(self.logNormal)",
+            "outputTokens",
+            "has(self.outputTokens)",
+            lambda w: w.output_tokens is not None,
             "a logNormal describes inputs only: add outputTokens with the mean output length",
-            lambda w: w.output_tokens is not None or w.log_normal is None,
-            ".outputTokens",
-            "FieldValueRequired",
+            given=("logNormal",),
+            reason="FieldValueRequired",
         ),
         Rule(
-            "has(self.outputTokens) || !has(self.histogram) || "
-            "self.histogram.bins.all(b, has(b.outputMean))",
+            "outputTokens",
+            "has(self.outputTokens) || self.histogram.bins.all(b, has(b.outputMean))",
+            lambda w: w.output_tokens or all(b.output_mean for b in w.histogram.bins),
             "some bins have no outputMean: add it to each bin, or add outputTokens for those "
             "without",
-            lambda w: (
-                w.output_tokens is not None
-                or w.histogram is None
-                or all(b.output_mean is not None for b in w.histogram.bins)
-            ),
-            ".outputTokens",
-            "FieldValueRequired",
+            given=("histogram",),
+            reason="FieldValueRequired",
         ),
     )
