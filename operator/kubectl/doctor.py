@@ -111,8 +111,9 @@ REMEDY: Final[dict[Reason, str]] = {
 }
 
 
+LABEL: Final = "app.kubernetes.io/name"
 OPERATOR: Final = "archipelago-operator"
-"""Label ``app.kubernetes.io/name`` of the operator's deployment and pods."""
+"""Value of that label at the operator's deployment and pods."""
 SHOWN: Final = 5
 """Names in one sentence."""
 RESTARTS: Final = 3
@@ -151,6 +152,7 @@ class Permission(NamedTuple):
         return f"{self.verb} {self.resource}"
 
 
+_ASK: Final = "ask the cluster's administrator for the permission"
 RIGHTS: Final = (
     Permission("get", crd.GROUP, crd.PLURAL, "status"),
     Permission("list", crd.GROUP, crd.PLURAL, "doctor"),
@@ -163,7 +165,7 @@ RIGHTS: Final = (
 
 def forbidden(subject: str, what: str) -> Check:
     """Return the check for an object that the user must not read."""
-    return Check(subject, Verdict.UNKNOWN, f"you may not {what}", "ask who administers the cluster")
+    return Check(subject, Verdict.UNKNOWN, f"you may not {what}", _ASK)
 
 
 def definition(body: Mapping[str, Any] | None) -> Check:
@@ -171,7 +173,7 @@ def definition(body: Mapping[str, Any] | None) -> Check:
     subject, install = "custom resource", "kubectl apply --server-side -f crds/"
     if body is None:
         return Check(subject, Verdict.FAIL, f"{crd.NAME} is not installed", install)
-    if _condition(body, "Established") != "True":
+    if _condition(body, "Established").get("status") != "True":
         text = f"{crd.NAME} is not Established: {_message(body, 'NamesAccepted')}"
         return Check(subject, Verdict.FAIL, text, "kubectl describe crd " + crd.NAME)
     versions = {version["name"]: version for version in body["spec"]["versions"]}
@@ -188,39 +190,43 @@ def definition(body: Mapping[str, Any] | None) -> Check:
 
 def deployment(items: Sequence[Mapping[str, Any]], namespace: str) -> Check:
     """Check that the operator is deployed and available."""
-    ours = [item for item in items if _template_name(item) == OPERATOR]
-    if not ours:
+    for item in items:
+        template = item["spec"]["template"]
+        if (template["metadata"].get("labels") or {}).get(LABEL) == OPERATOR:
+            break
+    else:
         text = f"no deployment of {OPERATOR} in namespace {namespace}"
         remedy = "kubectl apply -k deploy/base, or name its namespace with --operator-namespace"
         return Check("operator", Verdict.FAIL, text, remedy)
-    item = ours[0]
     name = item["metadata"]["name"]
-    wanted, there = item["spec"].get("replicas", 1), item.get("status", {}).get("readyReplicas", 0)
-    images = ", ".join(c["image"] for c in item["spec"]["template"]["spec"]["containers"])
-    if wanted == 0:
+    replicas = item["spec"].get("replicas", 1)
+    ready = item.get("status", {}).get("readyReplicas", 0)
+    images = ", ".join(container["image"] for container in template["spec"]["containers"])
+    if replicas == 0:
         remedy = f"kubectl scale -n {namespace} deployment/{name} --replicas=1"
         return Check("operator", Verdict.FAIL, f"{name} is scaled to 0", remedy)
-    if there < 1:
-        text = f"{name} ({images}): 0 of {wanted} ready"
+    text = f"{name} ({images}): {ready} of {replicas} ready"
+    if ready < 1:
         return Check("operator", Verdict.FAIL, text, f"kubectl describe -n {namespace} pods")
-    return Check("operator", Verdict.OK, f"{name} ({images}): {there} of {wanted} ready")
+    return Check("operator", Verdict.OK, text)
 
 
 def health(pods: Sequence[Mapping[str, Any]], namespace: str) -> Check:
     """Check that the operator's pod is ready (/readyz), and how often it was restarted."""
     subject = "operator health"
-    look = f"kubectl logs -n {namespace} deployment/{OPERATOR} --previous"
+    logs = f"kubectl logs -n {namespace} deployment/{OPERATOR} --previous"
     if not pods:
-        return Check(subject, Verdict.FAIL, f"no pod of {OPERATOR} in namespace {namespace}", look)
-    ready = [pod for pod in pods if _condition(pod, "Ready") == "True"]
+        return Check(subject, Verdict.FAIL, f"no pod of {OPERATOR} in namespace {namespace}", logs)
+    ready = [pod for pod in pods if _condition(pod, "Ready").get("status") == "True"]
     if not ready:
         why = _message(pods[0], "Ready") or _message(pods[0], "PodScheduled") or "not ready"
-        return Check(subject, Verdict.FAIL, f"{pods[0]['metadata']['name']}: {why}", look)
+        return Check(subject, Verdict.FAIL, f"{pods[0]['metadata']['name']}: {why}", logs)
     states = ready[0].get("status", {}).get("containerStatuses", [])
     restarts = sum(state.get("restartCount", 0) for state in states)
     text = f"{ready[0]['metadata']['name']} is ready, restarted {restarts} times"
-    much = restarts >= RESTARTS
-    return Check(subject, Verdict.WARN if much else Verdict.OK, text, look if much else "")
+    if restarts >= RESTARTS:
+        return Check(subject, Verdict.WARN, text, logs)
+    return Check(subject, Verdict.OK, text)
 
 
 def rights(allowed: Mapping[Permission, bool]) -> Check:
@@ -229,20 +235,20 @@ def rights(allowed: Mapping[Permission, bool]) -> Check:
     if not missing:
         return Check("your rights", Verdict.OK, "all that the commands here need")
     text = "; ".join(f"you may not {right} (for {right.needed_for})" for right in missing)
-    return Check("your rights", Verdict.WARN, text, "ask who administers the cluster")
+    return Check("your rights", Verdict.WARN, text, _ASK)
 
 
 def plan(body: Mapping[str, Any]) -> Check:
     """Check that a plan is served; if not, name the remedy."""
-    seen = PlanObject.from_body(body)
-    subject = f"plan {seen.key}"
-    ready = seen.status.condition(ConditionType.READY)
+    plan = PlanObject.from_body(body)
+    subject = f"plan {plan.key}"
+    ready = plan.status.condition(ConditionType.READY)
     if ready is None:
         text = "the operator has not written a status yet"
         return Check(subject, Verdict.FAIL, text, "see the lines about the operator")
     condition = f"{ready.reason}: {ready.message}"
-    if ready.observed_generation < seen.generation:
-        text = f"generation {ready.observed_generation} of {seen.generation} is served: {condition}"
+    if ready.observed_generation < plan.generation:
+        text = f"generation {ready.observed_generation} of {plan.generation} is served: {condition}"
         return Check(subject, Verdict.WARN, text, REMEDY[ready.reason])
     if ready.status is ConditionStatus.TRUE:
         return Check(subject, Verdict.OK, condition)
@@ -259,44 +265,39 @@ def table(
     Returns None if the plan was never published; ``plan`` reports why. ``shards``: readable
     texts by name.
     """
-    seen = PlanObject.from_body(body)
-    summary = seen.status.summary
-    subject = f"table of {seen.key}"
+    plan = PlanObject.from_body(body)
+    summary = plan.status.summary
+    subject = f"table of {plan.key}"
     if "contentHash" not in summary:
         return None
     again = "the operator writes it again within minutes; if not, see its log"
-    name = summary.get("table", table_name(seen.key.name))
+    name = f"ConfigMap {summary.get('table', table_name(plan.key.name))}"
     if stored is None:
-        return Check(subject, Verdict.FAIL, f"ConfigMap {name} is not there", again)
-    found = TableObject.from_body(stored)
-    if not found.belongs_to(seen):
-        return Check(subject, Verdict.FAIL, f"ConfigMap {name} belongs to another owner", again)
-    text = (stored.get("data") or {}).get(TABLE_KEY, "")
-    findings = _findings(text, shards)
-    if findings:
-        return Check(subject, Verdict.FAIL, f"ConfigMap {name}: {listed(findings, 1)}", again)
-    if found.content_hash != summary["contentHash"]:
-        text = (
-            f"ConfigMap {name} has content {_short(found.content_hash)}, the status names "
-            f"{_short(summary['contentHash'])}"
-        )
-        return Check(subject, Verdict.FAIL, text, again)
-    sequence = found.identity.sequence if found.identity else 0
-    spread = f" in {len(found.shards)} shards" if found.shards else ""
-    content = f"content {_short(found.content_hash)}{spread}"
-    return Check(subject, Verdict.OK, f"ConfigMap {name}, sequence {sequence}, {content}: valid")
-
-
-def _findings(text: str, shards: Mapping[str, str]) -> list[str]:
+        return Check(subject, Verdict.FAIL, f"{name} does not exist", again)
+    pointer = TableObject.from_body(stored)
+    if not pointer.belongs_to(plan):
+        return Check(subject, Verdict.FAIL, f"{name} belongs to another owner", again)
     try:
-        table = json.loads(text)
-        return validate_table(table) or validate_table(assemble(table, shards.__getitem__))
+        document = json.loads((stored.get("data") or {}).get(TABLE_KEY, ""))
+        findings = validate_table(document) or validate_table(
+            assemble(document, shards.__getitem__)
+        )
     except ValueError as error:
-        return [f"{TABLE_KEY} is no JSON: {error}"]
+        findings = [f"{TABLE_KEY} is not JSON: {error}"]
     except KeyError as error:
-        return [f"its shard, ConfigMap {error.args[0]}, is not there or may not be read"]
+        findings = [f"its shard, ConfigMap {error.args[0]}, does not exist or you may not read it"]
     except PlanFileError as error:
-        return [str(error)]
+        findings = [str(error)]
+    if findings:
+        return Check(subject, Verdict.FAIL, f"{name}: {listed(findings, 1)}", again)
+    content = (pointer.content_hash or "none")[:12]
+    if pointer.content_hash != summary["contentHash"]:
+        text = f"{name} has content {content}, the status names {summary['contentHash'][:12]}"
+        return Check(subject, Verdict.FAIL, text, again)
+    sequence = pointer.identity.sequence if pointer.identity else 0
+    spread = f" in {len(pointer.shards)} shards" if pointer.shards else ""
+    text = f"{name}, sequence {sequence}, content {content}{spread}: valid"
+    return Check(subject, Verdict.OK, text)
 
 
 def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
@@ -310,8 +311,8 @@ def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
     names = ", ".join(sorted({pool["accelerator"] for pool in inventory.pools})) or "none"
     unknown = inventory.unknown
     if unknown:
-        shown = ", ".join(f"{n.node} ({n.detail or n.why})" for n in unknown[:SHOWN])
-        text = f"{len(unknown)} nodes have GPUs that are not in the catalogue: {shown}"
+        names = ", ".join(f"{n.node} ({n.detail or n.why})" for n in unknown[:SHOWN])
+        text = f"{len(unknown)} nodes have GPUs that are not in the catalogue: {names}"
         remedy = "label them nvidia.com/gpu.product, or leave them out of the plan's pools"
         return Check(subject, Verdict.WARN, text, remedy)
     if not gpus:
@@ -322,25 +323,11 @@ def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
     return Check(subject, Verdict.OK, f"{gpus} GPUs that can be used: {names}")
 
 
-def _template_name(item: Mapping[str, Any]) -> str | None:
-    labels = item["spec"]["template"]["metadata"].get("labels") or {}
-    name = labels.get("app.kubernetes.io/name")
-    return None if name is None else str(name)
-
-
-def _find(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+def _condition(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     conditions = (body.get("status") or {}).get("conditions") or ()
     return next((item for item in conditions if item.get("type") == kind), {})
 
 
-def _condition(body: Mapping[str, Any], kind: str) -> str | None:
-    return _find(body, kind).get("status")
-
-
 def _message(body: Mapping[str, Any], kind: str) -> str:
-    found = _find(body, kind)
-    return str(found.get("message") or found.get("reason") or "")
-
-
-def _short(digest: str | None) -> str:
-    return (digest or "none")[:12]
+    condition = _condition(body, kind)
+    return str(condition.get("message") or condition.get("reason") or "")

@@ -71,11 +71,10 @@ async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str
     return content if isinstance(content, dict) else None
 
 
-async def items_of(api: ApiCluster, path: str) -> list[Mapping[str, Any]]:
-    """Return all items of a list, read page by page."""
-    plain, _, selector = path.partition("?labelSelector=")
+async def items_of(api: ApiCluster, path: str, selector: str = "") -> list[Mapping[str, Any]]:
+    """Return all items of a list, or those with these labels, read page by page."""
     query = {"labelSelector": selector} if selector else {}
-    return [item async for page in api.pages(plain, query) for item in page.get("items", ())]
+    return [item async for page in api.pages(path, query) for item in page.get("items", ())]
 
 
 async def stored_table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -102,5 +101,5 @@ async def stored_shards(api: ApiCluster, pointer: Mapping[str, Any] | None) -> d
 
 def plans_path(namespace: str | None) -> str:
     """Return the path of the plans of a namespace, or (None) of all."""
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{crd.GROUP}/{crd.VERSION}{where}/{crd.PLURAL}"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{crd.GROUP}/{crd.VERSION}{scope}/{crd.PLURAL}"

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 
@@ -23,9 +24,9 @@ from ..errors import Forbidden, NotFound
 from ..resources import crd, names
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject
-from ..resources.status import Condition, ConditionType
+from ..resources.status import ConditionType
 from . import doctor
-from .doctor import Check, Permission, Verdict
+from .doctor import Check, Verdict
 from .read import (
     ClusterTarget,
     connected,
@@ -37,7 +38,7 @@ from .read import (
 )
 
 GOOD, BAD = 0, 1
-APPS: Final = "/apis/apps/v1/namespaces"
+Items: TypeAlias = list[Mapping[str, Any]]
 STYLES: Final = {
     Verdict.OK: "green",
     Verdict.WARN: "yellow",
@@ -46,35 +47,36 @@ STYLES: Final = {
 }
 
 
-# --- status ---
-
-
-def status(name: str, where: ClusterTarget, form: str) -> int:
+def status(name: str, target: ClusterTarget, form: str) -> int:
     """Print the status of one plan; return 1 if its current generation is not served."""
-    body = asyncio.run(_read_plan(name, where))
-    seen = PlanObject.from_body(body)
+
+    async def read() -> Mapping[str, Any]:
+        async with connected(target) as (api, namespace):
+            return await plan_body(api, namespace, name)
+
+    plan = PlanObject.from_body(asyncio.run(read()))
+    document = status_document(plan)
     if form == "table":
-        _show_status(console(), seen)
+        _show(console(), plan, document)
     else:
-        write_document(status_document(seen), form)
-    return GOOD if seen.status.is_true_at(ConditionType.READY, seen.generation) else BAD
+        write_document(document, form)
+    return GOOD if document["ready"] else BAD
 
 
-async def _read_plan(name: str, where: ClusterTarget) -> Mapping[str, Any]:
-    async with connected(where) as (api, namespace):
-        return await plan_body(api, namespace, name)
+def status_document(plan: PlanObject) -> Document:
+    """Return the status as JSON; docs/reference/kubectl-splan.md describes it.
 
-
-def status_document(seen: PlanObject) -> Document:
-    """Return the status as JSON; docs/reference/kubectl-splan.md describes it."""
+    ``table``: where the routing table is; None if none was published.
+    """
+    summary = plan.status.summary
     document: Document = canonical(
         {
             "kind": "PlanStatus",
-            "namespace": seen.key.namespace,
-            "name": seen.key.name,
-            "generation": seen.generation,
-            "observedGeneration": seen.status.observed_generation,
-            "ready": seen.status.is_true_at(ConditionType.READY, seen.generation),
+            "namespace": plan.key.namespace,
+            "name": plan.key.name,
+            "generation": plan.generation,
+            "observedGeneration": plan.status.observed_generation,
+            "ready": plan.status.is_true_at(ConditionType.READY, plan.generation),
             "conditions": [
                 {
                     "type": str(item.type),
@@ -84,35 +86,29 @@ def status_document(seen: PlanObject) -> Document:
                     "observedGeneration": item.observed_generation,
                     "since": item.last_transition_time.isoformat(),
                 }
-                for item in seen.status.conditions
+                for item in plan.status.conditions
             ],
-            "summary": dict(seen.status.summary),
-            "table": _table_of(seen),
-            "lastDecision": last_decision(seen),
+            "summary": dict(summary),
+            "table": {
+                "configMap": summary.get("table", table_name(plan.key.name)),
+                "key": TABLE_KEY,
+                "sequence": summary.get("tableSequence", 0),
+                "contentHash": summary["contentHash"],
+            }
+            if "contentHash" in summary
+            else None,
+            "lastDecision": last_decision(plan),
         }
     )
     return document
 
 
-def _table_of(seen: PlanObject) -> Document | None:
-    """Return where the routing table is; None if none was published."""
-    summary = seen.status.summary
-    if "contentHash" not in summary:
-        return None
-    return {
-        "configMap": summary.get("table", table_name(seen.key.name)),
-        "key": TABLE_KEY,
-        "sequence": summary.get("tableSequence", 0),
-        "contentHash": summary["contentHash"],
-    }
-
-
-def last_decision(seen: PlanObject) -> str:
+def last_decision(plan: PlanObject) -> str:
     """Return the operator's last decision about the plan as a sentence."""
-    last = seen.status.last_plan
+    last = plan.status.last_plan
     if not last:
         return "nothing has been decided yet"
-    planned = seen.status.condition(ConditionType.PLANNED)
+    planned = plan.status.condition(ConditionType.PLANNED)
     why = f": {planned.message}" if planned else ""
     return (
         f"at {last.get('time')} generation {last.get('generation')} was planned in "
@@ -120,35 +116,30 @@ def last_decision(seen: PlanObject) -> str:
     )
 
 
-def _show_status(out: Console, seen: PlanObject) -> None:
+def _show(out: Console, plan: PlanObject, document: Document) -> None:
     """Print conditions, figures, table and decision."""
-    behind = seen.status.observed_generation < seen.generation
-    note = f" (the operator has seen {seen.status.observed_generation})" if behind else ""
-    out.print(f"{safe(seen.key)}: generation {seen.generation}{note}", style="bold")
-    table = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
-    for item in seen.status.conditions:
-        table.add_row(*_condition_cells(item))
+    behind = plan.status.observed_generation < plan.generation
+    note = f" (the operator has seen {plan.status.observed_generation})" if behind else ""
+    out.print(f"{safe(plan.key)}: generation {plan.generation}{note}", style="bold")
+    conditions = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
+    for item in plan.status.conditions:
+        since = age((datetime.now(UTC) - item.last_transition_time).total_seconds())
+        conditions.add_row(item.type, item.status, item.reason, since, safe(item.message))
     out.print()
-    out.print(table)
+    out.print(conditions)
     out.print()
-    for key, value in sorted(seen.status.summary.items()):
+    for key, value in sorted(plan.status.summary.items()):
         if key not in ("contentHash", "table", "tableSequence"):
             out.print(f"  {safe(key):<18}{safe(value)}")
-    where = _table_of(seen)
-    text = "none" if where is None else (
-        f"ConfigMap {where['configMap']}, key {where['key']}, sequence {where['sequence']}, "
-        f"content {where['contentHash'][:12]}"
-    )  # fmt: skip
+    text, table = "none", document["table"]
+    if table:
+        text = (
+            f"ConfigMap {table['configMap']}, key {table['key']}, sequence {table['sequence']}, "
+            f"content {table['contentHash'][:12]}"
+        )
     out.print(f"  {'routing table':<18}{safe(text)}", soft_wrap=True)
     out.print()
-    paragraph(out, f"last decision: {safe(last_decision(seen))}")
-
-
-def _condition_cells(item: Condition) -> tuple[str, ...]:
-    since = datetime.now(UTC) - item.last_transition_time
-    return str(item.type), str(item.status), str(item.reason), age(since.total_seconds()), safe(
-        item.message
-    )  # fmt: skip
+    paragraph(out, f"last decision: {safe(document['lastDecision'])}")
 
 
 def age(seconds: float) -> str:
@@ -159,100 +150,71 @@ def age(seconds: float) -> str:
     return f"{max(seconds, 0):.0f}s"
 
 
-# --- doctor ---
-
-
-def examine(where: ClusterTarget, form: str) -> int:
-    """Print every check; return 1 if one failed."""
-    checks = asyncio.run(_checks(where))
-    good = all(check.verdict is not Verdict.FAIL for check in checks)
-    if form == "table":
-        _show_checks(console(), checks)
-    else:
-        write_document(
-            {
-                "kind": "Doctor",
-                "ok": good,
-                "checks": [{**asdict(c), "verdict": str(c.verdict)} for c in checks],
-            },
-            form,
-        )
-    return GOOD if good else BAD
-
-
-def _show_checks(out: Console, checks: list[Check]) -> None:
+def examine(target: ClusterTarget, form: str) -> int:
+    """Print every check of ``doctor``; return 1 if one failed."""
+    checks = asyncio.run(_checks(target))
+    failures = sum(check.verdict is Verdict.FAIL for check in checks)
+    if form != "table":
+        rows = [{**asdict(check), "verdict": str(check.verdict)} for check in checks]
+        write_document({"kind": "Doctor", "ok": not failures, "checks": rows}, form)
+        return BAD if failures else GOOD
+    out = console()
     for check in checks:
         out.print(f"{check.verdict:<8}", style=STYLES[check.verdict], end="")
         out.print(f"{safe(check.subject)}: {safe(check.text)}", soft_wrap=True)
         if check.remedy:
             paragraph(out, f"-> {safe(check.remedy)}", 8)
-    bad = sum(check.verdict is Verdict.FAIL for check in checks)
-    verdict = f"{bad} of {len(checks)} checks failed" if bad else "nothing is wrong"
-    out.print(verdict, style="bold")
+    summary = f"{failures} of {len(checks)} checks failed" if failures else "nothing is wrong"
+    out.print(summary, style="bold")
+    return BAD if failures else GOOD
 
 
-async def _checks(where: ClusterTarget) -> list[Check]:
-    async with connected(where) as (api, namespace):
+async def _checks(target: ClusterTarget) -> list[Check]:
+    """Check the API server, the definition, the operator, the user's rights, plans and nodes."""
+    async with connected(target) as (api, namespace):
+
+        async def check_list(
+            path: str, subject: str, judge: Callable[[Items], Check], selector: str = ""
+        ) -> Check:
+            """Return a check on a list, or that the user must not read it."""
+            try:
+                return judge(await items_of(api, path, selector))
+            except Forbidden:
+                return doctor.forbidden(subject, f"list {path.rsplit('/', 1)[-1]}")
+
         version = await api.read("/version")
         checks = [Check("API server", Verdict.OK, f"Kubernetes {version.get('gitVersion')}")]
-        checks.append(await _definition(api))
-        checks += await _operator(api, where.operator_namespace)
-        checks.append(doctor.rights(await _rights(api, namespace)))
-        if checks[1].verdict is not Verdict.FAIL:
-            checks += await _plans_and_tables(api, None if where.everywhere else namespace)
-        checks.append(await _check_list(api, "/api/v1/nodes", "accelerators", doctor.nodes))
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}"
+        try:
+            definition = doctor.definition(await api.read(path))
+        except NotFound:
+            definition = doctor.definition(None)
+        except Forbidden:
+            definition = doctor.forbidden("custom resource", "read custom resource definitions")
+        checks.append(definition)
+
+        place = target.operator_namespace
+        deployments = f"/apis/apps/v1/namespaces/{place}/deployments"
+        judge = partial(doctor.deployment, namespace=place)
+        operator = await check_list(deployments, "operator", judge)
+        checks.append(operator)
+        if operator.verdict is not Verdict.FAIL or "ready" in operator.text:
+            judge = partial(doctor.health, namespace=place)
+            pods, label = f"/api/v1/namespaces/{place}/pods", f"{doctor.LABEL}={doctor.OPERATOR}"
+            checks.append(await check_list(pods, "operator health", judge, label))
+
+        allowed = {
+            right: await api.may(
+                names.Permission(right.verb, right.group, right.resource),
+                namespace if right.namespaced else None,
+            )
+            for right in doctor.RIGHTS
+        }
+        checks.append(doctor.rights(allowed))
+        if definition.verdict is not Verdict.FAIL:
+            checks += await _plans_and_tables(api, None if target.everywhere else namespace)
+        checks.append(await check_list("/api/v1/nodes", "accelerators", doctor.nodes))
         return checks
-
-
-async def _definition(api: ApiCluster) -> Check:
-    try:
-        return doctor.definition(
-            await api.read(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd.NAME}")
-        )
-    except NotFound:
-        return doctor.definition(None)
-    except Forbidden:
-        return doctor.forbidden("custom resource", "read custom resource definitions")
-
-
-async def _operator(api: ApiCluster, namespace: str) -> list[Check]:
-    """Check the operator's deployment and pods."""
-    label = f"app.kubernetes.io/name={doctor.OPERATOR}"
-    pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector={label}"
-    found = [
-        await _check_list(
-            api,
-            f"{APPS}/{namespace}/deployments",
-            "operator",
-            lambda items: doctor.deployment(items, namespace),
-        )
-    ]
-    if found[0].verdict is not Verdict.FAIL or "ready" in found[0].text:
-        judge = lambda items: doctor.health(items, namespace)  # noqa: E731
-        found.append(await _check_list(api, pods, "operator health", judge))
-    return found
-
-
-async def _check_list(
-    api: ApiCluster, path: str, subject: str, judge: Callable[[list[Mapping[str, Any]]], Check]
-) -> Check:
-    """Return a check on a list, or that the user must not read it."""
-    try:
-        return judge(await items_of(api, path))
-    except Forbidden:
-        what = path.partition("?")[0].rsplit("/", 1)[-1]
-        return doctor.forbidden(subject, f"list {what}")
-
-
-async def _rights(api: ApiCluster, namespace: str) -> dict[Permission, bool]:
-    """Return the user's permissions, as reviewed by the API server."""
-    return {
-        right: await api.may(
-            names.Permission(right.verb, right.group, right.resource),
-            namespace if right.namespaced else None,
-        )
-        for right in doctor.RIGHTS
-    }
 
 
 async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Check]:
@@ -265,7 +227,7 @@ async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Chec
     for body in plans:
         checks.append(doctor.plan(body))
         pointer = await stored_table(api, body)
-        stored = doctor.table(body, pointer, await stored_shards(api, pointer))
-        checks += [stored] if stored else []
+        table = doctor.table(body, pointer, await stored_shards(api, pointer))
+        checks += [table] if table else []
     place = "the cluster" if namespace is None else f"namespace {namespace}"
     return checks or [Check("plans", Verdict.OK, f"there is no ServingPlan in {place}")]

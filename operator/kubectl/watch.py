@@ -14,11 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from archipelago.planner.cli.commands.files import write_document
@@ -33,7 +32,7 @@ from ..resources.status import ConditionStatus, ConditionType
 from .read import ClusterTarget, connected, plan_body, table_content
 from .status import BAD, GOOD, age, status_document
 
-PHASES: Final = ("prefill", "decode", "mixed")
+COLUMNS: Final = ("prefill", "decode", "mixed", "gpus")
 BAR: Final = 40
 """Characters of the headroom's bar."""
 FULL: Final = 2.0
@@ -42,22 +41,22 @@ ENOUGH: Final = 1.25
 """Headroom that is shown green: 1 / 0.8, the default target."""
 
 
-def document(seen: PlanObject, content: Mapping[str, Any] | None) -> Document:
+def document(plan: PlanObject, content: Mapping[str, Any] | None) -> Document:
     """Return the view as JSON; docs/reference/kubectl-splan.md describes it.
 
     Args:
-        seen: the plan as it was read.
+        plan: As it was read.
         content: of its routing table; None without one, or if it cannot be read.
     """
-    shown: Document = canonical(
+    view: Document = canonical(
         {
-            **status_document(seen),
+            **status_document(plan),
             "kind": "PlanWatch",
-            "replanning": dict(seen.status.last_decision) or None,
+            "replanning": dict(plan.status.last_decision) or None,
             "islands": None if content is None else islands(content),
         }
     )
-    return shown
+    return view
 
 
 def islands(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -67,57 +66,32 @@ def islands(content: Mapping[str, Any]) -> list[dict[str, Any]]:
         counts = pools.setdefault(island["pool"], Counter())
         counts[island["phase"]] += 1
         counts["gpus"] += island["gpus"]
-    columns = (*PHASES, "gpus")
     return [
-        {"pool": pool, **{column: counts[column] for column in columns}}
+        {"pool": pool, **{column: counts[column] for column in COLUMNS}}
         for pool, counts in sorted(pools.items())
     ]
 
 
-def screen(shown: Document, now: datetime, note: str = "") -> Group:
-    """Return the view for a terminal; ``note``: a problem with the reading itself."""
-    return Group(*_parts(shown, now, note))
+def screen(view: Document, now: datetime, note: str = "") -> Group:
+    """Return the view for a terminal; ``note``: a problem with the reading itself.
 
+    Only conditions that need attention have their message.
+    """
+    summary, generation = view["summary"], f"generation {view['generation']}"
+    if view["observedGeneration"] < view["generation"]:
+        generation += f" (the operator has seen {view['observedGeneration']})"
+    headline = [f"{view['namespace']}/{view['name']}: {generation}"]
+    headline += [f"{summary['throughput']} req/s"] if "throughput" in summary else []
+    headline += [f"{summary['costPerHour']} $/h"] if "costPerHour" in summary else []
+    headline += [f"table {view['table']['sequence']}"] if view["table"] else []
+    parts: list[RenderableType] = [Text(safe(", ".join(headline)), style="bold")]
+    parts += [Text(safe(note), style="bold red")] if note else []
 
-def _parts(shown: Document, now: datetime, note: str) -> Iterator[RenderableType]:
-    yield _headline(shown)
-    if note:
-        yield Text(safe(note), style="bold red")
-    yield Text()
-    yield _conditions(shown, now)
-    decision = shown["replanning"]
-    yield Text()
-    if decision:
-        yield from _decision(shown, decision, now)
-    else:
-        yield Text("replanning: no decision yet, except to keep the table")
-    if shown["islands"]:
-        yield Text()
-        yield _islands(shown["islands"])
-
-
-def _headline(shown: Document) -> Text:
-    summary = shown["summary"]
-    behind = shown["observedGeneration"] < shown["generation"]
-    observed = f" (the operator has seen {shown['observedGeneration']})" if behind else ""
-    parts = [f"{shown['namespace']}/{shown['name']}: generation {shown['generation']}{observed}"]
-    parts += [f"{summary['throughput']} req/s"] if "throughput" in summary else []
-    parts += [f"{summary['costPerHour']} $/h"] if "costPerHour" in summary else []
-    parts += [f"table {shown['table']['sequence']}"] if shown["table"] else []
-    return Text(safe(", ".join(parts)), style="bold")
-
-
-def _conditions(shown: Document, now: datetime) -> Table:
-    """Return all conditions, with the messages of those that need attention."""
-    table = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
-    for item in shown["conditions"]:
-        expected = (
-            ConditionStatus.FALSE
-            if item["type"] == ConditionType.SUSPENDED
-            else ConditionStatus.TRUE
-        )
-        good = item["status"] == expected
-        table.add_row(
+    conditions = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
+    for item in view["conditions"]:
+        is_suspended = item["type"] == ConditionType.SUSPENDED
+        good = item["status"] == (ConditionStatus.FALSE if is_suspended else ConditionStatus.TRUE)
+        conditions.add_row(
             safe(item["type"]),
             item["status"],
             safe(item["reason"]),
@@ -125,10 +99,24 @@ def _conditions(shown: Document, now: datetime) -> Table:
             "" if good else safe(item["message"]),
             style="" if good or item["status"] == ConditionStatus.UNKNOWN else "yellow",
         )
-    return table
+    parts += [Text(), conditions, Text()]
+    if view["replanning"]:
+        parts += _decision(view, view["replanning"], now)
+    else:
+        parts.append(Text("replanning: no decision yet, except to keep the table"))
+
+    if pools := view["islands"]:
+        table = grid("POOL", *(f">{column.upper()}" for column in COLUMNS))
+        for row in pools:
+            table.add_row(safe(row["pool"]), *(str(row[column]) for column in COLUMNS))
+        if len(pools) > 1:
+            sums = [str(sum(row[column] for row in pools)) for column in COLUMNS]
+            table.add_row("all", *sums, style="bold")
+        parts += [Text(), table]
+    return Group(*parts)
 
 
-def _decision(shown: Document, decision: Document, now: datetime) -> Iterator[RenderableType]:
+def _decision(view: Document, decision: Document, now: datetime) -> Iterator[RenderableType]:
     """Yield the headroom, the last action, the headroom of each level, and the proposal."""
     if "headroom" in decision:
         yield bar(float(decision["headroom"]), decision.get("headroomLow"))
@@ -137,25 +125,36 @@ def _decision(shown: Document, decision: Document, now: datetime) -> Iterator[Re
     action = f"{decision['trigger']}: {decision['level']}: {decision['message']}"
     yield Text(safe(f"decided   {_ago(decision['time'], now)} ago, {action}"))
     if decision.get("levels"):
+        table = grid("LEVEL", ">CARRIES", ">AT LEAST", ">GAIN", "~NOTE")
+        for level in decision["levels"]:
+            mark = "* " if level["level"] == decision["level"] else "  "
+            figures = [_number(level, name, form) for name, form in _FIGURES.items()]
+            table.add_row(safe(mark + level["level"]), *figures, safe(level.get("note", "")))
         yield Text()
-        yield _levels(decision)
-    if decision.get("proposal"):
+        yield table
+    if proposal := decision.get("proposal"):
+        title = f"{proposal['level']} for {proposal['trigger']}"
+        details = (_number(proposal, "gain", "+.1%"), proposal.get("message", ""))
         yield Text()
-        yield from _proposal(shown, decision["proposal"])
+        text = ", ".join(filter(None, (title, *details)))
+        yield Text(safe(f"proposed  {text}"), style="bold")
+        patch = f'{{"spec":{{"replanning":{{"approve":"{proposal["hash"]}"}}}}}}'
+        command = f"kubectl patch splan {view['name']} -n {view['namespace']} --type=merge"
+        yield Text(safe(f"approve: {command} -p '{patch}'"))
 
 
 def bar(headroom: float, low: str | None) -> Text:
     """Return the headroom as a bar, with a mark at 1."""
-    one = round(BAR / FULL)
     filled = min(BAR, max(0, round(headroom / FULL * BAR)))
     cells = ["#" if place < filled else "." for place in range(BAR)]
-    cells.insert(one, "|")
+    cells.insert(round(BAR / FULL), "|")
     colour = "red" if headroom < 1 else "green" if headroom >= ENOUGH else "yellow"
     least = f" (at least {float(low):.2f})" if low is not None else ""
     return Text.assemble("headroom  [", ("".join(cells), colour), f"] {headroom:.2f}{least}")
 
 
-_COLUMNS: Final = {"theta": ".3f", "low": ".3f", "gain": "+.1%"}
+_FIGURES: Final = {"theta": ".3f", "low": ".3f", "gain": "+.1%"}
+"""Figures of a level, and how they are written."""
 
 
 def _number(figures: Document, name: str, form: str) -> str:
@@ -163,65 +162,61 @@ def _number(figures: Document, name: str, form: str) -> str:
     return format(float(figures[name]), form) if name in figures else ""
 
 
-def _levels(decision: Document) -> Table:
-    table = grid("LEVEL", ">CARRIES", ">AT LEAST", ">GAIN", "~NOTE")
-    for level in decision["levels"]:
-        taken = "* " if level["level"] == decision["level"] else "  "
-        table.add_row(
-            safe(taken + level["level"]),
-            *(_number(level, name, form) for name, form in _COLUMNS.items()),
-            safe(level.get("note", "")),
-        )
-    return table
-
-
-def _proposal(shown: Document, proposal: Document) -> Iterator[Text]:
-    parts = [_number(proposal, "gain", "+.1%"), proposal.get("message", "")]
-    text = ", ".join(filter(None, [f"{proposal['level']} for {proposal['trigger']}", *parts]))
-    yield Text(safe(f"proposed  {text}"), style="bold")
-    patch = f'{{"spec":{{"replanning":{{"approve":"{proposal["hash"]}"}}}}}}'
-    yield Text(
-        safe(f"approve: kubectl patch splan {shown['name']} -n {shown['namespace']} --type=merge "
-             f"-p '{patch}'")
-    )  # fmt: skip
-
-
-def _islands(pools: list[dict[str, Any]]) -> Table:
-    table = grid("POOL", *(f">{phase.upper()}" for phase in PHASES), ">GPUS")
-    for row in pools:
-        table.add_row(safe(row["pool"]), *(str(row[name]) for name in (*PHASES, "gpus")))
-    if len(pools) > 1:
-        sums = [str(sum(row[name] for row in pools)) for name in (*PHASES, "gpus")]
-        table.add_row("all", *sums, style="bold")
-    return table
-
-
 def _ago(time: str, now: datetime) -> str:
     return age((now - datetime.fromisoformat(time)).total_seconds())
 
 
-def watch(name: str, where: ClusterTarget, *, form: str, every: float, once: bool) -> int:
+def watch(name: str, target: ClusterTarget, *, form: str, every: float, once: bool) -> int:
     """Show the plan until Ctrl-C, or once; return 1 if its generation is not served."""
+    out = console()
     with ExitStack() as stack:
-        watcher = Watcher(name, where, _output(form, once, stack))
+        live = None
+        if form == "table" and out.is_terminal and not once:
+            live = Live(console=out, auto_refresh=False, vertical_overflow="crop")
+            stack.enter_context(live)
+        watcher = Watcher(name, target, Output(form, once, live))
         with suppress(KeyboardInterrupt):  # ends the command
             asyncio.run(watcher.run(None if once else every))
     return GOOD if watcher.good else BAD
 
 
-class Output(Protocol):
-    """Where the view is shown."""
+class Output:
+    """Where the view is shown: a terminal that is updated, or a page or line for each change."""
 
-    def show(self, shown: Document, note: str) -> None:
+    def __init__(self, form: str, once: bool, live: Live | None) -> None:
+        self._form = form
+        self._once = once
+        self._live = live
+        self._last: Document | None = None
+
+    def show(self, view: Document, note: str = "") -> None:
         """Show a view; ``note``: a problem with the reading, or empty."""
+        now = datetime.now(UTC)
+        if self._live:  # ages change even if nothing else does
+            return self._live.update(screen(view, now, note), refresh=True)
+        document = {**view, "note": note} if note else view
+        if document == self._last:
+            return None
+        if self._form == "json" and self._once:
+            write_document(document, "json")
+        elif self._form == "json":
+            sys.stdout.write(json.dumps(document, sort_keys=True) + "\n")
+        else:
+            out = console()
+            if self._last:
+                out.print()
+            out.print(screen(view, now, note))
+        self._last = document
+        sys.stdout.flush()
+        return None
 
 
 class Watcher:
     """Reads one plan repeatedly. ``good``: whether it was served at the last read."""
 
-    def __init__(self, name: str, where: ClusterTarget, output: Output) -> None:
+    def __init__(self, name: str, target: ClusterTarget, output: Output) -> None:
         self._name = name
-        self._where = where
+        self._target = target
         self._output = output
         self._content: Mapping[str, Any] | None = None
         self._content_of: tuple[Any, ...] = ()
@@ -234,92 +229,29 @@ class Watcher:
             InputError: there is no such plan.
             ClusterError: the first request failed.
         """
-        async with connected(self._where) as (api, namespace):
-            shown = await self._read(api, namespace)
-            self._output.show(shown, "")
+        async with connected(self._target) as (api, namespace):
+            view = await self._read(api, namespace)
+            self._output.show(view)
             while every is not None:
                 await asyncio.sleep(every)
                 try:
-                    shown = await self._read(api, namespace)
-                    self._output.show(shown, "")
+                    view = await self._read(api, namespace)
+                    self._output.show(view)
                 except InputError:
                     self.good = False
-                    return self._output.show(shown, "the plan was deleted")
+                    return self._output.show(view, "the plan was deleted")
                 except ClusterError as error:
-                    self._output.show(shown, f"out of date, the cluster does not answer: {error}")
+                    self._output.show(view, f"out of date, the cluster does not answer: {error}")
         return None
 
     async def _read(self, api: ApiCluster, namespace: str) -> Document:
         """Return the view of the plan; its table is read again only if it has changed."""
         body = await plan_body(api, namespace, self._name)
-        seen = PlanObject.from_body(body)
-        summary = seen.status.summary
-        version = (seen.uid, summary.get("contentHash"), summary.get("tableSequence"))
+        plan = PlanObject.from_body(body)
+        summary = plan.status.summary
+        version = (plan.uid, summary.get("contentHash"), summary.get("tableSequence"))
         if self._content is None or version != self._content_of:
             self._content, self._content_of = await table_content(api, body), version
-        shown = document(seen, self._content)
-        self.good = shown["ready"]
-        return shown
-
-
-class LiveScreen:
-    """A view on a terminal that is updated in place."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def show(self, shown: Document, note: str) -> None:
-        """Update the view: ages change even if nothing else does."""
-        self._live.update(screen(shown, datetime.now(UTC), note), refresh=True)
-
-
-class TextPages:
-    """A page of text for each change."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Document, str] | None = None
-
-    def show(self, shown: Document, note: str) -> None:
-        """Print a page if something has changed."""
-        if (shown, note) == self._last:
-            return
-        out = console()
-        if self._last is not None:
-            out.print()
-        self._last = (shown, note)
-        out.print(screen(shown, datetime.now(UTC), note))
-        sys.stdout.flush()
-
-
-class JsonLines:
-    """A line of JSON for each change."""
-
-    def __init__(self) -> None:
-        self._last: Document | None = None
-
-    def show(self, shown: Document, note: str) -> None:
-        """Print a line if something has changed."""
-        document = {**shown, "note": note} if note else shown
-        if document != self._last:
-            self._last = document
-            sys.stdout.write(json.dumps(document, sort_keys=True) + "\n")
-            sys.stdout.flush()
-
-
-class JsonDocument:
-    """One indented JSON document."""
-
-    def show(self, shown: Document, note: str) -> None:
-        """Write the document."""
-        del note  # a failed read ends the command
-        write_document(shown, "json")
-
-
-def _output(form: str, once: bool, stack: ExitStack) -> Output:
-    if form == "json":
-        return JsonDocument() if once else JsonLines()
-    out = console()
-    if once or not out.is_terminal:
-        return TextPages()
-    live = Live(console=out, auto_refresh=False, vertical_overflow="crop")
-    return LiveScreen(stack.enter_context(live))
+        view = document(plan, self._content)
+        self.good = view["ready"]
+        return view

@@ -184,7 +184,7 @@ def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
     table["content"]["affinityKey"] = "x-other"
     other["data"]["table.json"] = json.dumps(table)
     found = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
-    told = ["is not there", "another owner", "weights", "no JSON", "the status names"]
+    told = ["does not exist", "another owner", "weights", "is not JSON", "the status names"]
     for check, text in zip(found, told, strict=True):
         assert isinstance(check, Check)
         assert check.verdict is Verdict.FAIL
