@@ -166,8 +166,7 @@ def best_of(
     standing = deployed_islands(problem, plan, switch)
     if level is Level.REROUTE:
         return best_reroute(standing)
-    found = best_flips(standing, limits.flips)
-    return found and found[0]
+    return best_flips(standing, limits.flips)
 
 
 def true_problem(problem: PlanningProblem, traffic: Traffic, at: float) -> PlanningProblem:

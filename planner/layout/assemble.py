@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from ..templates.template import Template
 from .evaluate import Evaluation
 from .overflow import overflow_route
 from .placement import Placement, place
-from .rates import RoundedRates, UsedTemplate, round_rates
+from .rates import RoundedRates, round_rates
 from .uncertainty import theta_interval, times_within
 
 if TYPE_CHECKING:
@@ -67,8 +67,11 @@ def assemble(
         for name, t in zip(short, templates, strict=True)
     ]
     groups = tuple(
-        _group(name, used, evaluation, theta)
-        for name, used, evaluation in zip(names, rounded.used, rounded.evaluations, strict=True)
+        replace(
+            group_of(name, u.template, u.count, u.unit * u.count * theta, evaluation),
+            times_within=times_within(u),
+        )
+        for name, u, evaluation in zip(names, rounded.used, rounded.evaluations, strict=True)
     )
     placement = place(problem, groups, deadline)
     cost = _cost(problem, groups, placement)
@@ -128,8 +131,11 @@ def _cost(problem: PlanningProblem, groups: tuple[Group, ...], placement: Placem
     return total
 
 
-def _group(name: str, used: UsedTemplate, evaluation: Evaluation, theta: float) -> Group:
-    template, point = used.template, evaluation.point
+def group_of(
+    name: str, template: Template, islands: int, rates: FloatArray, evaluation: Evaluation | None
+) -> Group:
+    """Return the group of a template's islands at its rates [req/s]; no evaluation: no requests."""
+    point = evaluation.point if evaluation else None
     return Group(
         name=name,
         model=template.model,
@@ -138,17 +144,16 @@ def _group(name: str, used: UsedTemplate, evaluation: Evaluation, theta: float) 
         gpus=template.gpus,
         parallelism=template.parallelism,
         max_batch=template.max_batch,
-        islands=used.count,
-        rates=tuple(float(rate) for rate in used.unit * used.count * theta),
-        utilisation=evaluation.utilisation,
-        binding=evaluation.binding,
+        islands=islands,
+        rates=tuple(rates.tolist()),
+        utilisation=evaluation.utilisation if evaluation else 0.0,
+        binding=evaluation.binding if evaluation else template.row_names[0],
         step_time=point.step_time if point else 0.0,
         sequences=point.sequences if point else 0.0,
         kv_tokens=point.kv_tokens if point else 0.0,
         kv_capacity=template.performance.kv_capacity() if point else 0,
         domain_class=template.domain_class,
         parts=template.parts,
-        times_within=times_within(used),
     )
 
 

@@ -11,7 +11,7 @@ seconds, so it runs only if a decision asks for it; ``relaxation_bound`` can pro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,48 +21,27 @@ from ..deadline import Deadline
 from ..errors import SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.build import build_program
-from ..milp.highs import SolverOptions, SolveStatus, minimise, solve
-from ..milp.variables import THETA, Program
+from ..milp.highs import SolveStatus
+from ..milp.variables import Program
 from ..plan import Plan, running_islands
 from ..problem import Objective, PlanningProblem
 from ..strategies.exact import first_solve, least_change
 from ..strategies.infeasible import unservable
-from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
-from .evaluate import TAIL, loads_of, mean_rates, restate, unproven
-from .reroute_flip import best_flips, best_reroute
+from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
+from .reroute_flip import best_flips, best_reroute, relaxation_bound
 from .rollout import in_place, island_changes, with_standby
 from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
 
-SECONDS = 60.0
-"""Time limit of a linear program [s]; it takes milliseconds."""
 
-
-def relaxation_bound(program: Program) -> float:
-    """Return the most theta of any plan over the program's templates: its linear relaxation.
-
-    Raises:
-        SolverError: the relaxation has no solution.
-    """
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
-    relaxation = replace(minimise(program, cost), integer=False)
-    solution = solve(program, relaxation, SolverOptions(0.0, SECONDS))
-    if solution is None:
-        raise SolverError("the linear relaxation of the program has no solution")
-    return -solution.objective * program.scale
-
-
-def theta_bound(problem: PlanningProblem, catalogue: Catalogue | None = None) -> float:
+def theta_bound(problem: PlanningProblem) -> float:
     """Return a proven bound on the headroom of any plan for the observed demand.
-
-    ``catalogue``: of the problem, if already built.
 
     Raises:
         SolverError: as ``relaxation_bound``.
     """
-    catalogue = catalogue or build_catalogue(problem)
-    return relaxation_bound(build_program(problem, catalogue.templates))
+    return relaxation_bound(build_program(problem, build_catalogue(problem).templates))
 
 
 def reshape(
@@ -71,64 +50,62 @@ def reshape(
     limits: Limits,
     switch: Mapping[str, RoleSwitch] | None = None,
     *,
-    enough: float | None = None,
+    min_headroom: float | None = None,
 ) -> Plan | None:
     """Return the best plan within the limits on moved GPUs and on flips; None if there is none.
 
     ``problem``: of the observed demand, with the remaining nodes. ``plan``: the table without lost
-    islands. ``enough``: minimise cost subject to this headroom; None: maximise headroom.
+    islands. ``min_headroom``: minimise cost subject to this headroom; None: maximise headroom.
 
     The program counts islands by class, so it counts the GPUs of a flip as moved. The resulting
     plan tells flips apart; if there are too many, it is solved again with every new island of a
     deployed body counted as a flip.
     """
-    cheap = enough is not None
     problem = replace(
-        problem, running=running_islands(plan), minimise_cost=cheap, min_headroom=enough
+        problem,
+        running=running_islands(plan),
+        minimise_cost=min_headroom is not None,
+        min_headroom=min_headroom,
     )
     fixed = frozenset(m for m, how in (switch or {}).items() if how is RoleSwitch.NONE)
     deadline = Deadline(problem.solver.time_limit)
+
+    def solved(program: Program) -> Plan | None:
+        """Return the best plan with the least change, applied to the deployed islands."""
+        solution = first_solve(program, problem, deadline.left / 2)
+        if solution is None:
+            return None
+        tidy = least_change(program, problem, solution, deadline)
+        counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
+        proof = -solution.bound * program.scale, solution.status is SolveStatus.OPTIMAL
+        layout = Layout(counts, "exact", *proof, str(solution.status), tidy.values)
+        missing = unservable(problem, catalogue)
+        new = assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
+        if problem.objective is Objective.COST:
+            certificate = unproven(new.theta)
+            new = replace(new, objective=Objective.HEADROOM, certificate=certificate)
+        new = in_place(plan, _with_running_batch(problem, plan, new), problem, fixed)
+        return with_standby(plan, new, problem)
+
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
         program = build_program(problem, catalogue.templates, deadline)
         program = program.with_limit(program.disruption, float(limits.moved_gpus))
-        new = _planned(problem, plan, catalogue, program, deadline, fixed=fixed)
+        new = solved(program)
         if new is not None and len(island_changes(plan, new).flipped) > limits.flips:
-            program = program.with_limit(_possible_flips(program, plan), float(limits.flips))
-            new = _planned(problem, plan, catalogue, program, deadline, fixed=fixed)
+            # 1 for every column of a new island whose class is deployed in another phase
+            bodies = {group.island_class.without_phase for group in plan.groups}
+            flips = np.zeros(program.columns)
+            new_islands = [t.island_class for t in program.templates]
+            restarts = [column.island_class for column in program.restarts]
+            for first, classes in ((1, new_islands), (program.first_restart, restarts)):
+                for column, island_class in enumerate(classes, start=first):
+                    flips[column] = island_class.without_phase in bodies
+            flips *= program.disruption > 0
+            new = solved(program.with_limit(flips, float(limits.flips)))
     except SolverError:
         return None
     return new if new and new.changes and new.changes.moved_gpus <= limits.moved_gpus else None
-
-
-def _planned(
-    problem: PlanningProblem,
-    old: Plan,
-    catalogue: Catalogue,
-    program: Program,
-    deadline: Deadline,
-    *,
-    fixed: frozenset[str],
-) -> Plan | None:
-    """Return the program's best plan with the least change, applied to the deployed islands.
-
-    Raises:
-        SolverError: no solution within the time limit.
-    """
-    solution = first_solve(program, problem, deadline.left / 2)
-    if solution is None:
-        return None
-    tidy = least_change(program, problem, solution, deadline)
-    counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
-    proof = -solution.bound * program.scale, solution.status is SolveStatus.OPTIMAL
-    layout = Layout(counts, "exact", *proof, str(solution.status), tidy.values)
-    missing = unservable(problem, catalogue)
-    plan = assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
-    if problem.objective is Objective.COST:
-        certificate = unproven(plan.theta)
-        plan = replace(plan, objective=Objective.HEADROOM, certificate=certificate)
-    plan = in_place(old, _with_running_batch(problem, old, plan), problem, fixed)
-    return with_standby(old, plan, problem)
 
 
 def _with_running_batch(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
@@ -152,38 +129,28 @@ def _with_running_batch(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
     return restate(deployed, np.finfo(np.float64).max)
 
 
-def _possible_flips(program: Program, plan: Plan) -> FloatArray:
-    """Return 1 for every column of a new island whose class is deployed in another phase."""
-    bodies = {group.island_class.without_phase for group in plan.groups}
-    classes = {
-        **dict(enumerate((t.island_class for t in program.templates), start=1)),
-        **{c: k.island_class for c, k in enumerate(program.restarts, start=program.first_restart)},
-    }
-    flips = np.zeros(program.columns)
-    for column, island_class in classes.items():
-        flips[column] = island_class.without_phase in bodies
-    return np.asarray(flips * (program.disruption > 0), dtype=np.float64)
-
-
 CERTAIN = 1e-9
 """Relative gain below which the difference of two tables is rounding."""
 
 
-@dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Deployed islands, the demand's mean and draws, and the published headroom on all of them."""
+    """Evaluates tables on the mean and the draws of the demand, beside the published table.
 
-    deployed: DeployedIslands
-    mean: FloatArray  # (1, ranges) req/s
-    draws: FloatArray  # (draws, ranges) req/s
-    theta: float
-    over: FloatArray  # (draws,) headroom of the published table
+    Without draws the mean is taken as certain.
+    """
 
-    def keep(self) -> Candidate:
-        """Return the published table as a candidate."""
-        unserved = loads_of(self.deployed).unserved(self.mean[0])
-        return Candidate(
-            Level.KEEP, self.theta, _low(self.over), unserved=unserved, plan=self.deployed.plan
+    def __init__(self, deployed: DeployedIslands, draws: FloatArray | None = None) -> None:
+        self.deployed = deployed
+        self.mean = mean_rates(deployed.problem)[np.newaxis, :]
+        self.draws = self.mean if draws is None else draws
+        loads = loads_of(deployed)
+        self.headrooms = loads.headroom(self.draws)
+        self.keep = Candidate(
+            Level.KEEP,
+            float(loads.headroom(self.mean)[0]),
+            _low(self.headrooms),
+            unserved=loads.unserved(self.mean[0]),
+            plan=deployed.plan,
         )
 
     def evaluate(
@@ -196,58 +163,42 @@ class Evaluator:
     ) -> Candidate:
         """Return a candidate on the same draws; without a plan as good as keeping."""
         if plan is None:
-            nothing = Candidate(level, self.theta, _low(self.over), note="no table")
-            return replace(nothing, unserved=loads_of(self.deployed).unserved(self.mean[0]))
-        load = loads_of(deployed or self.deployed, plan)
-        theta = float(load.headroom(self.mean)[0])
-        each = load.headroom(self.draws)
+            return replace(self.keep, level=level, plan=None, note="no table")
+        loads = loads_of(deployed or self.deployed, plan)
+        theta, headrooms = float(loads.headroom(self.mean)[0]), loads.headroom(self.draws)
+        gains = [_gain(new, old) for new, old in zip(headrooms, self.headrooms, strict=True)]
         return Candidate(
             level,
             theta,
-            _low(each),
-            _gain(theta, self.theta),
-            _low(np.array([_gain(new, old) for new, old in zip(each, self.over, strict=True)])),
+            _low(headrooms),
+            _gain(theta, self.keep.theta),
+            _low(np.array(gains)),
             disruption,
             changed,
-            load.unserved(self.mean[0]),
+            loads.unserved(self.mean[0]),
             plan=plan,
         )
 
 
-def evaluator_of(deployed: DeployedIslands, draws: FloatArray | None = None) -> Evaluator:
-    """Evaluate the published table; without draws the mean is taken as certain."""
-    mean = mean_rates(deployed.problem)[np.newaxis, :]
-    sampled = mean if draws is None else draws
-    load = loads_of(deployed)
-    return Evaluator(deployed, mean, sampled, float(load.headroom(mean)[0]), load.headroom(sampled))
-
-
 def evaluate_candidates(
-    deployed: DeployedIslands,
-    limits: Limits,
-    draws: FloatArray | None = None,
-    switch: Mapping[str, RoleSwitch] | None = None,
+    deployed: DeployedIslands, limits: Limits, draws: FloatArray | None = None
 ) -> tuple[Candidate, ...]:
-    """Return keep, reroute and flip; a level no better than the one below has no gain.
-
-    ``switch``: by model, how its engine changes phase (default: restart).
-    """
-    evaluator = evaluator_of(deployed, draws)
-    keep = evaluator.keep()
-    if np.isinf(evaluator.theta):
+    """Return keep, reroute and flip; a level no better than the one below has no gain."""
+    evaluator = Evaluator(deployed, draws)
+    keep = evaluator.keep
+    if np.isinf(keep.theta):
         return keep, replace(keep, level=Level.REROUTE), replace(keep, level=Level.FLIP)
     reroute = evaluator.evaluate(Level.REROUTE, best_reroute(deployed))
     if reroute.theta <= keep.theta * (1 + CERTAIN) and reroute.unserved >= keep.unserved:
         reroute = replace(keep, level=Level.REROUTE, note="no better weights")
     # Any flip may help an unsafe table; a safe one needs a gain above the tolerance.
     worth = keep.theta * (1 + limits.tolerance) if keep.low >= limits.safe else 0.0
-    flips = best_flips(deployed, limits.flips, worth)
-    if flips is None or not flips[1]:
+    plan = best_flips(deployed, limits.flips, worth)
+    changed = island_changes(deployed.plan, plan).flipped if plan else frozenset()
+    if not changed:
         return keep, reroute, replace(reroute, level=Level.FLIP, note="no flip is worth it")
-    plan, changed = flips
-    cost = flip_gpu_seconds(deployed, changed, limits, switch or {})
-    flip = evaluator.evaluate(Level.FLIP, plan, changed, cost)
-    return keep, reroute, flip
+    cost = flip_gpu_seconds(deployed, changed, limits)
+    return keep, reroute, evaluator.evaluate(Level.FLIP, plan, changed, cost)
 
 
 def evaluate_planned(
@@ -256,18 +207,17 @@ def evaluate_planned(
     limits: Limits,
     draws: FloatArray | None = None,
     *,
-    switch: Mapping[str, RoleSwitch] | None = None,
     published: Plan | None = None,
 ) -> Candidate:
     """Evaluate a plan of ``reshape`` like the other levels; its level follows from its changes.
 
     ``published``: the table with its idle islands, if that of ``deployed`` is without them.
     """
-    evaluator = evaluator_of(deployed, draws)
+    evaluator = Evaluator(deployed, draws)
     if plan is None:
         return evaluator.evaluate(Level.RESHAPE, None)
     change = island_changes(published or deployed.plan, plan)
-    cost = flip_gpu_seconds(deployed, change.flipped, limits, switch or {})
+    cost = flip_gpu_seconds(deployed, change.flipped, limits)
     cost += change.gpus * limits.restart
     new = deployed_islands(deployed.problem, plan)
     return evaluator.evaluate(change.level, plan, change.flipped | change.moved, cost, new)
@@ -287,34 +237,20 @@ def with_planned(levels: tuple[Candidate, ...], planned: Candidate) -> tuple[Can
     return (*better, replace(planned, level=Level.RESHAPE, plan=None, note=NO_MOVE))
 
 
-def bound_candidate(deployed: DeployedIslands, relaxation_bound: float) -> Candidate:
+def bound_candidate(deployed: DeployedIslands, bound: float) -> Candidate:
     """Return the most that reshaping could reach, by a proven bound; nothing is planned yet."""
-    theta = evaluator_of(deployed).theta
-    gain = max(_gain(relaxation_bound, theta), 0.0)
-    return Candidate(
-        Level.RESHAPE,
-        relaxation_bound,
-        relaxation_bound,
-        gain,
-        gain,
-        bound_only=True,
-        note="bound only",
-    )
+    gain = max(_gain(bound, headroom_of(deployed)), 0.0)
+    return Candidate(Level.RESHAPE, bound, bound, gain, gain, bound_only=True, note="bound only")
 
 
-def flip_gpu_seconds(
-    deployed: DeployedIslands,
-    changed: frozenset[str],
-    limits: Limits,
-    switch: Mapping[str, RoleSwitch],
-) -> float:
+def flip_gpu_seconds(deployed: DeployedIslands, changed: frozenset[str], limits: Limits) -> float:
     """Return how long the changed islands are out of service [GPU-s]."""
     groups = {group.name: group for group in deployed.plan.groups}
     total = 0.0
     for island in deployed.plan.islands:
         if island.name in changed:
             group = groups[island.group]
-            online = switch.get(group.model) is RoleSwitch.ONLINE
+            online = deployed.switch.get(group.model) is RoleSwitch.ONLINE
             total += group.gpus * (limits.online if online else limits.restart)
     return total
 

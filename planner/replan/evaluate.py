@@ -15,8 +15,9 @@ step times give for the observed lengths and rates; the independent checker agre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..layout.assemble import times_from
 from ..layout.evaluate import evaluate
-from ..plan import MILLION, Certificate, Group, Plan
+from ..plan import MILLION, Certificate, Group, Pair, Plan
 from ..problem import Objective, Phase, PlanningProblem
 from ..templates.template import Template
 
@@ -73,31 +74,55 @@ class Loads:
 
 def mean_rates(problem: PlanningProblem) -> FloatArray:
     """Return the observed rate of every range, models in order of their names [req/s]."""
-    models = sorted(problem.models, key=lambda m: m.name)
-    parts = [(m.rate or 0.0) * m.lengths.moments(m.ranges).probability for m in models]
-    return np.concatenate(parts)
+    rates = _observed_rates(problem)
+    return np.concatenate([rates[name] for name in sorted(rates)])
+
+
+def _observed_rates(problem: PlanningProblem) -> dict[str, FloatArray]:
+    """Return the observed rate of every range by model [req/s]."""
+    return {
+        model.name: (model.rate or 0.0) * model.lengths.moments(model.ranges).probability
+        for model in problem.models
+    }
+
+
+def _columns(problem: PlanningProblem) -> dict[str, slice]:
+    """Return the columns of every model's ranges, models in order of their names."""
+    sizes = {model.name: len(model.ranges) for model in problem.models}
+    ends = accumulate(sizes[name] for name in sorted(sizes))
+    return {n: slice(end - sizes[n], end) for n, end in zip(sorted(sizes), ends, strict=True)}
 
 
 def loads_of(deployed: DeployedIslands, plan: Plan | None = None) -> Loads:
     """Return the loads of a table over these islands, by default of the published one."""
     plan = plan or deployed.plan
-    first = _first(deployed.problem)
-    shares = _shares(deployed.problem, plan, first)
+    columns = _columns(deployed.problem)
+    shares = _range_shares(deployed.problem, plan)
+    routed = np.zeros(sum(len(model.ranges) for model in deployed.problem.models), dtype=np.bool_)
     blocks: list[list[FloatArray]] = []
     for group in plan.groups:
-        if (share := shares[group.name]).any():
-            ranges = slice(first[group.model], first[group.model] + len(group.rates))
-            rows = [t.rows for t in deployed.operating_points(group)]
-            rows = rows or [np.full((1, len(group.rates)), NEVER)]
-            blocks.append([_widened(r, ranges, share) / group.islands for r in rows])
-    blocks += [[row] for row in _links(deployed, plan, first)]
-    routed = np.any([*shares.values(), np.zeros(first[""])], axis=0)
-    options = [option for block in blocks for option in block] or [np.zeros((1, len(routed)))]
+        share, ranges = shares[group.name], columns[group.model]
+        if share.any():
+            routed[ranges] |= share > 0
+            points = [t.rows for t in deployed.operating_points(group)]
+            options = []
+            for rows in points or [np.full((1, len(share)), NEVER)]:
+                wide = np.zeros((len(rows), len(routed)))
+                wide[:, ranges] = np.minimum(rows, NEVER) * share
+                options.append(wide / group.islands)
+            blocks.append(options)
+    blocks += [[row] for row in _link_rows(deployed, plan, columns, len(routed))]
+    blocks = blocks or [[np.zeros((1, len(routed)))]]
+    options = [option for block in blocks for option in block]
     starts = np.cumsum([0, *(len(option) for option in options)])[:-1]
-    groups = np.cumsum([0, *(len(block) for block in blocks)])[:-1] if blocks else np.zeros(1)
-    return Loads(
-        np.vstack(options), starts, groups.astype(np.int64), np.asarray(routed, dtype=bool)
-    )
+    groups = np.cumsum([0, *(len(block) for block in blocks)])[:-1]
+    return Loads(np.vstack(options), starts, groups, routed)
+
+
+def headroom_of(deployed: DeployedIslands, plan: Plan | None = None) -> float:
+    """Return a table's headroom on the mean demand, by default of the published one."""
+    rates = mean_rates(deployed.problem)[np.newaxis, :]
+    return float(loads_of(deployed, plan).headroom(rates)[0])
 
 
 def best_operating_points(deployed: DeployedIslands) -> dict[str, Template]:
@@ -105,91 +130,71 @@ def best_operating_points(deployed: DeployedIslands) -> dict[str, Template]:
 
     It determines the group's headroom. Groups that can serve nothing have none.
     """
-    first = _first(deployed.problem)
-    shares = _shares(deployed.problem, deployed.plan, first)
-    mean = mean_rates(deployed.problem)
+    shares = _range_shares(deployed.problem, deployed.plan)
+    observed = _observed_rates(deployed.problem)
     points = {}
     for group in deployed.plan.groups:
-        ranges = slice(first[group.model], first[group.model] + len(group.rates))
-        rates = (shares[group.name] * mean)[ranges]
-        choices = deployed.operating_points(group)
-        if choices:
+        rates = shares[group.name] * observed[group.model]
+        if choices := deployed.operating_points(group):
             loads = [float((np.minimum(t.rows, NEVER) @ rates).max()) for t in choices]
             points[group.name] = choices[int(np.argmin(loads))]
     return points
 
 
-def _first(problem: PlanningProblem) -> dict[str, int]:
-    """Return the column of every model's first range; under "" the number of columns."""
-    first, at = {}, 0
-    for model in sorted(problem.models, key=lambda m: m.name):
-        first[model.name] = at
-        at += len(model.ranges)
-    return {**first, "": at}
-
-
-def _shares(problem: PlanningProblem, plan: Plan, first: dict[str, int]) -> dict[str, FloatArray]:
-    """Return the share of every range that each group serves, shape (ranges of all models,)."""
-    shares = {group.name: np.zeros(first[""]) for group in plan.groups}
-    for column, pairs in _by_column(problem, plan, first):
-        for prefill, decode, share in pairs:
-            for name in {prefill, decode}:
-                shares[name][column] += share
-    return shares
-
-
-def _by_column(
-    problem: PlanningProblem, plan: Plan, first: dict[str, int]
-) -> Iterator[tuple[int, list[tuple[str, str, float]]]]:
-    """Yield column and pairs of every planned range; a range beyond the workload has none."""
-    columns = {
-        (model.name, span): first[model.name] + j
-        for model in problem.models
-        for j, span in enumerate(model.ranges)
-    }
+def routed_ranges(problem: PlanningProblem, plan: Plan) -> Iterator[tuple[str, int, Pair]]:
+    """Yield model, index of the range and pair of every route to a range of the workload."""
+    index = {(m.name, span): j for m in problem.models for j, span in enumerate(m.ranges)}
     for route in plan.routes:
-        column = columns.get((route.model, route.range))
-        if column is not None:
-            yield column, [(p.prefill, p.decode, p.weight / MILLION) for p in route.pairs]
+        if (j := index.get((route.model, route.range))) is not None:
+            for pair in route.pairs:
+                yield route.model, j, pair
 
 
-def _widened(rows: FloatArray, ranges: slice, share: FloatArray) -> FloatArray:
-    """Return rows over the ranges of all models, times the group's share of each range."""
-    wide = np.zeros((len(rows), len(share)))
-    wide[:, ranges] = np.minimum(rows, NEVER) * share[ranges]
-    return wide
+def by_group(
+    problem: PlanningProblem, plan: Plan, rates: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Split the rates of every model's ranges among the groups, by the weights of the table."""
+    parts = {group.name: np.zeros(len(rates[group.model])) for group in plan.groups}
+    for model, j, pair in routed_ranges(problem, plan):
+        for name in {pair.prefill, pair.decode}:
+            parts[name][j] += rates[model][j] * pair.weight / MILLION
+    return parts
 
 
-def _links(deployed: DeployedIslands, plan: Plan, first: dict[str, int]) -> Iterator[FloatArray]:
-    """Yield one row per link and direction that KV caches cross."""
+def _range_shares(problem: PlanningProblem, plan: Plan) -> dict[str, FloatArray]:
+    """Return the share of each of its model's ranges that every group serves."""
+    return by_group(problem, plan, {m.name: np.ones(len(m.ranges)) for m in problem.models})
+
+
+def _link_rows(
+    deployed: DeployedIslands, plan: Plan, columns: Mapping[str, slice], width: int
+) -> Iterable[FloatArray]:
+    """Return one row per link and direction that KV caches cross."""
+    problem = deployed.problem
     classes = {group.name: group.domain_class for group in plan.groups}
     bandwidths = {
         direction: link.bytes_per_second
-        for link in deployed.problem.links
+        for link in problem.links
         for direction in (link.classes, link.classes[::-1])
     }
-    rows: dict[tuple[str, str], FloatArray] = {}
-    sizes = _cache_bytes(deployed, first) if bandwidths else np.zeros(first[""])
-    for column, pairs in _by_column(deployed.problem, plan, first):
-        for prefill, decode, share in pairs:
-            direction = classes[prefill], classes[decode]
-            if direction in bandwidths and prefill != decode:
-                row = rows.setdefault(direction, np.zeros((1, first[""])))
-                row[0, column] += share * sizes[column] / bandwidths[direction]
-    yield from rows.values()
-
-
-def _cache_bytes(deployed: DeployedIslands, first: dict[str, int]) -> FloatArray:
-    """Return the mean size of a prompt's KV cache for every range [B]."""
-    sizes = np.zeros(first[""])
-    for model in deployed.problem.models:
+    if not bandwidths:
+        return ()
+    sizes = {model.name: np.zeros(len(model.ranges)) for model in problem.models}
+    for model in problem.models:  # mean bytes of a prompt's KV cache
         split = (
             t for t in deployed.templates if t.model == model.name and t.phase is not Phase.MIXED
         )
         if template := next(split, None):
             row = network_row(template.performance, model.lengths, model.ranges, 1.0)
-            sizes[first[model.name] : first[model.name] + len(row)] = row
-    return sizes
+            sizes[model.name][: len(row)] = row
+    rows: dict[tuple[str, str], FloatArray] = {}
+    for name, j, pair in routed_ranges(problem, plan):
+        direction = classes[pair.prefill], classes[pair.decode]
+        if direction in bandwidths and pair.prefill != pair.decode:
+            row = rows.setdefault(direction, np.zeros((1, width)))
+            share = pair.weight / MILLION
+            row[0, columns[name].start + j] += share * sizes[name][j] / bandwidths[direction]
+    return rows.values()
 
 
 def unproven(theta: float) -> Certificate:
@@ -207,39 +212,47 @@ def restate(deployed: DeployedIslands, theta: float) -> Plan:
         return plan
     if names := {template.performance.name for template in deployed.templates}:
         plan = replace(plan, performance_model=times_from(problem, min(names)))
-    shares = {
-        (model.name, span): float(share)
-        for model in problem.models
-        for span, share in zip(
-            model.ranges, model.lengths.moments(model.ranges).probability, strict=True
-        )
-    }
-    units = _units(problem, plan)
+    observed = _observed_rates(problem)
+    units = by_group(problem, plan, observed)
     points = best_operating_points(deployed)
-    rows = loads_of(deployed).headroom(mean_rates(problem)[np.newaxis, :])
-    theta = min(theta, float(rows[0]))
-    supported = [
-        _at_rates(deployed, g, points.get(g.name), units[g.name] * theta)[1]
-        for g in plan.groups
-        if units[g.name].any()
-    ]
-    theta *= min([1.0, *supported])
+    demands = {model.name: model for model in problem.models}
+
+    def at(theta: float) -> list[tuple[Group, float]]:
+        """Return the groups at theta, each with the share of its rates that it supports."""
+        groups = []
+        for group in plan.groups:
+            rates, template = units[group.name] * theta, points.get(group.name)
+            stated, supported = replace(group, rates=tuple(rates.tolist())), 0.0
+            if template is not None:
+                result = evaluate(template, demands[group.model], rates / group.islands)
+                supported = result.supported
+                stated = replace(stated, utilisation=result.utilisation, binding=result.binding)
+                if (point := result.point) is not None:
+                    stated = replace(
+                        stated,
+                        step_time=point.step_time,
+                        sequences=point.sequences,
+                        kv_tokens=point.kv_tokens,
+                        kv_capacity=template.performance.kv_capacity(),
+                    )
+            groups.append((stated, supported))
+        return groups
+
+    theta = min(theta, headroom_of(deployed))
+    theta *= min([1.0, *(share for group, share in at(theta) if units[group.name].any())])
     routed = {(route.model, route.range) for route in plan.routes}
-    rate = sum(
-        (model.rate or 0.0) * shares[model.name, span]
-        for model in problem.models
-        for span in model.ranges
-        if (model.name, span) in routed
-    )
+    rate, shares = 0.0, {}
+    for model in problem.models:
+        probability = model.lengths.moments(model.ranges).probability.tolist()
+        for j, span in enumerate(model.ranges):
+            shares[model.name, span] = probability[j]
+            rate += float(observed[model.name][j]) if (model.name, span) in routed else 0.0
     return replace(
         plan,
         objective=Objective.HEADROOM,
         theta=theta,
         throughput=theta * rate,
-        groups=tuple(
-            _at_rates(deployed, g, points.get(g.name), units[g.name] * theta)[0]
-            for g in plan.groups
-        ),
+        groups=tuple(group for group, _ in at(theta)),
         routes=tuple(
             replace(r, share=shares.get((r.model, r.range), r.share)) for r in plan.routes
         ),
@@ -247,38 +260,3 @@ def restate(deployed: DeployedIslands, theta: float) -> Plan:
         changes=None,
         interval=None,
     )
-
-
-def _units(problem: PlanningProblem, plan: Plan) -> dict[str, FloatArray]:
-    """Return the rates of every group by range at theta 1, by the routes' weights [req/s]."""
-    units = {group.name: np.zeros(len(group.rates)) for group in plan.groups}
-    for model in problem.models:
-        rates = (model.rate or 0.0) * model.lengths.moments(model.ranges).probability
-        place = {span: j for j, span in enumerate(model.ranges)}
-        for route in plan.routes:
-            j = place.get(route.range) if route.model == model.name else None
-            for pair in route.pairs if j is not None else ():
-                for name in {pair.prefill, pair.decode}:
-                    units[name][j] += rates[j] * pair.weight / MILLION
-    return units
-
-
-def _at_rates(
-    deployed: DeployedIslands, group: Group, template: Template | None, rates: FloatArray
-) -> tuple[Group, float]:
-    """Return the group at these rates [req/s], and the share of them that it supports."""
-    group = replace(group, rates=tuple(rates.tolist()))
-    if template is None:
-        return group, 0.0
-    demand = next(m for m in deployed.problem.models if m.name == group.model)
-    result = evaluate(template, demand, rates / group.islands)
-    group = replace(group, utilisation=result.utilisation, binding=result.binding)
-    if (point := result.point) is not None:
-        group = replace(
-            group,
-            step_time=point.step_time,
-            sequences=point.sequences,
-            kv_tokens=point.kv_tokens,
-            kv_capacity=template.performance.kv_capacity(),
-        )
-    return group, result.supported

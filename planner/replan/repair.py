@@ -61,12 +61,12 @@ def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | 
     for model in sorted({group.model for group in plan.groups}):
         if not any(_possible_pairs(survivors, model)):
             return Unrepairable(
-                model, f"{model}: no way from prefill to decode has an island left; table kept"
+                model, f"{model}: no prefill island can reach a decode island; the table stays"
             )
     for route in plan.routes if sure else ():
         if route.share and not _surely_served(survivors, route):
             where = f"{route.model} [{route.range.min}, {route.range.max})"
-            return Unrepairable(route.model, f"{where}: nobody left who surely holds it")
+            return Unrepairable(route.model, f"{where}: no remaining group surely serves it")
     return replace(
         plan,
         groups=tuple(survivors.groups.values()),

@@ -22,7 +22,7 @@ replaces one of equal class into that island in another phase.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -30,7 +30,7 @@ from itertools import combinations, count
 from typing import Final, TypeAlias
 
 from ..layout.assemble import label
-from ..plan import Changes, Group, Island, IslandClass, Plan
+from ..plan import Changes, Group, IslandClass, Plan
 from ..problem import PlanningProblem
 from .repair import Unrepairable, repair
 from .types import Level
@@ -73,16 +73,16 @@ def rollout(
     if isinstance(goal, Unrepairable):
         return goal
     before, after = _roles(start), _roles(goal)
-    changed = frozenset(n for n in {*before, *after} if before.get(n) != after.get(n))
+    changed = _changed(before, after)
     if not changed:
         same = _router_view(old) == _router_view(goal)
-        return () if same else (Step(goal, Wait.NONE, (), "weights"),)
+        return () if same else (Step(goal, Wait.NONE, (), "requests are split by new weights"),)
     for wave in _waves(changed, before, after):
         steps = _two_waves(start, goal, wave, changed - wave, problem)
         if steps is not None:
             return _without_repeats(old, steps)
     model = min(group.model for group in old.groups)
-    return Unrepairable(model, "its islands cannot change without leaving a range without a way")
+    return Unrepairable(model, "no order of changes keeps a route for every range")
 
 
 def drained(plan: Plan, names: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
@@ -152,6 +152,10 @@ def _roles(plan: Plan) -> Roles:
     return {island.name: (classes[island.group], island.nodes) for island in plan.islands}
 
 
+def _changed(before: Roles, after: Roles) -> frozenset[str]:
+    return frozenset(n for n in {*before, *after} if before.get(n) != after.get(n))
+
+
 def _router_view(plan: Plan) -> object:
     """Return what a router reads of a table."""
     groups = {g.name: (g.island_class, g.max_batch) for g in plan.groups}
@@ -199,27 +203,25 @@ def _wave(
     """Return the tables of one wave; None if a range loses its route or the GPUs do not suffice."""
     leaving = changed & {island.name for island in old.islands}
     joining = changed & {island.name for island in new.islands}
-    if not joining:  # what stays can serve the new routes at once
-        away: Plan | Unrepairable = with_idle_islands(new, old, leaving)
-    else:
-        away = drained(old, leaving, sure=True)
+    # Without islands that join, those that stay can serve the new routes at once.
+    away = drained(old, leaving, sure=True) if joining else with_idle_islands(new, old, leaving)
     if isinstance(away, Unrepairable):
         return None
     change = with_idle_islands(without_islands(away, leaving), new, joining)
     if not fits(change, problem):
         return None
-    steps = [Step(away, Wait.NONE, (), f"requests go round {_count(leaving)}")]
-    if joining:
-        message = f"{_count(joining)} change or start"
-        steps.append(Step(change, Wait.DRAIN, tuple(sorted(leaving)), message))
-        ready = tuple(sorted(joining))
-        return [*steps, Step(new, Wait.READY, ready, f"requests go to {_count(joining)}")]
-    return [*steps, Step(new, Wait.DRAIN, tuple(sorted(leaving)), f"{_count(leaving)} stop")]
+    drain, ready = tuple(sorted(leaving)), tuple(sorted(joining))
+    steps = [Step(away, Wait.NONE, (), f"{islands_phrase(drain)} get no new requests")]
+    if not joining:
+        return [*steps, Step(new, Wait.DRAIN, drain, f"{islands_phrase(drain)} stop")]
+    message = f"{islands_phrase(ready)} change or start"
+    steps.append(Step(change, Wait.DRAIN, drain, message))
+    return [*steps, Step(new, Wait.READY, ready, f"{islands_phrase(ready)} get requests")]
 
 
-def _count(names: Iterable[str]) -> str:
-    number = len(list(names))
-    return f"{number} island" if number == 1 else f"{number} islands"
+def islands_phrase(names: Collection[str]) -> str:
+    """Return ``1 island`` or ``2 islands``."""
+    return f"{len(names)} island{'' if len(names) == 1 else 's'}"
 
 
 def fits(plan: Plan, problem: PlanningProblem) -> bool:
@@ -257,10 +259,6 @@ def _without_repeats(old: Plan, steps: list[Step]) -> tuple[Step, ...]:
     return tuple(distinct)
 
 
-Places: TypeAlias = "dict[str, Island]"
-"""Island that a new island takes the place of, by the new island's name."""
-
-
 @dataclass(frozen=True)
 class IslandChanges:
     """Islands that change between two tables.
@@ -284,18 +282,14 @@ class IslandChanges:
 def island_changes(old: Plan, new: Plan) -> IslandChanges:
     """Return which islands change from one table to the other."""
     before, after = _roles(old), _roles(new)
-    differ = {n for n in {*before, *after} if before.get(n) != after.get(n)}
+    changed = _changed(before, after)
     flipped = frozenset(
         n
-        for n in differ
-        if n in before
-        and n in after
-        and before[n][1] == after[n][1]
-        and before[n][0].without_phase == after[n][0].without_phase
+        for n in changed & before.keys() & after.keys()
+        if before[n][1] == after[n][1] and before[n][0].without_phase == after[n][0].without_phase
     )
-    moved = frozenset(differ - flipped)
-    gpus = {group.name: group.gpus for group in new.groups}
-    started = sum(gpus[island.group] for island in new.islands if island.name in moved)
+    moved = changed - flipped
+    started = sum(gpus for n in moved & after.keys() for _, gpus in after[n][0].parts)
     return IslandChanges(flipped, moved, started)
 
 
@@ -304,14 +298,49 @@ def in_place(
 ) -> Plan:
     """Return the new table with names and nodes kept by islands that only change phase.
 
-    ``fixed``: models whose islands cannot change phase.
+    A new island takes the place of one that stops and is of its class but for the phase, on the
+    same nodes if possible. ``fixed``: models whose islands cannot change phase.
     """
-    places = _places(old, new, fixed)
+    before, after = _roles(old), _roles(new)
+    same = _unchanged(before, after)
+    free = [n for n, (kind, _) in before.items() if n not in same and kind.model not in fixed]
+    places: dict[str, str] = {}  # island that a new one takes the place of, by the new one's name
+    for same_nodes in (True, False):
+        for name, (kind, nodes) in after.items():
+            if name in same or name in places:
+                continue
+            matches = (
+                n
+                for n in free
+                if before[n][0].without_phase == kind.without_phase
+                and (before[n][1] == nodes or not same_nodes)
+            )
+            if match := next(matches, None):
+                free.remove(match)
+                places[name] = match
     plan = _with_places(old, new, places)
     if not fits(plan, problem):
-        nodes = {island.name: island.nodes for island in new.islands}
-        plan = _with_places(old, new, {n: p for n, p in places.items() if nodes[n] == p.nodes})
+        there = {n: place for n, place in places.items() if after[n][1] == before[place][1]}
+        plan = _with_places(old, new, there)
     return replace(plan, changes=plan_changes(old, plan))
+
+
+def _with_places(old: Plan, new: Plan, places: Mapping[str, str]) -> Plan:
+    """Return the new table with the names and nodes of the places that its islands take."""
+    nodes = {island.name: island.nodes for island in old.islands}
+    taken = {*places.values()}
+    used = {*taken, *(island.name for plan in (old, new) for island in plan.islands)}
+    islands = []
+    for island in new.islands:
+        if place := places.get(island.name):
+            islands.append(replace(island, name=place, nodes=nodes[place]))
+        elif island.name in taken:
+            name = next(n for i in count() if (n := f"{island.group}-{i}") not in used)
+            used.add(name)
+            islands.append(replace(island, name=name))
+        else:
+            islands.append(island)
+    return replace(new, islands=tuple(islands))
 
 
 def with_standby(old: Plan, new: Plan, problem: PlanningProblem) -> Plan:
@@ -319,8 +348,7 @@ def with_standby(old: Plan, new: Plan, problem: PlanningProblem) -> Plan:
 
     Their GPUs are paid for, and a restart takes minutes.
     """
-    stops = sorted({i.name for i in old.islands} - {i.name for i in new.islands})
-    for name in stops:
+    for name in sorted({i.name for i in old.islands} - {i.name for i in new.islands}):
         more = with_idle_islands(new, old, {name})
         new = more if fits(more, problem) else new
     return replace(new, changes=plan_changes(old, new))
@@ -328,76 +356,19 @@ def with_standby(old: Plan, new: Plan, problem: PlanningProblem) -> Plan:
 
 def plan_changes(old: Plan, new: Plan) -> Changes:
     """Return what the new table changes; an island that changes phase stops and starts."""
-    before, after = _islands_by_name(old), _islands_by_name(new)
+    before, after = _roles(old), _roles(new)
     same = _unchanged(before, after)
-    moved = [n for n in same if before[n][0].nodes != after[n][0].nodes]
+    moved = [n for n in same if before[n] != after[n]]
     started = [n for n in after if n not in same]
     return Changes(
-        kept=tuple(n for n in same if n not in moved),
+        kept=tuple(n for n in same if before[n] == after[n]),
         started=tuple(started),
-        stopped=tuple(sorted(n for n in before if n not in same)),
+        stopped=tuple(sorted(before.keys() - same)),
         moved=tuple(sorted(moved)),
-        moved_gpus=sum(after[n][1].gpus for n in (*started, *moved)),
+        moved_gpus=sum(gpus for n in (*started, *moved) for _, gpus in after[n][0].parts),
     )
 
 
-Members: TypeAlias = "dict[str, tuple[Island, Group]]"
-"""Every island with its group, by the island's name."""
-
-
-def _islands_by_name(plan: Plan) -> Members:
-    groups = {group.name: group for group in plan.groups}
-    return {island.name: (island, groups[island.group]) for island in plan.islands}
-
-
-def _unchanged(before: Members, after: Members) -> dict[str, None]:
+def _unchanged(before: Roles, after: Roles) -> dict[str, None]:
     """Return the names of islands that are in both tables and of the same class, in order."""
-    same = (
-        n for n in after if n in before and before[n][1].island_class == after[n][1].island_class
-    )
-    return dict.fromkeys(same)
-
-
-def _places(old: Plan, new: Plan, fixed: AbstractSet[str]) -> Places:
-    """Assign islands that stop to new ones of their class but for the phase, same nodes first."""
-    before, after = _islands_by_name(old), _islands_by_name(new)
-    same = _unchanged(before, after)
-    free = [before[n] for n in before if n not in same and before[n][1].model not in fixed]
-    starting = [after[n] for n in after if n not in same]
-    places: Places = {}
-    for same_nodes in (True, False):
-        for island, group in starting:
-            body = group.island_class.without_phase
-            matches = (
-                (stopping, was)
-                for stopping, was in free
-                if was.island_class.without_phase == body
-                and (stopping.nodes == island.nodes or not same_nodes)
-            )
-            match = next(matches, None)
-            if match is not None and island.name not in places:
-                free.remove(match)
-                places[island.name] = match[0]
-    return places
-
-
-def _with_places(old: Plan, new: Plan, places: Places) -> Plan:
-    """Return the new table with the names and nodes of the places that its islands take."""
-    taken = {place.name for place in places.values()}
-    used = {*taken, *(island.name for plan in (old, new) for island in plan.islands)}
-    islands = []
-    for island in new.islands:
-        if place := places.get(island.name):
-            islands.append(replace(island, name=place.name, nodes=place.nodes))
-        elif island.name in taken:
-            islands.append(replace(island, name=_fresh(island.group, used)))
-        else:
-            islands.append(island)
-    return replace(new, islands=tuple(islands))
-
-
-def _fresh(stem: str, used: set[str]) -> str:
-    """Return a name that is not in ``used``, and add it."""
-    name = next(name for i in count() if (name := f"{stem}-{i}") not in used)
-    used.add(name)
-    return name
+    return dict.fromkeys(n for n in after if n in before and before[n][0] == after[n][0])

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from math import nan
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -23,9 +22,10 @@ from archipelago.perfmodel.model import FloatArray, PerformanceModel
 
 from ..demand.faults import Effect
 from ..kubernetes.labels import label_value
-from ..plan import MILLION, Group, Plan
-from ..problem import ModelDemand, Phase, PlanningProblem
+from ..plan import Plan
+from ..problem import Phase, PlanningProblem
 from ..replan.deployed import shape_of
+from ..replan.evaluate import by_group
 from ..templates.build import performance_model
 
 if TYPE_CHECKING:
@@ -66,73 +66,51 @@ class GroupTimes:
 
 
 def group_times(problem: PlanningProblem, plan: Plan) -> dict[str, GroupTimes]:
-    """Return predicted times by group, for the lengths of the problem; without mixed groups."""
-    demands = {model.name: model for model in problem.models}
+    """Return predicted times by group, for the lengths of the problem.
+
+    Without mixed groups, groups without requests, and those that the performance model excludes.
+    """
+    shares = {m.name: m.lengths.moments(m.ranges).probability for m in problem.models}
+    weights = by_group(problem, plan, shares)
     models: dict[Hashable, PerformanceModel] = {}
-    weights = _weights(plan, demands)
-    return {
-        group.name: predicted
-        for group in plan.groups
-        if group.phase is not Phase.MIXED and len(group.sections) == 1
-        for predicted in _group_times(problem, group, weights[group.name], models)
-    }
-
-
-def _group_times(
-    problem: PlanningProblem,
-    group: Group,
-    weights: FloatArray,
-    models: dict[Hashable, PerformanceModel],
-) -> Iterator[GroupTimes]:
-    """Yield the times of one group, unless it gets no requests or the model excludes it."""
-    shape = shape_of(problem, group)
-    if not weights.sum() > 0:
-        return
-    try:
-        performance = (
-            models.get(shape.hardware_key) or performance_model(shape, problem.calibrations)[0]
+    times = {}
+    for group in plan.groups:
+        weight = weights[group.name]
+        if group.phase is Phase.MIXED or len(group.sections) > 1 or not weight.sum() > 0:
+            continue
+        shape = shape_of(problem, group)
+        try:
+            performance = (
+                models.get(shape.hardware_key) or performance_model(shape, problem.calibrations)[0]
+            )
+        except PerfModelError:
+            continue
+        models[shape.hardware_key] = performance
+        lengths, ranges = shape.demand.lengths, shape.demand.ranges
+        prompt = context = 0.0
+        if group.phase is Phase.PREFILL:
+            longest = max(1.0, float(lengths.length[-1]))
+            grid = np.geomspace(max(1.0, float(lengths.length[0])), longest, POINTS)
+            grid = np.minimum(longest, grid)
+            seconds = np.interp(lengths.length, grid, performance.prefill_time(grid))
+            prompt = float((weight / weight.sum()) @ lengths.expectation(seconds, ranges))
+        else:
+            moments = lengths.moments(ranges)
+            tokens = weight * moments.output
+            context = float(tokens @ moments.context / tokens.sum())
+        times[group.name] = GroupTimes(
+            Key(
+                shape.sections[0][0].accelerator.name,
+                shape.demand.architecture.name,
+                group.phase.value,
+            ),
+            performance,
+            group.max_batch,
+            group.parallelism.dp * group.parallelism.pp,
+            prompt,
+            context,
         )
-    except PerfModelError:
-        return
-    models[shape.hardware_key] = performance
-    accelerator = shape.sections[0][0].accelerator.name
-    yield GroupTimes(
-        Key(accelerator, shape.demand.architecture.name, group.phase.value),
-        performance,
-        group.max_batch,
-        group.parallelism.dp * group.parallelism.pp,
-        **_means(performance, shape.demand, group.phase, weights),
-    )
-
-
-def _means(
-    performance: PerformanceModel, demand: ModelDemand, phase: Phase, weights: FloatArray
-) -> dict[str, float]:
-    lengths, ranges = demand.lengths, demand.ranges
-    if phase is Phase.PREFILL:
-        share, at = weights / weights.sum(), lengths.length
-        longest = max(1.0, float(at[-1]))
-        grid = np.minimum(longest, np.geomspace(max(1.0, float(at[0])), longest, POINTS))
-        seconds = np.interp(at, grid, performance.prefill_time(grid))
-        return {"prompt": float(share @ lengths.expectation(seconds, ranges))}
-    moments = lengths.moments(ranges)
-    tokens = weights * moments.output
-    return {"context": float(tokens @ moments.context / tokens.sum())}
-
-
-def _weights(plan: Plan, demands: Mapping[str, ModelDemand]) -> dict[str, FloatArray]:
-    """Return what each group gets of every range, in shares of the model's requests."""
-    weights = {g.name: np.zeros(len(demands[g.model].ranges)) for g in plan.groups}
-    index = {(m.name, span): j for m in demands.values() for j, span in enumerate(m.ranges)}
-    shares = {m.name: m.lengths.moments(m.ranges).probability for m in demands.values()}
-    for route in plan.routes:
-        j = index.get((route.model, route.range))
-        if j is None:
-            continue  # beyond the last range
-        for pair in route.pairs:
-            for name in dict.fromkeys((pair.prefill, pair.decode)):
-                weights[name][j] += shares[route.model][j] * pair.weight / MILLION
-    return weights
+    return times
 
 
 def calibrated_by_window(
@@ -143,7 +121,8 @@ def calibrated_by_window(
 ) -> OnlineCalibration:
     """Return the calibration after the window of the request.
 
-    A window counts once, in however many requests it comes.
+    A window counts once, in however many requests it comes. An island whose pods are not ready
+    starts anew when they are.
 
     Args:
         request: With the times of every island.
@@ -157,82 +136,58 @@ def calibrated_by_window(
     digest = hashlib.sha256(json.dumps(times, sort_keys=True).encode()).hexdigest()[:16]
     if not any(times.values()) or digest == before.last:
         return before
-    islands = _measured_islands(request, times)
-    settled = {i.who: min(COLD, before.settled.get(i.who, -1) + 1) for i in islands}
-    groups = group_times(problem, request.plan)
+    predicted, members = group_times(problem, request.plan), request.plan.members()
+    settled: dict[str, int] = {}
     windows: list[IslandWindow] = []
-    for name, rows in groupby(islands, key=lambda island: island.group):
-        if (group := groups.get(name)) is None:
+    for group in sorted(request.plan.groups, key=lambda g: g.name):
+        by_label = times.get(group.model, {})
+        served = {
+            name: row
+            for name in sorted(members[group.name])
+            if (row := by_label.get(label_value(name))) and name not in request.unready
+        }
+        for name in served:
+            who = f"{name}/{group.phase}"
+            settled[who] = min(COLD, before.settled.get(who, -1) + 1)
+        if not served or group.name not in predicted:
             continue
-        members = list(rows)
-        model = members[0].model
-        faults = demand[model].faults
-        missing = any(fault.effect is not Effect.NOTED for fault in faults)
-        complete = not demand[model].censored and not missing
-        seconds = models[model].metrics.window.flow.seconds
-        for island, comparison in zip(members, _compare(group, members, seconds), strict=True):
-            windows.append(
-                IslandWindow(
-                    group.key,
-                    island.name,
-                    *comparison,
-                    settled[island.who],
-                    island.times.requests,
-                    complete,
-                )
+        estimate = demand[group.model]
+        missing = any(fault.effect is not Effect.NOTED for fault in estimate.faults)
+        seconds = models[group.model].metrics.window.flow.seconds
+        comparisons = _compare(predicted[group.name], [*served.values()], seconds)
+        windows += (
+            IslandWindow(
+                predicted[group.name].key,
+                name,
+                *comparison,
+                settled[f"{name}/{group.phase}"],
+                row.requests,
+                not estimate.censored and not missing,
             )
+            for (name, row), comparison in zip(served.items(), comparisons, strict=True)
+        )
     return replace(before.after(windows), settled=settled, last=digest)
 
 
-class _Island(NamedTuple):
-    """An island that served through the window; ``who``: its name and phase."""
+def _compare(
+    group: GroupTimes, islands: Sequence[IslandTimes], seconds: float
+) -> list[tuple[float, float, float]]:
+    """Return measured and predicted time [s] of every island, and the share of it in use.
 
-    group: str
-    name: str
-    model: str
-    who: str
-    times: IslandTimes
-
-
-class _Comparison(NamedTuple):
-    """Measured and predicted time [s], and the share of the island that was in use."""
-
-    measured: float
-    predicted: float
-    utilisation: float
-
-
-def _measured_islands(
-    request: ReplanInput, times: Mapping[str, Mapping[str, IslandTimes]]
-) -> list[_Island]:
-    """Return the islands by group; one whose pods are not ready starts anew when they are."""
-    groups = {group.name: group for group in request.plan.groups}
-    islands = []
-    for island in request.plan.islands:
-        group = groups[island.group]
-        row = times.get(group.model, {}).get(label_value(island.name))
-        if row is not None and island.name not in request.unready:
-            who = f"{island.name}/{group.phase}"
-            islands.append(_Island(group.name, island.name, group.model, who, row))
-    return sorted(islands, key=lambda island: (island.group, island.name))
-
-
-def _compare(group: GroupTimes, members: Sequence[_Island], seconds: float) -> list[_Comparison]:
+    Prompts that are computed together each take longer than one alone: they are not compared.
+    """
     if group.key.phase == Phase.PREFILL:
-        return [_compare_prompts(group, island.times, seconds) for island in members]
-    running = np.array([island.times.running for island in members])
-    share = np.array([nan if (use := i.times.kv_use) is None else use for i in members])
+        return [
+            (
+                nan if i.prefill is None or i.running > group.at_once else i.prefill,
+                group.prompt,
+                i.requests * group.prompt / group.at_once / seconds if seconds > 0 else 0.0,
+            )
+            for i in islands
+        ]
+    running = np.array([i.running for i in islands])
+    share = np.array([nan if i.kv_use is None else i.kv_use for i in islands])
+    measured = [nan if i.decode is None else i.decode for i in islands]
     steps = group.steps(running, share)
     in_use = np.fmax(running / group.max_batch, share)
-    return [
-        _Comparison(nan if island.times.decode is None else island.times.decode, step, use)
-        for island, step, use in zip(members, steps.tolist(), in_use.tolist(), strict=True)
-    ]
-
-
-def _compare_prompts(group: GroupTimes, times: IslandTimes, seconds: float) -> _Comparison:
-    """Compare a prompt; prompts that are computed together each take longer than one alone."""
-    alone = times.prefill is not None and times.running <= group.at_once
-    measured = times.prefill if alone and times.prefill is not None else nan
-    in_use = times.requests * group.prompt / group.at_once / seconds if seconds > 0 else 0.0
-    return _Comparison(measured, group.prompt, in_use)
+    return list(zip(measured, steps.tolist(), in_use.tolist(), strict=True))

@@ -259,7 +259,7 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
     if not trusted:
         decision = decide(observation, state.policy, 0.0, request.limits)
         return _outcome(situation, deployed, state, decision)
-    levels = evaluate_candidates(deployed, request.limits, situation.draws, request.switch)
+    levels = evaluate_candidates(deployed, request.limits, situation.draws)
     bound = _bound(situation, state, levels)
     state = replace(state, bound=bound)
     reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
@@ -314,13 +314,14 @@ def _planned_candidate(
     limits, published = request.limits, request.plan
 
     def planned(least_headroom: float | None) -> Candidate:
-        plan = reshape(situation.problem, published, limits, request.switch, enough=least_headroom)
+        plan = reshape(
+            situation.problem, published, limits, request.switch, min_headroom=least_headroom
+        )
         return evaluate_planned(
             deployed,
             plan,
             limits,
             situation.draws,
-            switch=request.switch,
             published=published,
         )
 

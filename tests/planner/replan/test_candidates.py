@@ -11,9 +11,10 @@ from archipelago.planner.plan import MILLION, Pair, Plan
 from archipelago.planner.problem import Phase
 from archipelago.planner.replan.candidates import bound_candidate, evaluate_candidates
 from archipelago.planner.replan.deployed import DeployedIslands
-from archipelago.planner.replan.evaluate import loads_of, mean_rates, restate
+from archipelago.planner.replan.evaluate import headroom_of, loads_of, restate
 from archipelago.planner.replan.repair import Unrepairable, repair
 from archipelago.planner.replan.reroute_flip import best_flips, best_reroute
+from archipelago.planner.replan.rollout import island_changes
 from archipelago.planner.replan.types import Level, Limits, RoleSwitch
 from tests.support.planner import standing
 from tests.support.planner import standing as paper
@@ -22,8 +23,7 @@ P, D = Phase.PREFILL, Phase.DECODE
 
 
 def theta(standing: DeployedIslands, plan: Plan | None = None) -> float:
-    mean = mean_rates(standing.problem)[np.newaxis, :]
-    return float(loads_of(standing, plan).headroom(mean)[0])
+    return headroom_of(standing, plan)
 
 
 def weights(plan: Plan, j: int = 0) -> dict[tuple[str, str], int]:
@@ -59,10 +59,9 @@ def test_the_best_weights_make_both_islands_equally_busy() -> None:
 
 def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
     standing = paper.one_and_three()
-    found = best_flips(standing, 1)
-    assert found is not None
-    plan, changed = found
-    assert changed == {"d-2"}  # the last one, and only one
+    plan = best_flips(standing, 1)
+    assert plan is not None
+    assert island_changes(standing.plan, plan).flipped == {"d-2"}  # the last one, and only one
     assert {g.name: (g.phase, g.islands) for g in plan.groups} == {"p": (P, 2), "d": (D, 2)}
     assert {i.name: i.group for i in plan.islands}["d-2"] == "p"
     assert theta(standing, plan) == pytest.approx(2.0)
@@ -70,9 +69,10 @@ def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
 
 def test_no_more_islands_flip_than_help() -> None:
     """Three and one carry as much as two and two."""
-    found = best_flips(standing.one_and_three(), 3)
-    assert found is not None
-    assert len(found[1]) == 1
+    deployed = standing.one_and_three()
+    plan = best_flips(deployed, 3)
+    assert plan is not None
+    assert len(island_changes(deployed.plan, plan).flipped) == 1
 
 
 def test_the_limit_on_flips_holds() -> None:
@@ -81,10 +81,10 @@ def test_the_limit_on_flips_holds() -> None:
     table = paper.plan({"p": ("a", P, 1), "d": ("a", D, 9)})
     standing = DeployedIslands(paper.problem(10.0), table, templates)
     for most, best in ((1, 2.0), (2, 3.0), (8, 9.0)):
-        found = best_flips(standing, most)
-        assert found is not None
-        assert theta(standing, found[0]) == pytest.approx(best)
-        assert len(found[1]) == most
+        plan = best_flips(standing, most)
+        assert plan is not None
+        assert theta(standing, plan) == pytest.approx(best)
+        assert len(island_changes(table, plan).flipped) == most
 
 
 def test_an_island_can_change_its_phase() -> None:
@@ -95,11 +95,11 @@ def test_an_island_can_change_its_phase() -> None:
         standing.template("b", D, 0.05, 0.05),
     )
     table = standing.plan({"p": ("a", P, 1), "d": ("b", D, 3)})
-    found = best_flips(
+    plan = best_flips(
         DeployedIslands(standing.problem(10.0, pools=("a", "b")), table, templates), 1
     )
-    assert found is not None
-    assert {g.name: g.islands for g in found[0].groups} == {"p": 1, "d": 2, "m-b-1g-prefill": 1}
+    assert plan is not None
+    assert {g.name: g.islands for g in plan.groups} == {"p": 1, "d": 2, "m-b-1g-prefill": 1}
 
 
 def test_islands_that_cannot_change_phase_do_not() -> None:
@@ -111,8 +111,9 @@ def test_islands_that_cannot_change_phase_do_not() -> None:
 
 @pytest.mark.parametrize(("switch", "seconds"), [("online", 13.0), ("restart", 157.0)])
 def test_a_flip_costs_what_its_engine_takes(switch: str, seconds: float) -> None:
-    found = evaluate_candidates(standing.one_and_three(), Limits(), None, {"m": RoleSwitch(switch)})
-    assert found[Level.FLIP].disruption == seconds  # one island of one GPU
+    deployed = replace(standing.one_and_three(), switch={"m": RoleSwitch(switch)})
+    candidates = evaluate_candidates(deployed, Limits())
+    assert candidates[Level.FLIP].disruption == seconds  # one island of one GPU
 
 
 def test_every_level_says_what_it_would_reach() -> None:

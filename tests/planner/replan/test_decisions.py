@@ -9,7 +9,7 @@ import pytest
 from archipelago.planner.plan import Plan
 from archipelago.planner.problem import Phase
 from archipelago.planner.replan.candidates import evaluate_candidates
-from archipelago.planner.replan.deployed import DeployedIslands, deployed_islands
+from archipelago.planner.replan.deployed import DeployedIslands
 from archipelago.planner.replan.policy import decide
 from archipelago.planner.replan.types import (
     Candidate,
@@ -196,7 +196,7 @@ def acted(
 def test_cool_down_holds_a_flip_back_and_says_so() -> None:
     found = windows([seen(1.2, 1.3, keep=1.2)], state=acted(-200.0))[0]
     assert found.level is Level.KEEP
-    assert "cool-down for another 100 s" in found.message
+    assert "the cool-down lasts another 100 s" in found.message
 
 
 def test_an_island_keeps_its_phase_for_the_dwell_time() -> None:
@@ -305,7 +305,7 @@ class Cluster:
         draws = self.random.gamma(shape, 1 / (60.0 * (1 + self.prior)), (200, 2))
         mean = shape / (60.0 * (1 + self.prior))
         observed = standing.problem(float(mean.sum()), tuple((mean / mean.sum()).tolist()))
-        here = deployed_islands(observed, self.standing.plan, None, self.standing.templates)
+        here = replace(self.standing, problem=observed)
         levels = evaluate_candidates(here, self.limits, draws)
         window = Observation(observed, here.plan, draws, levels=levels)
         found = decide(window, self.state, at, self.limits)

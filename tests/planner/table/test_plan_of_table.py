@@ -16,7 +16,7 @@ from archipelago.planner.errors import PlanFileError
 from archipelago.planner.plan import Plan
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.replan.deployed import deployed_islands
-from archipelago.planner.replan.evaluate import loads_of, mean_rates, restate
+from archipelago.planner.replan.evaluate import headroom_of, restate
 from archipelago.planner.replan.repair import repair
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.table.plan_of_table import accounted, plan_of
@@ -64,7 +64,7 @@ def test_what_is_stated_anew_is_what_was_planned(name: str) -> None:
     models = tuple(replace(m, rate=rates[m.name]) for m in problem.models)
     asked = unconstrained(replace(problem, models=models))
     standing = deployed_islands(asked, plan_of(json.loads(written(spec, plan)), asked))
-    theta = float(loads_of(standing).headroom(mean_rates(asked)[None, :])[0])
+    theta = headroom_of(standing)
     assert theta == pytest.approx(1.0, rel=2e-3)
     again = accounted(restate(standing, theta), asked)
     assert [line for item in run_checks(asked, again) for line in item.findings] == []
