@@ -24,6 +24,7 @@ from typing import Protocol
 
 import numpy as np
 
+from archipelago.perfmodel.capacity.closed_loop import Chunked
 from archipelago.perfmodel.catalogue.accelerators import Accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import EngineFit, engine_fit
@@ -37,20 +38,11 @@ from benchmarks.accuracy.case import Bar, Case, Point, Report
 from benchmarks.accuracy.rtx4090 import KV_BYTES, OPERATORS, products
 
 
-class Steps(Protocol):
+class Steps(Chunked, Protocol):
     """What the replay asks of a performance model; ``Roofline`` answers it."""
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Return seconds of a step of sequences alone."""
-
-    def mixed_step_time(
-        self,
-        sequences: FloatArray,
-        kv_tokens: FloatArray,
-        prompt_tokens: FloatArray,
-        pairs: FloatArray,
-    ) -> FloatArray:
-        """Return seconds of a step that carries prompt tokens too."""
 
 
 @dataclass(frozen=True)

@@ -240,12 +240,7 @@ class BestServe(FixedCapacity):
         core = self.block.prefill_core(rows, rows * rows)
         return self._estimate(PREFILL, rows, core)
 
-    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Return island-seconds [s] of one prompt of ``length`` [tokens]: its time, b = 1.
-
-        Source: arXiv:2506.05871 (BestServe), algorithm 1.
-        """
-        return self.prefill_time(length)
+    prefill_occupancy = prefill_time  # one prompt at a time
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Return seconds of a step [s]; b s is the cached tokens of all sequences.

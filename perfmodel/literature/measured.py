@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator
 from scipy.optimize import linprog
 
@@ -128,17 +127,6 @@ class MeasuredTable(FixedCapacity):
         self._steps = LinearNDInterpolator(points, measured.step_seconds, rescale=True)
         self._plane = fit_plane(measured.sequences, measured.kv_tokens, measured.step_seconds)
 
-    def covers(self, sequences: FloatArray, kv_tokens: FloatArray) -> NDArray[np.bool_]:
-        """Return whether a decode batch lies in the convex range of the measurements [1].
-
-        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
-
-        Args:
-            sequences: Running sequences [sequences].
-            kv_tokens: Cached tokens [tokens].
-        """
-        return np.isfinite(self._inside(sequences, kv_tokens))
-
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] of a prompt of ``length`` [tokens], interpolated linearly.
 
@@ -180,10 +168,15 @@ class MeasuredTable(FixedCapacity):
         Raises:
             OutOfRange: a batch lies outside the measured range and the table does not extend.
         """
-        seconds = self._inside(sequences, kv_tokens)
+        seconds = np.asarray(self._steps(*np.broadcast_arrays(sequences, kv_tokens)))
         outside = ~np.isfinite(seconds)
         if outside.any() and not self._extend:
-            raise OutOfRange(self._range(int(outside.sum())))
+            batch, cached = self.measured.sequences, self.measured.kv_tokens
+            raise OutOfRange(
+                f"{outside.sum()} of the batches lie outside the convex range of the measurements "
+                f"({batch.min():.0f} to {batch.max():.0f} sequences, {cached.min():.0f} to "
+                f"{cached.max():.0f} cached tokens); measure more, or let the table extend itself"
+            )
         return np.where(outside, self.decode_step_bound(sequences, kv_tokens), seconds)
 
     def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
@@ -197,18 +190,6 @@ class MeasuredTable(FixedCapacity):
         """
         a, beta, kappa = self._plane
         return np.asarray(a + beta * np.asarray(sequences) + kappa * np.asarray(kv_tokens))
-
-    def _inside(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Return interpolated seconds; not a number outside of the measurements."""
-        return np.asarray(self._steps(*np.broadcast_arrays(sequences, kv_tokens)))
-
-    def _range(self, outside: int) -> str:
-        batch, cached = self.measured.sequences, self.measured.kv_tokens
-        return (
-            f"{outside} of the batches lie outside the convex range of the measurements "
-            f"({batch.min():.0f} to {batch.max():.0f} sequences, {cached.min():.0f} to "
-            f"{cached.max():.0f} cached tokens); measure more, or let the table extend itself"
-        )
 
 
 def fit_plane(

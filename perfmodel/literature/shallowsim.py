@@ -22,6 +22,7 @@ from ..catalogue.architectures import ModelArchitecture
 from ..errors import DoesNotFit, PerfModelError
 from ..model import FloatArray, Promise
 from ..roofline.parallelism import Parallelism
+from .measured import FixedCapacity, Limits
 
 ETA = 0.85
 """Share of every peak that is reached, whatever the operator ("discount_rate")."""
@@ -87,14 +88,6 @@ class Device:
         """
         return self.fp4 or self.fp8
 
-    @property
-    def usable(self) -> float:
-        """Return memory that weights and cache may take [GiB, as shallowsim counts]: 0.9 memory.
-
-        Source: zartbot/shallowsim @ 0cec1f5.
-        """
-        return _CACHE_SHARE * self.memory
-
     def rows(self, flags: CompatFlags) -> tuple[FloatArray, FloatArray]:
         """Return the rows [rows] up to which each share [1] of a grouped product holds.
 
@@ -102,14 +95,6 @@ class Device:
         """
         like_h20 = self.name.startswith("H20") and (self.name != "H200" or flags.h200_as_h20)
         return (_H20_ROWS, _H20_SHARE) if like_h20 else (_ROWS, _SHARE)
-
-    @cached_property
-    def prefill_share(self) -> float:
-        """Return the share of multiprocessors that communication leaves to compute [1].
-
-        Source: zartbot/shallowsim @ 0cec1f5.
-        """
-        return (self.sm - self.comm_sm) / self.sm
 
 
 def device(name: str, flags: CompatFlags) -> Device:
@@ -152,7 +137,10 @@ _MLA_MIB, _EXPERT_MIB = 187.17, 44.05
 
 @dataclass(frozen=True)
 class Parts:
-    """Times of a layer's parts and of its communication [ms per layer]."""
+    """Times of a layer's parts and of its communication [ms per layer], in a prompt or a step.
+
+    ``mla`` of a step is with the reading of the cache.
+    """
 
     mla: FloatArray
     dense: FloatArray
@@ -170,10 +158,6 @@ class Parts:
         """
         return self.sparse_mla + self.shared + self.routed
 
-
-class PrefillParts(Parts):
-    """One prompt's parts [ms per layer], its total and what it leaves waiting [ms]."""
-
     @property
     def compute(self) -> FloatArray:
         """Return all layers without what communication adds [ms]: 3 dense and 58 sparse layers.
@@ -183,7 +167,7 @@ class PrefillParts(Parts):
         return _DENSE * (self.mla + self.dense) + _SPARSE * self.sparse
 
     @property
-    def total(self) -> FloatArray:
+    def prompt(self) -> FloatArray:
         """Return the time of a prompt [ms]; part of the communication is hidden.
 
         Combine hides behind the next attention, dispatch behind the routed experts: compute + 58
@@ -195,13 +179,9 @@ class PrefillParts(Parts):
         second = np.maximum(0.0, self.dispatch - self.routed)
         return np.asarray(self.compute + _SPARSE * (first + second))
 
-
-class DecodeParts(Parts):
-    """One step's parts [ms per layer]; ``mla`` with the reading of the cache."""
-
     @property
-    def total(self) -> FloatArray:
-        """Return the step's time [ms]: communication hides behind attention and shared expert.
+    def step(self) -> FloatArray:
+        """Return the time of a step [ms]: communication hides behind attention and shared expert.
 
         3 (mla + dense) + 58 (sparse + max(0, dispatch + combine - mla - shared)).
 
@@ -227,7 +207,7 @@ class ShallowFormulas:
     narrow_combine: bool = True
     prefix_hit: float = 0.563
 
-    def prefill(self, length: FloatArray) -> PrefillParts:
+    def prefill(self, length: FloatArray) -> Parts:
         """Return the parts [ms] of a prompt of ``length`` [tokens] on each copy.
 
         Source: zartbot/shallowsim @ 0cec1f5.
@@ -238,23 +218,31 @@ class ShallowFormulas:
         gemm = new * (_D * _RQ + _RQ * _H * (_DN + _DR)) + (1 - hit) * S * _D * (_RKV + _DR)
         gemm = gemm + S * _RKV * _H * (_DN + _DV)
         core = _H * pairs * (_DR + _DN + _DV) + new * _H * _DV * _D
-        mla = self._mla(gemm, core, gpu.prefill_share)
+        computing = (gpu.sm - gpu.comm_sm) / gpu.sm  # the rest of the multiprocessors communicate
+        mla = self._mla(gemm, core, computing)
         rows = new / self.tp
-        best, held = gpu.prefill_share * gpu.best, _E / self.ep * _EXPERT_BYTES
-        dispatch, combine = self._prefill_exchange(new)
-        return PrefillParts(
+        best, held = computing * gpu.best, _E / self.ep * _EXPERT_BYTES
+        # Dispatch in FP8, combine in BF16.
+        if gpu.domain == 8:  # noqa: PLR2004  # four nodes of eight, by group-limited routing
+            sent = 3 * (8 / self.tp) * new * (_K / 8) * _D
+            way = self._move(sent, 8 * gpu.nic)
+        else:
+            leaving = (_E - -(-_E // gpu.domain)) / _E
+            way = self._move(leaving * _K * (new / self.tp) * _D, gpu.nvlink)
+        halved = way / 2 if self.flags.halved_dispatch or gpu.fp4 > 0 else way
+        return Parts(
             mla=mla,
-            dense=_flops(3 * new * _D * _FD, best) + self._read(_FFN_BYTES),
+            dense=_flops(3 * new * _D * _FD, best) + self._move(_FFN_BYTES, gpu.bandwidth),
             sparse_mla=self._sliced(mla, new),
-            shared=_flops(3 * rows * _D * _FE, best) + self._read(_EXPERT_BYTES),
-            routed=_flops(3 * _K * rows * _D * _FE, best) + self._read(held),
-            combine=combine,
-            dispatch=dispatch,
+            shared=_flops(3 * rows * _D * _FE, best) + self._move(_EXPERT_BYTES, gpu.bandwidth),
+            routed=_flops(3 * _K * rows * _D * _FE, best) + self._move(held, gpu.bandwidth),
+            combine=2 * way + _PREFILL_EXCHANGE,
+            dispatch=halved + _PREFILL_EXCHANGE,
         )
 
     def decode(
         self, batch: FloatArray, cached: FloatArray, share: FloatArray | None = None
-    ) -> DecodeParts:
+    ) -> Parts:
         """Return the parts [ms] of a step.
 
         Source: zartbot/shallowsim @ 0cec1f5.
@@ -272,15 +260,17 @@ class ShallowFormulas:
         mla = self._mla(gemm, core, 1.0)
         weight = _EXPERT_BYTES / (2 if gpu.fp4 else 1)
         expert = _flops(3 * batch * _D * _FE, share * gpu.best)  # both micro-batches together
-        dispatch, combine = self._decode_exchange(batch)
-        return DecodeParts(
+        inside = self.ep <= gpu.domain if gpu.domain > 8 else self.ep == 8  # noqa: PLR2004
+        way = self._move(batch * _D * _K, gpu.nvlink if inside else gpu.nic)
+        wide = 1 if self.narrow_combine and gpu.fp4 else 2
+        return Parts(
             mla=mla + cache,
-            dense=_flops(3 * batch * _D * _FD, gpu.best) + self._read(_FFN_BYTES),
+            dense=_flops(3 * batch * _D * _FD, gpu.best) + self._move(_FFN_BYTES, gpu.bandwidth),
             sparse_mla=self._sliced(mla, batch) + cache,
-            shared=expert + _MICRO * self._read(weight),
-            routed=_K * expert + _MICRO * held * self._read(weight),
-            combine=combine,
-            dispatch=dispatch,
+            shared=expert + _MICRO * self._move(weight, gpu.bandwidth),
+            routed=_K * expert + _MICRO * held * self._move(weight, gpu.bandwidth),
+            combine=wide * way + _DECODE_EXCHANGE,
+            dispatch=way + _DECODE_EXCHANGE,
         )
 
     def share(self, batch: FloatArray) -> FloatArray:
@@ -291,7 +281,9 @@ class ShallowFormulas:
         Source: zartbot/shallowsim @ 0cec1f5.
         """
         ends, shares = self.device.rows(self.flags)
-        return np.asarray(shares[np.searchsorted(ends, self._rounded(batch))])
+        rows = np.maximum(batch * self._rows_per_sequence, 1.0)
+        rounded = 2.0 ** (np.floor(np.log2(rows)) + 1)
+        return np.asarray(shares[np.searchsorted(ends, rounded)])
 
     @cached_property
     def pieces(self) -> tuple[FloatArray, FloatArray]:
@@ -313,17 +305,16 @@ class ShallowFormulas:
         held = -(-_E // self.ep) + 1
         weights = _MLA_MIB * 61 / (1024 * self.tp) + _EXPERT_MIB * _SPARSE * held / 1024
         divided = self.tp if self.flags.divided_cache else 1
-        return (self.device.usable - _OTHER_GIB - weights) * 2**30 / (KV_BYTES * 61 * divided)
+        return (
+            (_CACHE_SHARE * self.device.memory - _OTHER_GIB - weights)
+            * 2**30
+            / (KV_BYTES * 61 * divided)
+        )
 
     @property
     def _rows_per_sequence(self) -> float:
         """Return the rows of one expert in a micro-batch, per sequence of the batch."""
         return _K / _MICRO / -(-_E // self.ep)
-
-    def _rounded(self, batch: FloatArray) -> FloatArray:
-        """Return the rows of an expert, strictly up to the next power of two."""
-        rows = np.maximum(batch * self._rows_per_sequence, 1.0)
-        return np.asarray(2.0 ** (np.floor(np.log2(rows)) + 1))
 
     def _mla(self, gemm: FloatArray, core: FloatArray, compute_share: float) -> FloatArray:
         """Return an attention block [ms]; FP4 GPUs run projections at the peak without reads."""
@@ -332,7 +323,9 @@ class ShallowFormulas:
         if gpu.fp4:
             return _flops(gemm, compute_share * gpu.fp4) + attended
         return (
-            _flops(gemm, _ATTENTION * compute_share * gpu.fp8) + attended + self._read(_MLA_BYTES)
+            _flops(gemm, _ATTENTION * compute_share * gpu.fp8)
+            + attended
+            + self._move(_MLA_BYTES, gpu.bandwidth)
         )
 
     def _sliced(self, mla: FloatArray, tokens: FloatArray) -> FloatArray:
@@ -341,34 +334,10 @@ class ShallowFormulas:
             return mla + _LAUNCH
         return mla / self.tp + self._move(2 * _D * tokens, self.device.nvlink) + _REDUCE + _LAUNCH
 
-    def _prefill_exchange(self, tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return dispatch (FP8) and combine (BF16) of one layer."""
-        gpu = self.device
-        if gpu.domain == 8:  # noqa: PLR2004  # four nodes of eight, by group-limited routing
-            sent = 3 * (8 / self.tp) * tokens * (_K / 8) * _D
-            way = self._move(sent, 8 * gpu.nic)
-        else:
-            leaving = (_E - -(-_E // gpu.domain)) / _E
-            way = self._move(leaving * _K * (tokens / self.tp) * _D, gpu.nvlink)
-        halved = self.flags.halved_dispatch or gpu.fp4 > 0
-        dispatch = way / 2 if halved else way
-        return dispatch + _PREFILL_EXCHANGE, 2 * way + _PREFILL_EXCHANGE
-
-    def _decode_exchange(self, batch: FloatArray) -> tuple[FloatArray, FloatArray]:
-        gpu = self.device
-        inside = self.ep <= gpu.domain if gpu.domain > 8 else self.ep == 8  # noqa: PLR2004
-        way = self._move(batch * _D * _K, gpu.nvlink if inside else gpu.nic)
-        wide = 1 if self.narrow_combine and gpu.fp4 else 2
-        return way + _DECODE_EXCHANGE, wide * way + _DECODE_EXCHANGE
-
-    def _move(self, size: FloatArray, rate: float) -> FloatArray:
+    def _move(self, size: FloatArray | float, rate: float) -> FloatArray:
         """Return bytes over a link of ``rate`` GB/s [ms]."""
         unit = 2.0**20 if self.flags.mebibytes else 1e6
         return np.asarray(size / unit / (ETA * rate))
-
-    def _read(self, size: float) -> float:
-        unit = 2.0**20 if self.flags.mebibytes else 1e6
-        return size / unit / (ETA * self.device.bandwidth)
 
     def _read_cache(self, size: FloatArray) -> FloatArray:
         unit = 2.0**30 if self.flags.mebibytes else 1e9
@@ -380,7 +349,7 @@ def _flops(macs: FloatArray, rate: FloatArray | float) -> FloatArray:
     return np.asarray(2 * macs / 1e9 / (ETA * rate))
 
 
-class Shallowsim:
+class Shallowsim(FixedCapacity):
     """One island by shallowsim's formulas; implements ``PerformanceModel``.
 
     Its step is not monotone in the batch: if a larger batch reaches a higher share of the peak
@@ -402,7 +371,6 @@ class Shallowsim:
     """
 
     name = "shallowsim"
-    max_length = 163_840
     breaks = frozenset({Promise.GROWS_WITH_BATCH})
 
     def __init__(
@@ -432,33 +400,19 @@ class Shallowsim:
             flags,
             prefix_hit=prefix_hit,
         )
-        self._sequences = max_sequences * parallelism.dp
         if self.formulas.cache_tokens <= 0:
             raise DoesNotFit(
                 f"{architecture.name} as {parallelism} leaves no memory for a cache on {name}, "
                 f"by shallowsim's count; take more GPUs"
             )
-
-    def max_sequences(self) -> int:
-        """Return the largest batch of the island [sequences].
-
-        Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
-        """
-        return self._sequences
-
-    def kv_capacity(self) -> int:
-        """Return tokens of cache of all copies [tokens].
-
-        Source: zartbot/shallowsim @ 0cec1f5.
-        """
-        return int(self.formulas.cache_tokens) * self.parallelism.dp
-
-    def kv_bytes(self, length: FloatArray) -> FloatArray:
-        """Return bytes of cache [B] of a prompt of ``length`` [tokens]: 576 61 l, FP8 latents.
-
-        Source: zartbot/shallowsim @ 0cec1f5.
-        """
-        return np.asarray(length) * float(KV_BYTES * 61)
+        super().__init__(
+            Limits(
+                max_length=163_840,
+                kv_capacity=int(self.formulas.cache_tokens) * parallelism.dp,
+                max_sequences=max_sequences * parallelism.dp,
+                kv_bytes_per_token=float(KV_BYTES * 61),
+            )
+        )
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] of a prompt of ``length`` [tokens], one per copy at a time.
@@ -466,7 +420,7 @@ class Shallowsim:
         Source: zartbot/shallowsim @ 0cec1f5.
         """
         tokens = np.maximum(1.0, np.asarray(length, dtype=np.float64))
-        return np.asarray(self.formulas.prefill(tokens).total * 1e-3)
+        return np.asarray(self.formulas.prefill(tokens).prompt * 1e-3)
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return island-seconds [s] of a prompt of ``length`` [tokens]: copies work side by side.
@@ -485,7 +439,7 @@ class Shallowsim:
             kv_tokens: Cached tokens of the island [tokens].
         """
         batch, cached = self._per_copy(sequences, kv_tokens)
-        return np.asarray(self.formulas.decode(batch, cached).total * 1e-3)
+        return np.asarray(self.formulas.decode(batch, cached).step * 1e-3)
 
     def decode_step_bound(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Return the longest step [s] of any smaller batch: at the end of every piece of the share.
@@ -500,7 +454,7 @@ class Shallowsim:
         longest = np.zeros_like(batch)
         ends, shares = self.formulas.pieces
         for low, high, share in zip((0.0, *ends), (*ends, np.inf), shares, strict=True):
-            step = self.formulas.decode(np.minimum(batch, high), cached, np.asarray(share)).total
+            step = self.formulas.decode(np.minimum(batch, high), cached, np.asarray(share)).step
             longest = np.where(batch >= low, np.maximum(longest, step), longest)
         return longest * 1e-3
 

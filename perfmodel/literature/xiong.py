@@ -15,16 +15,12 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from ..catalogue.architectures import ModelArchitecture
 from ..errors import PerfModelError
 from ..model import FloatArray, Promise
 from .measured import FixedCapacity, Limits
 
 _TERMS = 4
 """Parameters of a phase: as many samples are the least that determine them."""
-
-ENGINE_BYTES = 2e9
-"""What an engine keeps for itself beside weights and cache (section 5.1, delta_engine) [B]."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +51,6 @@ class Samples:
     batch: FloatArray
     length: FloatArray
     seconds: FloatArray
-
-
-def kv_size(model: ModelArchitecture, gpus: int, memory: float, usage: float = 0.9) -> float:
-    """Return bytes for the cache of an instance [B]: t d phi - delta - Phi b.
-
-    Source: Xiong et al. (2025), equation 1, in
-    docs/explanation/performance-model.md#other-models-of-the-same-island.
-
-    Args:
-        model: Phi parameters of b bytes each.
-        gpus: t, GPUs of the instance [GPUs].
-        memory: d, memory of one GPU [B].
-        usage: phi, share that the engine takes [1].
-    """
-    weights = model.parameters * model.precision.linear
-    return gpus * memory * usage - ENGINE_BYTES - weights
 
 
 def fit_xiong(prefill: Samples, decode: Samples) -> XiongParameters:
@@ -126,13 +106,7 @@ class Fitted(FixedCapacity):
         p = self.parameters
         return np.asarray((p.p1 + p.p3) * np.asarray(length, dtype=np.float64) + (p.p2 + p.p4))
 
-    def prefill_occupancy(self, length: FloatArray) -> FloatArray:
-        """Return seconds of the instance [s] for a prompt of ``length`` [tokens]: its time.
-
-        Source: Xiong et al. (2025), equation 3, in
-        docs/explanation/performance-model.md#other-models-of-the-same-island.
-        """
-        return self.prefill_time(length)
+    prefill_occupancy = prefill_time  # one prompt at a time
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
         """Return seconds of a step [s]: p5 K + p6 b + p7 K / b + p8, at least one sequence.

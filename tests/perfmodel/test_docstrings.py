@@ -25,8 +25,7 @@ FIGURES = PLAIN | {
     "AffineStep",
     "DecodePoint",
     "RangeMoments",
-    "PrefillParts",
-    "DecodeParts",
+    "Parts",
     "XiongParameters",
 }
 """Types of results that are figures."""
