@@ -6,11 +6,9 @@ be tight; ``fixed_point`` evaluates an island that was planned with that bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..model import FloatArray, PerformanceModel
 from ..workload.lengths import RangeMoments
@@ -53,52 +51,36 @@ def candidate_batches(
         utilisation: Largest share of a mixed island's time that goes to prompts [1].
     """
     prompts = np.zeros_like(moments.output) if prefill is None else prefill
-    context, beside = _contexts(moments, prompts)
-
-    def keeps(sequences: FloatArray) -> NDArray[np.bool_]:
-        step = model.decode_step_time(sequences, sequences * context[:, None])
-        between = sequences * beside[:, None]
-        within = (between <= utilisation * (step + between)) | (between <= 0)
-        return within if tpot is None else within & (step + between <= tpot)
-
-    most = _largest(keeps, np.minimum(model.max_sequences(), model.kv_capacity() / context))
-    caps: list[int] = []
-    for cap in sorted({int(m) for m in most if m >= 1}, reverse=True):
-        if not caps or cap * _DISTINCT < caps[-1]:
-            caps.append(cap)
-    return tuple(reversed(caps))
-
-
-def _contexts(moments: RangeMoments, prefill: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return contexts at a tenth of the decoded tokens from either end, and their mean.
-
-    With each of them the seconds of prompt per output token: of that range, and of the mix.
-    """
     tokens = moments.probability * moments.output
     order = np.argsort(moments.context, kind="stable")
     cumulative = np.cumsum(tokens[order]) / tokens.sum()
     at = order[np.searchsorted(cumulative, [0.1, 0.9]).clip(max=len(order) - 1)]
     total = float(tokens.sum())
     mean = float(tokens @ moments.context) / total
-    shared = float(moments.probability @ prefill) / total
     context = np.maximum(1.0, np.append(moments.context[at], mean))
-    return np.asarray(context), np.append(prefill[at] / moments.output[at], shared)
+    # Seconds of prompt per output token at each of the contexts.
+    shared = float(moments.probability @ prompts) / total
+    beside = np.append(prompts[at] / moments.output[at], shared)
 
-
-def _largest(keeps: Callable[[FloatArray], NDArray[np.bool_]], most: FloatArray) -> FloatArray:
-    """Return the largest batches up to ``most`` below which all are kept; 0 if none is.
-
-    ``keeps`` judges several batches per context, shape (contexts, batches). The prompts' share
-    need not grow with the batch, so only what lies below the first refusal counts.
-    """
-    low, high = np.zeros_like(most), most
-    rows = np.arange(len(most))
+    # The largest batches up to which all keep the limits: the prompts' share need not grow with
+    # the batch, so only what lies below the first refusal counts.
+    high = np.minimum(model.max_sequences(), model.kv_capacity() / context)
+    low, each = np.zeros_like(high), np.arange(len(high))
     for _ in range(_ZOOMS):
         grid = low[:, None] + (high - low)[:, None] * _UNIT
-        reached = np.logical_and.accumulate(keeps(grid), axis=1).sum(axis=1)
-        low = np.where(reached > 0, grid[rows, np.maximum(reached - 1, 0)], 0.0)
-        high = np.where(reached > 0, grid[rows, np.minimum(reached, _UNIT.size - 1)], 0.0)
-    return low
+        step = model.decode_step_time(grid, grid * context[:, None])
+        between = grid * beside[:, None]
+        keeps = (between <= utilisation * (step + between)) | (between <= 0)
+        if tpot is not None:
+            keeps &= step + between <= tpot
+        within = np.logical_and.accumulate(keeps, axis=1).sum(axis=1)
+        low = np.where(within > 0, grid[each, np.maximum(within - 1, 0)], 0.0)
+        high = np.where(within > 0, grid[each, np.minimum(within, _UNIT.size - 1)], 0.0)
+    caps: list[int] = []
+    for cap in sorted({int(m) for m in low if m >= 1}, reverse=True):
+        if not caps or cap * _DISTINCT < caps[-1]:
+            caps.append(cap)
+    return tuple(reversed(caps))
 
 
 @dataclass(frozen=True)

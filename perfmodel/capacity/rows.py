@@ -204,7 +204,7 @@ def prefill_utilisation(
 
 
 def decode_rows(
-    step: AffineStep, moments: RangeMoments, tpot: float | None
+    step: AffineStep, moments: RangeMoments, tpot: float | None, prefill: FloatArray | float = 0.0
 ) -> tuple[tuple[str, ...], FloatArray]:
     """Return names of the decode rows, and the rows of ``A lambda <= 1`` [s], shape (rows, ranges).
 
@@ -219,8 +219,15 @@ def decode_rows(
         step: Affine bound on the step.
         moments: Outputs o_j and contexts k_j of the ranges.
         tpot: T, target mean time per output token [s]; None without one.
+        prefill: Prompts per request on the same island [s], shape (ranges,); see ``mixed_rows``.
     """
-    return _token_rows(step, moments, np.zeros_like(moments.output), tpot)
+    busy = prefill + moments.output * (step.beta + step.kappa * moments.context)
+    tokens = moments.output * moments.context * step.a
+    memory = tokens / step.kv_capacity + busy if step.kv_capacity else np.full_like(busy, np.inf)
+    batch = moments.output * step.a / step.batch_cap + busy
+    if tpot is None:
+        return ("memory", "batch"), np.stack([memory, batch])
+    return ("tpot", "memory", "batch"), np.stack([_shared(busy, 1 - step.a / tpot), memory, batch])
 
 
 def mixed_rows(
@@ -245,18 +252,5 @@ def mixed_rows(
         tpot: Target mean time per output token, prompts in between included [s]; None without.
         utilisation: rho, largest share of time for prompts [1] (``prefill_utilisation``).
     """
-    names, rows = _token_rows(step, moments, prefill, tpot)
+    names, rows = decode_rows(step, moments, tpot, prefill)
     return ("time", *names), np.vstack([_shared(prefill, utilisation), rows])
-
-
-def _token_rows(
-    step: AffineStep, moments: RangeMoments, beside: FloatArray, tpot: float | None
-) -> tuple[tuple[str, ...], FloatArray]:
-    """Return names and rows of decode; ``beside``: seconds of prompt per request [s]."""
-    busy = beside + moments.output * (step.beta + step.kappa * moments.context)
-    tokens = moments.output * moments.context * step.a
-    memory = tokens / step.kv_capacity + busy if step.kv_capacity else np.full_like(busy, np.inf)
-    batch = moments.output * step.a / step.batch_cap + busy
-    if tpot is None:
-        return ("memory", "batch"), np.stack([memory, batch])
-    return ("tpot", "memory", "batch"), np.stack([_shared(busy, 1 - step.a / tpot), memory, batch])

@@ -6,14 +6,13 @@ Every function is vectorised over the bytes or tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..catalogue import read
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.efficiency import Overheads
 from ..model import FloatArray
 
 
@@ -30,15 +29,6 @@ class Network:
     wait: float = 0.0
     dispatch_wait: float = 0.0
     link: float = 1.0
-
-    def run_by(self, overheads: Overheads) -> Network:
-        """Return the same links with what an engine adds to the kernels."""
-        return replace(
-            self,
-            wait=overheads.all_reduce_wait,
-            dispatch_wait=overheads.all_to_all_wait,
-            link=overheads.link,
-        )
 
     def all_reduce(self, size: FloatArray, gpus: int) -> FloatArray:
         """Return seconds [s] to sum ``size`` [B] over GPUs: alpha + 2 (n - 1) / n size / beta.
@@ -58,8 +48,14 @@ class Network:
         if gpus == 1:
             return 0.0 * size
         volume = 2.0 * (gpus - 1) / gpus * size
-        row = self._all_reduce_row()
-        latency = self.wait + _latency(row["latency"], min(gpus, self.local))
+        rows: dict[str, dict[str, Any]] = _links()["all_reduce"]
+        row = rows.get(self.accelerator.family, rows["other"])
+        if self.accelerator.scale_up is None:
+            row = rows["pcie"]
+        # The latency at the smallest measured size that covers the GPUs, else at the last.
+        sizes, inside = sorted(row["latency"]), min(gpus, self.local)
+        covering = next((size for size in sizes if size >= inside), sizes[-1])
+        latency = self.wait + row["latency"][covering]
         if gpus <= self.local:
             return _line(
                 latency, volume, self.link * row["share"] * self.accelerator.local_bandwidth
@@ -68,12 +64,6 @@ class Network:
         steps = (-(-gpus // self.local) - 1).bit_length()
         bandwidth = self.link * remote["share"] * self.accelerator.scale_out_bandwidth
         return _line(latency + 2 * steps * remote["latency"], volume, bandwidth)
-
-    def _all_reduce_row(self) -> dict[str, Any]:
-        rows: dict[str, dict[str, Any]] = _links()["all_reduce"]
-        if self.accelerator.scale_up is None:
-            return rows["pcie"]
-        return rows.get(self.accelerator.family, rows["other"])
 
     def all_to_all(self, local: FloatArray, remote: FloatArray, mode: str) -> FloatArray:
         """Return seconds [s] of one way: wait + latency + max(local / b_local, remote / b_remote).
@@ -158,21 +148,15 @@ def expert_copies(
     domains = gpus / domain
     if mode == "low_latency":
         return per_token * (domain - 1) / gpus, per_token * (gpus - domain) / gpus
-    reached = domains * (1 - (1 - 1 / domains) ** per_token)
-    reached = min(reached, groups_per_token or reached)
+    visited = domains * (1 - (1 - 1 / domains) ** per_token)
+    visited = min(visited, groups_per_token or visited)
     inside = gpus * (1 - (1 - 1 / gpus) ** per_token) * (domain - 1) / domain
-    return inside, reached * (domains - 1) / domains
+    return inside, visited * (domains - 1) / domains
 
 
 def _line(alpha: float, size: FloatArray, beta: float) -> FloatArray:
     """Return seconds [s] by the alpha-beta model: latency [s] plus bytes over bandwidth [B/s]."""
     return np.asarray(alpha + size / beta)
-
-
-def _latency(measured: dict[int, float], gpus: int) -> float:
-    """Return the latency [s] at the smallest measured size that covers ``gpus``, else the last."""
-    sizes = sorted(measured)
-    return measured[next((size for size in sizes if size >= gpus), sizes[-1])]
 
 
 def _links() -> dict[str, Any]:

@@ -30,15 +30,6 @@ class SparseBlock:
     network: Network
 
     @property
-    def imbalance(self) -> float:
-        """Return the load of the busiest GPU over the mean [1] under expert parallelism.
-
-        Source: docs/explanation/performance-model.md#times-the-roofline; value in
-        ``efficiencies.yaml``.
-        """
-        return self.kernels.fit.overheads.expert_imbalance
-
-    @property
     def always(self) -> tuple[Operator, ...]:
         """Return the operators that every token passes: norm, router and shared experts."""
         hidden = self.kernels.model.hidden
@@ -62,36 +53,33 @@ class SparseBlock:
         """
         spread = self.parallelism.ep > 1
         together = tokens * (self.parallelism.dp if spread else 1)
-        share, worst = (1 / self.parallelism.ep, self.imbalance) if spread else (1.0, 1.0)
-        rows = together * self.experts.per_token * share * worst
+        kernels, experts = self.kernels, self.experts
+        spent, model = kernels.fit.overheads, kernels.model
+        share, worst = (1 / self.parallelism.ep, spent.expert_imbalance) if spread else (1.0, 1.0)
+        rows = together * experts.per_token * share * worst
         touched = np.minimum(1.0, worst * self._touched(together))
-        sorting = self.kernels.fit.overheads.expert_pair * together * self.experts.per_token
-        return np.maximum(self._compute(rows), self._memory(rows, touched)) + sorting
+        sorting = spent.expert_pair * together * experts.per_token
+
+        dtype = model.precision.expert_compute
+        reached = kernels.reached(dtype)
+        parameters = experts.parameters_of_one(model.hidden)
+        slices = 1 if spread else self.parallelism.tp
+        rate = reached.expert_mfu * kernels.accelerator.peak(dtype)
+        compute = rows * (2 * parameters / slices / rate)
+
+        held = experts_per_gpu(experts, self.parallelism)
+        weights = held * parameters * model.precision.expert
+        moved = 2 * model.hidden + 3 * experts.intermediate
+        read = max(kernels.activation(dtype), BF16_BYTES)
+        bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
+        memory = (touched * weights + rows * moved * read) / bandwidth
+        return np.maximum(compute, memory) + sorting
 
     def _touched(self, tokens: FloatArray) -> FloatArray:
         spread = self.kernels.fit.overheads.expert_spread
         tokens = tokens if spread == 1 else tokens**spread
         missed = np.log1p(-self.experts.per_token / self.experts.routed)
         return np.asarray(-np.expm1(tokens * missed))
-
-    def _compute(self, rows: FloatArray) -> FloatArray:
-        kernels = self.kernels
-        dtype = kernels.model.precision.expert_compute
-        rate = kernels.reached(dtype).expert_mfu * kernels.accelerator.peak(dtype)
-        slices = 1 if self.parallelism.ep > 1 else self.parallelism.tp
-        parameters = self.experts.parameters_of_one(kernels.model.hidden)
-        return rows * (2 * parameters / slices / rate)
-
-    def _memory(self, rows: FloatArray, touched: FloatArray) -> FloatArray:
-        kernels = self.kernels
-        precision = kernels.model.precision
-        reached = kernels.reached(precision.expert_compute)
-        held = experts_per_gpu(self.experts, self.parallelism)
-        weights = held * self.experts.parameters_of_one(kernels.model.hidden) * precision.expert
-        moved = 2 * kernels.model.hidden + 3 * self.experts.intermediate
-        read = max(kernels.activation(precision.expert_compute), BF16_BYTES)
-        bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
-        return (touched * weights + rows * moved * read) / bandwidth
 
     def exchange(self, tokens: FloatArray, mode: str) -> FloatArray:
         """Return seconds [s] to move ``tokens`` tokens [tokens] per copy to their experts and back.
@@ -110,17 +98,12 @@ class SparseBlock:
         if self.parallelism.ep == 1 or self.parallelism.dp == 1:
             return self.network.all_reduce(size, tp)
         operand = self.kernels.accelerator.operand(self.kernels.model.precision.expert_compute)
-        inside, outside = self._copies(mode)
+        limited = self.experts.groups_per_token if self.experts.groups > 1 else None
+        ep, local = self.parallelism.ep, self.network.local
+        inside, outside = expert_copies(ep, local, self.experts.per_token, limited, mode)
         sent = tokens * hidden / tp
         way = [
             self.network.all_to_all(sent * inside * width, sent * outside * width, mode)
             for width in (max(ACTIVATION_BYTES[operand], 1.0), BF16_BYTES)
         ]
-        # Gathering is half of an all-reduce: each rank sends (n - 1) / n of the message once.
         return way[0] + way[1] + self.network.all_reduce(size / 2, tp)
-
-    def _copies(self, mode: str) -> tuple[float, float]:
-        limited = self.experts.groups_per_token if self.experts.groups > 1 else None
-        return expert_copies(
-            self.parallelism.ep, self.network.local, self.experts.per_token, limited, mode
-        )

@@ -122,41 +122,21 @@ def stage_weights(
     """
     both = model.embedding_parameters * BF16_BYTES / parallelism.tp
     total = both if model.tied_embeddings and ends else both * ends / 2
-    total += (dense + sparse) * attention_bytes(model, parallelism.tp)
-    total += dense * model.dense_ffn_parameters * model.precision.linear / parallelism.tp
-    if model.experts is not None:
-        total += sparse * sparse_ffn_bytes(model, model.experts, parallelism)
-    return total
-
-
-def attention_bytes(model: ModelArchitecture, tp: int) -> float:
-    """Return bytes of one layer's attention and two norms on one of ``tp`` GPUs [GPUs]: [B].
-
-    Tensor parallelism slices all but the low-rank projections of latent attention.
-
-    Source: docs/explanation/performance-model.md#memory.
-    """
-    parameters = model.attention.parameters(model.hidden)
+    # Tensor parallelism slices all of attention but the low-rank projections of a latent one.
     whole = 0
     if isinstance(model.attention, LatentAttention):
         whole = model.hidden * (model.attention.kv_elements + (model.attention.q_rank or 0))
-    sliced = (parameters - whole) / tp
-    return (sliced + whole) * model.precision.linear + 2 * model.hidden * BF16_BYTES
-
-
-def sparse_ffn_bytes(model: ModelArchitecture, experts: Experts, parallelism: Parallelism) -> float:
-    """Return bytes of one sparse layer's router, shared and routed experts on one GPU [B].
-
-    Source: docs/explanation/performance-model.md#memory.
-    """
-    parameters = experts.parameters_of_one(model.hidden)
-    router = model.hidden * experts.routed * BF16_BYTES
-    shared = experts.shared * parameters * model.precision.linear / parallelism.tp
-    return (
-        router
-        + shared
-        + experts_per_gpu(experts, parallelism) * parameters * model.precision.expert
-    )
+    sliced = (model.attention.parameters(model.hidden) - whole) / parallelism.tp
+    norms = 2 * model.hidden * BF16_BYTES
+    total += (dense + sparse) * ((sliced + whole) * model.precision.linear + norms)
+    total += dense * model.dense_ffn_parameters * model.precision.linear / parallelism.tp
+    if (experts := model.experts) is not None:
+        parameters = experts.parameters_of_one(model.hidden)
+        router = model.hidden * experts.routed * BF16_BYTES
+        shared = experts.shared * parameters * model.precision.linear / parallelism.tp
+        routed = experts_per_gpu(experts, parallelism) * parameters * model.precision.expert
+        total += sparse * (router + shared + routed)
+    return total
 
 
 def experts_per_gpu(experts: Experts, parallelism: Parallelism) -> float:
@@ -195,11 +175,7 @@ def activation_bytes(model: ModelArchitecture, parallelism: Parallelism, tokens:
     width = model.intermediate / parallelism.tp
     if model.experts is not None:
         spread = parallelism.ep if parallelism.ep > 1 else parallelism.tp
-        visits = (
-            model.experts.per_token * parallelism.dp
-            if parallelism.ep > 1
-            else (model.experts.per_token)
-        )
+        visits = model.experts.per_token * (parallelism.dp if parallelism.ep > 1 else 1)
         width = max(width, visits * model.experts.intermediate / spread)
     return tokens * BF16_BYTES * (6 * model.hidden + 3 * width)
 

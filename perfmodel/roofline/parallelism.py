@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..catalogue.accelerators import Accelerator
@@ -75,43 +74,23 @@ def candidates(
         gpus_per_node: None if the GPUs come one by one.
         phase: ``prefill``, ``decode`` or ``mixed``; a mixed island tries what is good for either.
     """
-    local = accelerator.local_gpus(gpus_per_node)
-    widths = [t for t in _tensor_widths(architecture, gpus) if t <= local]
+    local, heads = accelerator.local_gpus(gpus_per_node), architecture.attention.heads
+    widths = [t for t in range(min(gpus, heads, local), 0, -1) if gpus % t == 0 and heads % t == 0]
+    splits: set[Parallelism] = set()
     if architecture.experts is None:
-        splits = set(_dense(widths, gpus, architecture.layers, accelerator))
-    else:
-        splits = set(_sparse(widths, gpus, architecture.experts.routed, phase))
-    return tuple(sorted(splits))
-
-
-def _tensor_widths(architecture: ModelArchitecture, gpus: int) -> list[int]:
-    """Return divisors of the island that also divide the attention heads, descending."""
-    heads = architecture.attention.heads
-    return [t for t in range(min(gpus, heads), 0, -1) if gpus % t == 0 and heads % t == 0]
-
-
-def _dense(
-    widths: list[int], gpus: int, layers: int, accelerator: Accelerator
-) -> Iterator[Parallelism]:
-    """Yield the widest tensor split and half of it, the rest as stages.
-
-    Without a scale-up link the all-reduce is slow, so stages alone are tried as well.
-    """
-    narrow = [1] if accelerator.scale_up is None else []
-    for tp in (*widths[:2], *narrow):
-        if gpus // tp <= layers:
-            yield Parallelism(tp=tp, pp=gpus // tp)
-
-
-def _sparse(widths: list[int], gpus: int, experts: int, phase: str) -> Iterator[Parallelism]:
-    """Yield experts sliced (one copy inside a domain), or spread over all GPUs at several tp.
-
-    Decode gains from tp = 1 (the latent cache is not replicated) and from the widest tp (lowest
-    latency); prefill of long prompts may want a middle one.
-    """
+        # The widest tensor split and half of it, the rest as stages. Without a scale-up link the
+        # all-reduce is slow, so stages alone are tried as well.
+        narrow = [1] if accelerator.scale_up is None else []
+        for tp in (*widths[:2], *narrow):
+            if gpus // tp <= architecture.layers:
+                splits.add(Parallelism(tp=tp, pp=gpus // tp))
+        return tuple(sorted(splits))
+    # Experts sliced (one copy inside a domain), or spread over all GPUs at several tp. Decode gains
+    # from tp = 1 (the latent cache is not replicated) and from the widest tp (lowest latency);
+    # prefill of long prompts may want a middle one.
     if widths[0] == gpus:
-        yield Parallelism(tp=gpus)
-    if gpus > 1 and gpus <= experts:
+        splits.add(Parallelism(tp=gpus))
+    if 1 < gpus <= architecture.experts.routed:
         middle = [t for t in widths if t not in (1, widths[0])][:1] if phase != "decode" else []
-        for tp in {widths[0], *middle, 1}:
-            yield Parallelism(tp=tp, dp=gpus // tp, ep=gpus)
+        splits |= {Parallelism(tp=t, dp=gpus // t, ep=gpus) for t in (widths[0], *middle, 1)}
+    return tuple(sorted(splits))

@@ -6,20 +6,19 @@ layer is the sum of its operators, its communication and a fixed overhead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..catalogue.architectures import ModelArchitecture
-from ..catalogue.efficiency import EngineFit, Overheads
+from ..catalogue.efficiency import Overheads
 from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
 from .communication import Network
 from .experts import SparseBlock
 from .memory import LayerCounts
-from .operators import Kernels, Operator, attention, dense_ffn
-from .operators import output_head as head_product
+from .operators import Kernels, Operator, attention, dense_ffn, output_head
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
 
@@ -118,7 +117,7 @@ class Stage:
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
-        return self.output_head.seconds(tokens, np.zeros_like(tokens))
+        return self._run("head", tokens, np.zeros_like(tokens))
 
     @property
     def hidden_bytes(self) -> float:
@@ -134,26 +133,30 @@ class Stage:
         pairs = ((self.counts.full, None), (self.counts.windowed, self.model.window))
         return tuple((layers, window) for layers, window in pairs if layers)
 
-    @cached_property
-    def _fit(self) -> EngineFit:
-        return self.settings.on(self.network.accelerator)
-
     @property
     def overheads(self) -> Overheads:
         """Return the times outside the operators."""
-        return self._fit.overheads
+        return self._kernels.fit.overheads
 
     @cached_property
     def _links(self) -> Network:
-        return self.network.run_by(self.overheads)
+        """Return the links with what the engine adds to the kernels."""
+        spent = self.overheads
+        return replace(
+            self.network,
+            wait=spent.all_reduce_wait,
+            dispatch_wait=spent.all_to_all_wait,
+            link=spent.link,
+        )
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return Kernels(self.network.accelerator, self.model, self._fit)
+        accelerator = self.network.accelerator
+        return Kernels(accelerator, self.model, self.settings.on(accelerator))
 
     @cached_property
     def operators(self) -> dict[str, tuple[Operator, ...]]:
-        """Return operators of half a layer, by ``prefill``, ``decode``, ``dense``, ``sparse``."""
+        """Return operators of half a layer (prefill, decode, dense, sparse) and of the head."""
         tp = self.parallelism.tp
         form, rows = self.settings.latent, self.settings.rows
         decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
@@ -162,12 +165,8 @@ class Stage:
             "decode": tuple(operator.attending(rows) for operator in decode),
             "dense": dense_ffn(self._kernels, tp),
             "sparse": self.sparse.always if self.sparse else (),
+            "head": (output_head(self._kernels, tp),),
         }
-
-    @cached_property
-    def output_head(self) -> Operator:
-        """Return the product with the vocabulary."""
-        return head_product(self._kernels, self.parallelism.tp)
 
     @cached_property
     def sparse(self) -> SparseBlock | None:

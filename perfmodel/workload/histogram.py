@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import OutOfRange
 from ..model import FloatArray
@@ -23,7 +22,12 @@ def histogram_bins(lengths: LengthDistribution, count: int) -> tuple[Bin, ...]:
     if count < 1:
         raise OutOfRange(f"a histogram has at least one bin, not {count}")
     whole = np.floor(lengths.length).astype(np.int64)
-    starts = _starts(whole, lengths.probability, count)
+    # A bin begins at each count-th of the cumulative share. Its edge is a whole number, so atoms
+    # with the same whole part stay together.
+    before = np.concatenate(([0.0], np.cumsum(lengths.probability)[:-1]))
+    first = np.flatnonzero(np.concatenate(([True], np.diff(whole) > 0)))
+    slot = np.floor(before[first] / lengths.probability.sum() * count + 1e-9)
+    starts = first[np.concatenate(([True], np.diff(slot) > 0))]
     share = np.add.reduceat(lengths.probability, starts)
     edges = np.append(whole[starts], whole[-1] + 1)
     columns = (lengths.length, lengths.output, lengths.output_square)
@@ -63,18 +67,6 @@ def per_million(share: FloatArray) -> list[int]:
     else:  # shares below one in a million were raised to 1: the largest pay for it
         floors[int(floors.argmax())] += missing
     return [int(weight) for weight in floors]
-
-
-def _starts(whole: NDArray[np.int64], probability: FloatArray, count: int) -> NDArray[np.int64]:
-    """Return the first atom of each bin: a bin for each count-th of the cumulative share.
-
-    A bin boundary is a whole number, so atoms with the same whole part stay together.
-    """
-    before = np.concatenate(([0.0], np.cumsum(probability)[:-1]))
-    first = np.flatnonzero(np.concatenate(([True], np.diff(whole) > 0)))
-    slot = np.floor(before[first] / probability.sum() * count + 1e-9)
-    new = np.concatenate(([True], np.diff(slot) > 0))
-    return first[new]
 
 
 def _moments(lengths: LengthDistribution) -> dict[str, float]:

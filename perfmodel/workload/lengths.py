@@ -196,18 +196,47 @@ def from_histogram(bins: Sequence[Bin]) -> LengthDistribution:
         OutOfRange: names the bin and what is wrong with it.
     """
     ordered = sorted((b for b in bins if b.weight != 0), key=lambda b: (b.min, b.max))
-    _check(ordered)
+    if not ordered:
+        raise OutOfRange("the histogram has no bin with a weight above 0")
+    for bar in ordered:
+        where = f"bin [{bar.min}, {bar.max})"
+        if bar.weight < 0 or not 0 <= bar.min < bar.max:
+            raise OutOfRange(f"{where}: weight {bar.weight}; needs weight >= 0 and 0 <= min < max")
+        if bar.input_mean is not None and abs(bar.input_mean - _middle(bar)) > _ROUNDED:
+            raise OutOfRange(f"{where}: mean input {bar.input_mean} lies outside the bin")
+        if bar.output_mean <= 0:
+            raise OutOfRange(f"{where}: mean output {bar.output_mean} must be above 0")
+        least = bar.output_mean**2
+        if bar.output_square is not None and bar.output_square < least * (1 - _ROUNDED):
+            raise OutOfRange(
+                f"{where}: mean square output {bar.output_square} is below the square of the "
+                f"mean, {least:g}"
+            )
+    for lower, upper in pairwise(ordered):
+        if lower.max > upper.min:
+            raise OutOfRange(
+                f"bins [{lower.min}, {lower.max}) and [{upper.min}, {upper.max}) overlap"
+            )
     mean = np.array([_middle(b) for b in ordered])
-    room = [min(m - b.min, b.max - 1 - m) for m, b in zip(mean, ordered, strict=True)]
+    room = np.array([min(m - b.min, b.max - 1 - m) for m, b in zip(mean, ordered, strict=True)])
     share = np.array([b.weight for b in ordered], dtype=np.float64)
     output = np.array([b.output_mean for b in ordered], dtype=np.float64)
-    square = np.array([_square(b) for b in ordered])
+    square = np.array(
+        [
+            _UNKNOWN_SPREAD * b.output_mean**2
+            if b.output_square is None
+            else max(b.output_square, b.output_mean**2)
+            for b in ordered
+        ]
+    )
     nodes, weights = np.polynomial.legendre.leggauss(_NODES_PER_BIN)
-    return _sorted(
-        mean[:, None] + np.array(room)[:, None] * nodes,
-        (share / share.sum())[:, None] * (weights / weights.sum()),
-        np.repeat(output[:, None], _NODES_PER_BIN, axis=1),
-        np.repeat(square[:, None], _NODES_PER_BIN, axis=1),
+    length = (mean[:, None] + room[:, None] * nodes).ravel()
+    order = np.argsort(length, kind="stable")
+    return LengthDistribution(
+        length[order],
+        ((share / share.sum())[:, None] * (weights / weights.sum())).ravel()[order],
+        np.repeat(output, _NODES_PER_BIN)[order],
+        np.repeat(square, _NODES_PER_BIN)[order],
     )
 
 
@@ -266,41 +295,3 @@ def _log_normal_cdf(length: float, median: float, sigma: float) -> float:
 def _middle(bar: Bin) -> float:
     middle = (bar.min + bar.max - 1) / 2 if bar.input_mean is None else bar.input_mean
     return min(max(middle, float(bar.min)), float(bar.max - 1))
-
-
-def _square(bar: Bin) -> float:
-    if bar.output_square is None:
-        return _UNKNOWN_SPREAD * bar.output_mean**2
-    return max(bar.output_square, bar.output_mean**2)
-
-
-def _check(bins: Sequence[Bin]) -> None:
-    if not bins:
-        raise OutOfRange("the histogram has no bin with a weight above 0")
-    for bar in bins:
-        where = f"bin [{bar.min}, {bar.max})"
-        if bar.weight < 0 or not 0 <= bar.min < bar.max:
-            raise OutOfRange(f"{where}: weight {bar.weight}; needs weight >= 0 and 0 <= min < max")
-        if bar.input_mean is not None and abs(bar.input_mean - _middle(bar)) > _ROUNDED:
-            raise OutOfRange(f"{where}: mean input {bar.input_mean} lies outside the bin")
-        if bar.output_mean <= 0:
-            raise OutOfRange(f"{where}: mean output {bar.output_mean} must be above 0")
-        if bar.output_square is not None and bar.output_square < bar.output_mean**2 * (
-            1 - _ROUNDED
-        ):
-            raise OutOfRange(
-                f"{where}: mean square output {bar.output_square} is below the square of the "
-                f"mean, {bar.output_mean**2:g}"
-            )
-    for lower, other in pairwise(bins):
-        if lower.max > other.min:
-            raise OutOfRange(
-                f"bins [{lower.min}, {lower.max}) and [{other.min}, {other.max}) overlap"
-            )
-
-
-def _sorted(*columns: FloatArray) -> LengthDistribution:
-    """Return the atoms in order of length; equal lengths keep their order."""
-    flat = [column.ravel() for column in columns]
-    order = np.argsort(flat[0], kind="stable")
-    return LengthDistribution(*(column[order] for column in flat))

@@ -46,7 +46,16 @@ def least_loss(lengths: LengthDistribution, count: int, top: int) -> tuple[Range
     cuts = np.unique(np.concatenate(([0], cuts, [top])))
     if len(cuts) - 1 <= count:
         return _ranges(cuts, top)
-    return _ranges(cuts[_best_path(_losses(lengths, cuts), count)], top)
+    loss = _losses(lengths, cuts)
+    best, choices = loss[0], []  # of the cheapest chain of ranges from the first cut to each
+    for _ in range(count - 1):
+        through = best[:, None] + loss
+        choices.append(through.argmin(axis=0))
+        best = through.min(axis=0)
+    path = [len(cuts) - 1]
+    for choice in reversed(choices):
+        path.append(int(choice[path[-1]]))
+    return _ranges(cuts[[0, *reversed(path)]], top)
 
 
 def _losses(lengths: LengthDistribution, cuts: NDArray[np.int64]) -> FloatArray:
@@ -73,20 +82,6 @@ def _losses(lengths: LengthDistribution, cuts: NDArray[np.int64]) -> FloatArray:
 
 def _prefix(values: FloatArray, at: NDArray[np.int64]) -> FloatArray:
     return np.concatenate(([0.0], np.cumsum(values)))[at]
-
-
-def _best_path(loss: FloatArray, count: int) -> list[int]:
-    """Return the cuts of the cheapest chain of ``count`` ranges from the first cut to the last."""
-    best = loss[0]
-    choices = []
-    for _ in range(count - 1):
-        through = best[:, None] + loss
-        choices.append(through.argmin(axis=0))
-        best = through.min(axis=0)
-    path = [len(loss) - 1]
-    for choice in reversed(choices):
-        path.append(int(choice[path[-1]]))
-    return [0, *reversed(path)]
 
 
 def _quantile_cuts(lengths: LengthDistribution, count: int, top: int) -> FloatArray:

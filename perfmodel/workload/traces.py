@@ -11,10 +11,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from _csv import Reader as _Reader
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -57,8 +55,7 @@ class Trace(NamedTuple):
     timestamps: FloatArray | None
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(NamedTuple):
     """Where a row keeps what; ``arrival`` None if it keeps none."""
 
     input: int
@@ -117,59 +114,43 @@ def _mooncake(path: Path, lines: Iterable[str]) -> Iterator[_Row]:
 def _csv(path: Path, lines: list[str]) -> Iterator[_Row]:
     reader = csv.reader(lines)
     columns: _Columns | None = None
-    for fields in _fields(path, reader):
-        cells = [field.strip() for field in fields]
-        if not any(cells):
-            continue
-        if columns is None:
-            columns = _header(cells) or _bare(path, reader.line_num, cells)
-            if not _is_number(cells[columns.input]):
+    try:
+        for fields in reader:
+            cells, number = [field.strip() for field in fields], reader.line_num
+            if not any(cells):
                 continue
-        yield _csv_row(path, reader.line_num, cells, columns)
+            if columns is None:
+                columns = _columns(path, number, cells)
+                if not _is_number(cells[columns.input]):
+                    continue
+            inputs, outputs, arrival = columns
+            if max(inputs, outputs, arrival or 0) >= len(cells):
+                raise TraceError(
+                    f"{path}, line {number}: only {len(cells)} columns; complete the line"
+                )
+            yield (
+                _tokens(path, number, "input", cells[inputs]),
+                _tokens(path, number, "output", cells[outputs]),
+                None if arrival is None else _arrival(path, number, cells[arrival]),
+            )
+    except csv.Error as error:
+        raise TraceError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
 
 
-def _fields(path: Path, reader: _Reader) -> Iterator[list[str]]:
-    """Yield the lines of a CSV file, or the error that csv has for one."""
-    while True:
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise TraceError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
-        if fields is None:
-            return
-        yield fields
-
-
-def _header(cells: list[str]) -> _Columns | None:
-    """Return the columns by their names; None if the line names neither input nor output."""
+def _columns(path: Path, number: int, cells: list[str]) -> _Columns:
+    """Return the columns by the names of a header; without one input, output and maybe arrival."""
     names = [cell.lower() for cell in cells]
-
-    def where(synonyms: tuple[str, ...]) -> int | None:
-        return next((names.index(name) for name in synonyms if name in names), None)
-
-    inputs, outputs = where(_INPUT), where(_OUTPUT)
-    if inputs is None or outputs is None:
-        return None
-    return _Columns(inputs, outputs, where(_ARRIVAL))
-
-
-def _bare(path: Path, number: int, cells: list[str]) -> _Columns:
-    """Return the columns of a file without a header: input, output and maybe arrival."""
+    inputs, outputs, arrival = (
+        next((names.index(name) for name in synonyms if name in names), None)
+        for synonyms in (_INPUT, _OUTPUT, _ARRIVAL)
+    )
+    if inputs is not None and outputs is not None:
+        return _Columns(inputs, outputs, arrival)
     if len(cells) in (2, 3) and all(_is_number(cell) for cell in cells[:2]):
         return _Columns(0, 1, 2 if len(cells) == 3 else None)  # noqa: PLR2004
     raise TraceError(
         f"{path}, line {number}: no column for input and output lengths; name them in a header, "
         f"input as one of {', '.join(_INPUT)}, output as one of {', '.join(_OUTPUT)}"
-    )
-
-
-def _csv_row(path: Path, number: int, cells: list[str], columns: _Columns) -> _Row:
-    if max(columns.input, columns.output, columns.arrival or 0) >= len(cells):
-        raise TraceError(f"{path}, line {number}: only {len(cells)} columns; complete the line")
-    return (
-        _tokens(path, number, "input", cells[columns.input]),
-        _tokens(path, number, "output", cells[columns.output]),
-        None if columns.arrival is None else _arrival(path, number, cells[columns.arrival]),
     )
 
 
