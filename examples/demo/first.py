@@ -36,8 +36,8 @@ def first_path(stage: Stage, example: Path) -> None:
     plot = stage.directory / "plan.png"
     title(f"$ archipelago plan -f {shown(example)} --plot {shown(plot)}")
     with stage.watch.lap("the same plan on a laptop, with no cluster"):
-        told = _plan(example, plot)
-    click.echo(told)
+        page = _plan(example, plot)
+    click.echo(page)
     title(f"the routing table in configmap/{name}-routing, in outline")
     click.echo(_outline(stage, name))
 

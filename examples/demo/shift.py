@@ -7,7 +7,6 @@ Prometheus scrapes them, and the operator asks that Prometheus.
 import json
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import yaml
 from examples.demo.first import stored
 from examples.demo.stage import REPO, DemoError, Stage, title
 from tests.support.prometheus.provision import PrometheusMissing, locate
-from tests.support.prometheus.server import Prometheus, Target, running
+from tests.support.prometheus.server import Prometheus, running, scraping
 
 SCENARIO = Path(__file__).with_name("surge.yaml")
 NAME = "surge"
@@ -38,7 +37,7 @@ PATIENCE = 20.0
 
 @contextmanager
 def observing(stage: Stage) -> Iterator[Prometheus | None]:
-    """Return a Prometheus and the settings that make it a source of metrics, or none."""
+    """Yield a Prometheus that the operator has as a source of metrics, or None without one here."""
     try:
         programs = locate()
     except PrometheusMissing as missing:
@@ -59,12 +58,12 @@ def observing(stage: Stage) -> Iterator[Prometheus | None]:
 
 
 def shift_traffic(stage: Stage, prometheus: Prometheus) -> None:
-    """Play it, and say what was seen, decided and gained."""
+    """Change the traffic, and print what the operator measured, decided and gained."""
     scenario = yaml.safe_load(SCENARIO.read_text())
     title("traffic that changes: simulated engines, a real Prometheus, the same operator")
     with stage.watch.lap("a second plan, for answers of 211 tokens, and engines that serve by it"):
         url = _served(stage, scenario["plan"])
-    with _scraped(prometheus, url):
+    with scraping(prometheus, url):
         with stage.watch.lap("traffic as planned, until the operator has measured it"):
             stage.until(lambda: _headroom(stage), SOON, "no headroom of the plan was measured")
         click.echo(f"headroom {_headroom(stage):.2f} times the traffic that there is")
@@ -91,17 +90,17 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
     calm, surge = traffic
     start = calm["minutes"] * 60
     with stage.watch.lap("until the traffic changes"):
-        stage.until(lambda: _asked(url, "seen")["now"] >= start, start + SOON, "no change")
+        stage.until(lambda: _now(url) >= start, start + SOON, "no change")
     at = datetime.now(UTC)
     was, now = calm["mix"]["logNormal"]["output"], surge["mix"]["logNormal"]["output"]
     click.echo(
         f"now: {surge['rate']} requests/s instead of {calm['rate']}, answers of {now} tokens "
         f"instead of {was}"
     )
-    before, found = _sequence(stage), _Followed(stage, at)
+    before, decisions = _sequence(stage), _Decisions(stage, at)
     with stage.watch.lap("from the change of traffic to the next table"):
         stage.until(
-            lambda: found.look() and _sequence(stage) > before,
+            lambda: decisions.look() and _sequence(stage) > before,
             CHANGED_WITHIN,
             "the table did not change",
         )
@@ -109,47 +108,47 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
         stage.watch.lap("the operator goes on looking, a window every 5 s"),
         suppress(DemoError),  # weights alone may be all that it takes
     ):
-        stage.until(lambda: found.look()[-1]["level"] in RESTING, PATIENCE, "weights only")
-    _tell(at, found.decisions)
+        stage.until(lambda: decisions.look()[-1]["level"] in RESTING, PATIENCE, "weights only")
+    _print_decisions(at, decisions.so_far)
 
 
 @dataclass
-class _Followed:
+class _Decisions:
     """Every decision since a moment that changed something, each once."""
 
     stage: Stage
     since: datetime
-    decisions: list[dict[str, Any]] = field(default_factory=list)
+    so_far: list[dict[str, Any]] = field(default_factory=list)
 
     def look(self) -> list[dict[str, Any]]:
-        """All of them so far."""
+        """Ask for the last one, and return all so far."""
         text = self.stage.plane.kubectl(
             "get", f"splan/{NAME}", "-o=jsonpath={.status.lastDecision}"
         ).stdout
         decision = json.loads(text) if text else {}
         made = decision.get("level") in CHANGES and _time(decision) >= self.since
-        if made and decision not in self.decisions:
-            self.decisions.append(decision)
-        return self.decisions
+        if made and decision not in self.so_far:
+            self.so_far.append(decision)
+        return self.so_far
 
 
-def _tell(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
-    """Return what was decided, what else there was, and what it gained."""
+def _print_decisions(shifted: datetime, decisions: list[dict[str, Any]]) -> None:
+    """Print what was decided, what else there was, and what it gained."""
     title(f"what was decided (kubectl get splan/{NAME} -o yaml, status.lastDecision)")
     for decision in decisions:
         after = max(0.0, (_time(decision) - shifted).total_seconds())
-        told = f"{decision['trigger']}, {decision['level']}: {decision['message']}"
-        click.echo(f"{after:.0f} s after the change: {told}")
+        line = f"{decision['trigger']}, {decision['level']}: {decision['message']}"
+        click.echo(f"{after:.0f} s after the change: {line}")
     last = decisions[-1]
     carried = {level["level"]: level.get("theta") for level in last["levels"]}
     click.echo("what each level would carry, in multiples of the traffic as of the last of these:")
     for level, figure in carried.items():
         mark = "*" if level == last["level"] else " "
-        told = f"{float(figure):5.2f}" if figure else "    -"
-        click.echo(f"  {mark} {level:8} {told}")
-    kept, taken = (float(carried[level] or 0) for level in ("Keep", last["level"]))
-    click.echo(f"gained: headroom {kept:.2f} -> {taken:.2f}")
-    if taken <= kept:
+        theta = f"{float(figure):5.2f}" if figure else "    -"
+        click.echo(f"  {mark} {level:8} {theta}")
+    old, new = (float(carried[level] or 0) for level in ("Keep", last["level"]))
+    click.echo(f"gained: headroom {old:.2f} -> {new:.2f}")
+    if new <= old:
         raise DemoError("the new table is no better than the old one")
 
 
@@ -166,30 +165,8 @@ def _headroom(stage: Stage) -> float | None:
     return stage.metric("plan_headroom", NAME)
 
 
-def _asked(url: str, what: str) -> Any:  # noqa: ANN401  # JSON
-    with urlopen(f"{url}/{what}", timeout=5) as answer:  # noqa: S310  # ours
-        return json.load(answer)
-
-
-@contextmanager
-def _scraped(prometheus: Prometheus, url: str) -> Iterator[None]:
-    """Prometheus scrapes whatever pods there are, as its service discovery would find them."""
-    over = threading.Event()
-
-    def follow() -> None:
-        while not over.wait(1.0):
-            with suppress(OSError):  # asked again
-                prometheus.scrape(map(_target, _asked(url, "targets")))
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _target(listed: Mapping[str, Any]) -> Target:
-    labels = {name: value for name, value in listed["labels"].items() if not name.startswith("__")}
-    return Target(listed["targets"][0], labels, listed["labels"]["__metrics_path__"])
+def _now(url: str) -> float:
+    """Return the seconds that the engines have served."""
+    with urlopen(f"{url}/seen", timeout=5) as answer:  # noqa: S310  # ours
+        seconds: float = json.load(answer)["now"]
+    return seconds

@@ -61,7 +61,9 @@ class Stage:
         for manifest in ("namespace", "serviceaccount", "rbac"):
             path = REPO / "deploy" / "base" / f"{manifest}.yaml"
             self.plane.kubectl("apply", "--server-side", "-f", path)
-        self.port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
         self.plane.processes.start(
             OPERATOR,
             "env",
@@ -73,7 +75,8 @@ class Stage:
             "-m",
             "archipelago.operator",
         )
-        self.until(self._is_ready, PATIENCE_SECONDS, "the operator is not ready")
+        ready = f"http://127.0.0.1:{self.port}/readyz"
+        self.until(lambda: _read(ready), PATIENCE_SECONDS, "the operator is not ready")
 
     def stop_operator(self) -> None:
         """As Kubernetes would, with SIGTERM; the control plane ends with the ``with`` around us."""
@@ -118,18 +121,15 @@ class Stage:
         """Return a figure of a plan from the operator's metrics page; None if there is none."""
         start = f"archipelago_{name}{{"
         text = _read(f"http://127.0.0.1:{self.port}/metrics")
-        found = (line for line in text.splitlines() if line.startswith(start))
+        series = (line for line in text.splitlines() if line.startswith(start))
         return next(
-            (float(line.rsplit(" ", 1)[1]) for line in found if f'plan="{plan}"' in line), None
+            (float(line.rsplit(" ", 1)[1]) for line in series if f'plan="{plan}"' in line), None
         )
 
     def show_kubectl(self, *words: str) -> None:
         """Print a line that a person would type, and its answer."""
         title(f"$ kubectl {' '.join(words)}")
         click.echo(self.plane.kubectl(*words).stdout)
-
-    def _is_ready(self) -> bool:
-        return bool(_read(f"http://127.0.0.1:{self.port}/readyz"))
 
     def _last_words(self) -> str:
         return "\n".join(self.plane.processes.log(OPERATOR).read_text().splitlines()[-15:])
@@ -143,13 +143,6 @@ def title(text: str) -> None:
 def shown(path: Path) -> Path:
     """Return the path as a person in the repository would type it."""
     return path.relative_to(REPO) if path.is_relative_to(REPO) else path
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _read(url: str) -> str:

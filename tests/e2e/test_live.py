@@ -23,7 +23,7 @@ from tests.support.e2e.operators import Operator, Plans, seconds_until, small
 from tests.support.faults.history import PLAN, TABLE, History
 from tests.support.faults.recorder import recorded
 from tests.support.prometheus.pages import Pages, Told, vllm
-from tests.support.prometheus.server import Prometheus, Target
+from tests.support.prometheus.server import Prometheus, Target, scraping
 
 pytestmark = pytest.mark.cluster
 
@@ -82,7 +82,7 @@ EXPECTED = {
 
 @dataclass
 class Engines:
-    """The fleet as a process, and what is scraped of it."""
+    """The fleet as a process, and where it answers."""
 
     url: str
     process: subprocess.Popen[str]
@@ -92,15 +92,6 @@ class Engines:
         with urllib.request.urlopen(f"{self.url}/seen", timeout=5) as answer:  # noqa: S310  # ours
             found: dict[str, Any] = json.load(answer)
         return found
-
-    def targets(self) -> list[Target]:
-        with urllib.request.urlopen(f"{self.url}/targets", timeout=5) as answer:  # noqa: S310
-            listed = json.load(answer)
-        return [
-            Target(one["targets"][0], {k: v for k, v in one["labels"].items() if k[:2] != "__"},
-                   one["labels"]["__metrics_path__"])
-            for one in listed
-        ]  # fmt: skip
 
 
 @contextmanager
@@ -117,24 +108,6 @@ def engines(plans: Plans, name: str, scenario: Path, *options: str) -> Iterator[
             yield Engines(process.stdout.readline().strip(), process)
         finally:
             process.send_signal(signal.SIGKILL)
-
-
-@contextmanager
-def scraped(prometheus: Prometheus, fleet: Engines) -> Iterator[None]:
-    """Prometheus scrapes whatever pods there are, as its service discovery would find them."""
-    over = threading.Event()
-
-    def follow() -> None:
-        while not over.wait(1.0):
-            prometheus.scrape(fleet.targets())
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.fixture
@@ -173,7 +146,7 @@ def test_a_shift_of_traffic_leads_to_a_flip(
 ) -> None:
     plans.apply("chat", LIVE)
     plans.wait_ready("chat")
-    with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
+    with engines(plans, "chat", scenario) as fleet, scraping(prometheus, fleet.url):
         eventually(lambda: observed(plans), within=30)
         eventually(lambda: observing.metric("plan_headroom") > 1, within=30)
         eventually(lambda: fleet.seen()["now"] >= CALM, within=CALM + 10)
@@ -201,7 +174,7 @@ def test_a_proposal_waits_for_its_approval(
     plans.apply("chat", {**LIVE, "replanning": {**REPLANNING, "mode": "Advise"}})
     plans.wait_ready("chat")
     first = plans.table("chat")["content"]
-    with engines(plans, "chat", scenario) as fleet, scraped(prometheus, fleet):
+    with engines(plans, "chat", scenario) as fleet, scraping(prometheus, fleet.url):
         eventually(lambda: decision(plans).get("proposal"), within=CALM + 60)
         proposal = decision(plans)["proposal"]
         assert plans.table("chat")["content"] == first

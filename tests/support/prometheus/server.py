@@ -2,10 +2,11 @@
 
 import json
 import re
+import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,35 @@ class Prometheus:
     def log(self) -> str:
         """What the server has said."""
         return self.processes.log("prometheus").read_text()
+
+
+@contextmanager
+def scraping(prometheus: Prometheus, fleet: str) -> Iterator[None]:
+    """Scrape the pods that the simulated fleet at this URL lists, as a service discovery would."""
+    over = threading.Event()
+
+    def follow() -> None:
+        while not over.wait(1.0):
+            with (
+                suppress(OSError),  # tried again
+                urllib.request.urlopen(f"{fleet}/targets", timeout=5) as answer,  # noqa: S310
+            ):
+                prometheus.scrape(
+                    Target(
+                        pod["targets"][0],
+                        {k: v for k, v in pod["labels"].items() if not k.startswith("__")},
+                        pod["labels"]["__metrics_path__"],
+                    )
+                    for pod in json.load(answer)
+                )
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager
