@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
@@ -16,7 +16,7 @@ from archipelago.planner.errors import SpecError
 from ..decide.takeover import trusted_since
 from ..inventory.ownership import PlanSelector
 from ..inventory.resolve import NoPoolError, node_names, plan_selector, resolved_spec
-from ..resources.live import LiveStatus, Traffic
+from ..resources.live import LiveStatus
 from ..resources.names import Key
 from ..resources.objects import Observation, PlanObject
 from ..resources.status import ConditionStatus, Finding, Reason
@@ -25,19 +25,7 @@ if TYPE_CHECKING:
     from ..decide.state import Now, PlanState
     from ..inventory.cluster_inventory import ClusterInventory
     from ..inventory.pools import PlanInventory
-
-
-class TrafficSource(Protocol):
-    """The observed traffic of plans."""
-
-    def traffic(self, key: Key) -> Traffic | None:
-        """Return the last complete window."""
-
-    def finding(self, plan: PlanObject) -> Finding | None:
-        """Return the finding for ``MetricsAvailable``; None if the plan names no source."""
-
-    def forget(self, key: Key) -> None:
-        """Drop a deleted plan."""
+    from ..traffic.watcher import TrafficWatcher
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ class _Resolved:
 class ObservationBuilder:
     """Adds current nodes, pods and traffic to the objects of live plans."""
 
-    def __init__(self, inventory: ClusterInventory, traffic: TrafficSource) -> None:
+    def __init__(self, inventory: ClusterInventory, traffic: TrafficWatcher) -> None:
         self._inventory = inventory
         self._traffic = traffic
         self._resolved: dict[Key, _Resolved] = {}

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.service.messages import PlanRequest, ReplanRequest
 
@@ -28,37 +28,12 @@ from ..resources.objects import (
 
 if TYPE_CHECKING:
     from ..decide.state import Now, PlanState
+    from ..planning.pool import PlannerPool
     from .tables import Tables
 
 
 REQUEST_SECONDS: Final = 30.0
 """Limit of a request that solves nothing: it takes a fraction of a second."""
-
-
-def replan_job(plan: PlanObject, content: str, state: PlanState, kind: ReplanKind, now: Now) -> Job:
-    """Return the request that ``state`` has under way; its result carries the request's name."""
-    solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
-    traffic = plan.live.traffic if plan.live else None
-    # Another seed for each request, and the same one if a request is repeated.
-    seed = hashlib.sha256(f"{plan.uid} {state.replan.requests}".encode()).digest()[:4]
-    plain = _plan_request(plan, content, state, now)
-    request = ReplanRequest(
-        resource=plain.resource,
-        content=content,
-        inputs=plan.inputs_hash,
-        seed=int.from_bytes(seed, "big"),
-        nodes=plain.nodes,
-        lost=plain.lost,
-        unready=plain.unready,
-        state=plain.state,
-        age=plain.age,
-        window=traffic.window if traffic and not repair else None,
-        solve=solve,
-        approved=plan.replanning.get("approve"),
-    )
-    limit = time_limit(plan) + REQUEST_SECONDS if solve else REQUEST_SECONDS
-    name = state.request.name if state.request else ""
-    return Job(plan.key, name, request, limit, urgent=repair)
 
 
 def plan_job(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> Job:
@@ -70,37 +45,22 @@ def plan_job(plan: PlanObject, content: str | None, state: PlanState, now: Now) 
         state: Memory of the plan: what was learnt about times is used, but is no reason to plan.
         now: The time.
     """
-    request = _plan_request(plan, content, state, now)
+    request = PlanRequest(content=content, **_facts(plan, content, state, now))
     return Job(plan.key, plan.inputs_hash, request, time_limit(plan))
 
 
-def _plan_request(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> PlanRequest:
-    """Return the plan, the table that runs, which of its islands cannot serve, and the state."""
+def _facts(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> dict[str, Any]:
+    """Return what every request carries: plan, nodes, islands that cannot serve, and the state."""
     live, islands = plan.live, islands_of(json.loads(content)) if content else {}
     memory = state.replan
-    age = max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0
-    return PlanRequest(
-        resource=plan.to_resource(),
-        content=content,
-        nodes=dict(live.node_names) if live else {},
-        lost=tuple(lost_islands(plan, islands)),
-        unready=tuple(sorted(live.unready(islands))) if live else (),
-        state=dict(memory.state),
-        age=age,
-    )
-
-
-class PlannerProcesses(Protocol):
-    """A pool of planner processes."""
-
-    def ask(self, job: Job) -> None:
-        """Start this request; drop an earlier one for its key."""
-
-    def cancel(self, key: Key) -> None:
-        """Drop the request for the key."""
-
-    def warm(self) -> None:
-        """Start a process if there is none."""
+    return {
+        "resource": plan.to_resource(),
+        "nodes": dict(live.node_names) if live else {},
+        "lost": tuple(lost_islands(plan, islands)),
+        "unready": tuple(sorted(live.unready(islands))) if live else (),
+        "state": dict(memory.state),
+        "age": max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0,
+    }
 
 
 @dataclass(frozen=True)
@@ -118,7 +78,7 @@ class PlanExecutor:
     """
 
     def __init__(
-        self, tables: Tables, planner: PlannerProcesses, quick: PlannerProcesses, limit: int
+        self, tables: Tables, planner: PlannerPool, quick: PlannerPool, limit: int
     ) -> None:
         self._tables = tables
         self._planner = planner
@@ -133,11 +93,8 @@ class PlanExecutor:
 
     def start_plan(self, plan: PlanObject, base: str | None, state: PlanState, now: Now) -> None:
         """Start to plan these inputs; a live plan keeps what it can of its ``base``."""
-        job = Job.of(plan)
-        if plan.is_live:
-            job = plan_job(plan, base, state, now)
         self._quick.cancel(plan.key)
-        self._planner.ask(job)
+        self._planner.ask(plan_job(plan, base, state, now) if plan.is_live else Job.of(plan))
 
     async def replan_base(self, plan: PlanObject, table: TableObject, state: PlanState) -> Base:
         """Return the table that a request is about: the goal that is to be stored, if any.
@@ -157,9 +114,24 @@ class PlanExecutor:
     def start_replan(
         self, plan: PlanObject, base: Base, state: PlanState, kind: ReplanKind, now: Now
     ) -> None:
-        """Start the request that ``state`` has under way."""
-        job = replan_job(plan, base.content, state, kind, now)
-        (self._planner if kind is ReplanKind.SOLVE else self._quick).ask(job)
+        """Start the request that ``state`` has under way; its result carries the request's name."""
+        solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
+        traffic = plan.live.traffic if plan.live else None
+        # Another seed for each request, and the same one if a request is repeated.
+        seed = hashlib.sha256(f"{plan.uid} {state.replan.requests}".encode()).digest()[:4]
+        request = ReplanRequest(
+            content=base.content,
+            inputs=plan.inputs_hash,
+            seed=int.from_bytes(seed, "big"),
+            window=traffic.window if traffic and not repair else None,
+            solve=solve,
+            approved=plan.replanning.get("approve"),
+            **_facts(plan, base.content, state, now),
+        )
+        limit = time_limit(plan) + REQUEST_SECONDS if solve else REQUEST_SECONDS
+        name = state.request.name if state.request else ""
+        job = Job(plan.key, name, request, limit, urgent=repair)
+        (self._planner if solve else self._quick).ask(job)
 
     async def adopted(
         self, plan: PlanObject, table: TableObject, steps: tuple[Step, ...]

@@ -18,6 +18,7 @@ from ..errors import Conflict, NotFound
 from ..resources.manifests import shard_manifest, table_manifest
 from ..resources.names import TABLE_KEY, Key, Manifest, table_name
 from ..resources.objects import (
+    Body,
     Observation,
     PlanObject,
     ShardObject,
@@ -83,23 +84,19 @@ class Tables:
         await self.read(Key(plan.key.namespace, table_name(plan.key.name)))
         if self._cache.observe(plan.key).table == observation.table:
             for shard in action.shards:
-                await self._remove(shard)
+                try:
+                    await self._cluster.remove_shard(shard.key, shard.uid, shard.resource_version)
+                except Conflict:
+                    await self.read(shard.key)
+                    continue
+                except NotFound:
+                    pass
+                finally:
+                    self._metrics.writes.labels("shard").inc()
+                self._cache.delete_table(shard.key, shard.uid)
 
-    async def read(self, key: Key) -> None:
-        """Read the ConfigMap of that name into the cache."""
-        try:
-            body = await self._cluster.read_table(key)
-        except NotFound:
-            self._cache.delete_table(key)
-        else:
-            self._cache.update_table(await asyncio.to_thread(read_config_map, body))
-
-    async def content(self, plan: PlanObject, table: TableObject) -> str | None:
-        """Return the stored content, joined from its shards if there are any.
-
-        None if the table has changed since it was observed; the cache has the new one then.
-        """
-        key = Key(plan.key.namespace, table_name(plan.key.name))
+    async def read(self, key: Key) -> tuple[Body, TableObject | ShardObject] | None:
+        """Read the ConfigMap of that name into the cache; return None if there is none."""
         try:
             body = await self._cluster.read_table(key)
         except NotFound:
@@ -107,27 +104,34 @@ class Tables:
             return None
         stored = await asyncio.to_thread(read_config_map, body)
         self._cache.update_table(stored)
+        return body, stored
+
+    async def content(self, plan: PlanObject, table: TableObject) -> str | None:
+        """Return the stored content, joined from its shards if there are any.
+
+        None if the table has changed since it was observed; the cache has the new one then.
+        """
+        reply = await self.read(Key(plan.key.namespace, table_name(plan.key.name)))
+        if reply is None:
+            return None
+        body, stored = reply
         if not isinstance(stored, TableObject) or stored.content_hash != table.content_hash:
             return None
         if not stored.shards:
             return await asyncio.to_thread(_content, body["data"][TABLE_KEY])
-        return await self._joined(plan, stored)
-
-    async def _joined(self, plan: PlanObject, table: TableObject) -> str | None:
-        """Return the content of the shards; None if one is gone or has changed."""
         texts = []
-        for shard in table.shards:
+        for shard in stored.shards:
             try:
                 body = await self._cluster.read_table(Key(plan.key.namespace, shard.name))
             except NotFound:
                 return None
             texts.append((body.get("data") or {}).get(SHARD_KEY, ""))
         joined = "".join(texts)
-        if digest(joined) != table.content_hash:
+        if digest(joined) != stored.content_hash:
             return None
-        if table.origin is not None:
+        if stored.origin is not None:
             content = await asyncio.to_thread(json.loads, joined)
-            self._cache.update_islands(table, islands_of(content))
+            self._cache.update_islands(stored, islands_of(content))
         return joined
 
     async def _apply(self, manifest: Manifest, kind: str) -> bool:
@@ -141,18 +145,6 @@ class Tables:
             self._metrics.writes.labels(kind).inc()
         self._cache.update_table(await asyncio.to_thread(read_config_map, body))
         return True
-
-    async def _remove(self, shard: ShardObject) -> None:
-        try:
-            await self._cluster.remove_shard(shard.key, shard.uid, shard.resource_version)
-        except Conflict:
-            return await self.read(shard.key)
-        except NotFound:
-            pass
-        finally:
-            self._metrics.writes.labels("shard").inc()
-        self._cache.delete_table(shard.key, shard.uid)
-        return None
 
 
 def _content(text: str) -> str:

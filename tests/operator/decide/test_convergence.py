@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from archipelago.operator.decide.state import Now
 from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import Job, decode_result
+from archipelago.operator.planning.pool import PlannerPool
 from archipelago.operator.planning.result import PlanFailed, PlannerResult
 from archipelago.operator.resources.cache import Cache
 from archipelago.operator.resources.manifests import MUST_NOT_EXIST
@@ -199,8 +200,9 @@ class Life:
         self.cache, self.metrics = Cache(), Metrics()
         self.asked: dict[Key, Job] = {}
         events = Events(self.server, self.metrics, self.now, "test")
+        pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, observations=NOT_LIVE,
+            self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
             events=events, metrics=self.metrics,
             now=self.now, enqueue_after=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from archipelago.operator.apply.observation import ObservationBuilder, TrafficSource
-from archipelago.operator.apply.replanning import PlanExecutor, PlannerProcesses
+from archipelago.operator.apply.observation import ObservationBuilder
+from archipelago.operator.apply.replanning import PlanExecutor
 from archipelago.operator.apply.tables import Tables
 from archipelago.operator.decide.actions import (
     Action,
@@ -29,10 +29,12 @@ from archipelago.operator.decide.takeover import (
 from archipelago.operator.inventory.debounce import EVERY
 from archipelago.operator.inventory.flap_damping import DAMPING
 from archipelago.operator.planning.messages import decode_result
+from archipelago.operator.planning.pool import PlannerPool
 from archipelago.operator.planning.result import PlanReady
 from archipelago.operator.resources.live import IslandPods, LiveStatus, ReplanKind, TableOrigin
 from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
 from archipelago.operator.resources.status import ConditionStatus, ConditionType, Finding, Reason
+from archipelago.operator.traffic.watcher import TrafficWatcher
 from archipelago.planner.service.messages import TableStep
 from tests.operator.decide.test_rollout import (
     CHANGED,
@@ -320,7 +322,7 @@ def test_a_table_that_was_taken_is_repaired_as_any_other() -> None:
     seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
     assert seen.plan is not None
     assert seen.table is not None
-    nobody = cast("PlannerProcesses", None)
+    nobody = cast("PlannerPool", None)
     plans = PlanExecutor(Stored(), nobody, nobody, LIMIT)
     adopted = asyncio.run(plans.adopted(seen.plan, seen.table, ()))
     assert adopted is not None
@@ -375,7 +377,9 @@ class Pair:
 
     def __init__(self, *names: str) -> None:
         self.world = World()
-        self.observations = ObservationBuilder(self.world.fleet, cast("TrafficSource", Unwatched()))
+        self.observations = ObservationBuilder(
+            self.world.fleet, cast("TrafficWatcher", Unwatched())
+        )
         self.state = PlanState()
         pool = {"name": "h100", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
         self.plan = plan(spec={"replanning": REPLANNING, "pools": [pool]})

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from archipelago.operator.apply.events import Events
 from archipelago.operator.apply.reconciler import Reconciler
@@ -16,6 +16,7 @@ from archipelago.operator.decide.state import Now
 from archipelago.operator.decide.status_text import SEQUENCE
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import Job, decode_result
+from archipelago.operator.planning.pool import PlannerPool
 from archipelago.operator.planning.worker import answer
 from archipelago.operator.resources.cache import Cache
 from archipelago.operator.resources.names import Key
@@ -54,8 +55,9 @@ class Bench:
         self.generation = 0
         self.cache, metrics = Cache(), Metrics()
         self.asked: dict[Key, Job] = {}
+        pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=self, quick=self, observations=NOT_LIVE,
+            self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
             metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
             enqueue_after=lambda _key, _delay: None,

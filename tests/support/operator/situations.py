@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
+from archipelago.operator.apply.observation import ObservationBuilder
 from archipelago.operator.decide import status_text
 from archipelago.operator.decide.actions import Action
 from archipelago.operator.decide.decision import decide
@@ -32,7 +33,7 @@ class Static:
         """Nothing was known of it."""
 
 
-NOT_LIVE = Static()
+NOT_LIVE = cast("ObservationBuilder", Static())
 Spec: TypeAlias = dict[str, object]
 
 KEY = Key("team", "chat")
