@@ -161,11 +161,11 @@ class Operator:
             watching = group.create_task(watch.run(self._random), name="watch")
             background = [
                 group.create_task(self._lag.measure(), name="loop lag"),
-                group.create_task(self._permissions.run(), name="rights"),
+                group.create_task(self._permissions.run(), name="permissions"),
                 group.create_task(self._planner.run(), name="planner"),
                 group.create_task(self._quick.run(), name="quick planner"),
-                group.create_task(self._traffic.run(), name="observer"),
-                group.create_task(self._inventory.run(), name="fleet"),
+                group.create_task(self._traffic.run(), name="traffic"),
+                group.create_task(self._inventory.run(), name="inventory"),
                 group.create_task(self._node_resync.run(), name="lists of nodes"),
                 group.create_task(self._reconcile(), name="reconcile"),
             ]

@@ -96,8 +96,8 @@ class ApiCluster:
             contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as error:
             raise SettingsError(f"kubeconfig: {error}; set KUBECONFIG or --context") from None
-        named = next((item for item in contexts if item["name"] == context), current)
-        return cls(client.ApiClient(settings)), named["context"].get("namespace", "default")
+        chosen = next((item for item in contexts if item["name"] == context), current)
+        return cls(client.ApiClient(settings)), chosen["context"].get("namespace", "default")
 
     async def read(self, path: str) -> Mapping[str, Any]:
         """Read any object, for the kubectl plugin; the operator never calls it."""

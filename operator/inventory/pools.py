@@ -203,10 +203,10 @@ def inventory_finding(inventory: PlanInventory) -> Finding:
     problems: list[tuple[Reason, str]] = []
     if claimed := [n for n in inventory.excluded if n.reason is ExclusionReason.CLAIMED]:
         text = f"{len(claimed)} nodes that this plan selects belong to an older plan"
-        problems.append((Reason.POOL_CLAIMED, f"{text}: {named(claimed)}"))
+        problems.append((Reason.POOL_CLAIMED, f"{text}: {first_names(claimed)}"))
     if unknown := [n for n in inventory.excluded if n.reason in UNKNOWN_PRODUCT]:
         text = f"{len(unknown)} nodes have accelerators that are not in the catalogue"
-        problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {named(unknown)}"))
+        problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {first_names(unknown)}"))
     for pool in inventory.pools:
         if not pool.count:
             name = pool.pool.name
@@ -232,6 +232,6 @@ def unlisted_finding(missing: Sequence[Permission], *, off: bool) -> Finding:
     return Finding(ConditionStatus.UNKNOWN, Reason.NO_NODES, message)
 
 
-def named(nodes: Sequence[ExcludedNode]) -> str:
+def first_names(nodes: Sequence[ExcludedNode]) -> str:
     """Return at most five names with what decided, and the number of the others."""
     return listed([f"{n.node} ({n.detail})" if n.detail else n.node for n in nodes], NAMED)

@@ -40,7 +40,7 @@ async def test_without_ipv6_it_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) 
         assert await get(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
 
 
-async def test_a_given_address_is_the_only_one() -> None:
+async def test_with_an_address_it_listens_there_only() -> None:
     async with serve(health_of(), "127.0.0.1", 0) as port:
         assert (await get(f"http://127.0.0.1:{port}/healthz"))[0] == 200
         with pytest.raises(aiohttp.ClientConnectionError):

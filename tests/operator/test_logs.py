@@ -26,7 +26,7 @@ def line(message: str, **extra: str) -> str:
 
 
 @pytest.mark.parametrize("text", ATTACKS)
-def test_what_could_forge_a_line_or_a_colour_is_escaped(text: str) -> None:
+def test_control_characters_and_non_ascii_are_escaped(text: str) -> None:
     written = line(text, plan=text)
 
     assert written.isascii()
@@ -36,7 +36,7 @@ def test_what_could_forge_a_line_or_a_colour_is_escaped(text: str) -> None:
 
 
 @given(st.text())
-def test_every_text_stays_on_its_line(text: str) -> None:
+def test_every_message_is_one_line(text: str) -> None:
     assert line(text).isprintable()
 
 
@@ -64,16 +64,16 @@ class Clock:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, logger="archipelago")
     return caplog
 
 
-def lines(told: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [(record.levelname, record.getMessage()) for record in told.records]
+def lines(log: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    return [(record.levelname, record.getMessage()) for record in log.records]
 
 
-def test_one_line_per_outage_and_one_when_it_is_over(told: pytest.LogCaptureFixture) -> None:
+def test_one_line_per_outage_and_one_when_it_is_over(log: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     outages = Outages(clock)
     for second in range(1000):
@@ -83,15 +83,15 @@ def test_one_line_per_outage_and_one_when_it_is_over(told: pytest.LogCaptureFixt
     outages.works("the watch of x")
     outages.works("the watch of x")
 
-    assert lines(told) == [
+    assert lines(log) == [
         ("WARNING", "the watch of x fails and is tried until it works"),
         ("WARNING", "the watch of y fails and is tried until it works"),
         ("INFO", "the watch of x works again"),
     ]
-    assert vars(told.records[-1])["after_s"] == 999.0
+    assert vars(log.records[-1])["after_s"] == 999.0
 
 
-def test_short_outages_are_logged_once_a_minute(told: pytest.LogCaptureFixture) -> None:
+def test_short_outages_are_logged_once_a_minute(log: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     outages = Outages(clock)
     for second in range(120):
@@ -99,12 +99,12 @@ def test_short_outages_are_logged_once_a_minute(told: pytest.LogCaptureFixture) 
         outages.failed("x", "refused")
         outages.works("x")
 
-    levels = [level for level, _ in lines(told)]
+    levels = [level for level, _ in lines(log)]
     assert levels == ["WARNING", "INFO", "WARNING", "INFO"]
 
 
 def test_an_outage_that_began_in_a_quiet_minute_is_logged_if_it_lasts(
-    told: pytest.LogCaptureFixture,
+    log: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
     outages = Outages(clock)
@@ -115,10 +115,10 @@ def test_an_outage_that_began_in_a_quiet_minute_is_logged_if_it_lasts(
     clock.now = 61.0
     outages.failed("x", "second")
 
-    assert [vars(record).get("why") for record in told.records] == ["first", None, "second"]
+    assert [vars(record).get("why") for record in log.records] == ["first", None, "second"]
 
 
-def test_a_long_error_is_cut(told: pytest.LogCaptureFixture) -> None:
+def test_a_long_error_is_cut(log: pytest.LogCaptureFixture) -> None:
     Outages().failed("x", "y" * 10_000)
 
-    assert vars(told.records[0])["why"] == "y" * LONGEST
+    assert vars(log.records[0])["why"] == "y" * LONGEST

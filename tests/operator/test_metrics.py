@@ -59,31 +59,31 @@ def series(metrics: Metrics, name: str = KEY.name) -> dict[str, float]:
     }
 
 
-def shown(key: Key = KEY, **summary: str) -> PlanObject:
+def plan_with_figures(key: Key = KEY, **summary: str) -> PlanObject:
     """A served plan with every figure that a status can have, whose traffic is observed."""
-    seen = plan()
-    served = turned(ready(seen, stored(seen)), ConditionType.METRICS_AVAILABLE)
+    bare = plan()
+    served = with_true(ready(bare, stored(bare)), ConditionType.METRICS_AVAILABLE)
     figures = {"throughput": "123.5", "bound": "130.25", "costPerHour": "64", "gap": "0.05"}
     status = replace(served.status, summary={**served.status.summary, **figures, **summary})
     return replace(served, key=key, status=status)
 
 
-def turned(seen: PlanObject, kind: ConditionType) -> PlanObject:
+def with_true(plan: PlanObject, kind: ConditionType) -> PlanObject:
     """The same plan with that condition True."""
     conditions = tuple(
         replace(item, status=ConditionStatus.TRUE) if item.type is kind else item
-        for item in seen.status.conditions
+        for item in plan.status.conditions
     )
-    return replace(seen, status=replace(seen.status, conditions=conditions))
+    return replace(plan, status=replace(plan.status, conditions=conditions))
 
 
 def test_families_are_few_have_one_prefix_and_a_help() -> None:
     metrics = Metrics()
-    found = list(metrics.registry.collect())
+    collected = list(metrics.registry.collect())
 
-    assert 30 <= len(found) <= 40
-    assert all(family.name.startswith(f"{PREFIX}_") for family in found)
-    assert all(len(family.documentation) >= 10 for family in found)
+    assert 30 <= len(collected) <= 40
+    assert all(family.name.startswith(f"{PREFIX}_") for family in collected)
+    assert all(len(family.documentation) >= 10 for family in collected)
 
 
 def test_names_end_in_their_base_unit_and_counters_in_total() -> None:
@@ -95,9 +95,9 @@ def test_names_end_in_their_base_unit_and_counters_in_total() -> None:
             assert f"{family.name}_total" in metrics.exposition().decode()
 
 
-def test_a_plan_has_few_series_and_takes_them_along() -> None:
+def test_the_series_of_a_plan_are_removed_with_it() -> None:
     metrics = Metrics()
-    metrics.show(shown())
+    metrics.show(plan_with_figures())
     metrics.decided(KEY, DECIDED, lost=2)
 
     assert series(metrics) == {
@@ -122,33 +122,33 @@ def test_a_plan_has_few_series_and_takes_them_along() -> None:
     assert KEY.name not in metrics.exposition().decode()
 
 
-def test_an_answer_that_comes_after_the_plan_is_gone_brings_nothing_back() -> None:
+def test_a_decision_about_a_deleted_plan_sets_no_figure() -> None:
     metrics = Metrics()
-    metrics.show(shown())
+    metrics.show(plan_with_figures())
     metrics.forget(KEY)
     metrics.decided(KEY, DECIDED)
     assert series(metrics) == {}
 
 
-def test_what_is_not_observed_any_more_is_not_shown() -> None:
+def test_without_traffic_figures_of_decisions_are_removed() -> None:
     """The last headroom of a source that is down would look like the present one."""
     metrics = Metrics()
-    metrics.show(shown())
+    metrics.show(plan_with_figures())
     metrics.decided(KEY, DECIDED)
     metrics.decided(KEY, {})
-    left = set(series(metrics))
-    assert left & {"headroom", "headroom_low", "regret", "degraded_share"} == set()
-    assert not any(name.startswith(("level_headroom", "observed")) for name in left)
+    names = set(series(metrics))
+    assert names & {"headroom", "headroom_low", "regret", "degraded_share"} == set()
+    assert not any(name.startswith(("level_headroom", "observed")) for name in names)
     metrics.decided(KEY, {"demand": {"llama": {"requestsPerSecond": "0"}}})
     assert series(metrics)["observed_requests_per_second"] == 0.0
 
 
-def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> None:
+def test_200_plans_with_every_figure_have_at_most_5000_series() -> None:
     """B43."""
     metrics = Metrics()
     for number in range(200):
         key = Key("team", f"plan-{number}")
-        metrics.show(shown(key))
+        metrics.show(plan_with_figures(key))
         metrics.decided(key, DECIDED, lost=1)
     for reason in Reason:
         metrics.events.labels(reason).inc()
@@ -166,17 +166,17 @@ def test_two_hundred_plans_with_all_they_can_have_are_5000_series_at_most() -> N
     assert 200 * SERIES_PER_PLAN < total <= 5000
 
 
-def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() -> None:
+def test_only_changes_of_a_table_count_as_replans_but_all_decisions_are_timed() -> None:
     metrics = Metrics()
     metrics.replanned("None", "Keep", 0.04, "window")
     metrics.replanned("Gain", "Flip", 0.2, "window")
     metrics.replanned("Repair", "Keep", 0.02, "repair")
     metrics.replanned("Gain", "Keep", 0.2, "window")  # it is proposed
-    found = {
+    replans = {
         (labels["trigger"], labels["level"]): value
         for labels, value in families(metrics)["archipelago_replans"]
     }
-    assert found == {("Gain", "Flip"): 1.0, ("Repair", "Keep"): 1.0}
+    assert replans == {("Gain", "Flip"): 1.0, ("Repair", "Keep"): 1.0}
     counts = [
         (labels["kind"], value)
         for labels, value in families(metrics)["archipelago_replan_seconds"]
@@ -189,7 +189,7 @@ def test_re_plans_are_what_changed_something_and_every_decision_took_its_time() 
 def test_no_address_credential_or_free_text_becomes_a_label(text: str) -> None:
     """B43: whatever the rest of the operator says, labels are closed words."""
     metrics = Metrics()
-    metrics.show(shown(note=text, table=text))
+    metrics.show(plan_with_figures(note=text, table=text))
     levels = [{"level": text, "theta": "1", "note": text}]
     metrics.decided(KEY, {**DECIDED, "message": text, "levels": levels, "reasons": [text]})
     metrics.replanned(text, text, 1.0, text)
@@ -205,9 +205,9 @@ def test_no_address_credential_or_free_text_becomes_a_label(text: str) -> None:
 def test_a_suspended_plan_is_neither_ready_nor_not() -> None:
     """Nobody wants to be woken by what somebody put to sleep."""
     metrics = Metrics()
-    metrics.show(shown())
+    metrics.show(plan_with_figures())
     assert series(metrics)["ready"] == 1.0
-    metrics.show(turned(shown(), ConditionType.SUSPENDED))
+    metrics.show(with_true(plan_with_figures(), ConditionType.SUSPENDED))
     assert "ready" not in series(metrics)
 
 
@@ -229,23 +229,23 @@ def test_the_page_of_metrics_names_every_family_with_its_type_and_labels_and_no_
     )
     metrics = Metrics()
     labels = labels_of(metrics)
-    found = {
+    families = {
         family.name + "_total" * (family.type == "counter"): (family.type, labels[family.name])
         for family in metrics.registry.collect()
     }
-    told = {
-        name: (kind, tuple(word for word in named.strip().split(", ") if word))
-        for name, kind, _, named, _ in rows
+    documented = {
+        name: (kind, tuple(word for word in label_names.strip().split(", ") if word))
+        for name, kind, _, label_names, _ in rows
     }
-    assert told == found
+    assert documented == families
     assert all(unit and len(meaning) >= 10 for _, _, unit, _, meaning in rows)
-    assert f"{len(found)} families" in page
+    assert f"{len(families)} families" in page
 
 
 def test_promtool_finds_nothing_to_complain_about(promtool: Path) -> None:
     """A45, with every family having series; the page of a real process: tests/e2e."""
     metrics = Metrics()
-    metrics.show(shown())
+    metrics.show(plan_with_figures())
     metrics.decided(KEY, DECIDED, lost=2)
     metrics.replanned("Gain", "Flip", 1.0, "window")
     metrics.source_scraped("main", Reason.OBSERVED)

@@ -17,7 +17,7 @@ def queue() -> KeyedQueue:
     return KeyedQueue(Random(7))  # noqa: S311
 
 
-def test_marks_of_one_key_are_one_piece_of_work() -> None:
+def test_a_key_that_waits_is_not_added_twice() -> None:
     work = queue()
     for _ in range(3):
         work.enqueue_at(A, 0.0)
@@ -35,7 +35,7 @@ def test_the_key_that_is_due_longest_comes_first() -> None:
     assert (work.take(5.0), work.take(5.0)) == (B, A)
 
 
-def test_a_key_is_never_worked_on_twice_at_once_and_not_forgotten() -> None:
+def test_a_key_that_is_added_while_active_waits_until_the_work_ends() -> None:
     work = queue()
     work.enqueue_at(A, 0.0)
     assert work.take(0.0) == A
@@ -47,7 +47,7 @@ def test_a_key_is_never_worked_on_twice_at_once_and_not_forgotten() -> None:
     assert work.take(1.0) == A
 
 
-def test_a_later_mark_does_not_postpone_an_earlier_one() -> None:
+def test_a_later_time_does_not_postpone_an_earlier_one() -> None:
     work = queue()
     work.enqueue_at(A, 1.0)
     work.enqueue_at(A, 9.0)
@@ -68,7 +68,7 @@ def test_failures_back_off_from_a_fifth_of_a_second_to_twenty_seconds() -> None:
     assert len(set(delays)) > 8  # jitter
 
 
-def test_success_starts_the_back_off_anew_and_a_new_mark_ends_the_waiting() -> None:
+def test_success_resets_the_back_off_and_a_change_ends_the_wait() -> None:
     work = queue()
     work.enqueue_at(A, 0.0)
     work.take(0.0)
@@ -83,7 +83,7 @@ def test_success_starts_the_back_off_anew_and_a_new_mark_ends_the_waiting() -> N
     assert work.failed(A, 1.0) <= 0.24
 
 
-def test_the_server_may_ask_for_a_longer_delay() -> None:
+def test_the_delay_of_the_server_is_respected() -> None:
     work = queue()
     assert work.failed(A, 0.0, at_least=30.0) == 30.0
 
@@ -97,18 +97,18 @@ def test_the_oldest_age_counts_from_when_a_key_was_due() -> None:
     assert work.oldest_age(15.0) == 5.0
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    """Let other tasks run until something is so."""
+async def until(condition: Callable[[], bool]) -> None:
+    """Let other tasks run until the condition holds."""
     for _ in range(1000):
-        if reached():
+        if condition():
             return
         await asyncio.sleep(0)
-    pytest.fail("it never came to be so")
+    pytest.fail("the condition never held")
 
 
-async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
+async def test_workers_are_bounded_and_a_slow_key_blocks_no_other() -> None:
     busy: set[Key] = set()
-    most, seen = 0, []
+    most, finished = 0, list[Key]()
     slow = asyncio.Event()
 
     async def work(key: Key) -> None:
@@ -117,22 +117,22 @@ async def test_workers_are_bounded_and_one_slow_key_stops_nobody() -> None:
         most = max(most, len(busy))
         await (slow.wait() if key == A else asyncio.sleep(0))
         busy.discard(key)
-        seen.append(key)
+        finished.append(key)
 
     workers = Workers(queue(), work, lambda: 0.0, count=2)
     for key in (A, B, C):
         workers.enqueue(key)
     running = asyncio.create_task(workers.run())
-    await until(lambda: len(seen) == 2)
-    assert seen == [B, C]
+    await until(lambda: len(finished) == 2)
+    assert finished == [B, C]
     slow.set()
     workers.stop()
     await running
 
-    assert (seen, most) == ([B, C, A], 2)  # what was begun was finished
+    assert (finished, most) == ([B, C, A], 2)  # what was begun was finished
 
 
-async def test_an_error_is_counted_and_the_key_comes_again(
+async def test_an_error_is_counted_and_the_key_is_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = 0.0
@@ -162,7 +162,7 @@ async def test_an_error_is_counted_and_the_key_comes_again(
     assert "will be tried again" in caplog.text
 
 
-async def test_workers_that_never_began_are_finished_when_stopped() -> None:
+async def test_workers_that_never_ran_are_finished_when_stopped() -> None:
     """Without a first list nothing is worked on; the end must not wait for it."""
 
     async def work(_key: Key) -> None:

@@ -9,11 +9,11 @@ from archipelago.operator.errors import SettingsError
 from archipelago.operator.settings import Settings
 
 
-def test_nothing_set_means_the_defaults() -> None:
+def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_environment({}) == Settings()
 
 
-def test_what_is_set_is_read() -> None:
+def test_variables_replace_defaults() -> None:
     settings = Settings.from_environment(
         {
             "ARCHIPELAGO_NAMESPACES": "b, a,b",
@@ -41,7 +41,7 @@ def test_what_is_set_is_read() -> None:
         ("SOURCES", "sources.yaml"),
     ],
 )
-def test_a_wrong_value_is_named_with_the_variable(name: str, value: str) -> None:
+def test_an_invalid_value_is_named_with_the_variable(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(f"ARCHIPELAGO_{name}='{value}'")):
         Settings.from_environment({f"ARCHIPELAGO_{name}": value})
 
@@ -51,5 +51,5 @@ def test_every_setting_is_documented_with_its_default() -> None:
     rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
     for name, default in vars(Settings(namespaces=("all",))).items():
         (row,) = (line for line in rows if f"`{name.upper()}`" in line)
-        shown = default[0] if isinstance(default, tuple) else default or ""
-        assert (f"{shown:g}" if isinstance(shown, float) else str(shown)) in row, row
+        value = default[0] if isinstance(default, tuple) else default or ""
+        assert (f"{value:g}" if isinstance(value, float) else str(value)) in row, row

@@ -14,7 +14,7 @@ def test_only_failures_without_an_answer_in_ten_minutes_count() -> None:
     assert still_counting([0.0, 300.0], 310.0, 305.0) == [310.0]
 
 
-def test_a_stream_has_an_age_and_a_time_of_failure() -> None:
+def test_a_watch_has_an_age_and_a_time_of_failure() -> None:
     clock = 0.0
     streams = WatchHealth(Metrics(), lambda: clock)
     streams.answered("configmaps")
@@ -29,7 +29,7 @@ def test_a_stream_has_an_age_and_a_time_of_failure() -> None:
     assert (streams.age("configmaps"), streams.failing_for("configmaps")) == (0.0, 0.0)
 
 
-def test_retries_go_on_for_ever_and_never_wait_long() -> None:
+def test_delays_of_kopf_have_no_end_and_a_limit() -> None:
     delays = [delay for delay, _ in zip(EndlessBackoff(), range(1000), strict=False)]
 
     assert len(delays) == 1000

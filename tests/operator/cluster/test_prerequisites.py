@@ -1,4 +1,4 @@
-"""What the operator asks for is what is granted to it."""
+"""The permissions that are reviewed are those that the roles grant."""
 
 import asyncio
 from pathlib import Path
@@ -21,11 +21,11 @@ from archipelago.operator.resources.names import Permission
 RBAC = Path(__file__).parents[3] / "deploy" / "base" / "rbac.yaml"
 
 
-def test_every_granted_right_is_asked_for_and_no_other() -> None:
+def test_permissions_reviewed_are_those_that_the_roles_grant() -> None:
     documents = yaml.safe_load_all(RBAC.read_text(encoding="utf-8"))
     here, of_nodes = (document for document in documents if document["kind"] == "ClusterRole")
     assert of_nodes["metadata"]["name"] == "archipelago-operator-nodes"
-    for role, asked in ((here, (*NEEDED, *PODS)), (of_nodes, NODES)):
+    for role, needed in ((here, (*NEEDED, *PODS)), (of_nodes, NODES)):
         granted = [
             Permission(verb, group, resource)
             for rule in role["rules"]
@@ -33,18 +33,18 @@ def test_every_granted_right_is_asked_for_and_no_other() -> None:
             for resource in rule["resources"]
             for verb in rule["verbs"]
         ]
-        assert sorted(asked) == sorted(granted)
+        assert sorted(needed) == sorted(granted)
 
 
 class Reviews(ApiCluster):
-    """An API server that grants everything but ``refused``; ``asked``: what it was asked."""
+    """An API server that grants everything but ``refused``; ``reviews``: the requests."""
 
     def __init__(self, *refused: Permission) -> None:
         self.refused = set(refused)
-        self.asked: list[tuple[Permission, str | None]] = []
+        self.reviews: list[tuple[Permission, str | None]] = []
 
     async def may(self, right: Permission, namespace: str | None) -> bool:
-        self.asked.append((right, namespace))
+        self.reviews.append((right, namespace))
         return right not in self.refused
 
     async def serves_plans(self) -> bool:
@@ -52,21 +52,21 @@ class Reviews(ApiCluster):
 
 
 @pytest.mark.parametrize("inventory", [True, False])
-async def test_rights_of_nodes_are_asked_for_in_the_cluster_and_missed_without_alarm(
+async def test_permissions_of_nodes_are_reviewed_in_the_cluster_and_are_no_finding(
     inventory: bool,
 ) -> None:
-    server, told = Reviews(*NODES), list[tuple[Permission, ...]]()
+    server, news = Reviews(*NODES), list[tuple[Permission, ...]]()
     rights = PermissionCheck(server, ("team",), Metrics(), inventory=inventory)
-    rights.on_nodes = told.append
-    asking = asyncio.create_task(rights.run())
+    rights.on_nodes = news.append
+    task = asyncio.create_task(rights.run())
     await rights.reviewed.wait()
-    asking.cancel()
+    task.cancel()
 
     assert rights.findings() == []
     assert rights.may_see_nodes is not inventory
-    assert told == ([NODES] if inventory else [])
+    assert news == ([NODES] if inventory else [])
     here = [(right, "team") for right in (*NEEDED, *(PODS if inventory else ()))]
-    assert server.asked == [*here, *((right, None) for right in NODES if inventory)]
+    assert server.reviews == [*here, *((right, None) for right in NODES if inventory)]
 
 
 def test_a_missing_right_is_named_as_kubectl_names_it() -> None:
@@ -80,7 +80,7 @@ def test_a_missing_right_is_named_as_kubectl_names_it() -> None:
     )
 
 
-def test_a_subresource_is_asked_for_by_its_own_field() -> None:
+def test_a_subresource_has_its_own_field_in_a_review() -> None:
     right = Permission("patch", "archipelago.dev", "servingplans/status")
 
     assert review_manifest(right, "team")["spec"]["resourceAttributes"] == {

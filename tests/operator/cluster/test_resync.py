@@ -74,7 +74,7 @@ async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
     task.cancel()
 
 
-def test_a_stream_says_when_it_works_again() -> None:
+def test_a_watch_reports_that_it_works_again() -> None:
     streams = WatchHealth(Metrics())
     assert not streams.answered("servingplans")
     streams.failed("servingplans", "503")
@@ -84,11 +84,11 @@ def test_a_stream_says_when_it_works_again() -> None:
 
 
 class Listed(Empty):
-    """Also with no node and no pod; ``asked``: what was listed, in order; ``down``: failing."""
+    """Also with no node and no pod; ``kinds``: what was listed, in order; ``down``: failing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.kinds: list[str] = []
         self.down = False
 
     async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -98,7 +98,7 @@ class Listed(Empty):
         yield self._page("pods")
 
     def _page(self, kind: str) -> Mapping[str, Any]:
-        self.asked.append(kind)
+        self.kinds.append(kind)
         if self.down:
             raise Retryable("down")
         return {"metadata": {"resourceVersion": "1"}, "items": []}
@@ -113,19 +113,19 @@ async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_node
 ) -> None:
     monkeypatch.setattr(resync, "PAUSE", PAUSE)
     cluster = Listed()
-    fleet = ClusterInventory({}, nobody, nobody, nobody, time.monotonic)
-    lists = resync.NodeResync(cluster, fleet, (), lambda: True)
+    inventory = ClusterInventory({}, nobody, nobody, nobody, time.monotonic)
+    lists = resync.NodeResync(cluster, inventory, (), lambda: True)
     task = asyncio.create_task(lists.run())
 
     lists.request()
-    await until(lambda: cluster.asked == ["nodes"])
+    await until(lambda: cluster.kinds == ["nodes"])
 
     cluster.down = True
     lists.request_all()
-    await until(lambda: len(cluster.asked) == 2)
+    await until(lambda: len(cluster.kinds) == 2)
     cluster.down = False
-    await until(lambda: len(cluster.asked) == 4)
-    assert cluster.asked == ["nodes", "pods", "pods", "nodes"]  # failed once, not forgotten
+    await until(lambda: len(cluster.kinds) == 4)
+    assert cluster.kinds == ["nodes", "pods", "pods", "nodes"]  # failed once, not forgotten
     task.cancel()
 
 

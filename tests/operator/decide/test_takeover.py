@@ -373,21 +373,21 @@ class Unwatched:
 
 
 class Pair:
-    """What one of two operators makes of the nodes; time is that of its fleet."""
+    """What one of two operators makes of the nodes; time is that of its inventory."""
 
     def __init__(self, *names: str) -> None:
         self.world = World()
         self.observations = ObservationBuilder(
-            self.world.fleet, cast("TrafficWatcher", Unwatched())
+            self.world.inventory, cast("TrafficWatcher", Unwatched())
         )
         self.state = PlanState()
         pool = {"name": "h100", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
         self.plan = plan(spec={"replanning": REPLANNING, "pools": [pool]})
         self.observations.update_all([self.plan])
-        self.world.fleet.begin_list()
+        self.world.inventory.begin_list()
         for name in names:
             self.report(name)
-        self.world.fleet.replace_nodes(set(names), self.world.version)
+        self.world.inventory.replace_nodes(set(names), self.world.version)
 
     def report(self, name: str, *, ready: bool = True) -> None:
         labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "pool": "p"}

@@ -1,4 +1,4 @@
-"""What plans are told of nodes and pods: losses at once, other nodes rarely, heartbeats never."""
+"""Reports to plans about nodes and pods: losses at once, other nodes rarely, heartbeats never."""
 
 import asyncio
 from collections import Counter
@@ -25,20 +25,20 @@ CHAT, CODE = Key("team", "chat"), Key("other", "code")
 
 def plan(key: Key = CHAT, age: int = 0, **pool: Any) -> PlanSelector:  # noqa: ANN401
     """A plan with one pool of H100 nodes, ``age`` days older than the first."""
-    named = PoolSelector(**{"name": "h100", "accelerator": "H100", "gpus_per_node": 8, **pool})
-    return PlanSelector(key, f"uid-{key.name}", BORN - timedelta(days=age), (named,))
+    selector = PoolSelector(**{"name": "h100", "accelerator": "H100", "gpus_per_node": 8, **pool})
+    return PlanSelector(key, f"uid-{key.name}", BORN - timedelta(days=age), (selector,))
 
 
 class World:
-    """A fleet before a clock of its own; ``told``: (time, plans, whether nodes were lost)."""
+    """An inventory with a clock of its own; ``news``: (time, plans, whether nodes were lost)."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401
         self.now, self.version, self.lacks = 0.0, 0, 0
-        self.told: list[tuple[float, set[Key], bool]] = []
+        self.news: list[tuple[float, set[Key], bool]] = []
         self.pods: list[Key] = []
-        self.fleet = ClusterInventory(
+        self.inventory = ClusterInventory(
             settings.pop("allowed", {}),
-            lambda keys, lost: self.told.append((self.now, set(keys), lost)),
+            lambda keys, lost: self.news.append((self.now, set(keys), lost)),
             self.pods.append,
             self.lack,
             lambda: self.now,
@@ -51,77 +51,77 @@ class World:
     def node(self, name: str, labels: dict[str, str] | None = None, **state: Any) -> None:  # noqa: ANN401
         """A node reports."""
         self.version += 1
-        seen = read_versioned(body(name, labels or H100, self.version, **state))
-        self.fleet.update_node(*seen)
+        item = body(name, labels or H100, self.version, **state)
+        self.inventory.update_node(*read_versioned(item))
 
     def listed(self, *names: str) -> None:
         """All nodes are listed, as they were first."""
-        self.fleet.begin_list()
+        self.inventory.begin_list()
         for name in names:
             self.node(name)
-        self.fleet.replace_nodes(set(names), self.version)
+        self.inventory.replace_nodes(set(names), self.version)
 
     def pod(self, name: str, node: str, plan: str = "", **more: Any) -> None:  # noqa: ANN401
         """A pod with eight GPUs reports; ``plan``: whose island a it is part of."""
         self.version += 1
-        found = pod(8, nodeName=node)
-        found["metadata"] = {
+        item = pod(8, nodeName=node)
+        item["metadata"] = {
             "name": name,
             "uid": f"uid-{name}",
             "namespace": "team",
             "resourceVersion": str(self.version),
         }
         if plan:
-            found["metadata"]["labels"] = {
+            item["metadata"]["labels"] = {
                 "archipelago.dev/plan": plan,
                 "archipelago.dev/island": "a",
                 "archipelago.dev/phase": more.get("phase", "prefill"),
             }
         ready = "True" if more.get("ready", True) else "False"
-        found["status"]["conditions"] = [{"type": "Ready", "status": ready}]
-        seen = read_pod(found)
-        assert seen
-        self.fleet.update_pod(seen)
+        item["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+        facts = read_pod(item)
+        assert facts
+        self.inventory.update_pod(facts)
 
-    def gone(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """A node is deleted."""
         self.version += 1
-        self.fleet.delete_node(name, self.version)
+        self.inventory.delete_node(name, self.version)
 
     def run(self, seconds: float, step: float = 0.1) -> None:
-        """Time passes; the fleet is asked whenever something is due, as its loop does."""
+        """Time passes; the inventory ticks whenever something is due, as its loop does."""
         end = self.now + seconds
         while self.now < end:
-            if self.fleet.wake() <= self.now:
-                self.fleet.tick()
+            if self.inventory.wake() <= self.now:
+                self.inventory.tick()
             self.now += step
 
     def count(self, claimant: PlanSelector) -> int:
-        """GPUs of the plan's pool, as it was told."""
-        found = self.fleet.inventory(claimant)
-        assert found
-        return found.pools[0].count
+        """GPUs of the plan's pool, as of its inventory."""
+        inventory = self.inventory.inventory(claimant)
+        assert inventory
+        return inventory.pools[0].count
 
 
 def names(count: int) -> tuple[str, ...]:
     return tuple(f"n{i}" for i in range(count))
 
 
-def test_nothing_is_known_or_lost_before_the_first_list_and_the_plan_hears_when_it_is() -> None:
+def test_before_the_first_list_no_node_is_known_or_lost_and_its_end_is_reported() -> None:
     world, chat = World(), plan()
     world.node("n0")
-    assert world.fleet.inventory(chat) is None
-    assert world.fleet.lost({"n0", "never-seen"}) == set()
-    finding = world.fleet.finding(chat)
+    assert world.inventory.inventory(chat) is None
+    assert world.inventory.lost({"n0", "never-seen"}) == set()
+    finding = world.inventory.finding(chat)
     assert (finding.status, finding.reason) == (ConditionStatus.UNKNOWN, Reason.NO_NODES)
     assert finding.message == "the nodes of the cluster are being listed"
 
     world.listed("n0", "n1")
 
-    assert world.told == [(0.0, {CHAT}, False)]
+    assert world.news == [(0.0, {CHAT}, False)]
     assert world.count(chat) == 16
-    assert world.fleet.finding(chat).reason is Reason.NODES_FOUND
-    assert world.fleet.lost({"n0", "never-seen"}) == {"never-seen"}
+    assert world.inventory.finding(chat).reason is Reason.NODES_FOUND
+    assert world.inventory.lost({"n0", "never-seen"}) == {"never-seen"}
 
 
 def test_a_lost_node_is_repaired_in_half_a_second_and_replanned_in_five() -> None:
@@ -130,17 +130,17 @@ def test_a_lost_node_is_repaired_in_half_a_second_and_replanned_in_five() -> Non
     assert world.count(chat) == 24
     world.run(10)
     world.node("n1", ready="Unknown")
-    assert world.fleet.lost(names(3)) == {"n1"}
+    assert world.inventory.lost(names(3)) == {"n1"}
     world.run(60)
 
-    (repaired, *repair), (replanned, *replan) = world.told
+    (repaired, *repair), (replanned, *replan) = world.news
     assert (repair, replan) == ([{CHAT}, True], [{CHAT}, False])
     assert repaired == pytest.approx(10.2, abs=0.3)
     assert replanned == pytest.approx(15, abs=0.3)
     assert world.count(chat) == 16
 
 
-def test_what_it_is_made_with_stays_until_it_is_told() -> None:
+def test_the_inventory_of_a_plan_stays_until_a_change_is_reported() -> None:
     """Whoever asks between: an edit of the workload must not undo the distance of re-plans."""
     world, chat = World(), plan()
     world.listed(*names(4))
@@ -155,74 +155,74 @@ def test_what_it_is_made_with_stays_until_it_is_told() -> None:
     assert world.count(chat) == 24
     world.run(10)
     assert world.count(chat) == 16
-    assert [when for when, _, _ in world.told] == [pytest.approx(t, abs=0.3) for t in (5, 65)]
+    assert [when for when, _, _ in world.news] == [pytest.approx(t, abs=0.3) for t in (5, 65)]
 
 
-def test_pools_that_change_are_looked_up_at_once() -> None:
+def test_changed_pools_are_resolved_at_once() -> None:
     world = World()
     world.listed(*names(4))
     assert world.count(plan()) == 32
-    world.gone("n0")
+    world.delete("n0")
     assert world.count(plan(domain_label=None, name="other")) == 24
 
 
-def test_a_cordon_is_no_loss_and_a_heartbeat_is_nothing() -> None:
+def test_a_cordon_is_no_loss_and_a_heartbeat_no_change() -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1")
     assert world.count(chat) == 16
     for _ in range(20):
         world.node("n0")
         world.run(10)
-    assert world.told == []
-    assert world.fleet.wake() == float("inf")
+    assert world.news == []
+    assert world.inventory.wake() == float("inf")
     world.node("n0", cordoned=True)
-    assert world.fleet.lost({"n0"}) == set()
+    assert world.inventory.lost({"n0"}) == set()
     world.run(10)
-    assert [lost for _, _, lost in world.told] == [False]
-    assert world.fleet.counts() == {"usable": 1, "lost": 0, "excluded": 1}
+    assert [lost for _, _, lost in world.news] == [False]
+    assert world.inventory.counts() == {"usable": 1, "lost": 0, "excluded": 1}
 
 
 @pytest.mark.parametrize("leaving", [True, False])
-def test_a_deleted_node_and_one_that_is_being_taken_away_are_lost(leaving: bool) -> None:
+def test_a_deleted_node_and_a_node_that_is_being_removed_are_lost(leaving: bool) -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1")
     assert world.count(chat) == 16
     if leaving:
-        taken = body("n0", H100, version=100)
-        taken["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
-        world.fleet.update_node(*read_versioned(taken))
+        item = body("n0", H100, version=100)
+        item["spec"]["taints"] = [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]
+        world.inventory.update_node(*read_versioned(item))
     else:
-        world.gone("n0")
+        world.delete("n0")
     world.run(1)
-    assert world.fleet.lost({"n0", "n1"}) == {"n0"}
-    assert [lost for _, _, lost in world.told] == [True]
+    assert world.inventory.lost({"n0", "n1"}) == {"n0"}
+    assert [lost for _, _, lost in world.news] == [True]
 
 
 def test_a_list_from_before_a_deletion_does_not_bring_the_node_back() -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1")
-    world.gone("n0")
+    world.delete("n0")
     old = body("n0", H100, version=1)
-    world.fleet.update_node(*read_versioned(old))
+    world.inventory.update_node(*read_versioned(old))
     assert world.count(chat) == 8
     world.node("n0")  # made anew under its name
-    assert world.fleet.counts()["lost"] == 1  # until it has stayed
+    assert world.inventory.counts()["lost"] == 1  # until it has stayed
     world.run(SETTLE + 1)
-    assert world.fleet.counts()["lost"] == 0
+    assert world.inventory.counts()["lost"] == 0
 
 
-def test_what_a_list_does_not_hold_is_gone() -> None:
+def test_nodes_that_a_list_lacks_are_deleted() -> None:
     world, chat = World(), plan()
     world.listed(*names(3))
     assert world.count(chat) == 24
-    world.fleet.begin_list()
-    world.fleet.replace_nodes({"n0"}, world.version)
+    world.inventory.begin_list()
+    world.inventory.replace_nodes({"n0"}, world.version)
     world.run(1)
-    assert world.fleet.lost(names(3)) == {"n1", "n2"}
-    assert [lost for _, _, lost in world.told] == [True]
+    assert world.inventory.lost(names(3)) == {"n1", "n2"}
+    assert [lost for _, _, lost in world.news] == [True]
 
 
-def test_a_node_that_comes_back_counts_again_when_it_has_stayed() -> None:
+def test_a_node_that_comes_back_is_used_after_the_settling_time() -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1")
     assert world.count(chat) == 16
@@ -230,12 +230,12 @@ def test_a_node_that_comes_back_counts_again_when_it_has_stayed() -> None:
     world.run(30)
     world.node("n0")
     world.run(SETTLE - 1)
-    assert world.fleet.lost({"n0"}) == {"n0"}
+    assert world.inventory.lost({"n0"}) == {"n0"}
     assert world.count(chat) == 8
     world.run(10)
-    assert world.fleet.lost({"n0"}) == set()
+    assert world.inventory.lost({"n0"}) == set()
     assert world.count(chat) == 16
-    assert [lost for _, _, lost in world.told] == [True, False, False]
+    assert [lost for _, _, lost in world.news] == [True, False, False]
 
 
 def test_half_the_nodes_within_a_second_are_one_or_two_repairs_and_one_replan() -> None:
@@ -244,17 +244,17 @@ def test_half_the_nodes_within_a_second_are_one_or_two_repairs_and_one_replan() 
     world.listed(*names(100))
     assert world.count(chat) == 800
     for i in range(50):
-        world.gone(f"n{i}")
+        world.delete(f"n{i}")
         world.run(0.02, 0.01)
     world.run(30)
-    repairs = [when for when, _, lost in world.told if lost]
+    repairs = [when for when, _, lost in world.news if lost]
     assert len(repairs) <= 3
     assert repairs[-1] <= 1.6
-    assert [when for when, _, lost in world.told if not lost] == [pytest.approx(6, abs=0.3)]
+    assert [when for when, _, lost in world.news if not lost] == [pytest.approx(6, abs=0.3)]
     assert world.count(chat) == 400
 
 
-def test_a_hundred_flapping_nodes_are_each_lost_once_and_planned_without_once() -> None:
+def test_100_flapping_nodes_are_each_lost_once_and_cause_one_replan() -> None:
     """B12: every 10 s for ten minutes; two plans, one of which has nothing to do with them."""
     world, chat, code = World(), plan(), plan(CODE, accelerator="L4")
     world.listed(*names(200))
@@ -264,8 +264,8 @@ def test_a_hundred_flapping_nodes_are_each_lost_once_and_planned_without_once() 
         for i in range(100):
             world.node(f"n{i}", ready="Unknown" if turn % 2 == 0 else "True")
         world.run(10, 0.25)
-    told = Counter((lost, key) for _, keys, lost in world.told for key in keys)
-    assert told == {(True, CHAT): 1, (False, CHAT): 1}
+    reports = Counter((lost, key) for _, keys, lost in world.news for key in keys)
+    assert reports == {(True, CHAT): 1, (False, CHAT): 1}
     assert world.count(chat) == 800
 
 
@@ -279,7 +279,7 @@ def test_nodes_that_flap_out_of_step_are_replanned_once_a_minute_at_most() -> No
             if phase in (0, 10):
                 world.node(f"n{i}", ready="Unknown" if phase == 0 else "True")
         world.run(1, 0.25)
-    replans = [when for when, _, lost in world.told if not lost]
+    replans = [when for when, _, lost in world.news if not lost]
     assert 2 <= len(replans) <= 16
     assert min(b - a for a, b in pairwise(replans)) >= 59.9
 
@@ -290,122 +290,124 @@ def test_a_younger_plan_is_reconciled_when_an_older_one_takes_or_leaves_its_node
     assert world.count(chat) == 16
     assert world.count(code) == 16
     world.run(20)
-    assert [(keys, lost) for _, keys, lost in world.told] == [({CHAT}, False)]
+    assert [(keys, lost) for _, keys, lost in world.news] == [({CHAT}, False)]
     assert world.count(chat) == 0
-    assert world.fleet.finding(chat).reason is Reason.POOL_CLAIMED
-    assert "code" not in world.fleet.finding(chat).message
+    assert world.inventory.finding(chat).reason is Reason.POOL_CLAIMED
+    assert "code" not in world.inventory.finding(chat).message
 
-    world.fleet.delete_plan(CODE)
+    world.inventory.delete_plan(CODE)
     world.run(60)
     assert world.count(chat) == 16
 
 
-def test_pods_of_strangers_take_a_node_and_its_own_do_not() -> None:
+def test_a_node_with_pods_of_others_is_excluded_and_with_its_own_is_not() -> None:
     world, chat = World(), plan()
     world.listed("n0", "n1")
     assert world.count(chat) == 16
     world.pod("own", "n0", plan="chat")
     world.run(20)
-    assert (world.told, world.pods) == ([], [CHAT])
+    assert (world.news, world.pods) == ([], [CHAT])
     world.pod("stranger", "n1")
     world.run(20)
-    assert [lost for _, _, lost in world.told] == [False]
-    inventory = world.fleet.inventory(chat)
+    assert [lost for _, _, lost in world.news] == [False]
+    inventory = world.inventory.inventory(chat)
     assert inventory
-    assert [(left.node, left.reason) for left in inventory.excluded] == [
+    assert [(node.node, node.reason) for node in inventory.excluded] == [
         ("n1", ExclusionReason.HELD)
     ]
-    world.fleet.delete_pod("uid-stranger", world.version + 1)
+    world.inventory.delete_pod("uid-stranger", world.version + 1)
     world.run(61)
     assert world.count(chat) == 16
 
 
-def test_islands_are_ready_when_all_their_pods_are_and_say_what_they_run_as() -> None:
+def test_an_island_is_ready_if_all_its_pods_are_and_has_their_phase() -> None:
     world = World()
-    world.fleet.update_plan(CHAT, None)
+    world.inventory.update_plan(CHAT, None)
     world.listed("n0", "n1")
     world.pod("p0", "n0", plan="chat")
     world.pod("p1", "n1", plan="chat", ready=False)
-    (island,) = world.fleet.island_pods(CHAT).values()
+    (island,) = world.inventory.island_pods(CHAT).values()
     assert (island.ready, island.phase, island.pods, island.gpus) == (False, "prefill", 2, 16)
     world.pod("p1", "n1", plan="chat", phase="decode")
-    (island,) = world.fleet.island_pods(CHAT).values()
+    (island,) = world.inventory.island_pods(CHAT).values()
     assert (island.ready, island.phase, {*island.nodes}) == (True, "", {"n0", "n1"})
     assert world.pods == [CHAT] * 3
     world.pod("p1", "n1", plan="chat", phase="decode")  # a report without news
     assert world.pods == [CHAT] * 3
     world.node("n1", ready="Unknown")  # a plan that states its counts hears through its pods
     world.run(1)
-    assert [(keys, lost) for _, keys, lost in world.told] == [({CHAT}, True)]
+    assert [(keys, lost) for _, keys, lost in world.news] == [({CHAT}, True)]
 
 
-def test_pods_that_a_list_does_not_hold_are_gone_in_its_namespace_alone() -> None:
+def test_pods_that_a_list_lacks_are_deleted_in_its_namespace_only() -> None:
     world = World()
-    world.fleet.update_plan(CHAT, None)
+    world.inventory.update_plan(CHAT, None)
     world.listed("n0")
     world.pod("p0", "n0", plan="chat")
-    world.fleet.replace_pods(set(), world.version, "elsewhere")
-    assert world.fleet.island_pods(CHAT)
-    world.fleet.replace_pods(set(), world.version, "team")
-    assert world.fleet.island_pods(CHAT) == {}
+    world.inventory.replace_pods(set(), world.version, "elsewhere")
+    assert world.inventory.island_pods(CHAT)
+    world.inventory.replace_pods(set(), world.version, "team")
+    assert world.inventory.island_pods(CHAT) == {}
 
 
-def test_a_label_that_was_not_kept_needs_one_more_list_and_the_others_go_on() -> None:
+def test_a_label_that_was_not_kept_needs_another_list_and_other_plans_continue() -> None:
     world, chat, racks = World(), plan(), plan(CODE, age=1, domain_label=CLIQUE)
-    world.fleet.update_plan(CHAT, chat)
+    world.inventory.update_plan(CHAT, chat)
     world.listed("n0")
     assert world.count(chat) == 8
     assert world.lacks == 0
-    assert world.fleet.inventory(racks) is None
+    assert world.inventory.inventory(racks) is None
     assert world.lacks == 1
     assert world.count(chat) == 8
-    world.fleet.begin_list()
+    world.inventory.begin_list()
     world.node("n0", {**H100, CLIQUE: "r1"})
     world.node("n1", {**H100, CLIQUE: "r2"})
-    world.fleet.replace_nodes({"n0", "n1"}, world.version)
-    assert world.told == [(0.0, {CODE}, False)]
-    inventory = world.fleet.inventory(racks)
+    world.inventory.replace_nodes({"n0", "n1"}, world.version)
+    assert world.news == [(0.0, {CODE}, False)]
+    inventory = world.inventory.inventory(racks)
     assert inventory
     assert inventory.pools[0].nodes == {"r1": ("n0",), "r2": ("n1",)}
 
 
-def test_what_may_not_be_seen_is_named_and_so_is_what_was_switched_off() -> None:
+def test_a_missing_permission_and_the_switch_are_named() -> None:
     world, chat = World(), plan()
-    assert world.fleet.inventory(chat) is None
-    world.fleet.forbid((Permission("list", "", "nodes"),))
-    assert world.told == [(0.0, {CHAT}, False)]
-    finding = world.fleet.finding(chat)
+    assert world.inventory.inventory(chat) is None
+    world.inventory.forbid((Permission("list", "", "nodes"),))
+    assert world.news == [(0.0, {CHAT}, False)]
+    finding = world.inventory.finding(chat)
     assert finding.status is ConditionStatus.UNKNOWN
     assert finding.message.startswith("missing right: list nodes in the cluster; grant")
     off = World(off=True)
-    assert "ARCHIPELAGO_INVENTORY=Auto" in off.fleet.finding(chat).message
+    assert "ARCHIPELAGO_INVENTORY=Auto" in off.inventory.finding(chat).message
 
 
-def test_no_plan_gets_a_node_that_the_administrator_does_not_give() -> None:
+def test_no_plan_gets_a_node_outside_the_administrators_selector() -> None:
     """B39: whatever the plan selects."""
     world = World(allowed={"serving": "yes"})
     chat = plan(selector={"kubernetes.io/hostname": "n0"})
-    world.fleet.update_plan(CHAT, chat)
-    world.fleet.begin_list()
+    world.inventory.update_plan(CHAT, chat)
+    world.inventory.begin_list()
     world.node("n0")
-    world.fleet.replace_nodes({"n0"}, world.version)
-    inventory = world.fleet.inventory(chat)
+    world.inventory.replace_nodes({"n0"}, world.version)
+    inventory = world.inventory.inventory(chat)
     assert inventory
-    assert [left.reason for left in inventory.excluded] == [ExclusionReason.FORBIDDEN]
+    assert [node.reason for node in inventory.excluded] == [ExclusionReason.FORBIDDEN]
 
 
-async def test_the_loop_tells_when_it_is_due_and_sleeps_otherwise() -> None:
+async def test_the_loop_reports_a_loss_in_time_and_sleeps_otherwise() -> None:
     """On the real clock: 0.2 s of quiet, then the repair, and no tick without need."""
-    told = asyncio.Event()
-    fleet = ClusterInventory({}, lambda _keys, lost: told.set() if lost else None, print, print)
-    fleet.begin_list()
-    fleet.update_node(*read_versioned(body("n0", H100, 1)))
-    fleet.replace_nodes({"n0"}, 1)
-    assert fleet.inventory(plan())
-    task = asyncio.create_task(fleet.run())
+    reported = asyncio.Event()
+    inventory = ClusterInventory(
+        {}, lambda _keys, lost: reported.set() if lost else None, print, print
+    )
+    inventory.begin_list()
+    inventory.update_node(*read_versioned(body("n0", H100, 1)))
+    inventory.replace_nodes({"n0"}, 1)
+    assert inventory.inventory(plan())
+    task = asyncio.create_task(inventory.run())
     await asyncio.sleep(0.1)
     started = asyncio.get_running_loop().time()
-    fleet.delete_node("n0", 2)
-    await asyncio.wait_for(told.wait(), 2)
+    inventory.delete_node("n0", 2)
+    await asyncio.wait_for(reported.wait(), 2)
     assert 0.15 <= asyncio.get_running_loop().time() - started < 1.0
     task.cancel()

@@ -23,7 +23,7 @@ PROMPT = 2.0
 
 @dataclass
 class Cluster:
-    """Nodes that come and go before one plan, told as the operator will be; no clock of its own."""
+    """Nodes that come and go before one plan, reported as to the operator; no clock of its own."""
 
     nodes: int
     pending: PendingEvents = field(default_factory=PendingEvents)
@@ -44,7 +44,7 @@ class Cluster:
         return frozenset(n for n in self.up if self.damper.is_trusted(n, now))
 
     def turn(self, name: str, now: float, *, up: bool) -> None:
-        """A node changes; only what changes the plan's inventory is told."""
+        """A node changes; only what changes the plan's inventory is reported."""
         before = self.countable(now)
         self.up[name] = up
         self.damper.update(name, now, up=up)
@@ -113,7 +113,7 @@ def test_nodes_that_flap_out_of_step_keep_to_one_replan_a_minute() -> None:
     assert 2 <= len(cluster.replans) <= 31
 
 
-def test_they_are_planned_with_again_when_they_have_stayed() -> None:
+def test_a_node_is_planned_with_again_after_the_settling_time() -> None:
     cluster = Cluster(2)
     cluster.turn("n0", 10, up=False)
     cluster.run(10, 30)
@@ -145,7 +145,7 @@ def test_a_loss_is_repaired_first_and_planned_for_later(
     assert remaining.wake == pytest.approx(wake)
 
 
-def test_a_stream_of_events_is_not_waited_out() -> None:
+def test_a_stream_of_events_is_cut_at_the_longest_delay() -> None:
     pending = PendingEvents()
     for tick in range(200):
         pending = pending.with_event(tick * 0.1, (f"n{tick}",))
@@ -186,7 +186,7 @@ def test_every_loss_is_repaired_promptly_and_replans_keep_their_distance(
     assert (pending.repair, pending.replan, pending.lost) == (None, None, frozenset())
 
 
-def seen(*events: tuple[float, bool]) -> FlapDamper:
+def damper_after(*events: tuple[float, bool]) -> FlapDamper:
     """One node, up or down at those times."""
     damper = FlapDamper()
     for when, up in events:
@@ -194,27 +194,27 @@ def seen(*events: tuple[float, bool]) -> FlapDamper:
     return damper
 
 
-def test_a_new_node_counts_at_once() -> None:
-    assert seen((0, True)).is_trusted("n", 0)
+def test_a_new_node_is_trusted_at_once() -> None:
+    assert damper_after((0, True)).is_trusted("n", 0)
     assert not FlapDamper().is_trusted("n", 0)
 
 
 def test_a_node_that_is_starting_was_not_lost() -> None:
     """It joins not ready, its GPUs come minutes later: it counts when they do."""
-    starting = seen((0, False), (120, True))
+    starting = damper_after((0, False), (120, True))
     assert starting.is_trusted("n", 120)
 
 
-def test_a_lost_node_counts_again_after_a_minute_up() -> None:
-    lost = seen((0, True), (100, False), (130, True))
+def test_a_lost_node_is_trusted_again_after_a_minute_up() -> None:
+    lost = damper_after((0, True), (100, False), (130, True))
     assert not lost.is_trusted("n", 189)
     assert lost.next_trusted(130) == 190
     assert lost.is_trusted("n", 190)
     assert lost.next_trusted(190) is None
 
 
-def test_what_is_down_does_not_count_and_nobody_waits_for_it() -> None:
-    down = seen((0, True), (100, False))
+def test_a_node_that_is_down_is_not_trusted_and_has_no_time_of_trust() -> None:
+    down = damper_after((0, True), (100, False))
     assert not down.is_trusted("n", 10_000)
     assert down.next_trusted(100) is None
 
@@ -223,23 +223,27 @@ def test_each_loss_doubles_the_wait_up_to_sixteen_minutes() -> None:
     events, waits = [(0.0, True)], []
     for loss in range(1, 8):
         events += [(loss * 1000.0, False), (loss * 1000.0 + 10, True)]
-        up = seen(*events)
+        up = damper_after(*events)
         waits.append((up.next_trusted(loss * 1000 + 10) or 0) - (loss * 1000 + 10))
     assert waits == [60, 120, 240, 480, 960, 960, 960]
 
 
-def test_an_hour_up_makes_up_for_all_losses() -> None:
+def test_after_an_hour_up_losses_are_forgotten() -> None:
     flapped = [(0.0, True), (10.0, False), (20.0, True), (30.0, False), (40.0, True)]
     again = 40 + FORGET
-    assert seen(*flapped, (again, False), (again + 5, True)).next_trusted(again + 5) == again + 65
+    assert (
+        damper_after(*flapped, (again, False), (again + 5, True)).next_trusted(again + 5)
+        == again + 65
+    )
     sooner = again - 1
     assert (
-        seen(*flapped, (sooner, False), (sooner + 5, True)).next_trusted(sooner + 5) == sooner + 245
+        damper_after(*flapped, (sooner, False), (sooner + 5, True)).next_trusted(sooner + 5)
+        == sooner + 245
     )
 
 
-def test_records_of_nodes_that_are_gone_or_well_are_dropped() -> None:
-    damper = seen((0, True), (10, False))
+def test_records_of_deleted_and_settled_nodes_are_removed() -> None:
+    damper = damper_after((0, True), (10, False))
     damper.update("back", 0, up=True)
     damper.update("back", 10, up=False)
     damper.update("back", 20, up=True)
@@ -253,11 +257,11 @@ def test_records_of_nodes_that_are_gone_or_well_are_dropped() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 500), st.booleans()), max_size=30), st.floats(0, 2000))
-def test_what_counts_is_up_and_what_stays_up_counts_in_the_end(
+def test_trusted_nodes_are_up_and_nodes_that_stay_up_become_trusted(
     steps: list[tuple[float, bool]], later: float
 ) -> None:
     now, up = 0.0, True
-    damper = seen((now, up))
+    damper = damper_after((now, up))
     for wait, state in steps:
         before = damper.is_trusted("n", now)
         now += wait

@@ -24,7 +24,7 @@ BYTES = 200
 """Of a node and its share of what is shared."""
 
 
-def test_a_heartbeat_is_no_news() -> None:
+def test_a_heartbeat_is_no_change() -> None:
     table = NodeTable({CLIQUE})
     assert table.update(*read_versioned(body("n", H100, 1)))
     before = table.get("n")
@@ -43,13 +43,13 @@ def test_a_heartbeat_is_no_news() -> None:
         {"capacity": {"nvidia.com/mig-1g.10gb": "7"}},
     ],
 )
-def test_what_a_plan_could_care_about_is_news(change: dict[str, Any]) -> None:
+def test_a_change_that_a_plan_could_depend_on_is_reported(change: dict[str, Any]) -> None:
     table = NodeTable()
     table.update(*read_versioned(body("n", H100, 1)))
     assert table.update(*read_versioned(body("n", H100, 2, **change)))
 
 
-def test_labels_are_news_where_somebody_looks_at_them() -> None:
+def test_a_changed_label_is_reported_if_a_plan_names_it() -> None:
     table = NodeTable({CLIQUE})
     table.update(*read_versioned(body("n", H100, 1)))
     assert not table.update(
@@ -66,8 +66,8 @@ def test_an_older_version_changes_nothing() -> None:
     table = NodeTable()
     table.update(*read_versioned(body("n", H100, 5, cordoned=True)))
     assert not table.update(*read_versioned(body("n", H100, 4)))
-    (known,) = table
-    assert known.shape.temporary_reason is Why.CORDONED
+    (node,) = table
+    assert node.shape.temporary_reason is Why.CORDONED
 
 
 def test_a_cordon_ends_no_pod_but_a_node_that_is_not_ready_serves_none() -> None:
@@ -103,7 +103,7 @@ def test_a_list_removes_what_is_gone_and_keeps_what_is_newer() -> None:
     assert not table.delete("younger")
 
 
-def test_what_is_no_node_is_refused_with_the_place() -> None:
+def test_an_object_that_is_no_node_is_refused_with_the_field() -> None:
     with pytest.raises(PlanFileError, match="status: missing"):
         read_versioned({"metadata": {"name": "n", "resourceVersion": "1"}})
 
@@ -117,7 +117,7 @@ OBJECTS = st.tuples(
 
 
 @given(st.lists(OBJECTS, max_size=20))
-def test_the_table_is_what_was_said_last_and_shapes_do_not_pile_up(
+def test_the_table_has_the_last_versions_and_only_their_shapes(
     objects: list[tuple[str, dict[str, str], bool, int | None]],
 ) -> None:
     table, last = NodeTable(), NodeTable()
@@ -154,8 +154,8 @@ def test_five_thousand_nodes_fit_and_are_read_in_seconds(
         table.update(*read_versioned(item | {"metadata": _next(item)})) for item in bodies
     )
     seconds = time.process_time() - began
-    one = table.get("gpu-pool-a-00000")
-    own = sys.getsizeof(one) + sys.getsizeof(one.name) + 32 if one else 0
+    node = table.get("gpu-pool-a-00000")
+    own = sys.getsizeof(node) + sys.getsizeof(node.name) + 32 if node else 0
     record_property("bytes of a node", round(own))
     record_property("bytes of a node with its share of the table", round(each))
     record_property("seconds for 5,000 heartbeats", round(seconds, 2))

@@ -30,7 +30,7 @@ def test_the_oldest_plan_has_the_node() -> None:
     assert assign_owners([plan("young", 5), plan("old", 1)], nodes, {}) == {"n": "old"}
 
 
-def test_of_two_of_one_second_the_lower_uid_has_it() -> None:
+def test_of_two_plans_of_the_same_second_the_lower_uid_has_the_node() -> None:
     """Timestamps have whole seconds: plans of one `kubectl apply` share theirs."""
     nodes = facts(body("n", H100))
     assert assign_owners([plan("b"), plan("a")], nodes, {}) == {"n": "a"}
@@ -43,7 +43,7 @@ def test_a_plan_owns_only_what_its_pools_could_use() -> None:
     assert assign_owners(plans, nodes, {}) == {"h": "old", "l": "young"}
 
 
-def test_selectors_ask_for_every_label() -> None:
+def test_a_node_needs_every_label_of_a_selector() -> None:
     pool = PoolSelector("a", "H100", {"team": "a", "tier": "gold"})
     nodes = facts(
         body("both", {**H100, "team": "a", "tier": "gold"}),
@@ -54,7 +54,7 @@ def test_selectors_ask_for_every_label() -> None:
     assert assign_owners([plan("p", 0, pool)], nodes, {}) == {"both": "p"}
 
 
-def test_nobody_gets_what_the_administrator_keeps() -> None:
+def test_nodes_outside_the_administrators_selector_have_no_owner() -> None:
     nodes = facts(body("a", {**H100, "serving": "yes"}), body("b", H100), keys=("serving",))
     assert assign_owners([plan("p")], nodes, {"serving": "yes"}) == {"a": "p"}
 
@@ -67,9 +67,9 @@ def test_the_labels_to_keep_are_those_of_selectors_and_domains() -> None:
 def test_of_two_pools_of_a_plan_the_first_by_name_has_the_node() -> None:
     (node,) = facts(body("n", H100))
     both = (PoolSelector("b", "H100"), PoolSelector("a", "H100"))
-    found = plan("p", 0, *both).pool_of(node.shape)
-    assert found is not None
-    assert found.name == "a"
+    pool = plan("p", 0, *both).pool_of(node.shape)
+    assert pool is not None
+    assert pool.name == "a"
 
 
 STATES = st.sampled_from(
@@ -83,7 +83,7 @@ PLANS = st.lists(
 
 
 @given(PLANS, st.lists(STATES, max_size=6), st.randoms())
-def test_ownership_does_not_depend_on_order_or_on_what_passes(
+def test_ownership_does_not_depend_on_order_or_on_temporary_states(
     plans: list[PlanSelector], states: list[dict[str, Any]], random: Random
 ) -> None:
     names = [f"n{i}" for i in range(len(states))]

@@ -1,4 +1,4 @@
-"""What pools have, counted by hand, and what is said of what they do not have."""
+"""The nodes of pools, counted by hand, and the reasons of those that are excluded."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -27,7 +27,7 @@ POOL = PoolSelector("h100", "H100", gpus_per_node=8)
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def found(
+def inventory_of(
     *nodes: NodeFacts,
     pools: tuple[PoolSelector, ...] = (POOL,),
     held: dict[str, int] | None = None,
@@ -47,13 +47,13 @@ def found(
     return resolve_inventory(us, nodes, around)
 
 
-def asides(inventory: PlanInventory) -> dict[str, tuple[Why | ExclusionReason, str]]:
-    return {left.node: (left.reason, left.detail) for left in inventory.excluded}
+def exclusions(inventory: PlanInventory) -> dict[str, tuple[Why | ExclusionReason, str]]:
+    return {node.node: (node.reason, node.detail) for node in inventory.excluded}
 
 
 def test_gpus_of_whole_nodes_are_counted() -> None:
     """Ten nodes, each with something else: 2 x 8 GPUs count, and each other one says why not."""
-    inventory = found(
+    inventory = inventory_of(
         *facts(
             body("n0", H100),
             body("n1", H100),
@@ -72,7 +72,7 @@ def test_gpus_of_whole_nodes_are_counted() -> None:
     (stock,) = inventory.pools
     assert stock.fields() == {"count": 16, "gpusPerNode": 8}
     assert stock.nodes == {"": ("n0", "n1")}
-    assert asides(inventory) == {
+    assert exclusions(inventory) == {
         "n2": (Why.CORDONED, ""),
         "n3": (Why.NOT_READY, ""),
         "n4": (ExclusionReason.ODD, "7 of 8 allocatable, not 8"),
@@ -84,7 +84,7 @@ def test_gpus_of_whole_nodes_are_counted() -> None:
     }
 
 
-def test_the_size_of_a_node_is_that_of_most_unless_the_pool_says_it() -> None:
+def test_the_size_of_a_node_is_that_of_most_unless_the_pool_states_it() -> None:
     """A broken GPU does not make a node a small one."""
     nodes = facts(
         body("a", H100, allocatable={"nvidia.com/gpu": "7"}),
@@ -92,20 +92,25 @@ def test_the_size_of_a_node_is_that_of_most_unless_the_pool_says_it() -> None:
         body("c", H100),
         body("d", H100, gpus=4),
     )
-    (stock,) = found(*nodes, pools=(PoolSelector("any", "H100"),)).pools
+    (stock,) = inventory_of(*nodes, pools=(PoolSelector("any", "H100"),)).pools
     assert (stock.gpus_per_node, stock.count) == (8, 8)
-    (small,) = found(*nodes, pools=(PoolSelector("any", "H100", gpus_per_node=4),)).pools
+    (small,) = inventory_of(*nodes, pools=(PoolSelector("any", "H100", gpus_per_node=4),)).pools
     assert small.nodes == {"": ("d",)}
 
 
 def test_two_small_nodes_outvote_a_large_one_and_one_does_not() -> None:
     two = facts(body("a", H100, gpus=4), body("b", H100, gpus=4), body("c", H100))
-    sizes = [found(*n, pools=(PoolSelector("any", "H100"),)).pools[0].count for n in (two, two[1:])]
+    sizes = [
+        inventory_of(*n, pools=(PoolSelector("any", "H100"),)).pools[0].count
+        for n in (two, two[1:])
+    ]
     assert sizes == [8, 8]
-    assert found(*two, pools=(PoolSelector("any", "H100"),)).pools[0].nodes == {"": ("a", "b")}
+    assert inventory_of(*two, pools=(PoolSelector("any", "H100"),)).pools[0].nodes == {
+        "": ("a", "b")
+    }
 
 
-def test_domains_come_from_a_label_and_a_node_without_it_is_in_none() -> None:
+def test_domains_come_from_a_label_and_a_node_without_it_is_excluded() -> None:
     pool = PoolSelector("racks", "H100", gpus_per_node=8, domain_label=CLIQUE)
     rack = "7B968A6D.1"
     nodes = facts(
@@ -115,12 +120,12 @@ def test_domains_come_from_a_label_and_a_node_without_it_is_in_none() -> None:
         body("d", H100),
         pools=(pool,),
     )
-    inventory = found(*nodes, pools=(pool,))
+    inventory = inventory_of(*nodes, pools=(pool,))
     names = sorted(("r-2", domain_name(rack)))
     assert inventory.pools[0].fields()["domains"] == [
         {"name": name, "nodes": 1 if name == "r-2" else 2} for name in names
     ]
-    assert asides(inventory) == {"d": (ExclusionReason.NO_DOMAIN, CLIQUE)}
+    assert exclusions(inventory) == {"d": (ExclusionReason.NO_DOMAIN, CLIQUE)}
 
 
 @given(st.lists(st.text(st.characters(codec="ascii"), min_size=1, max_size=70), unique=True))
@@ -145,7 +150,9 @@ def test_an_older_plan_keeps_its_nodes_and_stays_unnamed() -> None:
     nodes = facts(
         *(body(f"n{i}", {**H100, "team": "x"} if i else H100) for i in range(8)), keys=("team",)
     )
-    inventory = found(*nodes, pools=(mine,), elder=(PoolSelector("e", "H100", {"team": "x"}),))
+    inventory = inventory_of(
+        *nodes, pools=(mine,), elder=(PoolSelector("e", "H100", {"team": "x"}),)
+    )
     assert inventory.pools[0].count == 8
     finding = inventory_finding(inventory)
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.POOL_CLAIMED)
@@ -155,46 +162,48 @@ def test_an_older_plan_keeps_its_nodes_and_stays_unnamed() -> None:
     )
 
 
-@pytest.mark.parametrize(("unknown", "named"), [(1, "x0 ("), (5, "x4 ("), (12, "and 7 more")])
-def test_an_unknown_accelerator_is_counted_and_the_plan_goes_on(unknown: int, named: str) -> None:
+@pytest.mark.parametrize(("unknown", "text"), [(1, "x0 ("), (5, "x4 ("), (12, "and 7 more")])
+def test_unknown_accelerators_are_counted_and_the_others_are_used(unknown: int, text: str) -> None:
     """A42: at most five names and the count."""
     nodes = facts(body("good", H100), *(body(f"x{i}", ODD) for i in range(unknown)))
-    inventory = found(*nodes)
+    inventory = inventory_of(*nodes)
     finding = inventory_finding(inventory)
     assert inventory.pools[0].count == 8
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.UNKNOWN_ACCELERATOR)
     assert finding.message.startswith(f"{unknown} nodes have accelerators that are not in")
-    assert named in finding.message
+    assert text in finding.message
     assert sum(f"x{i} " in finding.message for i in range(unknown)) == min(unknown, 5)
 
 
 def test_names_of_any_length_leave_the_count_readable() -> None:
     nodes = facts(*(body(f"{i}-" + "n" * 250, ODD) for i in range(6)))
-    message = inventory_finding(found(*nodes)).message
+    message = inventory_finding(inventory_of(*nodes)).message
     assert bounded(message, MESSAGE_BYTES).startswith("6 nodes have accelerators")
 
 
-def test_an_empty_pool_says_what_stands_in_the_way() -> None:
+def test_an_empty_pool_has_the_reasons_in_its_message() -> None:
     nodes = facts(body("a", H100, cordoned=True), body("b", L4), body("c", L4))
-    finding = inventory_finding(found(*nodes))
+    finding = inventory_finding(inventory_of(*nodes))
     assert finding.reason is Reason.NO_NODES
     assert "pool h100 has no node (2 another accelerator, 1 cordoned)" in finding.message
-    nobody = inventory_finding(found())
-    assert "pool h100 has no node: none has the labels that it selects" in nobody.message
+    empty = inventory_finding(inventory_of())
+    assert "pool h100 has no node: none has the labels that it selects" in empty.message
 
 
-def test_what_passes_is_no_finding() -> None:
+def test_a_temporary_state_is_no_finding() -> None:
     """A cordoned node is somebody's intention, not a fault of the plan."""
-    finding = inventory_finding(found(*facts(body("a", H100), body("b", H100, cordoned=True))))
+    finding = inventory_finding(
+        inventory_of(*facts(body("a", H100), body("b", H100, cordoned=True)))
+    )
     assert (finding.status, finding.reason) == (ConditionStatus.TRUE, Reason.NODES_FOUND)
     assert finding.message == "GPUs in use by pool: h100 8"
 
 
-def test_nodes_outside_the_operators_selector_are_nobodys() -> None:
+def test_nodes_outside_the_operators_selector_are_excluded() -> None:
     nodes = facts(body("a", {**H100, "serving": "yes"}), body("b", H100), keys=("serving",))
-    inventory = found(*nodes, allowed={"serving": "yes"})
+    inventory = inventory_of(*nodes, allowed={"serving": "yes"})
     assert inventory.pools[0].count == 8
-    assert asides(inventory) == {"b": (ExclusionReason.FORBIDDEN, "")}
+    assert exclusions(inventory) == {"b": (ExclusionReason.FORBIDDEN, "")}
 
 
 NODES = st.lists(
@@ -210,26 +219,28 @@ NODES = st.lists(
 
 
 @given(NODES, st.randoms())
-def test_every_selected_node_is_in_one_place_and_the_spec_takes_the_pool(
-    drawn: list[tuple[dict[str, str], int, bool, int, bool]], random: Random
+def test_every_selected_node_is_used_or_excluded_and_the_pool_is_valid(
+    rows: list[tuple[dict[str, str], int, bool, int, bool]], random: Random
 ) -> None:
     nodes = [
         *facts(
             *(
                 body(f"n{i}", labels, gpus=gpus, cordoned=cordoned)
-                for i, (labels, gpus, cordoned, _, _) in enumerate(drawn)
+                for i, (labels, gpus, cordoned, _, _) in enumerate(rows)
             )
         )
     ]
-    held = {f"n{i}": min(row[3], row[1]) for i, row in enumerate(drawn)}
-    unsteady = tuple(f"n{i}" for i, row in enumerate(drawn) if row[4])
-    inventory = found(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
+    held = {f"n{i}": min(row[3], row[1]) for i, row in enumerate(rows)}
+    unsteady = tuple(f"n{i}" for i, row in enumerate(rows) if row[4])
+    inventory = inventory_of(
+        *nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady
+    )
     (stock,) = inventory.pools
     used = [name for names in stock.nodes.values() for name in names]
-    left = [item.node for item in inventory.excluded]
-    assert sorted(used + left) == sorted(n.name for n in nodes)
+    excluded = [item.node for item in inventory.excluded]
+    assert sorted(used + excluded) == sorted(n.name for n in nodes)
     random.shuffle(nodes)
-    again = found(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
+    again = inventory_of(*nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady)
     assert again == inventory
     if stock.count:
         Pool.model_validate({"name": "any", "accelerator": "H100", **stock.fields()})

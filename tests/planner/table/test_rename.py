@@ -14,7 +14,7 @@ from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.table.rename import to_generic, to_real
 from archipelago.planner.templates.packing import nodes_of
-from tests.operator.inventory.test_resolve import FOUND, ZONES, inventory, resource
+from tests.operator.inventory.test_resolve import SPEC, ZONES, inventory, resource
 
 
 def problem(spec: dict[str, Any]) -> PlanningProblem:
@@ -23,8 +23,8 @@ def problem(spec: dict[str, Any]) -> PlanningProblem:
 
 def found() -> tuple[dict[str, Any], PlanInventory]:
     """Pool h100 with nodes n1, n2 in zone-a and n3 in zone-b, l40s with m2, m1; rented counted."""
-    there = inventory(FOUND, h100=ZONES, l40s={"": ("m2", "m1")})
-    return resolved_spec(FOUND, there), there
+    there = inventory(SPEC, h100=ZONES, l40s={"": ("m2", "m1")})
+    return resolved_spec(SPEC, there), there
 
 
 def test_the_nth_name_is_the_nth_node_of_its_domain() -> None:
@@ -66,7 +66,7 @@ def test_every_name_of_the_planner_is_one_node_and_the_other_way_round(
         loose,
     ]
     inventory = PlanInventory(live, ())
-    spec = resolved_spec({**FOUND, "pipelines": [], "pools": pools}, inventory)
+    spec = resolved_spec({**SPEC, "pipelines": [], "pools": pools}, inventory)
     named = node_names(spec, inventory)
     planned = [n for pool in problem(spec).pools for ns in nodes_of(pool).values() for n in ns]
     assert sorted(named) == sorted(planned)

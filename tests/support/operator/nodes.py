@@ -1,4 +1,4 @@
-"""Nodes as the API server sends them, kubelet's noise included, and what tests say of them."""
+"""Nodes as the API server sends them, with the fields that the operator does not need."""
 
 from typing import Any
 
@@ -14,26 +14,26 @@ CLIQUE = "nvidia.com/gpu.clique"
 
 def body(name: str, labels: dict[str, str], version: int = 1, **state: Any) -> dict[str, Any]:  # noqa: ANN401
     """A node object of about 7 kB, as clusters have them."""
-    found = node(name, {**labels, "kubernetes.io/hostname": name}, **state)
-    found["metadata"] |= {
+    item = node(name, {**labels, "kubernetes.io/hostname": name}, **state)
+    item["metadata"] |= {
         "uid": f"uid-{name}",
         "resourceVersion": str(version),
         "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
     }
-    found["status"]["images"] = [
+    item["status"]["images"] = [
         {"names": [f"registry.example/{i}@sha256:{'0' * 64}"], "sizeBytes": 10**9}
         for i in range(40)
     ]
-    found["status"]["conditions"][1]["lastHeartbeatTime"] = f"2026-01-01T00:00:{version % 60:02}Z"
-    return found
+    item["status"]["conditions"][1]["lastHeartbeatTime"] = f"2026-01-01T00:00:{version % 60:02}Z"
+    return item
 
 
 def facts(
     *bodies: dict[str, Any], pools: tuple[PoolSelector, ...] = (), keys: tuple[str, ...] = ()
 ) -> tuple[NodeFacts, ...]:
     """What a table that those pools need keeps of the nodes."""
-    wanted = {*keys, *(key for pool in pools for key in pool.labels())}
-    table = NodeTable(wanted)
-    for item in bodies:
-        table.update(*read_versioned(item))
+    labels = {*keys, *(key for pool in pools for key in pool.labels())}
+    table = NodeTable(labels)
+    for node_body in bodies:
+        table.update(*read_versioned(node_body))
     return tuple(table)
