@@ -29,7 +29,7 @@ SHOWN = 80
 
 _REMEDY = {
     "missing": "required. {meaning}",
-    "extra_forbidden": "unknown field: {known}",
+    "extra_forbidden": "unknown field: ",
     "string_type": "write a text in quotes: {quoted}. {meaning}",
     "int_type": "write a whole number without quotes. {meaning}",
     "bool_type": "write true or false, without quotes. {meaning}",
@@ -54,9 +54,18 @@ _REMEDY = {
 
 
 def path_of(location: Location) -> str:
-    """Return a location as kubectl writes it: ``spec.pools[0].count``."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{_plain(step)}" for step in location)
-    return "".join(steps).removeprefix(".")
+    """Return a location as kubectl writes it: ``spec.pools[0].count``.
+
+    A key of the file that is no plain name is escaped and cut.
+    """
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            plain = re.fullmatch(r"[-\w.]{1,80}", step, re.ASCII)
+            path += f".{step if plain else json.dumps(step[:SHOWN])}"
+    return path.removeprefix(".")
 
 
 def line_of(location: Location, text: str) -> str:
@@ -67,30 +76,20 @@ def line_of(location: Location, text: str) -> str:
 
 def explain(detail: ErrorDetails, text: str, model: type[BaseModel] = ServingPlanResource) -> str:
     """Return what to write instead; ``text`` is the YAML that was read, if there is one."""
-    location = detail["loc"]
+    kind, location = detail["type"], detail["loc"]
     context = {key: str(value) for key, value in detail.get("ctx", {}).items()}
-    if detail["type"] == "literal_error" and " or " not in context["expected"]:
-        return f"write {context['expected']}. {_meaning(model, location)}".strip()
-    remedy = _REMEDY.get(detail["type"], "{message}").format_map(
-        context
-        | {
-            "message": detail["msg"],
-            "meaning": _meaning(model, location),
-            "known": _known(model, location) if detail["type"] == "extra_forbidden" else "",
-            "pattern": REMEDIES.get(context.get("pattern", ""), detail["msg"]),
-            "quoted": _quoted(detail["input"], _written(text, location)),
-        }
-    )
-    return remedy.strip()
-
-
-def _meaning(model: type[BaseModel], location: Location) -> str:
-    return str(_schema_at(model, location).get("description", ""))
-
-
-def _plain(text: str) -> str:
-    """Return text of a file for a message: control characters escaped, and cut."""
-    return text if re.fullmatch(r"[-\w.]{1,80}", text, re.ASCII) else json.dumps(text[:SHOWN])
+    context["message"] = detail["msg"]
+    context["meaning"] = str(_schema_at(model, location).get("description", ""))
+    context["quoted"] = _quoted(detail["input"], _written(text, location))
+    context["pattern"] = REMEDIES.get(context.get("pattern", ""), detail["msg"])
+    remedy = _REMEDY.get(kind, "{message}")
+    if kind == "literal_error" and " or " not in context["expected"]:
+        remedy = "write {expected}. {meaning}"
+    if kind == "extra_forbidden":
+        names = list(_schema_at(model, location[:-1]).get("properties", {}))
+        similar = get_close_matches(str(location[-1]), names, n=1)
+        remedy += f"did you mean {similar[0]}?" if similar else f"known here are {', '.join(names)}"
+    return remedy.format_map(context).strip()
 
 
 def _quoted(value: object, node: yaml.Node | None) -> str:
@@ -100,13 +99,6 @@ def _quoted(value: object, node: yaml.Node | None) -> str:
     if isinstance(value, list | dict):
         return "not a list or mapping"
     return json.dumps(value[:SHOWN] if isinstance(value, str) else brief(value))
-
-
-def _known(model: type[BaseModel], location: Location) -> str:
-    """Return the most similar field, or else all fields of the object."""
-    names = list(_schema_at(model, location[:-1]).get("properties", {}))
-    similar = get_close_matches(str(location[-1]), names, n=1)
-    return f"did you mean {similar[0]}?" if similar else f"known here are {', '.join(names)}"
 
 
 @cache
@@ -137,25 +129,21 @@ def _schema_at(model: type[BaseModel], location: Location) -> dict[str, Any]:
     return here
 
 
-def _written(text: str, location: Location) -> yaml.Node | None:
-    """Return the YAML node of a location, or of its parent if the field is missing."""
-    node = _tree(text)
-    for step in location:
-        below = _child(node, step)
-        if below is None:
-            return node
-        node = below
-    return node
-
-
 @lru_cache(maxsize=1)  # all errors of one file use the same tree
 def _tree(text: str) -> yaml.Node | None:
     return yaml.compose(text, yaml.SafeLoader) if text else None
 
 
-def _child(node: yaml.Node | None, step: int | str) -> yaml.Node | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-        return node.value[step] if step < len(node.value) else None
-    if isinstance(node, yaml.MappingNode):
-        return next((value for key, value in node.value if key.value == step), None)
-    return None
+def _written(text: str, location: Location) -> yaml.Node | None:
+    """Return the YAML node of a location, or of its parent if the field is missing."""
+    node = _tree(text)
+    for step in location:
+        below = None
+        if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+            below = next(iter(node.value[step : step + 1]), None)
+        elif isinstance(node, yaml.MappingNode):
+            below = next((value for key, value in node.value if key.value == step), None)
+        if below is None:
+            return node
+        node = below
+    return node

@@ -11,8 +11,8 @@ named in the status as fields without effect.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -22,10 +22,6 @@ from ..errors import SpecError
 from .errors import explain, line_of, path_of
 from .rules import Location, broken_rules
 from .schema import ServingPlanResource
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
-
 
 MOST_NAMED: Final = 10
 
@@ -70,29 +66,23 @@ def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
         remedy = "write a ServingPlan: a mapping with apiVersion, kind, metadata and spec"
         raise SpecError([("(file)", remedy)])
     text = source if isinstance(source, str) else ""
+    stated = {key: value for key, value in body.items() if key != "status"}
+    problems: list[tuple[Location, str]] = []
     try:
-        resource = ServingPlanResource.model_validate(_without_status(body))
+        resource = ServingPlanResource.model_validate(stated)
+        problems += broken_rules(resource.spec, ("spec",))
     except ValidationError as error:
-        details = [d for d in error.errors(include_url=False) if not _follows_from_items(d)]
-        raise _error([(d["loc"], explain(d, text)) for d in details], text) from None
-    if problems := [*_repeated_names(resource), *broken_rules(resource.spec, ("spec",))]:
-        raise _error(problems, text)
+        problems += (
+            (detail["loc"], explain(detail, text))
+            for detail in error.errors(include_url=False)
+            # A list may be too short only because its items are wrong.
+            if detail["type"] != "too_short" or len(detail["input"]) < detail["ctx"]["min_length"]
+        )
+    if problems:
+        raise SpecError(
+            [(path_of(place), remedy + line_of(place, text)) for place, remedy in problems]
+        )
     return resource
-
-
-def _error(problems: list[tuple[Location, str]], text: str) -> SpecError:
-    return SpecError(
-        [(path_of(place), remedy + line_of(place, text)) for place, remedy in problems]
-    )
-
-
-def _without_status(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if key != "status"}
-
-
-def _follows_from_items(detail: ErrorDetails) -> bool:
-    """Return whether a list is too short only because its items are wrong."""
-    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -117,35 +107,14 @@ def _parse(text: str) -> object:
         raise SpecError([("(file)", remedy)])
     try:
         return yaml.load(text, _StrictLoader)  # noqa: S506  # nosec B506  # it derives from SafeLoader
-    except yaml.YAMLError as error:
-        raise SpecError([("(file)", _unreadable(error))]) from None
+    except yaml.MarkedYAMLError as error:
+        mark, what = error.problem_mark, error.problem or error.context
+        place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        remedy = f"not readable as YAML{place}: {what}"
+        if "single document" in str(error.context):
+            remedy = "holds several YAML documents: give one ServingPlan per file"
     except RecursionError:
-        raise SpecError([("(file)", "nested too deeply to be a ServingPlan")]) from None
-    except MISFITS as error:
-        raise SpecError([("(file)", f"not readable as YAML: {error}")]) from None
-
-
-def _unreadable(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.composer.ComposerError) and "single document" in str(error.context):
-        return "holds several YAML documents: give one ServingPlan per file"
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}"
-        return f"not readable as YAML, {where}: {error.problem or error.context}"
-    return f"not readable as YAML: {' '.join(str(error).split())}"
-
-
-def _repeated_names(resource: ServingPlanResource) -> Iterator[tuple[Location, str]]:
-    """Yield duplicate names in lists that are keyed by name (list-type map)."""
-    spec = resource.spec
-    named: dict[Location, list[str]] = {("spec", "models"): [m.name for m in spec.models]}
-    named["spec", "pools"] = [pool.name for pool in spec.pools]
-    for index, pool in enumerate(spec.pools):
-        named["spec", "pools", index, "domains"] = [domain.name for domain in pool.domains]
-    if spec.network is not None:
-        named["spec", "network", "links"] = [link.name for link in spec.network.links]
-    named["spec", "pipelines"] = [pipeline.name for pipeline in spec.pipelines]
-    for place, names in named.items():
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                yield (*place, index, "name"), f"Duplicate value {name!r}: give it another name"
+        remedy = "nested too deeply to be a ServingPlan"
+    except (yaml.YAMLError, *MISFITS) as error:
+        remedy = f"not readable as YAML: {' '.join(str(error).split())}"
+    raise SpecError([("(file)", remedy)])

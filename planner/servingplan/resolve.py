@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
+from typing import TypeVar
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
+from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.perfmodel.workload import ranges
 from archipelago.perfmodel.workload.lengths import (
     Bin,
     LengthDistribution,
-    Range,
     from_histogram,
     log_normal,
 )
@@ -42,7 +42,6 @@ from ..problem import (
     Targets,
 )
 from . import models, pools, schema, workload
-from .pools import Pool as PoolSpec
 from .schema import ServingPlanSpec
 
 
@@ -66,20 +65,18 @@ def nodes_of_equal_name(spec: ServingPlanSpec) -> Iterator[tuple[str, str]]:
     """
     owner: dict[str, str] = {}
     for index, pool in enumerate(spec.pools):
-        for prefix in _node_names(pool):
+        if pool.gpus_per_node is None:
+            continue
+        domains = [domain.name for domain in pool.domains]
+        prefixes = [f"{pool.name}-{domain}" for domain in domains] or [pool.name]
+        prefixes += [] if pool.max_count is None else [f"{pool.name}-{RENTED}"]
+        for prefix in prefixes:
             if (other := owner.setdefault(prefix, pool.name)) != pool.name:
                 remedy = f"nodes {prefix}-0 ... would be in pool {other} as well: rename one pool"
                 yield f"spec.pools[{index}].name", remedy
 
 
-def _node_names(pool: PoolSpec) -> list[str]:
-    """Return the prefixes of the names of a pool's nodes."""
-    if pool.gpus_per_node is None:
-        return []
-    stated = [f"{pool.name}-{domain.name}" for domain in pool.domains] or [pool.name]
-    return stated if pool.max_count is None else [*stated, f"{pool.name}-{RENTED}"]
-
-
+Item = TypeVar("Item")
 MILLION = 1_000_000
 BYTES_PER_GIGABIT = 1e9 / 8
 PHASES = {
@@ -88,6 +85,12 @@ PHASES = {
     "Either": tuple(Phase),
 }
 """``serving`` of a model -> phases of its islands."""
+CUTS = {
+    "Width": ranges.equal_width,
+    "Probability": ranges.equal_probability,
+    "Loss": ranges.least_loss,
+}
+"""``spacing`` of ranges -> how they are cut."""
 UNRESOLVED_SELECTOR = (
     "only the operator finds the nodes of a selector, in the cluster: to plan from a file, state "
     "count instead (`kubectl get nodes -o json | archipelago pools -f -` prints it)"
@@ -118,12 +121,18 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
     problems.extend([*pipelines_apart(spec), *nodes_of_equal_name(spec)])
     if problems:
         raise SpecError(problems)
+    minimise_cost = spec.objective == "MinimiseCost"
+    links = (
+        Link((min(link.classes), max(link.classes)), _bytes_per_second(link.gigabits_per_second))
+        for link in (spec.network.links if spec.network else ())
+    )
     return PlanningProblem(
         name=name,
         models=tuple(sorted(demands, key=lambda m: m.name)),
         pools=tuple(sorted(inventory, key=lambda p: p.name)),
         budget_per_hour=None if spec.budget_per_hour is None else Decimal(spec.budget_per_hour),
-        min_headroom=_least_headroom(spec),
+        # At least the stated rates if cost is minimised: serving nothing costs least.
+        min_headroom=_optional(spec.min_headroom or ("1" if minimise_cost else None)),
         max_unservable=float(spec.max_unservable),
         solver=SolverSettings(
             strategy=spec.planner.strategy,
@@ -131,26 +140,10 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             gap=spec.planner.gap_parts_per_million / MILLION,
             seed=spec.planner.seed,
         ),
-        minimise_cost=spec.objective == "MinimiseCost",
-        links=_links(spec),
+        minimise_cost=minimise_cost,
+        links=tuple(sorted(links, key=lambda link: link.classes)),
         pipelines=tuple(sorted(pipeline.pools for pipeline in spec.pipelines)),
     )
-
-
-def _least_headroom(spec: schema.ServingPlanSpec) -> float | None:
-    """Return the minimum headroom; 1 if cost is minimised, since serving nothing costs least."""
-    if spec.min_headroom is None and spec.objective == "MinimiseCost":
-        return 1.0
-    return _optional(spec.min_headroom)
-
-
-def _links(spec: schema.ServingPlanSpec) -> tuple[Link, ...]:
-    stated = () if spec.network is None else spec.network.links
-    links = []
-    for link in stated:
-        first, second = sorted(link.classes)
-        links.append(Link((first, second), float(link.gigabits_per_second) * BYTES_PER_GIGABIT))
-    return tuple(sorted(links, key=lambda link: link.classes))
 
 
 @contextmanager
@@ -158,24 +151,25 @@ def _collecting(problems: list[tuple[str, str]], named: str, computed: str) -> I
     """Collect errors of the catalogue (at ``named``) or of the numbers (at ``computed``)."""
     try:
         yield
-    except UnknownName as error:
-        problems.append((named, str(error)))
     except PerfModelError as error:
-        problems.append((computed, str(error)))
+        place = named if isinstance(error, UnknownName) else computed
+        problems.append((place, str(error)))
 
 
 def _model(model: models.Model) -> ModelDemand:
     resolved = architecture(model.architecture, model.precision)
-    lengths = _lengths(model.workload)
+    lengths, longest = _lengths(model.workload)
+    cut = CUTS[model.workload.ranges.spacing]
+    ttft, tpot = model.slo.ttft_milliseconds, model.slo.tpot_milliseconds
     return ModelDemand(
         name=model.name,
         architecture=resolved,
         lengths=lengths,
-        ranges=_ranges(model.workload, lengths, resolved),
+        ranges=cut(lengths, model.workload.ranges.count, min(longest, resolved.max_length)),
         rate=_optional(model.requests_per_second),
         weight=float(model.weight),
         targets=Targets(
-            ttft=_seconds(model.slo.ttft_milliseconds), tpot=_seconds(model.slo.tpot_milliseconds)
+            ttft=None if ttft is None else ttft / 1000, tpot=None if tpot is None else tpot / 1000
         ),
         max_sequences=model.max_sequences,
         phases=PHASES[model.serving],
@@ -184,36 +178,27 @@ def _model(model: models.Model) -> ModelDemand:
 
 
 def _pool(pool: pools.Pool, count: int) -> Pool:
+    nic, gpus = pool.nic_gigabits_per_second, pool.gpus_per_node or 1
+    domains = sorted(pool.domains, key=lambda domain: domain.name)
     return Pool(
         name=pool.name,
         accelerator=accelerator(pool.accelerator),
         count=count,
         price_per_gpu_hour=Decimal(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,
-        domains=tuple(
-            Domain(d.name, d.nodes, d.domain_class)
-            for d in sorted(pool.domains, key=lambda d: d.name)
-        ),
+        domains=tuple(Domain(d.name, d.nodes, d.domain_class) for d in domains),
         island_sizes=pool.island_sizes,
         max_count=pool.max_count,
         billing=Billing(pool.billing),
-        nic_per_gpu=_nic_per_gpu(pool),
+        nic_per_gpu=None if nic is None else _bytes_per_second(nic) / gpus,
     )
 
 
-def _nic_per_gpu(pool: pools.Pool) -> float | None:
-    """Return the adapter bandwidth of one GPU in each direction [B/s]."""
-    if pool.nic_gigabits_per_second is None:
-        return None
-    return float(pool.nic_gigabits_per_second) * BYTES_PER_GIGABIT / (pool.gpus_per_node or 1)
-
-
-def _lengths(spec: workload.Workload) -> LengthDistribution:
-    if spec.log_normal is not None:
-        shape, outputs = spec.log_normal, spec.output_tokens
-        if outputs is None:
-            raise AssertionError("a rule guarantees outputTokens with logNormal")
-        return log_normal(
+def _lengths(spec: workload.Workload) -> tuple[LengthDistribution, int]:
+    """Return the lengths, and the input length below which all requests are [tokens]."""
+    if (shape := spec.log_normal) is not None:
+        outputs = _guaranteed(spec.output_tokens)
+        lengths = log_normal(
             median=shape.median,
             sigma=float(shape.sigma),
             minimum=shape.min,
@@ -221,53 +206,28 @@ def _lengths(spec: workload.Workload) -> LengthDistribution:
             output_mean=float(outputs.mean),
             output_square=_optional(outputs.mean_square),
         )
-    return from_histogram([_bin(b, spec.output_tokens) for b in _bins(spec)])
+        return lengths, shape.max
+    stated, bins = _guaranteed(spec.histogram).bins, []
+    for b in stated:
+        mean, square = b.output_mean, b.output_mean_square
+        if mean is None:
+            outputs = _guaranteed(spec.output_tokens)
+            mean, square = outputs.mean, outputs.mean_square
+        means = _optional(b.input_mean), float(mean), _optional(square)
+        bins.append(Bin(b.min, b.max, float(b.weight), *means))
+    return from_histogram(bins), max(b.max for b in stated if b.weight > 0)
 
 
-def _bin(spec: workload.Bin, default: workload.OutputTokens | None) -> Bin:
-    """Return a bin with its outputs, or with those of the workload."""
-    mean, square = spec.output_mean, spec.output_mean_square
-    if mean is None:
-        if default is None:
-            raise AssertionError("a rule guarantees outputTokens if a bin has no outputMean")
-        mean, square = default.mean, default.mean_square
-    return Bin(
-        min=spec.min,
-        max=spec.max,
-        weight=float(spec.weight),
-        output_mean=float(mean),
-        input_mean=_optional(spec.input_mean),
-        output_square=_optional(square),
-    )
-
-
-def _bins(spec: workload.Workload) -> tuple[workload.Bin, ...]:
-    if spec.histogram is None:
-        raise AssertionError("a rule guarantees one of histogram and logNormal")
-    return spec.histogram.bins
-
-
-def _ranges(
-    spec: workload.Workload, lengths: LengthDistribution, model: ModelArchitecture
-) -> tuple[Range, ...]:
-    cut = {
-        "Width": ranges.equal_width,
-        "Probability": ranges.equal_probability,
-        "Loss": ranges.least_loss,
-    }[spec.ranges.spacing]
-    return cut(lengths, spec.ranges.count, min(_longest(spec), model.max_length))
-
-
-def _longest(spec: workload.Workload) -> int:
-    """Return the input length below which all requests are [tokens]."""
-    if spec.log_normal is not None:
-        return spec.log_normal.max
-    return max(b.max for b in _bins(spec) if b.weight > 0)
+def _guaranteed(value: Item | None) -> Item:
+    """Return a value that a rule between fields guarantees."""
+    if value is None:
+        raise AssertionError("a rule between fields was not checked")
+    return value
 
 
 def _optional(text: str | None) -> float | None:
     return None if text is None else float(text)
 
 
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+def _bytes_per_second(gigabits: str) -> float:
+    return float(gigabits) * BYTES_PER_GIGABIT

@@ -118,7 +118,10 @@ class SpecObject(BaseModel):
 
 
 def broken_rules(thing: object, place: Location) -> Iterator[tuple[Location, str]]:
-    """Yield place and message of each rule that ``thing`` or an object below it breaks."""
+    """Yield place and message of each rule that ``thing`` or an object below it breaks.
+
+    A name occurs once in a list, as in a list map of the API server.
+    """
     if isinstance(thing, SpecObject):
         for rule in type(thing).rules:
             if not rule.holds(thing):
@@ -126,5 +129,9 @@ def broken_rules(thing: object, place: Location) -> Iterator[tuple[Location, str
         for name, field in type(thing).model_fields.items():
             yield from broken_rules(getattr(thing, name), (*place, field.alias or name))
     elif isinstance(thing, tuple):
+        names = [getattr(item, "name", None) for item in thing]
         for index, item in enumerate(thing):
+            if names[index] is not None and names[index] in names[:index]:
+                remedy = f"Duplicate value {names[index]!r}: give it another name"
+                yield (*place, index, "name"), remedy
             yield from broken_rules(item, (*place, index))
