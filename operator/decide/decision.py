@@ -210,14 +210,14 @@ class _Decision:
     def _start_planning(self) -> tuple[Action, ...]:
         """Start the planner, and acknowledge the change in the status."""
         plan = self.plan
-        start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, "no plan is at hand"),)
+        start: tuple[Action, ...] = (StartPlanning(plan.inputs_hash, "no plan of these inputs"),)
         if self.state.planning == plan.inputs_hash:
             start = ()
         if plan.status.is_complete and plan.status.observed_generation == plan.generation:
             return start
         sequence = status_text.last_sequence(plan, self.table) + 1
         status = status_text.planning(plan, sequence, self.now.wall)
-        return (*start, WriteStatus(status, "the change was seen", reserves=sequence))
+        return (*start, WriteStatus(status, "a plan is on its way", reserves=sequence))
 
     def _publish(self, result: PlanReady) -> tuple[Action, ...]:
         """Store the table unless it is stored, or report why it cannot be stored."""
@@ -231,7 +231,7 @@ class _Decision:
             message = "exists and is not this plan's: rename the plan, or delete that ConfigMap"
             if foreign.deleting or foreign.is_left_by_predecessor_of(plan):
                 reason = Reason.WAITING_FOR_COLLECTION
-                message = "of a deleted plan has not been collected yet"
+                message = "of a deleted plan is still there: the table follows once it is removed"
             message = f"ConfigMap {foreign.key.name} {message}"
             return self._give_up(result, reason, message, state.recheck_at)
         if table is not None and table.is_up_to_date(plan) and is_written_of(plan, result, table):

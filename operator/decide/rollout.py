@@ -39,9 +39,7 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
     if lost:
         if state.failed_repairs.issuperset(lost):
             return ()  # no table works without them: another plan is on its way
-        return (
-            StartReplan(ReplanKind.REPAIR, f"{len(lost)} islands stand on nodes that are gone"),
-        )
+        return (StartReplan(ReplanKind.REPAIR, f"islands on lost nodes: {len(lost)}"),)
     if state.planning is not None:
         return ()
     if state.steps:

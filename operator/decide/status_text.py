@@ -197,7 +197,7 @@ def _metrics(plan: PlanObject) -> Finding:
     if finding is not None:
         return _or_reported(plan, ConditionType.METRICS_AVAILABLE, finding)
     if not plan.replanning.get("source"):
-        message = "no metrics source is configured; the spec is planned for"
+        message = "spec.replanning.source is not set: the spec's rates are used"
         return Finding(ConditionStatus.UNKNOWN, Reason.NOT_CONFIGURED, message)
     before = plan.status.condition(ConditionType.METRICS_AVAILABLE)
     if before is None or before.reason in (Reason.NOT_CONFIGURED, Reason.SOURCE_UNKNOWN):
@@ -210,10 +210,10 @@ def _last_good(plan: PlanObject, table: TableObject | None) -> Finding:
     if table is None or not table.belongs_to(plan):
         return Finding(ConditionStatus.FALSE, Reason.NOT_PLANNED, "no table has been stored yet")
     if not table.is_unmodified() or table.identity is None:
-        message = f"ConfigMap {table.key.name} was changed and no plan is at hand to restore it"
+        message = f"ConfigMap {table.key.name} was changed by someone else: fix what Planned names"
         return Finding(ConditionStatus.FALSE, Reason.NOT_PLANNED, message)
-    generation, sequence = table.identity.generation, table.identity.sequence
-    message = f"the table of generation {generation} stays in use, sequence {sequence}"
+    where = f"ConfigMap {table.key.name}, sequence {table.identity.sequence}"
+    message = f"the table of generation {table.identity.generation} stays in use: {where}"
     return Finding(ConditionStatus.TRUE, Reason.LAST_GOOD_KEPT, message)
 
 

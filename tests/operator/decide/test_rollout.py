@@ -177,7 +177,7 @@ def test_a_lost_node_comes_before_a_window() -> None:
     seen = settled(LiveStatus(lost_nodes=frozenset({"n2"}), traffic=window()))
 
     assert actions_of(seen, PlanState(), NOW) == (
-        StartReplan(ReplanKind.REPAIR, "1 islands stand on nodes that are gone"),
+        StartReplan(ReplanKind.REPAIR, "islands on lost nodes: 1"),
     )
 
 

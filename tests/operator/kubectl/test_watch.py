@@ -100,7 +100,7 @@ def test_all_of_a_decision_is_on_the_screen() -> None:
     flat = " ".join(" ".join(lines).split())
     for words in (
         "team/chat: generation 1",
-        "MetricsAvailable Unknown NotConfigured 5m no metrics source is configured",
+        "MetricsAvailable Unknown NotConfigured 5m spec.replanning.source is not set",
         "headroom [##################..|....................] 0.91 (at least 0.84)",
         "regret 16.5% below the best level",
         "decided 3m ago, Safety: Flip: 2 islands change phase",
