@@ -132,8 +132,8 @@ def seconds_to(problem: PlanningProblem, theta: float) -> float:
     target = -theta / program.scale
     effort = SolverOptions(0.0, problem.solver.time_limit, problem.solver.seed, target=target)
     seconds = solve(program, minimise(program, cost), effort)
-    reached = seconds is not None and seconds.objective <= target
-    return time.perf_counter() - started if reached else math.inf
+    solved = seconds is not None and seconds.objective <= target
+    return time.perf_counter() - started if solved else math.inf
 
 
 def compare(name: str, problem: PlanningProblem, params: SearchParams) -> Comparison:
@@ -143,22 +143,22 @@ def compare(name: str, problem: PlanningProblem, params: SearchParams) -> Compar
         raise SystemExit(f"{name}: {exact.message}")
     settings = replace(problem.solver, strategy="bayesian-divider", time_limit=math.inf)
     started = time.perf_counter()
-    found = BayesianDivider(params).search(replace(problem, solver=settings))
+    search = BayesianDivider(params).search(replace(problem, solver=settings))
     full = time.perf_counter() - started
-    best, bound = found.best, exact.plan.certificate.bound
+    best, bound = search.best, exact.plan.certificate.bound
     layout = Layout(best.counts, "bayesian-divider", bound, complete=False, reason="compared")
-    plan = assemble(problem, found.catalogue, found.program, layout, exact.plan.unservable)
+    plan = assemble(problem, search.catalogue, search.program, layout, exact.plan.unservable)
     return Comparison(
         instance=name,
         exact=exact.plan.theta,
         bound=bound,
         bayes=plan.theta,
-        bayes_own_routes=found.chosen_by_thesis.routed,
+        bayes_own_routes=search.chosen_by_thesis.routed,
         exact_seconds=exact.seconds,
         exact_to_best=statistics.median(seconds_to(problem, plan.theta) for _ in range(REPEATS)),
         bayes_seconds=full,
         bayes_to_best=best.seconds,
-        layouts=len(found.trials),
+        layouts=len(search.trials),
         iterations=params.iterations,
         batch=params.batch,
         seed=problem.solver.seed,

@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--from-results", action="store_true")
     options = parser.parse_args()
-    known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    documents: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for file in files() if not options.from_results else ():
         if options.only and file.stem not in options.only:
             continue
@@ -86,16 +86,16 @@ def main() -> int:
         except AbsentError as absent:
             print(f"{file.stem}: skipped, {absent}")
             continue
-        known[file.stem] = {"scale": options.scale, **result.document()}
-        RESULTS.write_text(json.dumps(known, sort_keys=True, indent=1) + "\n")
+        documents[file.stem] = {"scale": options.scale, **result.document()}
+        RESULTS.write_text(json.dumps(documents, sort_keys=True, indent=1) + "\n")
         print(f"{file.stem}: {result.ratio:.4f} of the oracle, unchanged {result.still_ratio:.4f}")
-    return write(known)
+    return write(documents)
 
 
-def write(known: dict[str, Any]) -> int:
+def write(documents: dict[str, Any]) -> int:
     """Write the page with its plots; return 1 if a result is not as expected."""
     served, changes, costs, sections, failed = [SERVED], [CHANGES], [COST], [], False
-    for name, document in sorted(known.items()):
+    for name, document in sorted(documents.items()):
         scale = document["scale"]
         result = from_document({key: value for key, value in document.items() if key != "scale"})
         draw(result, PLOTS / f"{name}.svg")

@@ -96,15 +96,15 @@ def _text(value: float) -> str:
 
 def example(letter: str, name: str, trace: Trace) -> str:
     """Return the file of one inventory and one trace."""
-    pools, found = INVENTORIES[letter], bars(trace)
+    pools, histogram = INVENTORIES[letter], bars(trace)
     return FILE.format(
         letter=letter,
         trace=name,
         gpus=" + ".join(f"{count} {pool.upper()}" for pool, count in pools.items()),
         requests=f"{len(trace.inputs):,}",
-        bins=len(found),
+        bins=len(histogram),
         ranges=RANGES,
-        lines="\n".join(map(str, found)),
+        lines="\n".join(map(str, histogram)),
         pools="\n".join(
             f"  - {{name: {pool}, accelerator: {pool.upper()}, count: {count}, gpusPerNode: 8, "
             f'pricePerGPUHour: "{PRICES[pool]}"}}'

@@ -62,12 +62,12 @@ class Row:
     first: float
     again: float
     bytes: int
-    said: str
+    decision: str
 
     def __str__(self) -> str:
         mark = "  MISSED" if self.again > BARS[self.name] else ""
         times = f"{self.first * 1e3:>9.0f} {self.again * 1e3:>9.0f} {self.bytes / 1024:>9.0f}"
-        return f"{self.name:8} {times}   {self.said}{mark}"
+        return f"{self.name:8} {times}   {self.decision}{mark}"
 
 
 def resource(racks: int) -> Document:
@@ -147,8 +147,8 @@ def ask(name: str, request: ReplanRequest, repeats: int, *, lasts: bool = True) 
     first, cold, _ = timed(request, 1)
     state = cold.state if lasts else {**cold.state, "unsafe": 0, "asked": "-Infinity"}
     again, reply, size = timed(replace(request, state=state, age=1.0), repeats)
-    said = f"{reply.trigger}: {reply.message}"
-    return Row(name, first[0], statistics.median(again), size, said)
+    decision = f"{reply.trigger}: {reply.message}"
+    return Row(name, first[0], statistics.median(again), size, decision)
 
 
 def main() -> None:

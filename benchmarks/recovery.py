@@ -62,18 +62,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the page of recovery times to stdout.")
     parser.add_argument("--runs", type=int, default=RUNS, help="plays of each scenario")
     parser.add_argument("--only", default="", help="scenarios whose id holds this text")
-    given = parser.parse_args()
-    chosen = [s for s in SCENARIOS if s.seconds <= LONGEST and given.only in s.id]
+    arguments = parser.parse_args()
+    chosen = [s for s in SCENARIOS if s.seconds <= LONGEST and arguments.only in s.id]
     with ExitStack() as stack:
         lanes: SimpleQueue[ControlPlane] = SimpleQueue()
         for _ in range(LANES):
             plane = ControlPlane.start(manifests=sorted(CRDS.glob("*.yaml")))
             lanes.put(stack.enter_context(plane))
         with ThreadPoolExecutor(LANES) as pool:
-            plays = pool.map(lambda scenario: perform(scenario, lanes, given.runs), chosen)
+            plays = pool.map(lambda scenario: perform(scenario, lanes, arguments.runs), chosen)
         rows = list(zip(chosen, plays, strict=True))
-    sys.stdout.write("".join(page(rows, given.runs)))
-    return int(any(len(plays) < given.runs for _, plays in rows))
+    sys.stdout.write("".join(page(rows, arguments.runs)))
+    return int(any(len(plays) < arguments.runs for _, plays in rows))
 
 
 def perform(scenario: Scenario, lanes: SimpleQueue[ControlPlane], runs: int) -> list[Outcome]:

@@ -60,10 +60,10 @@ class Row:
 
     def __str__(self) -> str:
         mark = "  MISSED" if self.missed else ""
-        reached = " ".join(f"{theta:.4f}" for theta in self.levels)
+        thetas = " ".join(f"{theta:.4f}" for theta in self.levels)
         return (
             f"{self.name:26} {self.islands:>7} {self.ranges:>6} {self.seconds * 1e3:>7.0f} "
-            f"{self.cpu * 1e3:>7.0f} {self.templates * 1e3:>12.0f}   {reached}{mark}"
+            f"{self.cpu * 1e3:>7.0f} {self.templates * 1e3:>12.0f}   {thetas}{mark}"
         )
 
 
@@ -123,7 +123,7 @@ def measure(name: str, repeats: int) -> Row:
         seconds,
         cpu,
         built,
-        tuple(reached.theta for reached in levels),
+        tuple(candidate.theta for candidate in levels),
     )
 
 

@@ -78,9 +78,9 @@ class Verdict:
     """Whether one figure of a report keeps its bar."""
 
     figure: str
-    reached: float
+    value: float
     bar: str
-    kept: bool
+    holds: bool
     key: Key | None = field(default=None)
 
 
@@ -196,8 +196,8 @@ def verdicts(report: Report) -> list[Verdict]:
     """Return the verdict on each figure that has a bar."""
     bar, total = report.bar, summarise(report.points)
     figures = [
-        Verdict(figure, reached, f"<= {limit:.1%}", reached <= limit)
-        for figure, reached, limit in (
+        Verdict(figure, value, f"<= {limit:.1%}", value <= limit)
+        for figure, value, limit in (
             ("median", total.median, bar.median),
             ("p90", total.p90, bar.p90),
             ("largest", total.largest, bar.largest),
@@ -207,16 +207,14 @@ def verdicts(report: Report) -> list[Verdict]:
     if bar.each is not None:
         lines = {key: median_error(points) for key, points in by_key(report.points).items()}
         worst = max(lines, key=lines.__getitem__)
-        kept = lines[worst] <= bar.each
+        holds = lines[worst] <= bar.each
         figures.append(
-            Verdict("worst line's median", lines[worst], f"<= {bar.each:.1%}", kept, worst)
+            Verdict("worst line's median", lines[worst], f"<= {bar.each:.1%}", holds, worst)
         )
     if bar.coverage is not None:
         low, high = bar.coverage
-        reached = np.nan if total.coverage is None else total.coverage
-        figures.append(
-            Verdict("coverage", reached, f"{low:.0%} to {high:.0%}", low <= reached <= high)
-        )
+        value = np.nan if total.coverage is None else total.coverage
+        figures.append(Verdict("coverage", value, f"{low:.0%} to {high:.0%}", low <= value <= high))
     return [*figures, *report.checks]
 
 

@@ -99,15 +99,16 @@ def profile(_: Path) -> Iterator[Report]:
 
 
 def _assumed() -> Iterator[Point]:
-    for one in ASSUMPTIONS:
-        island = _island(one, 32)
-        yield _point("D3", one, island.prefill_rate(16384, 4096), 7839.0)
-        yield _point("D1b", one, island.prefill_rate(16384, _LENGTH), 4025.8)
-    for one in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)):
-        island = _island(one, 128)
-        yield _point("D4", one, island.decode_rate(128, 4096), 2324.8)
-        wide = _island(one, _DECODE_GPUS)
-        yield _point("D2", one, wide.decode_rate(wide.batch_at(_PACE, _CONTEXT), _CONTEXT), 1850.0)
+    for assumption in ASSUMPTIONS:
+        island = _island(assumption, 32)
+        yield _point("D3", assumption, island.prefill_rate(16384, 4096), 7839.0)
+        yield _point("D1b", assumption, island.prefill_rate(16384, _LENGTH), 4025.8)
+    for assumption in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)):
+        island = _island(assumption, 128)
+        yield _point("D4", assumption, island.decode_rate(128, 4096), 2324.8)
+        wide = _island(assumption, _DECODE_GPUS)
+        paced = wide.decode_rate(wide.batch_at(_PACE, _CONTEXT), _CONTEXT)
+        yield _point("D2", assumption, paced, 1850.0)
 
 
 def _island(assumption: Assumption, gpus: int) -> WideIsland:
@@ -170,13 +171,14 @@ def day(_: Path) -> Iterator[Report]:
             _NO_OVERLAP,
         ),
     )
-    others = [one for one in (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS)) if one != PLANNED]
+    every = (*ASSUMPTIONS, *map(speculating, ASSUMPTIONS))
+    others = [assumption for assumption in every if assumption != PLANNED]
     yield Report(
         "DeepSeek's day under other assumptions",
         Bar(),
         "nothing is fitted",
         {},
-        [point for one in others for point in _nodes(one)],
+        [point for assumption in others for point in _nodes(assumption)],
     )
 
 
@@ -217,9 +219,9 @@ def _product(row: dict[str, str]) -> Point:
     if row["kind"] == "dense":
         seconds = float(kernels_.product("product", k, n).seconds(np.array(m), np.array(0.0)))
     else:
-        reached = kernels_.reached("fp8")
-        operations = 2 * m * n * k / (reached.expert_mfu * card.peak("fp8"))
-        moved = (n * k + m * k + 2 * m * n) / (reached.expert_mbu * card.bandwidth)
+        efficiency = kernels_.efficiency("fp8")
+        operations = 2 * m * n * k / (efficiency.expert_mfu * card.peak("fp8"))
+        moved = (n * k + m * k + 2 * m * n) / (efficiency.expert_mbu * card.bandwidth)
         seconds = groups * max(operations, moved)
     measured = 2 * groups * m * n * k / (float(row["tflops"]) * 1e12)
     size = f"{row['kind'].replace('_', ', ')}, {_size(m)}"

@@ -122,11 +122,11 @@ def _swept(root: Path, keep: Callable[[EnginePoint], bool]) -> tuple[Point, ...]
 
 
 def _report(
-    root: Path, name: str, bar: Bar, split: str, found: Sequence[Point], *notes: str
+    root: Path, name: str, bar: Bar, split: str, judged: Sequence[Point], *notes: str
 ) -> Report:
     loaded = _loaded(root)
     corrected = "; ".join(f"{count} rows: {rule}" for rule, count in loaded.corrected.items())
-    return Report(name, bar, split, loaded.dropped, found, (*notes, f"corrected: {corrected}"))
+    return Report(name, bar, split, loaded.dropped, judged, (*notes, f"corrected: {corrected}"))
 
 
 def dense(root: Path) -> Iterator[Report]:

@@ -118,13 +118,13 @@ _PARAMETERS = (
 )
 
 
-def _sample(found: list[Curve]) -> Sample:
+def _sample(curves: list[Curve]) -> Sample:
     """Return curves of one accelerator as rows; a group is one part of one curve."""
-    parts = [_columns(curve) for curve in found]
+    parts = [_columns(curve) for curve in curves]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    seconds = np.concatenate([curve.seconds for curve in found])
-    groups = np.concatenate([_groups(curve) for curve in found])
-    return Sample(found[0].card.name, "vllm 0.4.0", "FP16", columns, seconds, groups)
+    seconds = np.concatenate([curve.seconds for curve in curves])
+    groups = np.concatenate([_groups(curve) for curve in curves])
+    return Sample(curves[0].card.name, "vllm 0.4.0", "FP16", columns, seconds, groups)
 
 
 def _groups(curve: Curve) -> NDArray[np.str_]:
@@ -233,11 +233,11 @@ def _rankings(
     by_card: dict[str, tuple[list[Curve], Sample]], predicted: dict[str, FloatArray]
 ) -> tuple[Verdict, ...]:
     """Return the share of pairs of accelerators that the prediction orders otherwise."""
-    times = {name: _table(found, predicted[name]) for name, (found, _) in by_card.items()}
+    times = {name: _table(curves, predicted[name]) for name, (curves, _) in by_card.items()}
     wrong = total = 0
-    for one, other in combinations(times, 2):
-        for key in times[one].keys() & times[other].keys():
-            (ours, mine), (theirs, others) = times[one][key], times[other][key]
+    for card, other in combinations(times, 2):
+        for key in times[card].keys() & times[other].keys():
+            (ours, mine), (theirs, others) = times[card][key], times[other][key]
             if round(1e3 * mine) != round(1e3 * others):
                 total += 1
                 wrong += (ours < theirs) != (mine < others)
@@ -246,13 +246,13 @@ def _rankings(
 
 
 def _table(
-    found: list[Curve], predicted: FloatArray
+    curves: list[Curve], predicted: FloatArray
 ) -> dict[tuple[str, str, float], tuple[float, float]]:
     """Return predicted and measured time by model, phase and size [s]."""
     ours = iter(predicted)
     return {
         (curve.model, curve.phase, float(x)): (float(next(ours)), float(theirs))
-        for curve in found
+        for curve in curves
         for x, theirs in zip(curve.x, curve.seconds, strict=True)
     }
 

@@ -56,8 +56,8 @@ def lines(report: Report) -> list[tuple[str, ...]]:
 def judged(verdict: Verdict) -> str:
     """Return one figure with its goal: ``median 4.1 %, goal <= 6.0%: reached``."""
     where = f" ({', '.join(part for part in verdict.key if part)})" if verdict.key else ""
-    word = "reached" if verdict.kept else "NOT reached"
-    return f"{verdict.figure}{where} {percent(verdict.reached)}, goal {verdict.bar}: {word}"
+    word = "reached" if verdict.holds else "NOT reached"
+    return f"{verdict.figure}{where} {percent(verdict.value)}, goal {verdict.bar}: {word}"
 
 
 def against(report: Report) -> str:
@@ -208,8 +208,8 @@ def _overview(ran: Sequence[CaseResult]) -> str:
     rows = ["## Goals\n", "| comparison | figure | goal | result |", "|---|---|---|---|"]
     for report in (report for result in ran for report in result.reports):
         for verdict in verdicts(report):
-            word = "reached" if verdict.kept else "**not reached**"
-            figure = f"{verdict.figure} {100 * verdict.reached:.1f} %"
+            word = "reached" if verdict.holds else "**not reached**"
+            figure = f"{verdict.figure} {100 * verdict.value:.1f} %"
             rows.append(f"| {report.name} | {figure} | {verdict.bar} | {word} |")
     return "\n".join(rows) + "\n"
 

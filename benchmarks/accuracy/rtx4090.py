@@ -51,9 +51,9 @@ _MEMORY = 24 * 2.0**30
 def operators(data: Path) -> Iterator[Report]:
     """Yield products of the model, each predicted by a law fitted to the other four."""
     sample = products(data / OPERATORS)
-    found = tuple(points(gemm.LAW, sample, "time", len(_SHAPES)))
+    judged = tuple(points(gemm.LAW, sample, "time", len(_SHAPES)))
     split = "each product predicted by the law of matrix products fitted to the other four"
-    yield Report("RTX 4090: matrix products", _OPERATORS, split, {}, found)
+    yield Report("RTX 4090: matrix products", _OPERATORS, split, {}, judged)
 
 
 def attention(data: Path) -> Iterator[Report]:
@@ -111,20 +111,20 @@ def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
     rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
     table = np.array([[float(value) for value in row.values()] for row in rows]).T
     chunk, before, sequences, context, micros = table
-    card, one = rtx_4090(_MEMORY), np.ones(len(rows))
+    card, ones = rtx_4090(_MEMORY), np.ones(len(rows))
     columns = {
         "sequences": np.maximum(1.0, sequences),
-        "heads": 32 * one,
-        "kv_heads": 8 * one,
-        "grouped": one,
-        "window": np.inf * one,
+        "heads": 32 * ones,
+        "kv_heads": 8 * ones,
+        "grouped": ones,
+        "window": np.inf * ones,
         "context": context,
         "cached": sequences * KV_BYTES,
         "length": before + chunk,  # the last rows attend to all of it
         "operations": 4 * 32 * 128 * (chunk * before + chunk * (chunk + 1) / 2),
         "bytes": chunk * 2 * (32 + 8) * 128 * 2.0 + before * KV_BYTES,
-        "peak": card.bf16 * one,
-        "bandwidth": card.bandwidth * one,
+        "peak": card.bf16 * ones,
+        "bandwidth": card.bandwidth * ones,
     }
     kinds = (chunk == 0, sequences == 0, (chunk > 0) & (sequences > 0))
     groups = (sequences, chunk, sequences)

@@ -130,7 +130,7 @@ def compare(data: str, names: Sequence[str], form: str, page: str | None, quiet:
         for report in result.reports
         for verdict_list in verdicts(report)
     )
-    return 0 if all(verdict.kept for verdict in verdict_list) else 1
+    return 0 if all(verdict.holds for verdict in verdict_list) else 1
 
 
 def _all(data: Path, names: Sequence[str], quiet: bool) -> list[CaseResult]:
@@ -201,7 +201,7 @@ def _report(report: Report) -> dict[str, Any]:
         "summary": asdict(summarise(report.points)),
         "baseline": asdict(summarise(report.baseline)) if report.baseline else None,
         "bars": [
-            {"figure": v.figure, "reached": v.reached, "bar": v.bar, "kept": v.kept}
+            {"figure": v.figure, "reached": v.value, "bar": v.bar, "kept": v.holds}
             for v in verdicts(report)
         ],
         "lines": [dict(zip(HEADINGS, line, strict=True)) for line in lines(report)],

@@ -30,13 +30,13 @@ _FOLDS = 4
 
 def products(data: Path) -> Iterator[Report]:
     """Yield the four products of a layer at tensor-parallel degrees 1 to 8, a degree left out."""
-    found = [
+    collected = [
         point
         for path in sorted((data / COMPUTE).glob("*/*/*/mlp.csv"))
         for point in points(gemm.LAW, _products(path), "time", _FOLDS)
     ]
     split = "each tensor-parallel degree predicted by a fit to the other three"
-    yield Report("Vidur: matrix products", Bar(median=0.15, p90=0.35), split, {}, found)
+    yield Report("Vidur: matrix products", Bar(median=0.15, p90=0.35), split, {}, collected)
 
 
 def _products(path: Path) -> Sample:
@@ -89,14 +89,14 @@ LINE = Law(
 def collectives(data: Path) -> Iterator[Report]:
     """Yield all-reduce and send/recv inside a node, sizes left out octave by octave."""
     dropped: dict[str, int] = {}
-    found = [
+    collected = [
         point
         for sample in _collectives(data / NETWORK, dropped)
         for point in points(LINE, sample, "time", _FOLDS)
     ]
     split = f"octaves of the size in {_FOLDS} folds"
     note = "NVLink only: pairs inside a node without NVSwitch reach each other over PCIe in part"
-    yield Report("Vidur: collectives", Bar(), split, dropped, found, (note,))
+    yield Report("Vidur: collectives", Bar(), split, dropped, collected, (note,))
 
 
 def _collectives(folder: Path, dropped: dict[str, int]) -> Iterator[Sample]:

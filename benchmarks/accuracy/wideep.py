@@ -163,5 +163,5 @@ class WideIsland:
 
 
 def _seconds(operators: tuple[Operator, ...], rows: float, context: float) -> float:
-    tokens, seen = np.array(rows), np.array(context)
-    return float(sum(float(operator.seconds(tokens, seen)) for operator in operators))
+    tokens, positions = np.array(rows), np.array(context)
+    return float(sum(float(operator.seconds(tokens, positions)) for operator in operators))

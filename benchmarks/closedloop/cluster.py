@@ -47,19 +47,19 @@ class Cluster:
         A table in shards is not read: fleets of that size are not simulated in real time.
         """
         path = f"/api/v1/namespaces/{self._namespace}/configmaps/{table_name(self._plan)}"
-        found = self._ask("GET", path)
-        if found is None:
+        config_map = self._ask("GET", path)
+        if config_map is None:
             return None
-        content: dict[str, Any] | None = json.loads(found["data"]["table.json"]).get("content")
+        content: dict[str, Any] | None = json.loads(config_map["data"]["table.json"]).get("content")
         return content
 
     def write(self, pods: Iterable[Pod]) -> None:
         """Pod objects like the islands' pods: created, relabelled, ready or not, deleted."""
-        wanted = {pod.name: pod for pod in pods}
-        for name, pod in wanted.items():
+        by_name = {pod.name: pod for pod in pods}
+        for name, pod in by_name.items():
             if self._written.get(name) != (pod.phase, pod.ready) and self._put(pod):
                 self._written[name] = (pod.phase, pod.ready)
-        for name in [name for name in self._written if name not in wanted]:
+        for name in [name for name in self._written if name not in by_name]:
             self._ask("DELETE", f"{self._pods}/{name}?gracePeriodSeconds=0")
             del self._written[name]
 

@@ -109,13 +109,13 @@ class PrefillEngine:
 
     def close(self) -> list[Request]:
         """Prompts that wait."""
-        waiting = [one for _, one in self._queue]
+        waiting = [request for _, request in self._queue]
         self._queue.clear()
         return waiting
 
     def cut(self) -> list[Request]:
         """Prompts that are being computed."""
-        begun = [one for *_, one in self._inside]
+        begun = [request for *_, request in self._inside]
         self._inside.clear()
         return begun
 
@@ -182,14 +182,14 @@ class BatchEngine:
 
     def close(self) -> list[Request]:
         """Those that are not in the batch, here or on their way."""
-        waiting = [*self._waiting, *(one for *_, one in self._coming)]
+        waiting = [*self._waiting, *(request for *_, request in self._coming)]
         self._waiting.clear()
         self._coming.clear()
         return waiting
 
     def cut(self) -> list[Request]:
         """Return the batch."""
-        begun = [one for _, number, one in self._due if number in self._ends]
+        begun = [request for _, number, request in self._due if number in self._ends]
         for rest in (self._due, self._ends, self._young):
             rest.clear()
         self._cached = 0.0
@@ -257,14 +257,14 @@ class BatchEngine:
         inside = len(self._ends)
         while self._due[0][1] not in self._ends:
             heappop(self._due)
-        one = self._times.step(inside, self._cached)
+        step = self._times.step(inside, self._cached)
         free = not self._waiting and inside < self.max_batch
         pause = min(until, self._coming[0][0]) if free and self._coming else until
         steps = max(
             1,
             min(
                 self._due[0][0] - self._steps,
-                ceil((pause - self.now) / one),
+                ceil((pause - self.now) / step),
                 int((self._times.capacity - self._cached) // inside) + 1,
             ),
         )

@@ -34,7 +34,7 @@ SOLVED: Final = 7.0
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class Answer:
     """One answer: when, to what, what it said, and what it cost [CPU s]."""
 
     at: float
@@ -60,7 +60,7 @@ class Live:
     seed: int = 0
     inputs: str = "inputs"
     calibrates: bool = False
-    log: list[Told] = field(default_factory=list)
+    log: list[Answer] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     rollout: Rollout = field(init=False)
     sees = STORED
@@ -91,10 +91,10 @@ class Live:
         steady, self._steady = self._steady, not self.rollout.left
         if steady and not self.rollout.left:
             sources = _sources(fleet)
-            seen = {model: count_window(scrapes, source) for model, source in sources.items()}
+            counted = {model: count_window(scrapes, source) for model, source in sources.items()}
             models = {
                 model: ModelWindow(
-                    seen[model],
+                    counted[model],
                     rounded_times(island_times(scrapes, source)) if self.calibrates else {},
                 )
                 for model, source in sources.items()
@@ -113,28 +113,28 @@ class Live:
         """Plan anew what is asked now, beside what runs; nothing is remembered of other inputs."""
         self.resource = resource
         self.inputs = f"inputs of {fleet.now:.0f} s"
-        asked = self._request(fleet, None, solve=False)
+        current = self._request(fleet, None, solve=False)
         request = PlanRequest(
-            resource=asked.resource,
-            content=asked.content,
-            nodes=asked.nodes,
-            lost=asked.lost,
-            unready=asked.unready,
-            state=asked.state,
-            age=asked.age,
+            resource=current.resource,
+            content=current.content,
+            nodes=current.nodes,
+            lost=current.lost,
+            unready=current.unready,
+            state=current.state,
+            age=current.age,
         )
         started = time.process_time()
-        said = reply_to(request)
+        reply = reply_to(request)
         cpu = time.process_time() - started
-        if said["kind"] == "failed":
-            self.failures.append(said)
+        if reply["kind"] == "failed":
+            self.failures.append(reply)
             return
-        changed = _changed(fleet.content, json.loads(said["steps"][-1]["content"]))
+        changed = _changed(fleet.content, json.loads(reply["steps"][-1]["content"]))
         level = "Reshape" if changed else "Keep"
-        told = {**said, "level": level, "trigger": "Spec", "demand": {}}
-        told["levels"] = [{"level": level, "changed": changed}]
-        self.log.append(Told(fleet.now, "spec", told, cpu))
-        self._publish(fleet, said["steps"], SOLVED)
+        document = {**reply, "level": level, "trigger": "Spec", "demand": {}}
+        document["levels"] = [{"level": level, "changed": changed}]
+        self.log.append(Answer(fleet.now, "spec", document, cpu))
+        self._publish(fleet, reply["steps"], SOLVED)
 
     def _ask(
         self, fleet: Fleet, cause: str, window: ObservedWindow | None, *, solve: bool = False
@@ -142,21 +142,21 @@ class Live:
         """One question, and what its answer wants beside it."""
         request = self._request(fleet, window, solve=solve)
         started = time.process_time()
-        said = reply_to(request)
+        reply = reply_to(request)
         cpu = time.process_time() - started
-        if said["kind"] == "failed":
-            self.failures.append(said)
+        if reply["kind"] == "failed":
+            self.failures.append(reply)
             return
-        self.log.append(Told(fleet.now, cause, said, cpu))
-        self._state, self._replied = said["state"], fleet.now
-        if said["steps"]:
-            at_once = cause == "nodes" or said["trigger"] == "Repair"
+        self.log.append(Answer(fleet.now, cause, reply, cpu))
+        self._state, self._replied = reply["state"], fleet.now
+        if reply["steps"]:
+            at_once = cause == "nodes" or reply["trigger"] == "Repair"
             wait = SOLVED if solve else STORED
-            self._publish(fleet, said["steps"], 0.0 if at_once else wait)
-        if said["requestedLevel"] == "Reshape" and not solve:
+            self._publish(fleet, reply["steps"], 0.0 if at_once else wait)
+        if reply["requestedLevel"] == "Reshape" and not solve:
             self._ask(fleet, "reshape", window, solve=True)
-        elif said["requestedLevel"] == "Reroute" or (
-            cause == "nodes" and said["trigger"] == "Repair"
+        elif reply["requestedLevel"] == "Reroute" or (
+            cause == "nodes" and reply["trigger"] == "Repair"
         ):
             self._ask(fleet, "repaired", self._window)
 
@@ -195,8 +195,10 @@ def reply_to(request: Request) -> dict[str, Any]:
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     """Islands that are other ones, or that only one of two tables has."""
-    one, other = ({i["name"]: (i["nodes"], i["phase"]) for i in t["islands"]} for t in (old, new))
-    return sum(one.get(name) != other.get(name) for name in {*one, *other})
+    before, after = (
+        {i["name"]: (i["nodes"], i["phase"]) for i in table["islands"]} for table in (old, new)
+    )
+    return sum(before.get(name) != after.get(name) for name in {*before, *after})
 
 
 def _sources(fleet: Fleet) -> dict[str, SeriesSelector]:

@@ -90,7 +90,7 @@ def _schedule(
         due.append((number * pause, 2, lambda p, f, _t: p.scrape(f)))
         if number > first and number % course.scrapes == 0:
             due.append((number * pause, 3, lambda p, f, _t: p.window(f)))
-    return sorted((one for one in due if one[0] <= end), key=lambda one: one[:2])
+    return sorted((event for event in due if event[0] <= end), key=lambda event: event[:2])
 
 
 def _happen(event: Event, pilot: Pilot, fleet: Fleet) -> None:

@@ -114,8 +114,8 @@ class Instant:
         fixed = repair(self.plan, frozenset(fleet.lost()))
         if isinstance(fixed, Unrepairable):
             return
-        left, self._names = resolved(self.resource, left_of(self.resource, fleet.gone))
-        self.problem = to_problem(self.problem.name, load_resource(yaml.safe_dump(left)).spec)
+        remaining, self._names = resolved(self.resource, left_of(self.resource, fleet.gone))
+        self.problem = to_problem(self.problem.name, load_resource(yaml.safe_dump(remaining)).spec)
         planners = {real: name for name, real in self._names.items()}
         islands = (replace(i, nodes=tuple(planners[n] for n in i.nodes)) for i in fixed.islands)
         self.plan = replace(fixed, islands=tuple(islands))
@@ -124,13 +124,13 @@ class Instant:
 
     def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
         """Plan what is asked now, with what runs."""
-        self.resource, left = resource, resolved(resource, left_of(resource, fleet.gone))[0]
-        self.spec = load_resource(yaml.safe_dump(left)).spec
+        self.resource, remaining = resource, resolved(resource, left_of(resource, fleet.gone))[0]
+        self.spec = load_resource(yaml.safe_dump(remaining)).spec
         self.problem = to_problem(self.problem.name, self.spec)
-        asked = replace(self.problem, running=running_islands(self.plan))
-        outcome = strategy(asked.solver.strategy).plan(asked)
+        problem = replace(self.problem, running=running_islands(self.plan))
+        outcome = strategy(problem.solver.strategy).plan(problem)
         if isinstance(outcome, Planned):
-            self._begin(fleet, outcome.plan, asked)
+            self._begin(fleet, outcome.plan, problem)
 
     def _content(self, plan: Plan) -> dict[str, Any]:
         """Its table, with the real names of the nodes."""

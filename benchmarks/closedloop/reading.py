@@ -23,23 +23,25 @@ Lines: TypeAlias = "tuple[str, ...]"
 
 @dataclass
 class Reader:
-    """``known``: by pod, the lines of its page without their values, and the samples of them."""
+    """``pages``: by pod, the lines of its page without their values, and the samples of them."""
 
-    known: dict[str, tuple[Lines, tuple[Sample, ...]]] = field(default_factory=dict)
+    pages: dict[str, tuple[Lines, tuple[Sample, ...]]] = field(default_factory=dict)
 
     def __call__(self, pod: Pod, now: float) -> Scrape:
         """Return what ``from_exposition`` says of the page."""
         assert pod.page is not None
-        told = [line.rpartition(" ") for line in pod.page.splitlines() if line[0] != "#"]
-        lines = tuple(line for line, _, _ in told)
-        if pod.name in self.known and self.known[pod.name][0] == lines:
-            rows = zip(self.known[pod.name][1], told, strict=True)
-            samples = tuple(Sample(one.name, one.labels, float(row[2])) for one, row in rows)
+        cells = [line.rpartition(" ") for line in pod.page.splitlines() if line[0] != "#"]
+        lines = tuple(line for line, _, _ in cells)
+        if pod.name in self.pages and self.pages[pod.name][0] == lines:
+            rows = zip(self.pages[pod.name][1], cells, strict=True)
+            samples = tuple(
+                Sample(sample.name, sample.labels, float(row[2])) for sample, row in rows
+            )
             return Scrape(now, samples)
         labels = {"pod": pod.name, "archipelago_dev_island": pod.island}
-        found = from_exposition(pod.page.encode(), now, labels)
-        self.known[pod.name] = lines, tuple(found.samples)
-        return found
+        scrape = from_exposition(pod.page.encode(), now, labels)
+        self.pages[pod.name] = lines, tuple(scrape.samples)
+        return scrape
 
 
 def from_exposition(body: bytes, at: float, labels: dict[str, str] | None = None) -> Scrape:

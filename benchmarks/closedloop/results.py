@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.closedloop.live import Live, Told
+from benchmarks.closedloop.live import Answer, Live
 
 if TYPE_CHECKING:
     from benchmarks.closedloop.loop import Outcome
@@ -78,7 +78,7 @@ class Result:
     def highest(self) -> str:
         """The highest level taken from the shift on."""
         order = ("Keep", "Reroute", "Flip", "Reshape")
-        after = [one.level for one in self.decided if one.at >= self.start]
+        after = [decision.level for decision in self.decided if decision.at >= self.start]
         return max(after, key=order.index, default="Keep")
 
     @property
@@ -90,7 +90,7 @@ class Result:
     @property
     def acts(self) -> list[Decided]:
         """Flips and reshapes."""
-        return [one for one in self.decided if one.level in {"Flip", "Reshape"}]
+        return [decision for decision in self.decided if decision.level in {"Flip", "Reshape"}]
 
     def hasty(self, dwell: float) -> int:
         """Flips and reshapes within so many seconds of the one before: none undoes it without."""
@@ -98,18 +98,18 @@ class Result:
 
     def broken(self, expected: dict[str, Any], dwell: float) -> list[str]:
         """Return what was expected beforehand and did not come, with the figures."""
-        found = []
+        broken = []
         if self.ratio < expected["ratio"]:
-            found.append(f"{self.ratio:.3f} of the oracle, below {expected['ratio']}")
+            broken.append(f"{self.ratio:.3f} of the oracle, below {expected['ratio']}")
         if len(self.acts) > expected.get("changes", len(self.acts)):
-            found.append(f"{len(self.acts)} flips and reshapes, above {expected['changes']}")
+            broken.append(f"{len(self.acts)} flips and reshapes, above {expected['changes']}")
         if "undone" in expected and self.hasty(dwell) > expected["undone"]:
-            found.append(f"{self.hasty(dwell)} changes within the dwell time of another")
+            broken.append(f"{self.hasty(dwell)} changes within the dwell time of another")
         if self.demand < expected.get("demand", 0.0):
-            found.append(f"{self.demand:.3f} of the demand stated, below {expected['demand']}")
+            broken.append(f"{self.demand:.3f} of the demand stated, below {expected['demand']}")
         if self.ours.dollars > expected.get("dollars", math.inf) * self.still.dollars:
-            found.append(f"${self.ours.dollars:.2f} paid, ${self.still.dollars:.2f} unchanged")
-        return found
+            broken.append(f"${self.ours.dollars:.2f} paid, ${self.still.dollars:.2f} unchanged")
+        return broken
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -119,7 +119,7 @@ class Result:
 def from_document(document: dict[str, Any]) -> Result:
     """Return what ``Result.document`` gave."""
     plays = {name: Played(**document[name]) for name in ("ours", "instant", "still")}
-    decided = [Decided(**one) for one in document["decided"]]
+    decided = [Decided(**decision) for decision in document["decided"]]
     return Result(**{**document, **plays, "decided": decided})
 
 
@@ -130,7 +130,7 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
     ours = scenario.played(pilot)
     still = scenario.still()
     level, best = scenario.instant(still)
-    cpu = [told.cpu for told in pilot.log if told.cause == "window"]
+    cpu = [answer.cpu for answer in pilot.log if answer.cause == "window"]
     result = Result(
         scenario.name,
         start,
@@ -140,7 +140,7 @@ def play_all(scenario: Scenario) -> tuple[Result, Live]:
         _played(scenario, best),
         _played(scenario, still),
         level.name.capitalize(),
-        [_decided(told) for told in pilot.log if told.reply["steps"]],
+        [_decided(answer) for answer in pilot.log if answer.reply["steps"]],
         statistics.median(cpu) if cpu else 0.0,
         max(cpu, default=0.0),
         _least_demand(scenario, pilot),
@@ -165,10 +165,10 @@ def _played(scenario: Scenario, outcome: Outcome) -> Played:
     )
 
 
-def _decided(told: Told) -> Decided:
-    reply = told.reply
+def _decided(answer: Answer) -> Decided:
+    reply = answer.reply
     changed = next((r["changed"] for r in reply["levels"] if r["level"] == reply["level"]), 0)
-    return Decided(told.at, reply["level"], reply["trigger"], reply["message"], changed)
+    return Decided(answer.at, reply["level"], reply["trigger"], reply["message"], changed)
 
 
 def _least_demand(scenario: Scenario, pilot: Live) -> float:
@@ -176,9 +176,9 @@ def _least_demand(scenario: Scenario, pilot: Live) -> float:
     last = max(scenario.traffic().spells, key=lambda spell: spell.start)
     window = scenario.course.window
     stated = [
-        float(seen["requestsPerSecond"])
-        for told in pilot.log
-        if told.cause == "window" and told.at - window >= last.start
-        for seen in told.reply["demand"].values()
+        float(demand["requestsPerSecond"])
+        for answer in pilot.log
+        if answer.cause == "window" and answer.at - window >= last.start
+        for demand in answer.reply["demand"].values()
     ]
     return min(stated, default=0.0) / last.rate

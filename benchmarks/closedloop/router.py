@@ -41,10 +41,10 @@ class _Model:
         rows = zip(held.tolist(), pair.tolist(), *luck.tolist(), strict=True)
         return [self._sides(at, one, two) if ok else None for ok, at, one, two in rows]
 
-    def _sides(self, pair: int, one: float, two: float) -> tuple[str, str]:
+    def _sides(self, pair: int, first: float, second: float) -> tuple[str, str]:
         prefill, decode = self.pairs[pair]
-        start = prefill[int(one * len(prefill))]
-        return start, start if prefill is decode else decode[int(two * len(decode))]
+        start = prefill[int(first * len(prefill))]
+        return start, start if prefill is decode else decode[int(second * len(decode))]
 
 
 class Router:

@@ -45,12 +45,12 @@ class Times:
 
     def prompt(self, length: float) -> tuple[float, float, float]:
         """To the first token [s], for how long its copy is taken [s], cache to hand over [B]."""
-        found = self._known.get(length)
-        if found is None:
+        times = self._known.get(length)
+        if times is None:
             tables = (self._prompt, self._taken, self._bytes)
             one, two, three = (float(np.interp(length, self._grid, table)) for table in tables)
-            found = self._known[length] = (one, two, three)
-        return found
+            times = self._known[length] = (one, two, three)
+        return times
 
     def step(self, sequences: int, cached: float) -> float:
         """Of one token for all sequences [s]."""

@@ -86,7 +86,7 @@ class Traffic:
 
     def between(self, start: float, end: float) -> list[Arrivals]:
         """Who comes in [start, end); to be asked for without gaps and never twice."""
-        found = []
+        arrivals = []
         for spell, random in zip(self.spells, self._random, strict=True):
             begin, stop = max(start, spell.start), min(end, spell.end)
             if stop > begin:
@@ -94,13 +94,13 @@ class Traffic:
                 times = np.sort(random.uniform(begin, stop, count))
                 rows = random.integers(0, len(spell.mix.inputs), count)
                 inputs, outputs = spell.mix.inputs[rows], spell.mix.outputs[rows]
-                found.append(Arrivals(spell.model, times, inputs, outputs))
-        return found
+                arrivals.append(Arrivals(spell.model, times, inputs, outputs))
+        return arrivals
 
     def offered(self, at: float) -> dict[str, list[Spell]]:
         """Spells that are on at a time, by model."""
-        found: dict[str, list[Spell]] = {}
+        spells: dict[str, list[Spell]] = {}
         for spell in self.spells:
             if spell.start <= at < spell.end:
-                found.setdefault(spell.model, []).append(spell)
-        return found
+                spells.setdefault(spell.model, []).append(spell)
+        return spells

@@ -27,11 +27,11 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--minutes", type=float, default=120.0)
     options.add_argument("--out", type=Path, default=Path("build/soak"))
-    given = options.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments = options.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with ControlPlane.start(manifests=sorted(CRDS.glob("*.yaml"))) as plane:
-        figures, samples = soak(plane, given.minutes * 60, given.out)
-    write(given.out, figures, samples)
+        figures, samples = soak(plane, arguments.minutes * 60, arguments.out)
+    write(arguments.out, figures, samples)
     print(json.dumps(figures, indent=2))
     return 0 if all(figures["holds"].values()) else 1
 

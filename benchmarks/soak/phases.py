@@ -126,11 +126,11 @@ def attack(place: Place, count: int, seconds: float) -> Attack:
 
 
 def _edits(place: Place, enough: Callable[[int], bool]) -> list[float]:
-    found: list[float] = []
-    while not enough(len(found)):
-        found.append(_edit(place, f"{random.randint(4, 15)}.{random.randint(0, 999999):06d}"))  # noqa: S311
+    durations: list[float] = []
+    while not enough(len(durations)):
+        durations.append(_edit(place, f"{random.randint(4, 15)}.{random.randint(0, 999999):06d}"))  # noqa: S311
         time.sleep(0.5)
-    return found
+    return durations
 
 
 def _edit(place: Place, budget: str) -> float:

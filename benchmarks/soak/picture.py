@@ -31,13 +31,13 @@ def draw(samples: list[Sample], path: Path) -> None:
 
 
 def _spans(samples: list[Sample]) -> list[tuple[str, float, float]]:
-    found: list[tuple[str, float, float]] = []
+    spans: list[tuple[str, float, float]] = []
     for sample in samples:
-        if found and found[-1][0] == sample.phase:
-            found[-1] = (sample.phase, found[-1][1], sample.seconds)
+        if spans and spans[-1][0] == sample.phase:
+            spans[-1] = (sample.phase, spans[-1][1], sample.seconds)
         else:
-            found.append((sample.phase, sample.seconds, sample.seconds))
-    return found
+            spans.append((sample.phase, sample.seconds, sample.seconds))
+    return spans
 
 
 def slopes(samples: list[Sample], phase: str) -> dict[str, float]:

@@ -209,7 +209,7 @@ def architecture(name: str, precision: str | None = None) -> ModelArchitecture:
         UnknownName: lists the known models or precisions.
     """
     row = read.find("model", _rows(), name)
-    canonical = next(known for known in _rows() if known.casefold() == name.casefold())
+    canonical = next(each for each in _rows() if each.casefold() == name.casefold())
     return from_config(row["config"], canonical, precision or row["precision"])
 
 

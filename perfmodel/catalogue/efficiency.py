@@ -127,7 +127,7 @@ class EngineFit:
     fp4: Efficiency
     overheads: Overheads
 
-    def reached(self, operand: str) -> Efficiency:
+    def efficiency(self, operand: str) -> Efficiency:
         """Return efficiencies of products in ``operand``, one of ``OPERANDS``."""
         efficiencies: Efficiency = getattr(self, operand)
         return efficiencies
@@ -152,14 +152,14 @@ class EngineFit:
                 for name in _EFFICIENCIES
                 if f"{operand}.{name}" in values
             }
-            made[operand] = replace(self.reached(operand), **bare | specific)
+            made[operand] = replace(self.efficiency(operand), **bare | specific)
         spent = {name: values[name] for name in _OVERHEADS if name in values}
         return EngineFit(**made, overheads=replace(self.overheads, **spent))
 
     def values(self) -> dict[str, float]:
         """Return every value by its full name: ``replaced`` with them gives the same fit."""
         values = {
-            f"{operand}.{name}": float(getattr(self.reached(operand), name))
+            f"{operand}.{name}": float(getattr(self.efficiency(operand), name))
             for operand in OPERANDS
             for name in _EFFICIENCIES
         }

@@ -61,17 +61,17 @@ class SparseBlock:
         sorting = spent.expert_pair * together * experts.per_token
 
         dtype = model.precision.expert_compute
-        reached = kernels.reached(dtype)
+        efficiency = kernels.efficiency(dtype)
         parameters = experts.parameters_of_one(model.hidden)
         slices = 1 if spread else self.parallelism.tp
-        rate = reached.expert_mfu * kernels.accelerator.peak(dtype)
+        rate = efficiency.expert_mfu * kernels.accelerator.peak(dtype)
         compute = rows * (2 * parameters / slices / rate)
 
         held = experts_per_gpu(experts, self.parallelism)
         weights = held * parameters * model.precision.expert
         moved = 2 * model.hidden + 3 * experts.intermediate
         read = max(kernels.activation(dtype), BF16_BYTES)
-        bandwidth = reached.expert_mbu * kernels.accelerator.bandwidth
+        bandwidth = efficiency.expert_mbu * kernels.accelerator.bandwidth
         memory = (touched * weights + rows * moved * read) / bandwidth
         return np.maximum(compute, memory) + sorting
 

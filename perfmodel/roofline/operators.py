@@ -88,9 +88,9 @@ class Kernels:
     model: ModelArchitecture
     fit: EngineFit
 
-    def reached(self, dtype: str) -> Efficiency:
+    def efficiency(self, dtype: str) -> Efficiency:
         """Return efficiencies for weights of type ``dtype``, by the type they are multiplied in."""
-        return self.fit.reached(self.accelerator.operand(dtype))
+        return self.fit.efficiency(self.accelerator.operand(dtype))
 
     def activation(self, dtype: str) -> float:
         """Return bytes moved [B] to read one activation for weights of type ``dtype``.
@@ -101,7 +101,7 @@ class Kernels:
         ``efficiencies.yaml``.
         """
         operand = self.accelerator.operand(dtype)
-        return ACTIVATION_BYTES[operand] + self.reached(dtype).quantise_bytes
+        return ACTIVATION_BYTES[operand] + self.efficiency(dtype).quantise_bytes
 
     def product(
         self,
@@ -116,13 +116,13 @@ class Kernels:
         once (and quantised if the operands are narrow), results are written in BF16.
         """
         dtype = "bf16" if weight == BF16_BYTES else self.model.precision.compute
-        reached = self.reached(dtype)
+        efficiency = self.efficiency(dtype)
         weight = self.model.precision.linear if weight is None else weight
         return Operator(
             name,
-            rate=reached.mfu * self.accelerator.peak(dtype),
-            bandwidth=reached.mbu * self.accelerator.bandwidth,
-            flops_pass=2 * inputs * outputs * reached.ramp_rows,
+            rate=efficiency.mfu * self.accelerator.peak(dtype),
+            bandwidth=efficiency.mbu * self.accelerator.bandwidth,
+            flops_pass=2 * inputs * outputs * efficiency.ramp_rows,
             flops_token=2 * inputs * outputs,
             bytes_pass=inputs * outputs * weight,
             bytes_token=inputs * self.activation(dtype) + outputs * BF16_BYTES,
@@ -130,11 +130,11 @@ class Kernels:
 
     def per_head(self, name: str, heads: float, inputs: int, outputs: int) -> Operator:
         """Return a product of every head with a matrix of its own, in BF16."""
-        reached = self.reached("bf16")
+        efficiency = self.efficiency("bf16")
         return Operator(
             name,
-            rate=reached.mfu * self.accelerator.bf16,
-            bandwidth=reached.mbu * self.accelerator.bandwidth,
+            rate=efficiency.mfu * self.accelerator.bf16,
+            bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             flops_token=2 * heads * inputs * outputs,
             bytes_pass=heads * inputs * outputs * BF16_BYTES,
             bytes_token=heads * (inputs + outputs) * BF16_BYTES,
@@ -142,11 +142,11 @@ class Kernels:
 
     def norm(self) -> Operator:
         """Return norm, residual and the like: memory traffic only."""
-        reached = self.reached("bf16")
+        efficiency = self.efficiency("bf16")
         return Operator(
             "norm",
             rate=self.accelerator.bf16,
-            bandwidth=reached.mbu * self.accelerator.bandwidth,
+            bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             bytes_token=_NORM_TRAFFIC * self.model.hidden * BF16_BYTES,
         )
 
@@ -201,12 +201,12 @@ def _grouped(
     hidden, kv = kernels.model.hidden, kernels.model.precision.kv
     queries = shape.heads * shape.head_dim / tp
     cached = kv_elements_per_gpu(kernels.model, tp)
-    reached = kernels.reached(kernels.model.precision.compute)
-    bandwidth = reached.kv_mbu * kernels.accelerator.bandwidth
+    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
     if phase == "prefill":
         core = Operator(
             ATTENTION,
-            rate=reached.prefill_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
             bandwidth=bandwidth,
             flops_context=4 * queries,
             bytes_token=(2 * queries + cached) * BF16_BYTES,
@@ -214,7 +214,7 @@ def _grouped(
     else:
         core = Operator(
             ATTENTION,
-            rate=reached.decode_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
             bandwidth=bandwidth,
             flops_context=4 * queries,
             bytes_token=2 * queries * BF16_BYTES + cached * kv,
@@ -245,12 +245,12 @@ def _latent_down(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Ope
 def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
     """Return the expanded form: keys and values are made, then attended as by ordinary heads."""
     heads = shape.heads / tp
-    reached = kernels.reached(kernels.model.precision.compute)
+    efficiency = kernels.efficiency(kernels.model.precision.compute)
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
     core = Operator(
         ATTENTION,
-        rate=reached.latent_prefill_mfu * kernels.accelerator.bf16,
-        bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
+        rate=efficiency.latent_prefill_mfu * kernels.accelerator.bf16,
+        bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * per_head,
         bytes_token=2 * heads * per_head * BF16_BYTES,
     )
@@ -268,12 +268,12 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
     2 (r_kv + d_r) operations for the scores and 2 r_kv for the values per head and position.
     """
     heads = shape.heads / tp
-    reached = kernels.reached(kernels.model.precision.compute)
+    efficiency = kernels.efficiency(kernels.model.precision.compute)
     kv = kernels.model.precision.kv
     core = Operator(
         ATTENTION,
-        rate=reached.latent_mfu * kernels.accelerator.bf16,
-        bandwidth=reached.kv_mbu * kernels.accelerator.bandwidth,
+        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * (2 * shape.kv_rank + shape.rope_dim),
         bytes_context=shape.kv_elements * kv,
     )
@@ -294,12 +294,12 @@ def _latent_expanded_decode(
     2 r_kv H (d_n + d_v) operations per cached token before any head attends.
     """
     heads = shape.heads / tp
-    reached = kernels.reached(kernels.model.precision.compute)
-    bandwidth = reached.kv_mbu * kernels.accelerator.bandwidth
+    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
     made = heads * (shape.nope_dim + shape.v_dim)
     up = Operator(
         "kv up",
-        rate=kernels.reached("bf16").mfu * kernels.accelerator.bf16,
+        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.bf16,
         bandwidth=bandwidth,
         flops_context=2 * shape.kv_rank * made,
         bytes_pass=shape.kv_rank * made * kernels.model.precision.linear,
@@ -307,7 +307,7 @@ def _latent_expanded_decode(
     )
     core = Operator(
         ATTENTION,
-        rate=reached.decode_attention_mfu * kernels.accelerator.bf16,
+        rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
         bandwidth=bandwidth,
         flops_context=2 * heads * (shape.nope_dim + shape.rope_dim + shape.v_dim),
         bytes_context=(made + shape.rope_dim) * BF16_BYTES,

@@ -35,7 +35,7 @@ def test_held_out_groups_keep_the_bars(case: Callable[[Path], Iterable[Report]],
     if not (DATA / file).exists():
         pytest.skip(f"no published measurements below {DATA}")
     for report in case(DATA):
-        missed = [(v.figure, v.reached, v.bar) for v in verdicts(report) if not v.kept]
+        missed = [(v.figure, v.value, v.bar) for v in verdicts(report) if not v.holds]
         assert missed == [], report.name
 
 

@@ -78,7 +78,7 @@ def test_coverage_counts_groups_alike_however_many_points_they_have() -> None:
 
 def test_a_missed_bar_has_its_own_exit_status() -> None:
     found = verdicts(report([point(12, 10)], Bar(median=0.1, p90=0.3)))
-    assert [(v.figure, v.kept) for v in found] == [("median", False), ("p90", True)]
+    assert [(v.figure, v.holds) for v in found] == [("median", False), ("p90", True)]
     assert judged(found[0]) == "median 20.0 %, goal <= 10.0%: NOT reached"
 
 
@@ -86,11 +86,11 @@ def test_the_worst_line_has_a_bar_of_its_own() -> None:
     other = Point("g", "H200", "vllm 1", "model", "decode", "TPOT", 13, 10, "ms")
     found = verdicts(report([point(10, 10), point(10, 10), other], Bar(each=0.1)))
     assert found[0].key == other.key
-    assert not found[0].kept
+    assert not found[0].holds
 
 
 def test_checks_beside_the_errors_are_judged_too() -> None:
-    check = Verdict("pairs ranked otherwise", 0.5, "= 0.0%", kept=False)
+    check = Verdict("pairs ranked otherwise", 0.5, "= 0.0%", holds=False)
     assert verdicts(report([point(1, 1)], checks=(check,))) == [check]
 
 
@@ -260,7 +260,7 @@ def judge(name: str) -> dict[str, list[Verdict]]:
 def test_bars_on_published_measurements_are_reached(name: str) -> None:
     found = [verdict for several in judge(name).values() for verdict in several]
     assert found
-    assert [judged(verdict) for verdict in found if not verdict.kept] == []
+    assert [judged(verdict) for verdict in found if not verdict.holds] == []
 
 
 CAPACITY = "measured/distserve/simdistserve/estimators/profile_data"

@@ -30,10 +30,10 @@ def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
     gpus, size, link = columns["gpus"], columns["size"], columns["link"]
     steps = np.log2(gpus)
     ring = 2 * (gpus - 1) / gpus * size / link
-    one = wait + doubling * steps + (gpus - 1) * size / (share_one * link)
-    two = wait + doubling * steps + second + ring / share_two
+    one_shot = wait + doubling * steps + (gpus - 1) * size / (share_one * link)
+    two_shot = wait + doubling * steps + second + ring / share_two
     large = nccl + nccl_doubling * steps + ring / share_nccl
-    small = np.where(size < columns["two_shot"], one, two)
+    small = np.where(size < columns["two_shot"], one_shot, two_shot)
     return np.asarray(np.where(size >= _NCCL, large, small))
 
 

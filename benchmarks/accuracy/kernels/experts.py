@@ -46,11 +46,11 @@ def _seconds(columns: Columns, values: FloatArray) -> FloatArray:
     """
     launch, bandwidth, compute, row, pair, pad, power = values
     rows, touched = columns["rows"], columns["touched"]
-    one = 3 * columns["hidden"] * columns["width"]
+    parameters = 3 * columns["hidden"] * columns["width"]
     wide = columns["hidden"] + columns["width"]
-    moved = touched * one * columns["weight"] + 4 * rows * wide
+    moved = touched * parameters * columns["weight"] + 4 * rows * wide
     memory = moved / (bandwidth * columns["bandwidth"])
-    operations = 2 * (rows + pad * touched) * one / (compute * columns["peak"])
+    operations = 2 * (rows + pad * touched) * parameters / (compute * columns["peak"])
     extra = (row * rows + pair * columns["pairs"]) * wide / columns["bandwidth"]
     return np.asarray(launch + smooth_max(memory, operations, power=power) + extra)
 

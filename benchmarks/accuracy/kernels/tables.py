@@ -72,8 +72,8 @@ def tables(data: Path, pattern: str) -> Iterator[Table]:
 def _read(path: Path, card: Accelerator) -> Table:
     from pyarrow import parquet  # noqa: PLC0415  # an extra, only needed here
 
-    found = parquet.read_table(path)
-    columns = {name: found[name].to_numpy(zero_copy_only=False) for name in found.column_names}
+    table = parquet.read_table(path)
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     *_, engine, version, name = PurePath(path).parts
     return Table(card, f"{engine} {version}", name.removesuffix("_perf.parquet"), columns)
 

@@ -18,7 +18,7 @@ from archipelago.planner.service.messages import ReplanRequest, decode_request
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.simulate.traffic import poisson
 from benchmarks.closedloop.fleet import World
-from benchmarks.closedloop.live import Live, Told
+from benchmarks.closedloop.live import Answer, Live
 from benchmarks.closedloop.loop import Course, play
 from benchmarks.closedloop.traffic import Mix, Spell, Traffic
 from tests.support.operator.live import (
@@ -266,7 +266,7 @@ def test_what_each_island_took_is_a_few_numbers() -> None:
 
 
 @pytest.fixture(scope="module")
-def played() -> list[Told]:
+def played() -> list[Answer]:
     """Five minutes of the closed loop on half of the example's GPUs; H100 decode at 1.3."""
     body = json.loads(planned(EXAMPLE)[0])
     spec = body["spec"]
@@ -292,7 +292,7 @@ def _slower(pool: str, phase: str) -> float:
 
 
 @pytest.mark.slow
-def test_slow_engines_of_the_closed_loop_are_found_out(played: list[Told]) -> None:
+def test_slow_engines_of_the_closed_loop_are_found_out(played: list[Answer]) -> None:
     """From counters alone: the second window that may teach holds 1.3; at the end within 5 %."""
     factors = [found[H100] for told in played if (found := rows(told.reply))]
     assert factors[1]["low"] < 1.3 < factors[1]["high"]
