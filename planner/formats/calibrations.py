@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
@@ -190,20 +191,46 @@ def calibrated(problem: PlanningProblem, files: Sequence[CalibrationFile]) -> Pl
     Raises:
         InputError: a file has none of them, or two calibrations are of the same engine and model.
     """
+    models = {model.architecture.name for model in problem.models}
+    used: list[Calibration] = []
+    first_of: dict[tuple[str, str], tuple[str, Calibration]] = {}
     for file in files:
-        if not any(_applies(each, problem) for each in file.calibrations):
-            raise InputError(_fits_nothing(file, problem))
-    every = [(file.path, each) for file in files for each in file.calibrations]
-    used = [(path, each) for path, each in every if _applies(each, problem)]
-    _refuse_two(used, problem)
-    return replace(problem, calibrations=tuple(sorted((each for _, each in used), key=_key)))
+        fitting = applicable(problem, file.calibrations)
+        if not fitting:
+            scopes = (f"{name_of(c)} for {_models(c)}" for c in file.calibrations)
+            pools = ", ".join(sorted({pool.accelerator.name for pool in problem.pools}))
+            raise InputError(
+                f"{file.path}: {FIELD}: for {'; '.join(scopes) or 'nothing'}; the ServingPlan has "
+                f"pools of {pools} and models {', '.join(sorted(models))}: calibrate these, or "
+                "plan without this file"
+            )
+        used += fitting
+        for calibration in fitting:  # a plan has one engine for a model on an accelerator
+            for model in sorted(models & set(calibration.models)) or [ANY]:
+                key = calibration.accelerator, model
+                path, first = first_of.setdefault(key, (file.path, calibration))
+                if first is not calibration:
+                    what = "any model" if model == ANY else model
+                    raise InputError(
+                        f"{file.path}: {FIELD}: {name_of(calibration)} for {what}: {path} has it "
+                        f"already ({name_of(first)}); keep the one that you will run"
+                    )
+    order = attrgetter("accelerator", "engine", "version", "models")
+    return replace(problem, calibrations=tuple(sorted(used, key=order)))
 
 
 def applicable(
     problem: PlanningProblem, calibrations: Iterable[Calibration]
 ) -> tuple[Calibration, ...]:
     """Return the calibrations that apply to a pool and a model of the problem."""
-    return tuple(each for each in calibrations if _applies(each, problem))
+    pools = {pool.accelerator.name for pool in problem.pools}
+    models = {model.architecture.name for model in problem.models}
+    return tuple(
+        calibration
+        for calibration in calibrations
+        if calibration.accelerator in pools
+        and (not calibration.models or models.intersection(calibration.models))
+    )
 
 
 def name_of(calibration: Calibration) -> str:
@@ -215,46 +242,9 @@ def name_of(calibration: Calibration) -> str:
 
 def describe(calibration: Calibration) -> str:
     """Return a calibration in one line: engine, accelerator, models, source."""
-    models = ", ".join(calibration.models) or "any model"
-    return f"{name_of(calibration)}, {models}" + (
-        f" ({calibration.source})" if calibration.source else ""
-    )
+    source = f" ({calibration.source})" if calibration.source else ""
+    return f"{name_of(calibration)}, {_models(calibration)}{source}"
 
 
-def _key(calibration: Calibration) -> tuple[str, str, str, tuple[str, ...]]:
-    return calibration.accelerator, calibration.engine, calibration.version, calibration.models
-
-
-def _applies(calibration: Calibration, problem: PlanningProblem) -> bool:
-    pools = {pool.accelerator.name for pool in problem.pools}
-    models = {model.architecture.name for model in problem.models}
-    return calibration.accelerator in pools and (
-        not calibration.models or bool(models & set(calibration.models))
-    )
-
-
-def _fits_nothing(file: CalibrationFile, problem: PlanningProblem) -> str:
-    has = "; ".join(
-        f"{name_of(each)} for {', '.join(each.models) or 'any model'}" for each in file.calibrations
-    )
-    pools = ", ".join(sorted({pool.accelerator.name for pool in problem.pools}))
-    models = ", ".join(sorted({model.architecture.name for model in problem.models}))
-    return (
-        f"{file.path}: {FIELD}: for {has or 'nothing'}; the ServingPlan has pools of {pools} "
-        f"and models {models}: calibrate these, or plan without this file"
-    )
-
-
-def _refuse_two(used: Sequence[tuple[str, Calibration]], problem: PlanningProblem) -> None:
-    """Refuse two calibrations for a model on an accelerator: a plan has one engine for it."""
-    models = {model.architecture.name for model in problem.models}
-    first_of: dict[tuple[str, str], tuple[str, Calibration]] = {}
-    for path, each in used:
-        for model in sorted(models & set(each.models)) if each.models else (ANY,):
-            first = first_of.setdefault((each.accelerator, model), (path, each))
-            if first[1] is not each:
-                what = "any model" if model == ANY else model
-                raise InputError(
-                    f"{path}: {FIELD}: {name_of(each)} for {what}: {first[0]} has it already "
-                    f"({name_of(first[1])}); keep the one that you will run"
-                )
+def _models(calibration: Calibration) -> str:
+    return ", ".join(calibration.models) or "any model"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -69,15 +69,13 @@ def read(model: type[File], document: object) -> File:
         details = error.errors(include_url=False)
     # A file of another kind has many errors, of which only this one helps.
     header = [each for each in details if each["loc"] in (("kind",), ("apiVersion",))]
-    lines = [_line(each, model) for each in (header or details)]
+    lines = []
+    for detail in header or details:
+        place = path_of(detail["loc"]) or "document"
+        in_remedy = detail["type"] in ("missing", "value_error")
+        value = "" if in_remedy else f"{brief(detail['input'])}: "
+        lines.append(f"{place}: {value}{explain(detail, '', model)}")
     more = len(lines) - MOST_ERRORS
     if more > 0:
         lines = [*lines[:MOST_ERRORS], f"and {more} more errors"]
     raise PlanFileError("\n".join(lines))
-
-
-def _line(detail: Any, model: type[Entry]) -> str:  # noqa: ANN401  # pydantic's ErrorDetails
-    place = path_of(detail["loc"]) or "document"
-    in_remedy = detail["type"] in ("missing", "value_error")
-    value = "" if in_remedy else f"{brief(detail['input'])}: "
-    return f"{place}: {value}{explain(detail, '', model)}"

@@ -232,10 +232,10 @@ class PlanFile(Entry):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> PlanFile:
-        """Return the bound is on what was optimised: the cost, or theta."""
-        name = "cost_bound" if self.objective is Objective.COST else "theta_bound"
-        if getattr(self, name) is None:
-            place = "costBound" if self.objective is Objective.COST else "thetaBound"
+        """Refuse a plan without the bound on what was optimised: the cost, or theta."""
+        cost = self.objective is Objective.COST
+        if (self.cost_bound if cost else self.theta_bound) is None:
+            place = "costBound" if cost else "thetaBound"
             raise ValidationError.from_exception_data(
                 "plan", [{"type": "missing", "loc": (place,), "input": None}]
             )
@@ -405,10 +405,7 @@ def _by_name(items: Iterable[Document]) -> list[Document]:
 
 def _without_defaults(kind: str, item: Document) -> Document:
     defaults = DEFAULTS[kind]
-    return {key: value for key, value in item.items() if defaults.get(key, _ABSENT) != value}
-
-
-_ABSENT = object()
+    return {k: value for k, value in item.items() if k not in defaults or defaults[k] != value}
 
 
 def plan_document(
