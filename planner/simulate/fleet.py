@@ -19,7 +19,7 @@ from ..problem import Phase
 from .islands import Batched, BatchedIsland, Prompts, StepTable, Window, prefill_queue
 
 if TYPE_CHECKING:
-    from archipelago.perfmodel.model import FloatArray, PerformanceModel
+    from archipelago.perfmodel.model import FloatArray
 
     from ..check.index import PlanIndex
     from ..strategy import Progress
@@ -71,7 +71,7 @@ class PlanSimulation:
         self.groups = index.plan.groups
         self._random = random
         self._positions = {group.name: i for i, group in enumerate(self.groups)}
-        self._performance = [index.performance(group) for group in self.groups]
+        self._performance = {group.name: index.performance(group) for group in self.groups}
         self.prefill, self.decode = self._routed()
         self.first, self.last = requests.arrivals.copy(), requests.arrivals.copy()
         self.wait, self.join = np.zeros(len(requests)), np.zeros(len(requests))
@@ -85,7 +85,7 @@ class PlanSimulation:
         for done, group in enumerate(order):
             progress(f"simulating {group.name}", done / len(order))
             simulate = self._prefill if group.phase is Phase.PREFILL else self._batched
-            results[group.name] = simulate(group, self._performance[self._positions[group.name]])
+            results[group.name] = simulate(group)
         return tuple(results[group.name] for group in self.groups)
 
     # --- routing ---
@@ -122,31 +122,28 @@ class PlanSimulation:
 
     # --- islands ---
 
-    def _prefill(self, group: Group, model: PerformanceModel) -> GroupResult:
-        busy, copies = 0.0, group.parallelism.dp
+    def _prefill(self, group: Group) -> GroupResult:
+        model, busy, copies = self._performance[group.name], 0.0, group.parallelism.dp
+        limits = self.window.start, self.window.end
         for requests in self._by_island(self.prefill, group):
             arrivals, inputs = self.requests.arrivals[requests], self.requests.inputs[requests]
             seconds, occupied = model.prefill_time(inputs), model.prefill_occupancy(inputs) * copies
             self.first[requests] = prefill_queue(arrivals, seconds, occupied, copies)
-            begun = self.first[requests] - seconds
-            self.wait[requests] = begun - arrivals
-            busy += self._inside(begun, occupied) / copies
+            starts = self.first[requests] - seconds
+            self.wait[requests] = starts - arrivals
+            inside = np.clip(starts + occupied, *limits) - np.clip(starts, *limits)
+            busy += float(inside.sum()) / copies
         at = self.of(group)
         share = busy / group.islands / self.window.length
-        expected = self.expected_busy(group)
-        waited = mean(self.wait[at])
-        return GroupResult(group.name, group.phase, group.islands, len(at), waited, share, expected)
+        expected, wait = self.expected_busy(group), mean(self.wait[at])
+        return GroupResult(group.name, group.phase, group.islands, len(at), wait, share, expected)
 
-    def _inside(self, begun: FloatArray, seconds: FloatArray) -> float:
-        """Return the total length of the intervals within the window [s]."""
-        limits = self.window.start, self.window.end
-        return float((np.clip(begun + seconds, *limits) - np.clip(begun, *limits)).sum())
-
-    def _batched(self, group: Group, model: PerformanceModel) -> GroupResult:
+    def _batched(self, group: Group) -> GroupResult:
         """Simulate a decode or a mixed group."""
+        model = self._performance[group.name]
         table = StepTable(model)
         runs = [
-            self._run_batch(group, model, table, requests)
+            self._run_batch(group, table, requests)
             for requests in self._by_island(self.decode, group)
         ]
         at = self.of(group)
@@ -173,16 +170,19 @@ class PlanSimulation:
             preempted=sum(run.preempted for run in runs),
         )
 
-    def _run_batch(
-        self, group: Group, model: PerformanceModel, table: StepTable, requests: Integers
-    ) -> Batched:
+    def _run_batch(self, group: Group, table: StepTable, requests: Integers) -> Batched:
         """Simulate one island; requests are in the order in which their KV caches arrive."""
-        ready = self._ready(group, model, requests)
+        model, mixed = self._performance[group.name], group.phase is Phase.MIXED
+        ready = self.requests.arrivals[requests]
+        if not mixed:  # the cache comes over the slower of both adapters
+            senders = np.array([self._bandwidth(sender) for sender in self.groups])
+            speed = np.minimum(senders[self.prefill[requests]], self._bandwidth(group))
+            ready = self.first[requests] + model.kv_bytes(self.requests.inputs[requests]) / speed
         order = np.argsort(ready, kind="stable")
         requests, ready = requests[order], ready[order]
         inputs, outputs = self.requests.inputs[requests], self.requests.outputs[requests]
         prompts = None
-        if group.phase is Phase.MIXED:
+        if mixed:
             prompts = Prompts(model.prefill_time(inputs), model.prefill_occupancy(inputs))
         limits = group.max_batch, float(model.kv_capacity())
         done = BatchedIsland(ready, inputs, outputs, table, *limits, self.window, prompts).run()
@@ -191,16 +191,6 @@ class PlanSimulation:
             self.first[requests] = done.first
             self.wait[requests] = done.first - ready - prompts.seconds
         return done
-
-    def _ready(self, group: Group, model: PerformanceModel, requests: Integers) -> FloatArray:
-        """Return when requests arrive with their KV cache, over the slower of both adapters [s]."""
-        if group.phase is Phase.MIXED:
-            return self.requests.arrivals[requests]
-        senders = np.array([self._bandwidth(sender) for sender in self.groups])
-        speed = np.minimum(senders[self.prefill[requests]], self._bandwidth(group))
-        return np.asarray(
-            self.first[requests] + model.kv_bytes(self.requests.inputs[requests]) / speed
-        )
 
     def _bandwidth(self, group: Group) -> float:
         """Return the bandwidth of an island's adapters [B/s]; each part sends its own layers."""
@@ -226,7 +216,7 @@ class PlanSimulation:
         """Return the share of an island's time for the measured prompts; 0 on decode islands."""
         if group.phase is Phase.DECODE:
             return 0.0
-        model = self._performance[self._positions[group.name]]
+        model = self._performance[group.name]
         seconds = float(model.prefill_occupancy(self.requests.inputs[self.of(group)]).sum())
         return seconds / (group.islands * self.window.length)
 
@@ -236,7 +226,7 @@ class PlanSimulation:
         On a mixed island half a step is added, see ``perfmodel.capacity.rows.prefill_utilisation``.
         Infinite if the queue only grows.
         """
-        model, at = self._performance[self._positions[group.name]], self.of(group)
+        model, at = self._performance[group.name], self.of(group)
         if not len(at):
             return 0.0
         copies, inputs = group.parallelism.dp, self.requests.inputs[at]

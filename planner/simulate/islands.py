@@ -139,29 +139,29 @@ class BatchedIsland:
     _cached: float = 0.0
     _next: int = 0
     _waiting: deque[int] = field(default_factory=deque)
-    _young: list[int] = field(default_factory=list)
+    _admitted: list[int] = field(default_factory=list)
     _due: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self) -> Batched:
         """Serve all requests until the island is empty."""
         count = len(self.arrivals)
         self._arrival = self.arrivals.tolist()
-        self._left = [int(o) for o in self.outputs.tolist()]
-        self._whole = (self.inputs + self.outputs).tolist()
+        self._remaining = [int(tokens) for tokens in self.outputs.tolist()]
+        self._total = (self.inputs + self.outputs).tolist()
         self._ends = [-1] * count
         self._first, self._last = self.arrivals.copy(), self.arrivals.copy()
         self._joined = np.full(count, np.nan)
-        self._area = [0.0, 0.0, 0.0, 0.0, 0.0]  # sequences s, tokens s, steps, s in steps, prompts
-        self._inside = self._preempted = 0
-        while self._next < count or self._waiting or self._inside:
-            if not self._waiting and not self._inside:  # asleep until somebody comes
+        self._sums = [0.0, 0.0, 0.0, 0.0, 0.0]  # sequences s, tokens s, steps, s in steps, prompts
+        self._batch = self._preempted = 0
+        while self._next < count or self._waiting or self._batch:
+            if not self._waiting and not self._batch:  # idle until the next arrival
                 self._now = max(self._now, self._arrival[self._next])
             self._arrive()
             self._admit()
-            if self._inside:
+            if self._batch:
                 self._step_once()
         length = self.window.length or 1.0
-        sequences, tokens, steps, seconds, prompts = self._area
+        sequences, tokens, steps, seconds, prompts = self._sums
         return Batched(
             self._first,
             self._joined,
@@ -180,69 +180,69 @@ class BatchedIsland:
             self._next += 1
 
     def _admit(self) -> None:
-        while self._waiting and self._inside < self.max_batch:
+        while self._waiting and self._batch < self.max_batch:
             request = self._waiting[0]
-            context = self._whole[request] - self._left[request]
-            if self._inside and self._cached + context > self.kv_capacity:
+            context = self._total[request] - self._remaining[request]
+            if self._batch and self._cached + context > self.kv_capacity:
                 return
             self._waiting.popleft()
             self._compute(request)
             if np.isnan(self._joined[request]):
                 self._joined[request] = self._now
-            if not self._left[request]:
+            if not self._remaining[request]:
                 self._last[request] = self._now
                 continue
-            self._inside += 1
+            self._batch += 1
             self._cached += context
-            self._ends[request] = self._steps + self._left[request]
+            self._ends[request] = self._steps + self._remaining[request]
             heappush(self._due, (self._ends[request], request))
-            self._young.append(request)
+            self._admitted.append(request)
 
     def _compute(self, request: int) -> None:
         """Compute the prompt on a mixed island; nobody gets a token meanwhile."""
         if self.prompts is None or self._first[request] > self._arrival[request]:
             return  # no prompt here, or one that was computed before its request was put back
-        started, taken = self._now, float(self.prompts.occupied[request])
+        started = self._now
         self._first[request] = started + float(self.prompts.seconds[request])
-        self._now = started + taken
-        self._spend(started)
-        self._area[4] += self.window.overlap(started, self._now)
+        self._now = started + float(self.prompts.occupied[request])
+        self._account(started)
+        self._sums[4] += self.window.overlap(started, self._now)
         self._arrive()
 
     def _step_once(self) -> None:
         started = self._now
-        seconds = self.step(self._inside, self._cached)
+        seconds = self.step(self._batch, self._cached)
         self._now = started + seconds
         self._steps += 1
-        self._spend(started)
+        self._account(started)
         if self.window.start <= started < self.window.end:
-            self._area[2] += 1
-            self._area[3] += seconds
-        self._cached += self._inside
+            self._sums[2] += 1
+            self._sums[3] += seconds
+        self._cached += self._batch
         while self._due and self._due[0][0] <= self._steps:
             end, request = heappop(self._due)
             if self._ends[request] == end:
-                self._leave(request, 0)
+                self._remove(request, 0)
                 self._last[request] = self._now
-        while self._cached > self.kv_capacity and self._inside > 1:
-            self._put_back()
+        while self._cached > self.kv_capacity and self._batch > 1:
+            self._preempt()
 
-    def _spend(self, started: float) -> None:
+    def _account(self, started: float) -> None:
         """Add the time since ``started`` to the averages of the batch."""
         seconds = self.window.overlap(started, self._now)
-        self._area[0] += self._inside * seconds
-        self._area[1] += self._cached * seconds
+        self._sums[0] += self._batch * seconds
+        self._sums[1] += self._cached * seconds
 
-    def _put_back(self) -> None:
-        while self._ends[self._young[-1]] < 0:
-            self._young.pop()  # left long ago
-        request = self._young.pop()
-        self._leave(request, self._ends[request] - self._steps)
+    def _preempt(self) -> None:
+        while self._ends[self._admitted[-1]] < 0:
+            self._admitted.pop()  # no longer in the batch
+        request = self._admitted.pop()
+        self._remove(request, self._ends[request] - self._steps)
         self._waiting.appendleft(request)
         self._preempted += 1
 
-    def _leave(self, request: int, left: int) -> None:
-        self._left[request] = left
+    def _remove(self, request: int, remaining: int) -> None:
+        self._remaining[request] = remaining
         self._ends[request] = -1
-        self._inside -= 1
-        self._cached -= self._whole[request] - left
+        self._batch -= 1
+        self._cached -= self._total[request] - remaining

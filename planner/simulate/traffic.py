@@ -81,18 +81,22 @@ def replay(
     """
     names = [demand.name for demand in problem.models]
     if model is None and len(names) > 1:
-        raise InputError(f"--model: say whose requests the trace holds: {', '.join(names)}")
+        raise InputError(
+            f"--model: name the model of the requests in the trace: {', '.join(names)}"
+        )
     if model is not None and model not in names:
         raise InputError(f"--model {model}: the plan serves {', '.join(names)}")
     if trace.timestamps is None:
-        raise InputError("--trace: the file has no arrival times; without --trace they are drawn")
+        raise InputError(
+            "--trace: the file has no arrival times; leave --trace out for random ones"
+        )
     order = np.argsort(trace.timestamps, kind="stable")[:count]
     arrivals = trace.timestamps[order] - trace.timestamps[order[0]]
     span = float(arrivals[-1])
     if span <= 0:
-        raise InputError("--trace: all requests arrive at once; a rate needs time to pass")
+        raise InputError("--trace: all requests arrive at the same time, so they have no rate")
     if rate is not None:
         arrivals = arrivals * ((len(order) - 1) / span / rate)
     index = 0 if model is None else names.index(model)
-    whose = np.full(len(order), index, dtype=np.int64)
-    return Requests(whose, arrivals, trace.inputs[order], trace.outputs[order])
+    models = np.full(len(order), index, dtype=np.int64)
+    return Requests(models, arrivals, trace.inputs[order], trace.outputs[order])

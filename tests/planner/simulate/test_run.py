@@ -253,7 +253,7 @@ def test_a_trace_is_stretched_to_the_load() -> None:
     ("times", "model", "message"),
     [
         (None, None, "no arrival times"),
-        (np.zeros(3), None, "all requests arrive at once"),
+        (np.zeros(3), None, "all requests arrive at the same time"),
         (np.array([0.0, 1.0, 2.0]), "n", "--model n: the plan serves m"),
     ],
 )
