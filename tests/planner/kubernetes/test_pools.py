@@ -13,7 +13,6 @@ from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.kubernetes.nodes import Why, count, products, read_node
 from archipelago.planner.kubernetes.pools import LeftOut, read_nodes
 from archipelago.planner.servingplan import load_resource, to_problem
-from tests.planner.cli.test_app import process
 from tests.support.planner.command import Runner
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
@@ -220,16 +219,16 @@ def test_no_pool_at_all_exits_2(run: Runner, tmp_path: Path) -> None:
     assert "no node has GPUs that can be used" in result.err
 
 
-def test_from_nodes_to_a_plan_in_one_pipe(tmp_path: Path) -> None:
+def test_from_nodes_to_a_plan_in_one_pipe(run: Runner, tmp_path: Path) -> None:
     path = listed(tmp_path, node("n1", H100), node("n2", H100))
-    made = process("pools", "-f", "-", "--model", "llama-3.1-8b", stdin=path.read_text())
-    assert made.returncode == 0
-    assert "lengths are assumed" in made.stderr
-    resource = load_resource(made.stdout)
+    made = run("pools", "-f", "-", "--model", "llama-3.1-8b", stdin=path.read_text())
+    assert made.status == 0
+    assert "lengths are assumed" in made.err
+    resource = load_resource(made.out)
     assert to_problem("p", resource.spec).pools[0].count == 16
-    planned = process("plan", "-f", "-", "-q", stdin=made.stdout)
-    assert planned.returncode == 0
-    assert "16 of 16" in planned.stdout
+    planned = run("plan", "-f", "-", "-q", stdin=made.out)
+    assert planned.status == 0
+    assert "16 of 16" in planned.out
 
 
 CASES: list[dict[str, Any]] = yaml.safe_load(

@@ -1,5 +1,6 @@
 """The command line, run in the process of the test."""
 
+import io
 import sys
 
 import pytest
@@ -20,7 +21,8 @@ class Runner:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._patch, self._capture = monkeypatch, capsys
 
-    def __call__(self, *arguments: object) -> Result:
+    def __call__(self, *arguments: object, stdin: str = "") -> Result:
+        self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         self._patch.setattr(sys, "argv", ["archipelago", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
             app.main()
