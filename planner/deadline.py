@@ -34,7 +34,7 @@ class Deadline:
         return time.perf_counter() - self.started
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds until the end, 0 at least."""
         return max(0.0, self.limit - self.spent)
 

@@ -181,13 +181,12 @@ UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 def safe(text: object) -> str:
     r"""Return the text with control and invisible characters as ``\x1b`` or ``\u202e``."""
-    return "".join(_escaped(char) for char in str(text))
-
-
-def _escaped(char: str) -> str:
-    if unicodedata.category(char) not in UNSAFE:
-        return char
-    return char.encode("unicode_escape").decode("ascii")
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(char) in UNSAFE
+        else char
+        for char in str(text)
+    )
 
 
 Document: TypeAlias = dict[str, Any]

@@ -126,8 +126,8 @@ def estimate_demand(
     # All sources on the edges that they share; without any, one bucket without requests.
     inputs = sum_buckets(window.inputs) if window.inputs else Buckets((0.0, inf), (0.0,), None)
     buckets = pooled(prior.lengths, inputs, trust.prior_requests)
-    moved = drift(prior.lengths, buckets)
-    base = max_entropy(prior.lengths, buckets, doubt(moved))
+    shift = drift(prior.lengths, buckets)
+    base = max_entropy(prior.lengths, buckets, doubt(shift))
     share = _observed_share(flow, faults) if censored else 1.0
     # What was not observed of the outputs is as planned, or longer if the observed ones are.
     observed, planned = _output_moments(window.outputs, prior.lengths, trust), _moments(base)
@@ -141,7 +141,7 @@ def estimate_demand(
         output_square=base.output_square * (square / planned[1]),
     )
     pieces = cells(lengths, closed(buckets, prior.lengths), ranges)
-    draws = draw(pieces, buckets, (mean, square), moved, trust=trust, rng=rng)
+    draws = draw(pieces, buckets, (mean, square), shift, trust=trust, rng=rng)
     mix, output, context = _by_range(lengths, ranges)
     rates = mix * flow.arrivals / flow.seconds
     total = rng.gamma(flow.arrivals + 0.5, size=(trust.draws, 1)) / flow.seconds  # Poisson

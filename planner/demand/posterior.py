@@ -148,19 +148,19 @@ def drift(prior: LengthDistribution, observed: Buckets) -> float:
     return float(np.abs(np.array(observed.counts) / observed.requests - masses).sum() / 2)
 
 
-def doubt(moved: float) -> float:
+def doubt(shift: float) -> float:
     """Return how little the plan is trusted inside buckets, 0 to 1, by the drift between them.
 
     Slightly drifted traffic is still like the plan inside a bucket; other traffic is not.
     """
-    return min(1.0, max(0.0, (moved - CALM) / (STRANGE - CALM)))
+    return min(1.0, max(0.0, (shift - CALM) / (STRANGE - CALM)))
 
 
 def draw(
     pieces: Cells,
     observed: Buckets,
     output: tuple[float, float],
-    moved: float,
+    shift: float,
     *,
     trust: PriorStrength,
     rng: np.random.Generator,
@@ -171,13 +171,13 @@ def draw(
         pieces: Of the rebuilt distribution.
         observed: Requests by bucket, including the prior's (``pooled``).
         output: E[o] and E[o^2] of all requests [tokens, tokens^2].
-        moved: The drift.
+        shift: The drift of the buckets, 0 to 1.
         trust: Strength of the prior, and number of draws.
         rng: Random numbers.
     """
     counts = np.array(observed.counts)
     masses = _dirichlet(counts, np.zeros(1, dtype=np.intp), trust.draws, rng)
-    requests = trust.divided(moved)
+    requests = trust.divided(shift)
     shares = _dirichlet(requests * pieces.share, pieces.starts, trust.draws, rng)
     wide = np.maximum(pieces.high - pieces.low, _TINY)
     place = np.clip((pieces.length - pieces.low) / wide, 0, 1)  # of the mean, between its bounds
@@ -190,7 +190,7 @@ def draw(
     noise = np.sqrt(max(0.0, output[1] - output[0] ** 2) / max(1.0, counts.sum()))
     mean = output[0] + noise * rng.standard_normal((trust.draws, 1))
     moments = np.maximum(mean, output[0] / 10), np.full_like(mean, output[1])
-    return _outputs(pieces, weight, sizes, moments, spread=trust.spread(moved), rng=rng)
+    return _outputs(pieces, weight, sizes, moments, spread=trust.spread(shift), rng=rng)
 
 
 def _dirichlet(
@@ -243,8 +243,8 @@ def _outputs(
     squares *= square / (weight * squares).sum(axis=1, keepdims=True)
     into = (pieces.range[:, None] == np.arange(pieces.ranges + 1)).astype(float)
     probability, tokens = weight @ into, (weight * expected) @ into
-    moved = pieces.position + sizes - pieces.length
-    positions = (weight * (expected * moved + squares / 2)) @ into
+    position = pieces.position + sizes - pieces.length
+    positions = (weight * (expected * position + squares / 2)) @ into
     tiny = np.finfo(float).tiny
     context = positions / np.maximum(tokens, tiny)
     return Draws(probability, tokens / np.maximum(probability, tiny), context)

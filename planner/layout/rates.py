@@ -126,7 +126,7 @@ def _rates(
     def linear() -> FloatArray:
         deadline.check("finding the rates")
         objective = LinearObjective(cost, lower, upper, integer=False)
-        options = SolverOptions(0.0, deadline.left, problem.solver.seed)
+        options = SolverOptions(0.0, deadline.remaining, problem.solver.seed)
         if (result := solve(fixed, objective, options)) is None:
             raise SolverError("the islands chosen cannot serve every range: report this problem")
         return result.values

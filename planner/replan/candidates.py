@@ -72,7 +72,7 @@ def reshape(
 
     def solved(program: Program) -> Plan | None:
         """Return the best plan with the least change, applied to the deployed islands."""
-        solution = first_solve(program, problem, deadline.left / 2)
+        solution = first_solve(program, problem, deadline.remaining / 2)
         if solution is None:
             return None
         tidy = least_change(program, problem, solution, deadline)

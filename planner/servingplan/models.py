@@ -127,7 +127,7 @@ class Model(SpecObject):
             lambda m: m.weight == 1,
             "weight has no effect beside requestsPerSecond, which already says how the throughput "
             "splits: remove one of the two",
-            given=("requestsPerSecond",),
+            present=("requestsPerSecond",),
         ),
         within(
             "maxUtilisation",

@@ -42,7 +42,7 @@ FINDING = (
         lambda p: p.node_selector is None,
         "a pool has either count or nodeSelector, not both: remove nodeSelector, or remove count "
         "so that the operator finds the nodes",
-        given=("count",),
+        present=("count",),
         reason="FieldValueForbidden",
     ),
     Rule(
@@ -51,7 +51,7 @@ FINDING = (
         lambda p: not p.domains,
         "the operator also finds the domains of a nodeSelector: remove domains, and name the label "
         "that distinguishes them in domainLabel",
-        given=("nodeSelector",),
+        present=("nodeSelector",),
         reason="FieldValueForbidden",
     ),
     Rule(
@@ -60,7 +60,7 @@ FINDING = (
         lambda p: p.max_count is None,
         "a nodeSelector finds nodes that exist, not nodes to rent: remove maxCount, and add a pool "
         "with count 0 and maxCount for the nodes to rent",
-        given=("nodeSelector",),
+        present=("nodeSelector",),
         reason="FieldValueForbidden",
     ),
     Rule(
@@ -69,7 +69,7 @@ FINDING = (
         lambda p: p.node_selector is not None,
         "domainLabel is a label of nodes that nodeSelector finds: replace count by nodeSelector, "
         "or remove domainLabel and list the domains",
-        given=("domainLabel",),
+        present=("domainLabel",),
         reason="FieldValueForbidden",
     ),
     Rule(
@@ -79,7 +79,7 @@ FINDING = (
         f"a key of nodeSelector is not the key of a label, or longer than {LONGEST_KEY} "
         "characters: write it as `kubectl get nodes --show-labels` does, nvidia.com/gpu.product "
         "or pool",
-        given=("nodeSelector",),
+        present=("nodeSelector",),
     ),
 )
 
@@ -98,7 +98,7 @@ SIZES = (
         lambda p: all(s % p.gpus_per_node == 0 or p.gpus_per_node % s == 0 for s in p.island_sizes),
         "each of islandSizes must divide gpusPerNode or be a multiple of it, since an island takes "
         "part of a node or whole nodes: remove the other sizes",
-        given=("gpusPerNode",),
+        present=("gpusPerNode",),
     ),
     Rule(
         "islandSizes",
@@ -107,7 +107,7 @@ SIZES = (
         lambda p: p.node_selector or all(s <= (p.max_count or p.count) for s in p.island_sizes),
         "an island cannot be larger than the pool: remove islandSizes above count (above maxCount "
         "if GPUs can be rented)",
-        given=("count",),
+        present=("count",),
     ),
 )
 
@@ -118,7 +118,7 @@ RENTING = (
         lambda p: p.count > 0 or p.max_count is not None,
         "a pool with count 0 needs maxCount, the GPUs that can be rented: add it, correct count, "
         "or remove the pool",
-        given=("count",),
+        present=("count",),
     ),
     Rule(
         "maxCount",
@@ -126,7 +126,7 @@ RENTING = (
         lambda p: p.max_count >= p.count,
         "maxCount includes the GPUs that exist: make it at least count, or remove it if nothing "
         "can be rented",
-        given=("maxCount", "count"),
+        present=("maxCount", "count"),
     ),
     Rule(
         "maxCount",
@@ -134,7 +134,7 @@ RENTING = (
         lambda p: p.max_count % p.gpus_per_node == 0,
         "maxCount must be a multiple of gpusPerNode, since whole nodes are rented: correct one of "
         "them",
-        given=("maxCount", "gpusPerNode"),
+        present=("maxCount", "gpusPerNode"),
     ),
     Rule(
         "maxCount",
@@ -142,7 +142,7 @@ RENTING = (
         lambda p: len({d.domain_class for d in p.domains}) <= 1,
         "maxCount needs domains of one class, which the rented nodes will have: make a pool of "
         "each class",
-        given=("maxCount",),
+        present=("maxCount",),
     ),
     Rule(
         "domains",
@@ -150,7 +150,7 @@ RENTING = (
         lambda p: all(d.name != RENTED for d in p.domains),
         f"with maxCount the nodes to rent form the domain '{RENTED}': give the pool's own domain "
         "another name",
-        given=("maxCount",),
+        present=("maxCount",),
     ),
     Rule(
         "gpusPerNode",
@@ -175,7 +175,7 @@ NODES = (
         lambda p: p.count % p.gpus_per_node == 0,
         "count must be a multiple of gpusPerNode: count whole nodes, or put nodes of another size "
         "into a pool of their own",
-        given=("gpusPerNode", "count"),
+        present=("gpusPerNode", "count"),
     ),
     Rule(
         "gpusPerNode",
@@ -191,7 +191,7 @@ NODES = (
         lambda p: not p.domains or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count,
         "the nodes of all domains times gpusPerNode must equal count: list every domain, or "
         "correct count",
-        given=("gpusPerNode", "count"),
+        present=("gpusPerNode", "count"),
     ),
 )
 

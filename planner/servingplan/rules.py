@@ -31,7 +31,7 @@ NAMED_KEY = "x-named-by"
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on an object of the spec, which applies if all fields ``given`` are present.
+    """One condition on an object of the spec, which applies if the fields ``present`` are there.
 
     ``field``: the one that the message is about; empty: the object. ``cel`` is true if the rule
     holds (``self`` is the object). ``check`` is the same in Python, and None for a rule on a change
@@ -42,17 +42,17 @@ class Rule:
     cel: str
     check: Callable[[Any], bool] | None
     message: str
-    given: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
     reason: Reason = "FieldValueInvalid"
 
     def holds(self, thing: SpecObject) -> bool:
         """Return whether the object keeps the rule, or the rule does not apply to it."""
-        given = all(getattr(thing, to_snake(name)) is not None for name in self.given)
-        return self.check is None or not given or self.check(thing)
+        applies = all(getattr(thing, to_snake(name)) is not None for name in self.present)
+        return self.check is None or not applies or self.check(thing)
 
     def schema(self) -> dict[str, str]:
         """Return the rule for the CRD generator."""
-        guard = "".join(f"!has(self.{name}) || " for name in self.given)
+        guard = "".join(f"!has(self.{name}) || " for name in self.present)
         field = self.field and f".{self.field}"
         return {
             "cel": guard + self.cel,

@@ -57,7 +57,7 @@ _TRAFFIC = (
         lambda s: any(_rates_stated(s)),
         "minHeadroom is a multiple of the stated rates: give every model requestsPerSecond, "
         "or remove minHeadroom",
-        given=("minHeadroom",),
+        present=("minHeadroom",),
     ),
     within(
         "minHeadroom",
@@ -85,7 +85,7 @@ _LIMITS = (
         _is_priced,
         "a budget needs the price of every pool: add pricePerGPUHour to each "
         '("0" if a pool costs nothing), or remove budgetPerHour',
-        given=("budgetPerHour",),
+        present=("budgetPerHour",),
     ),
     Rule(
         "models",
@@ -138,7 +138,7 @@ _NETWORK = (
         lambda s: {c for link in s.network.links for c in link.classes} <= _classes(s),
         "a link joins classes that domains of the pools have: correct the class, or give it to a "
         f"domain (one without a class has '{DEFAULT_CLASS}')",
-        given=("network",),
+        present=("network",),
     ),
     Rule(
         "network",
@@ -147,7 +147,7 @@ _NETWORK = (
         lambda s: _are_distinct(link.classes for link in s.network.links),
         "two links join the same classes: keep one, with the bandwidth of both; a link counts in "
         "both directions",
-        given=("network",),
+        present=("network",),
     ),
     Rule(
         "pipelines",

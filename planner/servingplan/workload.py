@@ -13,7 +13,7 @@ ROUNDING = 0.999
 """A mean square may be below the squared mean by this factor, from rounding to a few digits."""
 
 
-def _square_rule(square: str, mean: str, given: tuple[str, ...]) -> Rule:
+def _square_rule(square: str, mean: str, present: tuple[str, ...]) -> Rule:
     """Return the rule that E[o^2] >= E[o]^2, which holds for every distribution (Jensen)."""
 
     def check(thing: object) -> bool:
@@ -26,7 +26,7 @@ def _square_rule(square: str, mean: str, given: tuple[str, ...]) -> Rule:
         check,
         f"{square} is the mean of the squares, which is never below the square of {mean}: "
         "give the mean of o*o, not the variance",
-        given,
+        present,
     )
 
 
@@ -75,7 +75,7 @@ class Bin(SpecObject):
             lambda b: b.min <= float(b.input_mean) <= b.max - 1,
             "inputMean must lie inside its bin: make it at least min, and at most max - 1, the "
             "longest length in the bin",
-            given=("inputMean",),
+            present=("inputMean",),
         ),
         within(
             "outputMean",
@@ -89,7 +89,7 @@ class Bin(SpecObject):
             "has(self.outputMean)",
             lambda b: b.output_mean is not None,
             "outputMeanSquare needs outputMean beside it: add outputMean to the bin",
-            given=("outputMeanSquare",),
+            present=("outputMeanSquare",),
         ),
         _square_rule("outputMeanSquare", "outputMean", ("outputMeanSquare", "outputMean")),
     )
@@ -230,7 +230,7 @@ class Workload(SpecObject):
             "has(self.outputTokens)",
             lambda w: w.output_tokens is not None,
             "a logNormal describes inputs only: add outputTokens with the mean output length",
-            given=("logNormal",),
+            present=("logNormal",),
             reason="FieldValueRequired",
         ),
         Rule(
@@ -239,7 +239,7 @@ class Workload(SpecObject):
             lambda w: w.output_tokens or all(b.output_mean for b in w.histogram.bins),
             "some bins have no outputMean: add it to each bin, or add outputTokens for those "
             "without",
-            given=("histogram",),
+            present=("histogram",),
             reason="FieldValueRequired",
         ),
     )

@@ -180,7 +180,7 @@ class BayesianDivider:
         proposing = 0.0  # of the last batch [s]; it cannot be interrupted
         for iteration in range(rounds):
             begun = time.perf_counter()
-            if iteration and proposing > deadline.left:
+            if iteration and proposing > deadline.remaining:
                 break
             progress("proposing layouts", iteration / rounds)
             proposals = outer.propose(batch)

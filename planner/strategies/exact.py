@@ -70,14 +70,16 @@ class ExactStrategy:
         if infeasible is not None:
             return infeasible
         program = build_program(problem, catalogue.templates, deadline)
-        reserve = min(deadline.spent, RESERVE * deadline.left)
+        reserve = min(deadline.spent, RESERVE * deadline.remaining)
         progress("solving", 0.0)
-        first = first_solve(program, problem, deadline.left - reserve)
+        first = first_solve(program, problem, deadline.remaining - reserve)
         if first is None:
             return explain_infeasible(program, problem, catalogue, deadline)
         progress("choosing the plan that changes least", 0.0)
         second = (
-            first if deadline.left <= reserve else least_change(program, problem, first, deadline)
+            first
+            if deadline.remaining <= reserve
+            else least_change(program, problem, first, deadline)
         )
         complete = first.status is SolveStatus.OPTIMAL
         cheapest = problem.objective is Objective.COST
@@ -121,7 +123,7 @@ def restore_headroom(
     deadline.check("searching for minHeadroom", f"a plan of headroom {plan.theta:.6g}")
     objective = objective_of(program, problem)
     objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
-    return solve(program, objective, SolverOptions(1.0, deadline.left, problem.solver.seed))
+    return solve(program, objective, SolverOptions(1.0, deadline.remaining, problem.solver.seed))
 
 
 def first_solve(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
@@ -141,7 +143,7 @@ def explain_infeasible(
     if problem.objective is not Objective.COST:
         return no_room(problem, catalogue, deadline)
     try:
-        largest = first_solve(program, replace(problem, minimise_cost=False), deadline.left)
+        largest = first_solve(program, replace(problem, minimise_cost=False), deadline.remaining)
     except SolverError:  # unknown within the limits of time and nodes
         return unreached(problem, catalogue, deadline)
     if largest is None:
@@ -176,7 +178,9 @@ def least_change(
     Returns ``first`` if the second solve finds nothing better within its limits.
     """
     nodes = RUNNING_NODES if problem.running else LEAST_CHANGE_NODES
-    options = SolverOptions(LEAST_CHANGE_GAP, max(deadline.left, 0.1), problem.solver.seed, nodes)
+    options = SolverOptions(
+        LEAST_CHANGE_GAP, max(deadline.remaining, 0.1), problem.solver.seed, nodes
+    )
     try:
         if problem.objective is Objective.COST:
             return _least_change_at_cost(program, problem, first, options, deadline) or first
@@ -206,7 +210,7 @@ def _least_change_at_cost(
     except SolverError:  # none within so few nodes
         solution = None
     if solution is None:
-        gap, seconds = problem.solver.gap * MIP_SHARE, max(deadline.left, 0.1)
+        gap, seconds = problem.solver.gap * MIP_SHARE, max(deadline.remaining, 0.1)
         full = replace(options, gap=gap, nodes=NODE_LIMIT, time_limit=seconds)
         solution = solve(program, objective_of(program, problem, ROUNDING), full)
     return solution

@@ -118,7 +118,7 @@ def _optimum(
 
 
 def _options(search: _Search) -> SolverOptions:
-    return replace(OPTIONS, time_limit=min(OPTIONS.time_limit, search.deadline.left))
+    return replace(OPTIONS, time_limit=min(OPTIONS.time_limit, search.deadline.remaining))
 
 
 def _smallest(
