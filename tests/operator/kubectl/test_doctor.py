@@ -60,20 +60,20 @@ def plan_body(
 
 def digest() -> str:
     body = stored(CONTENT)
-    found = TableObject.from_body(body).content_hash
-    assert found is not None
-    return found
+    content_hash = TableObject.from_body(body).content_hash
+    assert content_hash is not None
+    return content_hash
 
 
 def stored(content: str, pieces: tuple[Piece, ...] = ()) -> dict[str, Any]:
     """The ConfigMap as the operator writes it and the server keeps it."""
-    seen = PlanObject.from_body(
+    plan = PlanObject.from_body(
         {"metadata": {"namespace": "ns", "name": "paper", "uid": "u-1", "resourceVersion": "7"}}
     )
     identity = Identity("u-1", 1, 1)
-    manifest = table_manifest(seen, None, identity, content, NOW, pieces=pieces)
+    manifest = table_manifest(plan, None, identity, content, NOW, pieces=pieces)
     meta = {**manifest["metadata"], "uid": "c-1", "resourceVersion": "9"}
-    return {**manifest, "metadata": meta | {"ownerReferences": [owner_reference(seen)]}}
+    return {**manifest, "metadata": meta | {"ownerReferences": [owner_reference(plan)]}}
 
 
 def test_the_definition_of_this_version_is_fine() -> None:
@@ -110,7 +110,7 @@ def deployed(replicas: int, ready: int, name: str = doctor.OPERATOR) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("items", "verdict", "told"),
+    ("items", "verdict", "text"),
     [
         ([], Verdict.FAIL, "no deployment"),
         ([deployed(1, 1, "other")], Verdict.FAIL, "no deployment"),
@@ -119,9 +119,9 @@ def deployed(replicas: int, ready: int, name: str = doctor.OPERATOR) -> dict[str
         ([deployed(1, 1)], Verdict.OK, "archipelago-operator:0.1.0"),
     ],
 )
-def test_the_deployment(items: list[dict[str, Any]], verdict: Verdict, told: str) -> None:
-    found = doctor.deployment(items, "system")
-    assert (found.verdict, told in found.text) == (verdict, True)
+def test_the_deployment(items: list[dict[str, Any]], verdict: Verdict, text: str) -> None:
+    check = doctor.deployment(items, "system")
+    assert (check.verdict, text in check.text) == (verdict, True)
 
 
 def pod(ready: str, restarts: int = 0) -> dict[str, Any]:
@@ -135,13 +135,13 @@ def pod(ready: str, restarts: int = 0) -> dict[str, Any]:
 
 
 def test_health_is_what_the_probes_say() -> None:
-    found = [
+    checks = [
         doctor.health(pods, "s") for pods in ([], [pod("False")], [pod("True")], [pod("True", 9)])
     ]
-    assert [check.verdict for check in found] == [
+    assert [check.verdict for check in checks] == [
         Verdict.FAIL, Verdict.FAIL, Verdict.OK, Verdict.WARN,
     ]  # fmt: skip
-    assert "containers not ready" in found[1].text
+    assert "containers not ready" in checks[1].text
 
 
 def test_rights_that_are_missing_are_named_with_what_needs_them() -> None:
@@ -160,16 +160,18 @@ def test_rights_that_are_missing_are_named_with_what_needs_them() -> None:
         ({**plan_body(), "status": {}}, Verdict.FAIL, "see the lines about the operator"),
     ],
 )
-def test_a_plan_is_judged_by_its_ready(body: dict[str, Any], verdict: Verdict, remedy: str) -> None:
-    found = doctor.plan(body)
-    assert (found.subject, found.verdict, found.remedy) == ("plan ns/paper", verdict, remedy)
+def test_a_plan_is_judged_by_its_condition_ready(
+    body: dict[str, Any], verdict: Verdict, remedy: str
+) -> None:
+    check = doctor.plan(body)
+    assert (check.subject, check.verdict, check.remedy) == ("plan ns/paper", verdict, remedy)
 
 
 def test_a_valid_table_with_the_hash_of_the_status_is_fine() -> None:
-    found = doctor.table(plan_body(), stored(CONTENT))
-    assert found is not None
-    assert found.verdict is Verdict.OK
-    assert digest()[:12] in found.text
+    check = doctor.table(plan_body(), stored(CONTENT))
+    assert check is not None
+    assert check.verdict is Verdict.OK
+    assert digest()[:12] in check.text
 
 
 def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
@@ -183,9 +185,9 @@ def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
     table = json.loads(other["data"]["table.json"])
     table["content"]["affinityKey"] = "x-other"
     other["data"]["table.json"] = json.dumps(table)
-    found = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
-    told = ["does not exist", "another owner", "weights", "is not JSON", "the status names"]
-    for check, text in zip(found, told, strict=True):
+    checks = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
+    texts = ["does not exist", "another owner", "weights", "is not JSON", "the status names"]
+    for check, text in zip(checks, texts, strict=True):
         assert isinstance(check, Check)
         assert check.verdict is Verdict.FAIL
         assert text in check.text
@@ -209,11 +211,11 @@ def node(name: str, product: str) -> dict[str, Any]:
 
 
 def test_accelerators_of_nodes_are_known_or_named() -> None:
-    known = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3")])
-    assert (known.verdict, known.text) == (Verdict.OK, "8 GPUs that can be used: H100")
-    strange = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3"), node("n-1", "Tesla-T4")])
-    assert strange.verdict is Verdict.WARN
-    assert "n-1 (nvidia.com/gpu.product=Tesla-T4)" in strange.text
+    check = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3")])
+    assert (check.verdict, check.text) == (Verdict.OK, "8 GPUs that can be used: H100")
+    warning = doctor.nodes([node("n-0", "NVIDIA-H100-80GB-HBM3"), node("n-1", "Tesla-T4")])
+    assert warning.verdict is Verdict.WARN
+    assert "n-1 (nvidia.com/gpu.product=Tesla-T4)" in warning.text
     assert doctor.nodes([]).verdict is Verdict.WARN
 
 

@@ -29,12 +29,12 @@ def run(*args: str | Path, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_it_has_the_commands_of_the_acceptance_point() -> None:
+def test_it_has_these_commands() -> None:
     assert set(splan.commands) == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
-def test_help_is_short_and_says_the_exit_codes(command: tuple[str, ...]) -> None:
+def test_help_is_short_and_has_the_exit_codes(command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.returncode == 0
     assert len(result.stdout.splitlines()) < 60
@@ -76,7 +76,7 @@ def test_a_plan_needs_no_cluster() -> None:
 
 
 @pytest.mark.parametrize("command", [("status", "x"), ("watch", "x"), ("doctor",)])
-def test_without_a_cluster_it_says_so_and_exits_2(command: tuple[str, ...]) -> None:
+def test_without_a_cluster_it_exits_2_with_one_line(command: tuple[str, ...]) -> None:
     result = run(*command, KUBECONFIG="/nonexistent/config")
     assert result.returncode == 2
     assert result.stderr.startswith("error: kubeconfig: ")

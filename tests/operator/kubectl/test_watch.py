@@ -49,30 +49,30 @@ CONTENT: dict[str, Any] = {
 
 
 def served(decision: dict[str, Any] | None = None) -> PlanObject:
-    seen = plan()
-    seen = ready(seen, stored(seen))
-    return replace(seen, status=replace(seen.status, last_decision=decision or {}))
+    waiting = plan()
+    served = ready(waiting, stored(waiting))
+    return replace(served, status=replace(served.status, last_decision=decision or {}))
 
 
-def text(seen: PlanObject, content: dict[str, Any] | None = None, note: str = "") -> str:
+def text(plan: PlanObject, content: dict[str, Any] | None = None, note: str = "") -> str:
     """What is printed where it is no terminal."""
     out = io.StringIO()
-    shown = screen(document(seen, content), T0 + timedelta(minutes=5), note)
+    shown = screen(document(plan, content), T0 + timedelta(minutes=5), note)
     Console(file=out, width=120, markup=False, emoji=False, highlight=False).print(shown)
     return out.getvalue()
 
 
 def test_the_decision_is_one_that_the_definition_allows() -> None:
     """Otherwise these tests show what no cluster can hold."""
-    told = LastDecisionStatus.model_validate(DECISION)
-    assert told.model_dump(by_alias=True, exclude_none=True, mode="json") == DECISION
+    status = LastDecisionStatus.model_validate(DECISION)
+    assert status.model_dump(by_alias=True, exclude_none=True, mode="json") == DECISION
 
 
-def test_the_status_keeps_the_decision_and_a_new_one_is_news() -> None:
-    seen = served(DECISION)
-    body = {"status": seen.status.to_manifest()}
+def test_the_status_keeps_the_decision_and_a_new_one_is_a_change() -> None:
+    plan = served(DECISION)
+    body = {"status": plan.status.to_manifest()}
     assert Status.from_body(body).last_decision == DECISION
-    assert not seen.status.says_the_same(served().status)
+    assert not plan.status.says_the_same(served().status)
     assert "lastDecision" not in served().status.to_manifest()
 
 
@@ -115,7 +115,7 @@ def test_all_of_a_decision_is_on_the_screen() -> None:
     assert max(map(len, lines)) <= 120
 
 
-def test_a_decision_with_nothing_but_what_must_be_there_is_shown() -> None:
+def test_a_decision_with_required_fields_only_is_shown() -> None:
     """Of an idle plan no level has a figure."""
     bare = {name: DECISION[name] for name in ("time", "trigger", "level", "message")}
     levels = {
@@ -123,30 +123,30 @@ def test_a_decision_with_nothing_but_what_must_be_there_is_shown() -> None:
         "proposal": {"hash": HASH, "level": "Flip", "trigger": "Gain"},
     }
     LastDecisionStatus.model_validate({**bare, **levels})
-    said = text(served({**bare, **levels}))
-    assert "decided   3m ago, Safety: Flip: 2 islands change phase" in said
-    assert "proposed  Flip for Gain\n" in re.sub(" +\n", "\n", said)
-    assert "headroom" not in said
+    printed = text(served({**bare, **levels}))
+    assert "decided   3m ago, Safety: Flip: 2 islands change phase" in printed
+    assert "proposed  Flip for Gain\n" in re.sub(" +\n", "\n", printed)
+    assert "headroom" not in printed
 
 
-def test_without_a_decision_or_a_table_it_says_so() -> None:
-    said = text(served())
-    assert "no decision yet, except to keep the table" in said
-    assert "headroom" not in said
-    assert "POOL" not in said
+def test_a_plan_without_decision_or_table_is_shown() -> None:
+    printed = text(served())
+    assert "no decision yet, except to keep the table" in printed
+    assert "headroom" not in printed
+    assert "POOL" not in printed
 
 
-def test_what_is_wrong_with_the_reading_stands_above_all() -> None:
+def test_a_problem_with_the_reading_is_shown_first() -> None:
     assert text(served(), note="a note").splitlines()[1].strip() == "a note"
 
 
-def test_what_a_cluster_says_cannot_move_the_cursor() -> None:
+def test_text_of_the_cluster_cannot_move_the_cursor() -> None:
     attack = "\x1b[2J\u202e"
     evil = {**DECISION, "message": attack, "levels": [{**DECISION["levels"][0], "note": attack}]}
-    said = text(served(evil), {"islands": [{**CONTENT["islands"][0], "pool": attack}]})
-    assert "\x1b" not in said
-    assert "\u202e" not in said
-    assert said.count("\\x1b[2J") == 3
+    printed = text(served(evil), {"islands": [{**CONTENT["islands"][0], "pool": attack}]})
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+    assert printed.count("\\x1b[2J") == 3
 
 
 def test_the_document_has_times_and_no_ages() -> None:

@@ -34,14 +34,14 @@ def test_a_slow_namespace_leaves_one_process_to_others() -> None:
     assert turns.pick(MANY, [MANY[1]]) == MANY[0]
 
 
-def test_where_there_is_one_process_everybody_may_have_it() -> None:
+def test_a_single_process_serves_every_namespace() -> None:
     turns = FairQueue(1)
     turns.ended(MANY[0], 9.0)
 
     assert turns.pick(MANY, []) == MANY[0]
 
 
-def test_who_holds_everything_gives_up_what_it_began_last() -> None:
+def test_a_namespace_that_holds_all_processes_loses_its_newest_job() -> None:
     turns, running = FairQueue(2), {MANY[0]: 10.0, MANY[1]: 11.0}
     late = 11.5 + PATIENCE
 
@@ -51,7 +51,7 @@ def test_who_holds_everything_gives_up_what_it_began_last() -> None:
     assert turns.preempt([], running, late) is None
 
 
-def test_nobody_gives_up_its_only_process() -> None:
+def test_no_namespace_loses_its_only_process() -> None:
     third = Key("third", "chat")
 
     assert FairQueue(2).preempt([third], {MANY[0]: 0.0, OTHER: 0.0}, 9.0) is None
@@ -59,12 +59,12 @@ def test_nobody_gives_up_its_only_process() -> None:
     assert FairQueue(2).preempt([OTHER], {MANY[0]: 0.0}, 9.0) is None
 
 
-def test_no_more_are_at_work_than_there_are_processes() -> None:
+def test_each_process_has_at_most_one_job() -> None:
     assert FairQueue(2).pick([OTHER], MANY[:2]) is None
     assert FairQueue(3).pick([OTHER], MANY[:2]) == OTHER
 
 
-def test_who_had_to_give_one_up_leaves_one_from_then_on() -> None:
+def test_a_preempted_namespace_leaves_one_process_to_others() -> None:
     turns = FairQueue(2)
     turns.preempted(MANY[1])
 

@@ -115,12 +115,12 @@ async def bench(count: int = 1, limits: Limits = ROOMY) -> AsyncIterator[Bench]:
 
 async def test_a_plan_comes_back_checked_with_its_figures() -> None:
     async with bench() as pool:
-        seen = example()
-        pool.planner.ask(Job.of(seen))
+        plan = example()
+        pool.planner.ask(Job.of(plan))
         verdict = await pool.answer()
 
     assert isinstance(verdict, PlanReady)
-    assert verdict.inputs_hash == seen.inputs_hash
+    assert verdict.inputs_hash == plan.inputs_hash
     assert verdict.content is not None
     assert validate_content(json.loads(verdict.content)) == []
     summary = verdict.summary
@@ -140,7 +140,7 @@ async def test_every_kind_of_plan_fits_its_status(name: str) -> None:
     SummaryStatus.model_validate(verdict.summary, by_alias=True)
 
 
-async def test_the_least_cost_says_what_is_to_be_rented_and_what_nobody_can_pay_less_than() -> None:
+async def test_a_plan_of_least_cost_has_nodes_to_rent_and_a_bound() -> None:
     async with bench() as pool:
         pool.planner.ask(Job.of(example("07-least-cost")))
         verdict = await pool.answer()
@@ -166,7 +166,7 @@ async def test_the_least_cost_says_what_is_to_be_rented_and_what_nobody_can_pay_
     ],
     ids=["accelerator", "model", "spec", "infeasible"],
 )
-async def test_what_the_user_can_fix_is_named(
+async def test_mistakes_in_a_spec_are_named(
     change: dict[str, Any], reason: Reason, says: str
 ) -> None:
     spec = json.loads(json.dumps(dict(example().spec)))
@@ -209,7 +209,7 @@ async def test_a_process_that_overruns_is_killed_and_replaced_while_others_go_on
         assert isinstance(await pool.answer(), PlanReady)
 
 
-async def test_what_is_urgent_goes_before_all_that_waits() -> None:
+async def test_urgent_jobs_go_first() -> None:
     """A repair does not stand in line behind the windows of a hundred plans."""
     async with bench(count=1) as pool:
         for number in range(5):
@@ -222,7 +222,7 @@ async def test_what_is_urgent_goes_before_all_that_waits() -> None:
         assert order.index(OTHER) <= 1
 
 
-async def test_processes_that_are_not_warm_start_when_they_will_be_needed() -> None:
+async def test_a_cold_pool_starts_with_the_first_call_of_warm() -> None:
     answers: asyncio.Queue[PlannerResult] = asyncio.Queue()
     others = children()
     planner = PlannerPool(
@@ -266,7 +266,7 @@ async def test_a_stuck_plan_does_not_hold_up_another() -> None:
         (signal.SIGKILL, Reason.PLANNER_OOM),
     ],
 )
-async def test_a_process_that_dies_is_replaced_and_says_why(
+async def test_a_dead_process_is_replaced_and_its_cause_reported(
     number: signal.Signals, reason: Reason
 ) -> None:
     async with bench() as pool:
@@ -284,7 +284,7 @@ async def test_a_process_that_dies_is_replaced_and_says_why(
 
 
 @pytest.mark.slow
-async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_for_it() -> None:
+async def test_processes_that_end_idle_are_replaced_at_once_and_no_plan_fails() -> None:
     async with bench(count=2) as pool:
         dead = await pool.processes(3)
         for pid in dead:
@@ -299,7 +299,7 @@ async def test_processes_that_died_idle_are_replaced_at_once_and_no_plan_pays_fo
     assert replaced(pool.metrics) == {"EndedIdle": 3}
 
 
-async def test_a_question_to_a_process_that_is_dying_goes_to_the_next_one() -> None:
+async def test_a_request_that_was_not_read_goes_to_the_next_process() -> None:
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGKILL)
@@ -311,7 +311,7 @@ async def test_a_question_to_a_process_that_is_dying_goes_to_the_next_one() -> N
     assert replaced(pool.metrics) == {"EndedIdle": 1}
 
 
-async def test_a_question_that_died_untaken_is_dropped_where_newer_inputs_are_there() -> None:
+async def test_an_unread_request_is_dropped_if_there_are_newer_inputs() -> None:
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGSTOP)
@@ -328,7 +328,7 @@ async def test_a_question_that_died_untaken_is_dropped_where_newer_inputs_are_th
 
 
 @pytest.mark.slow
-async def test_a_process_that_keeps_dying_idle_is_started_ever_more_slowly() -> None:
+async def test_a_process_that_keeps_ending_idle_is_started_at_growing_intervals() -> None:
     """Whoever kills it, the operator does not spend a processor on starting it again."""
     async with bench() as pool:
         until = time.monotonic() + 4.0
@@ -358,7 +358,7 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
 
 
 @pytest.mark.slow
-async def test_a_process_that_cannot_even_start_is_an_answer_too() -> None:
+async def test_a_process_that_does_not_start_is_a_failure_with_a_reason() -> None:
     made = Bench(1, Limits(memory_mib=64, grace=1.0))
     running = asyncio.create_task(made.planner.run())
     made.planner.ask(Job.of(example()))
@@ -386,7 +386,7 @@ async def test_large_plans_of_one_namespace_make_way_for_a_small_one_of_another(
     assert set(order[1:]) == {one.key for one in large}
 
 
-async def test_newer_inputs_replace_the_question_and_a_deletion_drops_it() -> None:
+async def test_newer_inputs_replace_the_request_and_a_deletion_drops_it() -> None:
     async with bench() as pool:
         (pid,) = await pool.processes(1)
         os.kill(pid, signal.SIGSTOP)

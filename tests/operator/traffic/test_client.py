@@ -132,7 +132,7 @@ HOW = (
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_no_way_of_writing_an_inner_address_is_connected_to(host: str) -> None:
+async def test_no_spelling_of_an_inner_address_is_connected_to(host: str) -> None:
     """Also where only the administrator could have written it. 0 connections."""
     async with answering(ok(vector([]))) as got:
         with CONNECTS.heard() as addresses:
@@ -144,13 +144,13 @@ async def test_no_way_of_writing_an_inner_address_is_connected_to(host: str) -> 
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_address_but_a_plain_one_can_be_configured(address: str) -> None:
+def test_only_plain_addresses_can_be_configured(address: str) -> None:
     with pytest.raises(ValidationError, match="address"):
         source(address.format(port=9090))
 
 
 @pytest.mark.parametrize("name", [*(f"http://{host}" for host in HOSTS), *ADDRESSES])
-async def test_a_plan_can_name_no_address(name: str, tmp_path: Path) -> None:
+async def test_a_plan_cannot_name_an_address(name: str, tmp_path: Path) -> None:
     """What stands in a resource is looked up among the names that are configured. 0 sockets."""
     file = tmp_path / "sources.yaml"
     file.write_text("sources: [{name: a, kind: prometheus, address: 'http://127.0.0.1:1'}]")
@@ -178,12 +178,12 @@ class Rebinding(AbstractResolver):
     """A name that is where it should be when it is looked at, and elsewhere when it is used."""
 
     answers: list[str]
-    asked: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        self.asked.append(host)
+        self.hosts.append(host)
         address = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return [
             ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
@@ -193,7 +193,7 @@ class Rebinding(AbstractResolver):
         pass
 
 
-async def test_a_name_that_is_bound_anew_is_looked_at_where_it_is_used() -> None:
+async def test_a_rebound_dns_name_is_checked_at_the_connection() -> None:
     """The first answer is a good one (a port where nobody is), the next an inner address."""
     async with answering(ok(vector([])), host="127.0.0.2") as got:
         resolver = Rebinding(["127.0.0.1", "127.0.0.2"])
@@ -205,7 +205,7 @@ async def test_a_name_that_is_bound_anew_is_looked_at_where_it_is_used() -> None
             "not connected to: it is a loopback address; see allowAddresses",
         )
         assert got.heads == []
-        assert resolver.asked == ["prometheus.example"] * 2
+        assert resolver.hosts == ["prometheus.example"] * 2
 
 
 async def test_no_proxy_and_no_password_of_the_environment_is_used(
@@ -248,7 +248,7 @@ def tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
     return context
 
 
-async def test_a_token_goes_to_its_source_alone_and_is_read_anew(
+async def test_a_token_goes_only_to_its_source_and_is_read_each_time(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Two sources at once: one has a token, which is replaced as the kubelet does, one has none."""
@@ -277,7 +277,7 @@ async def test_a_token_goes_to_its_source_alone_and_is_read_anew(
     assert len(other.heads) == 1
 
 
-async def test_a_server_that_cannot_prove_who_it_is_gets_no_token(
+async def test_a_server_without_a_valid_certificate_gets_no_token(
     certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Unknown authority; known, and another name than the one that was configured."""
@@ -326,7 +326,7 @@ async def test_the_service_accounts_token_is_never_sent(
 
 
 @pytest.mark.parametrize("content", ["", "two words", "a\r\nX-Other: b", "é", "x" * 20_000])
-async def test_a_token_file_that_holds_no_token_sends_nothing(content: str, tmp_path: Path) -> None:
+async def test_a_file_without_a_token_sends_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(content, newline="")
     client = Client(
         source("https://127.0.0.1:1", tokenFile=str(tmp_path / "token"), allowAddresses=LOCAL)
@@ -413,14 +413,14 @@ async def test_a_source_that_is_down_is_named_at_once() -> None:
     assert time.monotonic() - started < 2
 
 
-async def test_a_host_that_nobody_knows_is_named() -> None:
+async def test_an_unknown_host_is_named() -> None:
     scrape = await reading(at(1, "no-such-host.invalid"))
     assert fault(scrape) == (FaultReason.SOURCE_FAILED, "the host's name is not known")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [never, trickle])
-async def test_a_source_that_takes_30_s_is_given_up_in_less_than_10(answer: Answer) -> None:
+async def test_a_query_of_30_s_ends_in_less_than_10(answer: Answer) -> None:
     started = time.monotonic()
     scrape, _ = await against(answer)
     took = time.monotonic() - started
@@ -429,7 +429,7 @@ async def test_a_source_that_takes_30_s_is_given_up_in_less_than_10(answer: Answ
 
 
 @pytest.mark.parametrize("headers", ["", f"Content-Length: {100 << 20}\r\n"])
-async def test_of_100_megabytes_five_are_read(headers: str) -> None:
+async def test_only_5_of_100_megabytes_are_read(headers: str) -> None:
     """What is sent and not read waits in the buffers of the sockets."""
     seen: list[Got] = []
     async with answering(endless(lambda: seen[0], 100 << 20, headers)) as got:
@@ -444,20 +444,20 @@ async def test_of_100_megabytes_five_are_read(headers: str) -> None:
     assert fault(scrape) == (FaultReason.TOO_LARGE, "more than 5000000 bytes")
 
 
-async def test_of_an_answer_that_is_too_large_the_halves_are_asked() -> None:
+async def test_a_query_with_too_large_an_answer_is_halved() -> None:
     """100 islands; what is about more than 25 of them is too large: four answers to a question."""
     islands = {f"i{number}": Phase.MIXED for number in range(100)}
     plan = PlanFacts("ns", "plan", {"m": ModelFacts("vllm", islands)})
-    told: list[list[str]] = []
+    islands_of_queries: list[list[str]] = []
 
     async def answer(writer: asyncio.StreamWriter) -> None:
         query = server.forms[-1]["query"]
-        about = query.partition('island=~"')[2].partition('"')[0].split("|")
+        islands = query.partition('island=~"')[2].partition('"')[0].split("|")
         if LAST_SEEN in query:
             await ok(vector([]))(writer)
-        elif 1 < len(about) <= 25:
-            told.append(about)
-            rows = [({"__name__": "vllm:num_requests_running", LABEL: one}, "1") for one in about]
+        elif 1 < len(islands) <= 25:
+            islands_of_queries.append(islands)
+            rows = [({"__name__": "vllm:num_requests_running", LABEL: one}, "1") for one in islands]
             await ok(vector(rows))(writer)
         else:
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {LARGEST + 1}\r\n\r\n"
@@ -471,10 +471,10 @@ async def test_of_an_answer_that_is_too_large_the_halves_are_asked() -> None:
         await client.close()
     assert scrape.faults == ()
     assert {dict(s.labels)[LABEL] for s in scrape.samples} == set(islands)
-    assert [len(about) for about in told] == [25] * 4 * 7
+    assert [len(islands) for islands in islands_of_queries] == [25] * 4 * 7
 
 
-async def test_an_answer_that_was_cut_at_the_limit_is_not_taken_for_all() -> None:
+async def test_an_answer_cut_at_the_limit_is_not_used() -> None:
     rows = [({"__name__": "a"}, "1")] * SERIES
     async with answering(ok(vector(rows))) as got:
         client = at(got.port)
@@ -524,10 +524,10 @@ REASONS = {
 @pytest.mark.parametrize(
     ("answer", "reason"), [(ok(HTML), 1), (ok(HTML, "502 Bad Gateway"), 0), (ok(vector([])), 3)]
 )
-async def test_the_condition_has_the_reason_of_what_came(answer: Answer, reason: int) -> None:
+async def test_the_condition_has_the_reason_of_the_answer(answer: Answer, reason: int) -> None:
     scrapes = [(await against(answer))[0] for _ in range(2)]
-    seen = count_window(scrapes, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED}))
-    finding = metrics_finding("cluster", {"m": seen})
+    metrics = count_window(scrapes, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED}))
+    finding = metrics_finding("cluster", {"m": metrics})
     wrong = list(REASONS)[reason]
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, REASONS[wrong])
     assert f"source cluster: m: {wrong}" in finding.message

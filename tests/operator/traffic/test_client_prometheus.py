@@ -107,22 +107,22 @@ def test_vllm_old_and_new_and_sglang_are_read_back(prometheus: Prometheus, pages
         )
         asyncio.run(asker.ask())
     for engine, (_, bucket) in ENGINES.items():
-        found = asker.counted(engine)
-        assert found.window.faults == (), engine
-        flow = found.window.flow
+        metrics = asker.counted(engine)
+        assert metrics.window.faults == (), engine
+        flow = metrics.window.flow
         assert (flow.completed, flow.inside_change, flow.arrivals) == (60, 4, 64), engine
         assert (flow.queue, flow.queue_change) == (1, -1), engine
         assert 1 < flow.seconds < 15
-        assert sum(one.requests for one in found.window.inputs) == 60, engine
-        assert {one.mean for one in found.window.inputs} == {600}, engine
-        assert {one.mean for one in found.window.outputs} == {30}, engine
-        assert found.ttft is not None
-        assert found.ttft.mean == pytest.approx(0.2), engine
-        assert found.tpot is not None
-        assert found.tpot.mean == pytest.approx(0.03), engine
-        assert found.tpot.quantile(0.5) == bucket, engine
-        assert found.kv_use == 0.5, engine
-        assert metrics_finding("cluster", {"m": found}).status is ConditionStatus.TRUE
+        assert sum(one.requests for one in metrics.window.inputs) == 60, engine
+        assert {one.mean for one in metrics.window.inputs} == {600}, engine
+        assert {one.mean for one in metrics.window.outputs} == {30}, engine
+        assert metrics.ttft is not None
+        assert metrics.ttft.mean == pytest.approx(0.2), engine
+        assert metrics.tpot is not None
+        assert metrics.tpot.mean == pytest.approx(0.03), engine
+        assert metrics.tpot.quantile(0.5) == bucket, engine
+        assert metrics.kv_use == 0.5, engine
+        assert metrics_finding("cluster", {"m": metrics}).status is ConditionStatus.TRUE
 
 
 def test_the_printed_pages_have_other_names_and_late_series() -> None:
@@ -181,10 +181,10 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
             f"count(vllm:num_requests_waiting == {told.waiting}) >= 9",
         )
         asyncio.run(asker.ask())
-    found = {plan.label: asker.counted(plan.label) for plan in plans}
+    metrics = {plan.label: asker.counted(plan.label) for plan in plans}
     reasons = {
-        plan: list(dict.fromkeys(f.reason for f in one.window.faults))
-        for plan, one in found.items()
+        plan: list(dict.fromkeys(f.reason for f in item.window.faults))
+        for plan, item in metrics.items()
     }
     assert reasons == {
         "nan": [FaultReason.NOT_A_NUMBER, FaultReason.SERIES_LOST],
@@ -194,12 +194,12 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
         "empty": [FaultReason.NO_SAMPLES, FaultReason.TOO_FEW_SCRAPES],
         "both": [FaultReason.UNKNOWN_ISLAND],
     }
-    assert found["reset"].window.flow.completed == 6
-    assert found["twice"].window.flow.completed == 60
-    assert found["both"].window.flow.completed == 60
+    assert metrics["reset"].window.flow.completed == 6
+    assert metrics["twice"].window.flow.completed == 60
+    assert metrics["both"].window.flow.completed == 60
     assert asker.counted("both", "n").window.flow.completed == 60
-    said = {plan: metrics_finding("cluster", {"m": one}) for plan, one in found.items()}
-    assert {plan: (one.status, one.reason) for plan, one in said.items()} == {
+    findings = {plan: metrics_finding("cluster", {"m": item}) for plan, item in metrics.items()}
+    assert {plan: (item.status, item.reason) for plan, item in findings.items()} == {
         "nan": (ConditionStatus.FALSE, Reason.ANSWER_UNUSABLE),
         "reset": (ConditionStatus.FALSE, Reason.SIGNAL_MISSING),
         "twice": (ConditionStatus.FALSE, Reason.ANSWER_UNUSABLE),
@@ -208,12 +208,12 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
         "both": (ConditionStatus.TRUE, Reason.OBSERVED),
     }
     raises = "; the window may raise what is believed and not lower it"
-    assert said["part"].message == f"source cluster: m: MissingIsland (b){raises}"
-    assert said["reset"].message == f"source cluster: m: CounterReset (a){raises}"
-    assert said["twice"].message == (
+    assert findings["part"].message == f"source cluster: m: MissingIsland (b){raises}"
+    assert findings["reset"].message == f"source cluster: m: CounterReset (a){raises}"
+    assert findings["twice"].message == (
         "source cluster: m: DuplicateSeries (a); of two series for one count the larger is taken"
     )
-    assert said["empty"] == Finding(
+    assert findings["empty"] == Finding(
         ConditionStatus.FALSE,
         Reason.SIGNAL_MISSING,
         "source cluster: m: NoSamples, TooFewScrapes (0 usable); "
@@ -281,16 +281,19 @@ def test_the_path_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
 
-def test_where_no_way_is_left_the_message_says_what_each_answered(
+def test_if_every_download_fails_the_message_has_each_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))  # no apt-get
     monkeypatch.setattr(provision, "RELEASES", "http://127.0.0.1:1")
-    said: list[str] = []
+    messages: list[str] = []
     with pytest.raises(
         provision.PrometheusMissing,
         match=r"release archive: .*refused.*Debian package: no apt-get here",
     ):
-        provision.ensure(said.append)
-    assert [line.rpartition("the ")[2] for line in said] == ["release archive", "Debian package"]
+        provision.ensure(messages.append)
+    assert [line.rpartition("the ")[2] for line in messages] == [
+        "release archive",
+        "Debian package",
+    ]

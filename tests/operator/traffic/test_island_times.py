@@ -49,13 +49,13 @@ def test_islands_are_distinguished() -> None:
         scrape(at, {"a-0": page(told), "b-0": page(told, 0.3)})
         for at, told in ((0.0, FIRST), (30.0, LATER))
     )
-    found = read(first, failed_scrape(15.0, "slow"), last, a=P, b=D)
-    assert found["a"].requests == 60
-    assert found["a"].prefill == pytest.approx(0.15)
-    assert found["b"].prefill == pytest.approx(0.3)
-    assert found["a"].decode == pytest.approx(0.03)
-    assert found["a"].running == 6
-    assert found["a"].kv_use == pytest.approx(0.3)
+    times = read(first, failed_scrape(15.0, "slow"), last, a=P, b=D)
+    assert times["a"].requests == 60
+    assert times["a"].prefill == pytest.approx(0.15)
+    assert times["b"].prefill == pytest.approx(0.3)
+    assert times["a"].decode == pytest.approx(0.03)
+    assert times["a"].running == 6
+    assert times["a"].kv_use == pytest.approx(0.3)
 
 
 def test_processes_of_an_island_are_one() -> None:
@@ -63,14 +63,14 @@ def test_processes_of_an_island_are_one() -> None:
     busy = replace(LATER, done=280)
     first = scrape(0.0, {"a-0": page(FIRST), "a-1": page(FIRST, 0.3)})
     last = scrape(30.0, {"a-0": page(LATER), "a-1": page(busy, 0.3)})
-    (found,) = read(first, last, a=M).values()
-    assert found.requests == 240
-    assert found.prefill == pytest.approx((60 * 0.15 + 180 * 0.3) / 240)
-    assert found.running == 12
-    assert found.kv_use == pytest.approx(0.3)
+    (island,) = read(first, last, a=M).values()
+    assert island.requests == 240
+    assert island.prefill == pytest.approx((60 * 0.15 + 180 * 0.3) / 240)
+    assert island.running == 12
+    assert island.kv_use == pytest.approx(0.3)
 
 
-def test_an_island_that_started_anew_came_late_or_left_is_left_out() -> None:
+def test_restarted_late_and_lost_islands_are_excluded() -> None:
     restarted = page(replace(LATER, done=7))
     first = scrape(0.0, {"a-0": page(FIRST), "b-0": page(FIRST), "d-0": page(FIRST)})
     last = scrape(30.0, {"a-0": page(LATER), "b-0": restarted, "c-0": page(LATER)})
@@ -78,25 +78,26 @@ def test_an_island_that_started_anew_came_late_or_left_is_left_out() -> None:
     assert read(first, a=M) == {}
 
 
-def test_what_an_engine_does_not_export_is_none() -> None:
+def test_times_that_an_engine_does_not_export_are_none() -> None:
     first, last = (scrape(at, {"a-0": sglang(told)}) for at, told in ((0.0, FIRST), (30.0, LATER)))
-    (found,) = read(first, last, adapter="sglang", a=M).values()
-    assert found.prefill is None
-    assert found.decode == pytest.approx(0.03)
+    (island,) = read(first, last, adapter="sglang", a=M).values()
+    assert island.prefill is None
+    assert island.decode == pytest.approx(0.03)
     idle = read(first, replace(first, at=30.0), adapter="sglang", a=M)
     assert idle["a"] == IslandTimes(0.0, None, None, 4.0, 0.2)
 
 
-def test_a_mean_costs_no_question_of_its_own() -> None:
+def test_a_mean_needs_no_query_of_its_own() -> None:
     """Sums and counts are asked for with the gauges; no bucket of it is."""
     plan = PlanFacts("ns", "p", {"m": ModelFacts("vllm", {"a": M})})
-    asked = build_queries(adapters()["vllm"], plan, source("http://x")).families
-    having = [one for one in asked if "request_prefill_time" in one.text]
-    assert having == [asked[0]]
+    queries = build_queries(adapters()["vllm"], plan, source("http://x")).families
+    having = [query for query in queries if "request_prefill_time" in query.text]
+    assert having == [queries[0]]
     assert (
-        "request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count" in asked[0].text
+        "request_prefill_time_seconds_sum|vllm:request_prefill_time_seconds_count"
+        in queries[0].text
     )
-    assert "request_prefill_time_seconds_bucket" not in asked[0].text
+    assert "request_prefill_time_seconds_bucket" not in queries[0].text
 
 
 def test_times_are_rounded_to_five_digits_and_not_measured_if_not_finite() -> None:

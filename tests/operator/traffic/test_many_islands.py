@@ -43,8 +43,8 @@ def serve(prometheus: Prometheus, pages: Pages, told: Told) -> None:
     pages.put({f"/{i}": page(told, part) for i, part in enumerate(parts)})
     labels = {"namespace": "ns", "archipelago_dev_plan": "many"}
     prometheus.scrape(Target(pages.address, labels, f"/{i}") for i in range(len(parts)))
-    wanted = f"count(vllm:num_requests_running == {told.running}) == {len(everybody)}"
-    prometheus.wait_for(wanted, within=120)
+    expression = f"count(vllm:num_requests_running == {told.running}) == {len(everybody)}"
+    prometheus.wait_for(expression, within=120)
 
 
 @pytest.fixture
@@ -79,12 +79,12 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
 
     async def ask() -> None:
         sources = MetricSources(file)
-        async with beats() as found:
+        async with beats() as delays:
             before = time.process_time()
             scrape = (await sources.ask("cluster", PLAN))["m"]
             windows.keep(KEY, await asyncio.to_thread(share_labels, scrape, windows.last(KEY)))
             spent.append(time.process_time() - before)
-        lags.extend(found)
+        lags.extend(delays)
         await sources.close()
 
     for told in (FIRST, LATER):
@@ -108,7 +108,7 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
     assert usual < 0.05
 
 
-def test_garbage_waits_for_the_last_of_several() -> None:
+def test_garbage_collection_is_paused_until_the_last_block_ends() -> None:
     with gc_paused():
         with gc_paused():
             assert not gc.isenabled()

@@ -56,12 +56,12 @@ def shape(expression: str) -> tuple[object, list[tuple[str, str, str]]]:
 
     def of(node: object) -> object:
         if isinstance(node, promql_parser.VectorSelector):
-            found = [(str(m.op), m.name, m.value) for m in node.matchers.matchers]
-            matchers.extend(found)
+            labels = [(str(m.op), m.name, m.value) for m in node.matchers.matchers]
+            matchers.extend(labels)
             assert not node.matchers.or_matchers
             assert node.offset is None
             assert node.at is None
-            return "selector", node.name, [(op, name) for op, name, _ in found]
+            return "selector", node.name, [(op, name) for op, name, _ in labels]
         if isinstance(node, promql_parser.AggregateExpr):
             assert node.modifier is not None
             return "aggregate", str(node.op), node.modifier.labels, of(node.expr)
@@ -83,8 +83,8 @@ def expressions(adapter: str, namespace: str, plan: str, model: str) -> list[str
         plan,
         {model: ModelFacts(adapter, {f"{model}-a": Phase.MIXED}, frozenset({model}))},
     )
-    asked = build_queries(adapters()[adapter], facts, source("http://x"))
-    return [*(one.text for one in asked.families), asked.freshness]
+    queries = build_queries(adapters()[adapter], facts, source("http://x"))
+    return [*(query.text for query in queries.families), queries.freshness]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -134,30 +134,32 @@ def many(number: int, name: str = "island-{}") -> PlanFacts:
     return PlanFacts("ns", "plan", {"m": ModelFacts("vllm", islands)})
 
 
-def test_many_islands_are_asked_about_in_parts_and_each_of_them_once() -> None:
+def test_many_islands_are_queried_in_parts_and_each_once() -> None:
     """250 in three; what the pods of any other island say is in the one question about all."""
-    asked = build_queries(adapters()["vllm"], many(250), source("http://x")).families
-    about_all, *parts = asked
+    queries = build_queries(adapters()["vllm"], many(250), source("http://x")).families
+    about_all, *parts = queries
     assert about_all.islands == ()
     assert about_all.names == ("vllm:num_requests_running", "vllm:num_requests_swapped")
     by_family: dict[tuple[str, ...], list[str]] = {}
-    for one in parts:
-        by_family.setdefault(one.names, []).extend(one.islands)
-    assert {len(one.islands) for one in parts} == {100, 50}
-    assert all(sorted(found) == sorted(set(found)) for found in by_family.values())
-    assert {len(found) for found in by_family.values()} == {250}
+    for query in parts:
+        by_family.setdefault(query.names, []).extend(query.islands)
+    assert {len(query.islands) for query in parts} == {100, 50}
+    assert all(sorted(islands) == sorted(set(islands)) for islands in by_family.values())
+    assert {len(islands) for islands in by_family.values()} == {250}
     few = build_queries(adapters()["vllm"], many(100), source("http://x")).families
-    assert {name for one in few for name in one.names} == {n for one in asked for n in one.names}
-    assert all("archipelago_dev_island" not in one.text for one in few)
+    assert {name for query in few for name in query.names} == {
+        n for query in queries for n in query.names
+    }
+    assert all("archipelago_dev_island" not in query.text for query in few)
 
 
-def test_a_question_has_a_length_whatever_the_names_are() -> None:
+def test_the_length_of_a_query_is_bounded() -> None:
     """Names of 63 characters, and of dots, which are escaped: 8,000 characters of them at most."""
     for name in ("x" * 58 + "{:05}", "." * 58 + "{:05}"):
-        asked = build_queries(adapters()["vllm"], many(300, name), source("http://x")).families
-        assert max(len(one.text) for one in asked) < 20_000
-        assert all(len("|".join(map(literal, one.islands))) <= LONGEST for one in asked)
-        assert len({island for one in asked for island in one.islands}) == 300
+        queries = build_queries(adapters()["vllm"], many(300, name), source("http://x")).families
+        assert max(len(query.text) for query in queries) < 20_000
+        assert all(len("|".join(map(literal, query.islands))) <= LONGEST for query in queries)
+        assert len({island for query in queries for island in query.islands}) == 300
 
 
 def test_halves_are_about_the_same_islands() -> None:

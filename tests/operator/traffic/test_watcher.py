@@ -46,19 +46,19 @@ def running(island: str) -> tuple[dict[str, str], str]:
     return {"__name__": "vllm:num_requests_running", **labels}, "3"
 
 
-async def test_models_get_their_own_islands_and_what_nobody_knows(tmp_path: Path) -> None:
+async def test_models_get_their_own_islands_and_unplanned_ones(tmp_path: Path) -> None:
     """Two models of one engine are one reading; one of a router another, with all its series."""
     rows = [running(island) for island in ("a", "b", "x")]
     async with answering(ok(vector(rows))) as got:
         sources = MetricSources(configured(tmp_path / "s.yaml", got))
-        found = await sources.ask("cluster", TWO)
+        scrapes = await sources.ask("cluster", TWO)
         await sources.close()
     islands = {
         model: {dict(s.labels)["archipelago_dev_island"] for s in scrape.samples}
-        for model, scrape in found.items()
+        for model, scrape in scrapes.items()
     }
     assert islands == {"m": {"a", "x"}, "n": {"b", "x"}, "o": {"a", "b", "x"}}
-    assert {scrape.at for scrape in found.values()} == {1000.0}  # the server's clock
+    assert {scrape.at for scrape in scrapes.values()} == {1000.0}  # the server's clock
     plans = {form["query"].count("archipelago_dev_plan=") for form in got.forms}
     assert plans <= {0, 1, 2}
 
@@ -69,18 +69,18 @@ async def test_connections_are_kept_until_the_file_changes(tmp_path: Path) -> No
         sources = MetricSources(configured(path, first))
         for _ in range(2):
             await sources.ask("cluster", PLAN)
-        asked = len(first.forms)
+        queries = len(first.forms)
         assert first.connections <= 5  # four at once, and the one that asked for the time
         configured(path, second, timeoutSeconds="3")
         await sources.ask("cluster", PLAN)
-        assert len(first.forms) == asked
+        assert len(first.forms) == queries
         assert {form["timeout"] for form in second.forms} == {"3s"}
         path.write_text("sources: []")
         assert await sources.ask("cluster", PLAN) == {}
         await sources.close()
 
 
-async def test_a_reading_under_way_when_the_file_changes_ends_with_a_fault(tmp_path: Path) -> None:
+async def test_a_scrape_in_progress_when_the_file_changes_ends_with_a_fault(tmp_path: Path) -> None:
     """The old connections are closed under it; the new reading is not disturbed."""
     path = tmp_path / "s.yaml"
 
@@ -98,7 +98,7 @@ async def test_a_reading_under_way_when_the_file_changes_ends_with_a_fault(tmp_p
         await sources.close()
 
 
-async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
+async def test_a_bad_certificate_file_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "ca.crt"
     bad.write_text("no certificate")
     path = tmp_path / "s.yaml"
@@ -107,9 +107,9 @@ async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
         f" caFile: {bad}}}]"
     )
     sources = MetricSources(SourcesFile(path), wall=lambda: 7.0)
-    found = await sources.ask("cluster", TWO)
-    assert set(found) == set(TWO.models)
-    for scrape in found.values():
+    scrapes = await sources.ask("cluster", TWO)
+    assert set(scrapes) == set(TWO.models)
+    for scrape in scrapes.values():
         assert scrape.at == 7.0
         assert fault(scrape) == (
             FaultReason.SOURCE_FAILED,
@@ -118,7 +118,7 @@ async def test_a_certificate_file_that_is_none_is_named(tmp_path: Path) -> None:
     await sources.close()
 
 
-async def test_plans_that_are_asked_at_once_share_connections_and_nothing_else(
+async def test_plans_scraped_at_once_share_only_connections(
     tmp_path: Path,
 ) -> None:
     """Twenty plans at once through sixteen connections; each has the answers to its questions."""
@@ -138,9 +138,9 @@ async def test_plans_that_are_asked_at_once_share_connections_and_nothing_else(
             PlanFacts("ns", f"p{i}", {"m": ModelFacts("vllm", {f"p{i}": Phase.MIXED})})
             for i in range(20)
         ]
-        found = await asyncio.gather(*(sources.ask("cluster", plan) for plan in plans))
+        answers = await asyncio.gather(*(sources.ask("cluster", plan) for plan in plans))
         await sources.close()
-    for plan, scrapes in zip(plans, found, strict=True):
+    for plan, scrapes in zip(plans, answers, strict=True):
         islands = {dict(s.labels)["archipelago_dev_island"] for s in scrapes["m"].samples}
         assert islands == {plan.label}
     assert got.connections <= 16
@@ -165,12 +165,15 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_source_is_read_with_its_defaults(file: Path) -> None:
-    (found,) = read_sources(file).values()
-    assert (found.name, found.address) == ("cluster", "https://prometheus.monitoring.svc:9090/base")
-    assert (found.timeout_seconds, found.stale_after_seconds) == (5, 120)
-    labels = (found.namespace_label, found.plan_label, found.island_label)
+    (entry,) = read_sources(file).values()
+    assert (entry.name, entry.address) == (
+        "cluster",
+        "https://prometheus.monitoring.svc:9090/base",
+    )
+    assert (entry.timeout_seconds, entry.stale_after_seconds) == (5, 120)
+    labels = (entry.namespace_label, entry.plan_label, entry.island_label)
     assert labels == ("namespace", "archipelago_dev_plan", "archipelago_dev_island")
-    assert found.allow_addresses == ()
+    assert entry.allow_addresses == ()
 
 
 WRONG = [
@@ -205,17 +208,17 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "said"), WRONG)
-def test_what_is_wrong_is_named_with_file_place_and_remedy(
-    file: Path, old: str, new: str, said: str
+@pytest.mark.parametrize(("old", "new", "message"), WRONG)
+def test_a_mistake_is_named_with_file_place_and_remedy(
+    file: Path, old: str, new: str, message: str
 ) -> None:
     file.write_text(GOOD.replace(old, new))
-    with pytest.raises(SettingsError, match=re.escape(f"{file}: {said}")) as raised:
+    with pytest.raises(SettingsError, match=re.escape(f"{file}: {message}")) as raised:
         read_sources(file)
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_of_sources_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none.yaml: No such file or directory; mount"):
         SourcesFile(tmp_path / "none.yaml")
     assert SourcesFile(None).current() == {}
@@ -271,7 +274,7 @@ def test_the_example_and_the_defaults_of_the_page(tmp_path: Path) -> None:
             assert f"`{default}`" in row
 
 
-def test_a_change_within_the_same_second_is_seen(file: Path) -> None:
+def test_a_change_within_the_same_second_is_noticed(file: Path) -> None:
     sources = SourcesFile(file)
     before = file.stat()
     file.write_text(GOOD.replace("cluster", "another"))

@@ -81,11 +81,11 @@ def source(engine: str = "vllm", **islands: Phase) -> SeriesSelector:
     return SeriesSelector(adapters()[engine], islands, frozenset({"m"}))
 
 
-def names(found: ModelMetrics) -> list[FaultReason]:
-    return [fault.reason for fault in found.window.faults]
+def names(metrics: ModelMetrics) -> list[FaultReason]:
+    return [fault.reason for fault in metrics.window.faults]
 
 
-def test_every_adapter_has_what_demand_needs() -> None:
+def test_every_adapter_has_the_signals_that_demand_needs() -> None:
     """Four sources; each counts requests, what is inside and both lengths."""
     assert set(adapters()) == {"vllm", "sglang", "dynamo", "llm-d"}
     for adapter in adapters().values():
@@ -98,20 +98,20 @@ def test_every_adapter_has_what_demand_needs() -> None:
 
 def test_a_vllm_island_by_hand() -> None:
     """100 to 160 done, 4 to 9 running, 1 to 0 waiting in 30 s: 60 + 5 - 1 = 64 came."""
-    found = count_window(
+    metrics = count_window(
         [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})], source(a=M)
     )
-    assert found.window.flow.seconds == 30
-    assert found.window.flow.completed == 60
-    assert found.window.flow.arrivals == 64
-    assert found.window.inputs == (Buckets((0.0, 11.0, 21.0, inf), (0.0, 60.0, 0.0), 900.0),)
-    assert found.window.outputs == (Buckets((0.0, 3.0, 6.0, inf), (0.0, 60.0, 0.0), 180.0),)
-    assert found.window.faults == ()
-    assert found.tpot is not None
-    assert found.tpot.mean == pytest.approx(0.03)
-    assert found.tpot.quantile(0.9) == (0.025, 0.05)
-    assert found.ttft is not None
-    assert found.ttft.mean == pytest.approx(0.2)
+    assert metrics.window.flow.seconds == 30
+    assert metrics.window.flow.completed == 60
+    assert metrics.window.flow.arrivals == 64
+    assert metrics.window.inputs == (Buckets((0.0, 11.0, 21.0, inf), (0.0, 60.0, 0.0), 900.0),)
+    assert metrics.window.outputs == (Buckets((0.0, 3.0, 6.0, inf), (0.0, 60.0, 0.0), 180.0),)
+    assert metrics.window.faults == ()
+    assert metrics.tpot is not None
+    assert metrics.tpot.mean == pytest.approx(0.03)
+    assert metrics.tpot.quantile(0.9) == (0.025, 0.05)
+    assert metrics.ttft is not None
+    assert metrics.ttft.mean == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -119,49 +119,49 @@ def test_a_vllm_island_by_hand() -> None:
 )
 def test_old_names_of_vllm_are_known(tpot: str) -> None:
     pages = [scrape(30.0 * i, {"a": vllm(100 + 60 * i, 4, 1, tpot=tpot)}) for i in range(2)]
-    found = count_window(pages, source(a=M))
-    assert found.tpot is not None
-    assert found.tpot.mean == pytest.approx(0.03)
+    metrics = count_window(pages, source(a=M))
+    assert metrics.tpot is not None
+    assert metrics.tpot.mean == pytest.approx(0.03)
 
 
 def test_a_handed_over_request_counts_once() -> None:
     """Prefill islands end it too, with one token. Both engines hold some: all that is inside."""
     before = scrape(0.0, {"p": vllm(500, 2, 3), "d": vllm(500, 20, 0)})
     after = scrape(10.0, {"p": vllm(600, 4, 13), "d": vllm(590, 25, 0)})
-    found = count_window([before, after], source(p=P, d=D))
-    assert found.window.flow.completed == 90
-    assert found.window.flow.arrivals == 90 + 2 + 10 + 5
-    assert found.window.inputs[0].requests == 90
-    assert [fault.reason for fault in found.window.flow.faults] == [FaultReason.QUEUES_GROW]
+    metrics = count_window([before, after], source(p=P, d=D))
+    assert metrics.window.flow.completed == 90
+    assert metrics.window.flow.arrivals == 90 + 2 + 10 + 5
+    assert metrics.window.inputs[0].requests == 90
+    assert [fault.reason for fault in metrics.window.flow.faults] == [FaultReason.QUEUES_GROW]
 
 
 def test_a_restarted_island_counts_from_zero_and_only_raises() -> None:
     pages = [scrape(10.0 * i, {"a": vllm(done, 4, 1)}) for i, done in enumerate((100, 150, 20))]
-    found = count_window(pages, source(a=M))
-    assert found.window.flow.completed == pytest.approx(50 + 19 + 0)
-    assert FaultReason.COUNTER_RESET in names(found)
-    assert found.window.inputs[0].requests == 50 + 20
+    metrics = count_window(pages, source(a=M))
+    assert metrics.window.flow.completed == pytest.approx(50 + 19 + 0)
+    assert FaultReason.COUNTER_RESET in names(metrics)
+    assert metrics.window.inputs[0].requests == 50 + 20
 
 
-def test_a_restarted_prefill_island_may_have_lost_what_was_inside() -> None:
+def test_a_restarted_prefill_island_may_have_lost_requests() -> None:
     """It counts nothing of the demand, but the 5 requests that it had are nobody's now."""
     rows = ((500, 2, 3, 500), (600, 4, 13, 600), (7, 0, 0, 700))
     pages = [
         scrape(10.0 * i, {"p": vllm(p, running, waiting), "d": vllm(d, 20, 0)})
         for i, (p, running, waiting, d) in enumerate(rows)
     ]
-    found = count_window(pages, source(p=P, d=D))
-    assert found.window.faults == (
+    metrics = count_window(pages, source(p=P, d=D))
+    assert metrics.window.faults == (
         Fault(FaultReason.COUNTER_RESET, "p: vllm:request_success_total"),
     )
-    assert found.window.flow.completed == 200
-    assert found.window.flow.arrivals == 200 - 5
+    assert metrics.window.flow.completed == 200
+    assert metrics.window.flow.arrivals == 200 - 5
 
 
 def test_an_island_without_samples_is_named() -> None:
     pages = [scrape(10.0 * i, {"a": vllm(100, 4, 1), "x": vllm(9, 1, 1)}) for i in range(2)]
-    found = count_window(pages, source(a=M, b=M))
-    assert found.window.faults == (
+    metrics = count_window(pages, source(a=M, b=M))
+    assert metrics.window.faults == (
         Fault(FaultReason.MISSING_ISLAND, "b"),
         Fault(FaultReason.UNKNOWN_ISLAND, "x"),
     )
@@ -180,32 +180,32 @@ def test_a_pod_found_by_two_monitors_counts_once() -> None:
             for job, extra in (("pods", 0), ("services", 2))
         ]
         rows.append(Scrape(at, (*both[0].samples, *both[1].samples)))
-    found = count_window(rows, source(a=M))
-    assert found.window.flow.completed == 60
-    assert set(names(found)) == {FaultReason.DUPLICATE_SERIES}
+    metrics = count_window(rows, source(a=M))
+    assert metrics.window.flow.completed == 60
+    assert set(names(metrics)) == {FaultReason.DUPLICATE_SERIES}
 
 
 def test_another_model_on_the_same_servers_is_left_out() -> None:
     other = vllm(9000, 400, 100).replace('"m"', '"other"')
     pages = [scrape(10.0 * i, {"a": vllm(100 + 10 * i, 4, 1) + other}) for i in range(2)]
-    found = count_window(pages, source(a=M))
-    assert found.window.flow.arrivals == 10
+    metrics = count_window(pages, source(a=M))
+    assert metrics.window.flow.arrivals == 10
 
 
 def test_nan_is_named_and_does_not_count() -> None:
     broken = vllm(160, 9, 0).replace("vllm:num_requests_running{model", "x{model")
     broken += 'vllm:num_requests_running{model_name="m",engine="0"} NaN\n'
-    found = count_window(
+    metrics = count_window(
         [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(9.0, {"a": broken})], source(a=M)
     )
-    assert FaultReason.NOT_A_NUMBER in names(found)
-    assert found.window.flow.arrivals == 59
+    assert FaultReason.NOT_A_NUMBER in names(metrics)
+    assert metrics.window.flow.arrivals == 59
 
 
-def test_a_source_without_a_signal_is_useless() -> None:
+def test_a_source_without_a_needed_signal_is_unusable() -> None:
     page = "\n".join(x for x in vllm(100, 4, 1).splitlines() if "prompt" not in x) + "\n"
-    found = count_window([scrape(float(i), {"a": page}) for i in range(2)], source(a=M))
-    assert found.window.faults == (
+    metrics = count_window([scrape(float(i), {"a": page}) for i in range(2)], source(a=M))
+    assert metrics.window.faults == (
         Fault(FaultReason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"),
     )
 
@@ -253,13 +253,13 @@ def test_sglang_counts_rank_0_from_the_first_request_and_no_preallocation() -> N
         roles = {"p": "prefill", "d": "decode"}
         return {i: "".join(sglang(done, role, r) for r in (0, 1)) for i, role in roles.items()}
 
-    found = count_window(
+    metrics = count_window(
         [scrape(0.0, pages(0)), scrape(10.0, pages(8))], source("sglang", p=P, d=D)
     )
-    assert found.window.faults == ()
-    assert found.window.flow.completed == 8
-    assert found.window.flow.inside_change == 8 + 8 + 8
-    assert found.window.inputs[0].counts == (8.0, 0.0)
+    assert metrics.window.faults == ()
+    assert metrics.window.flow.completed == 8
+    assert metrics.window.flow.inside_change == 8 + 8 + 8
+    assert metrics.window.inputs[0].counts == (8.0, 0.0)
 
 
 def router(prefix: str, sent: int, running: int, queue: int) -> str:
@@ -280,7 +280,7 @@ def router(prefix: str, sent: int, running: int, queue: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_llm_d_counts_what_left_and_what_waits_once_under_both_names() -> None:
+def test_llm_d_requests_with_two_names_count_once() -> None:
     """70 left for islands and 6 more wait: 76 came, though old and new names both say so."""
     rows = [
         from_exposition(
@@ -288,10 +288,10 @@ def test_llm_d_counts_what_left_and_what_waits_once_under_both_names() -> None:
         )
         for at, facts in ((0.0, (30, 4, 0)), (10.0, (100, 10, 6)))
     ]
-    found = count_window(rows, source("llm-d"))
-    assert found.window.flow.arrivals == 76
-    assert found.window.flow.completed == 64
-    assert found.window.inputs[0].requests == 70
+    metrics = count_window(rows, source("llm-d"))
+    assert metrics.window.flow.arrivals == 76
+    assert metrics.window.flow.completed == 64
+    assert metrics.window.inputs[0].requests == 70
 
 
 def test_dynamo_does_not_add_the_queued_to_the_inflight() -> None:
@@ -310,9 +310,9 @@ def test_dynamo_does_not_add_the_queued_to_the_inflight() -> None:
         return "\n".join(lines).encode() + b"\n"
 
     rows = [from_exposition(page(100, 10, 0), 0.0), from_exposition(page(160, 50, 40), 10.0)]
-    found = count_window(rows, source("dynamo"))
-    assert found.window.flow.arrivals == 100
-    assert [fault.reason for fault in found.window.flow.faults] == [FaultReason.QUEUES_GROW]
+    metrics = count_window(rows, source("dynamo"))
+    assert metrics.window.flow.arrivals == 100
+    assert [fault.reason for fault in metrics.window.flow.faults] == [FaultReason.QUEUES_GROW]
 
 
 def vector(rows: list[dict[str, object]]) -> bytes:
@@ -332,16 +332,16 @@ def test_a_response_of_prometheus_equals_the_page() -> None:
 
 def test_counts_of_engines_become_an_observed_workload() -> None:
     """64 came in 30 s, all with 15 tokens of prompt; the plan's 300 requests had 50."""
-    found = count_window(
+    metrics = count_window(
         [scrape(0.0, {"a": vllm(100, 4, 1)}), scrape(30.0, {"a": vllm(160, 9, 0)})], source(a=M)
     )
     planned = from_samples([50.0], [6.0])
     believed = Prior(planned, (Range(0, 30), Range(30, 100)))
-    seen = estimate_demand(found.window, believed, np.random.default_rng(0))
-    assert isinstance(seen, ObservedDemand)
-    assert seen.rate == pytest.approx(64 / 30)
-    assert seen.rates.value[0] / seen.rate == pytest.approx(60 / 360, abs=0.02)
-    assert seen.lengths.probability @ seen.lengths.output == pytest.approx(6 - 3 * 60 / 360)
+    demand = estimate_demand(metrics.window, believed, np.random.default_rng(0))
+    assert isinstance(demand, ObservedDemand)
+    assert demand.rate == pytest.approx(64 / 30)
+    assert demand.rates.value[0] / demand.rate == pytest.approx(60 / 360, abs=0.02)
+    assert demand.lengths.probability @ demand.lengths.output == pytest.approx(6 - 3 * 60 / 360)
 
 
 BAD = [
@@ -366,9 +366,9 @@ BAD = [
         ),
     ],
 )
-def test_an_answer_that_is_none_has_a_name(body: bytes, reason: FaultReason) -> None:
-    seen = from_prometheus(body, 0.0)
-    assert [fault.reason for fault in seen.faults] == [reason]
+def test_an_unusable_answer_is_a_named_fault(body: bytes, reason: FaultReason) -> None:
+    scrape_of_body = from_prometheus(body, 0.0)
+    assert [fault.reason for fault in scrape_of_body.faults] == [reason]
 
 
 @given(st.binary(max_size=300))
@@ -431,8 +431,8 @@ def test_rings_are_bounded_and_forgotten_with_their_plan() -> None:
     assert windows.last(KEY._replace(plan="other")) is not None
     assert windows.scrapes(KEY._replace(model="n"), 1000) == ()
     assert windows.scrapes(KEY, 1000) == ()
-    seen = windows.ended(KEY, 60, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED})).counted
-    assert [f.reason for f in seen.window.faults] == [FaultReason.TOO_FEW_SCRAPES]
+    metrics = windows.ended(KEY, 60, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED})).counted
+    assert [f.reason for f in metrics.window.faults] == [FaultReason.TOO_FEW_SCRAPES]
 
 
 @pytest.mark.slow
@@ -463,18 +463,18 @@ def test_labels_are_kept_once_for_all_scrapes_of_a_window() -> None:
     assert windows.scrapes(KEY, 60)[-1] == page(3.0)
 
 
-def seen(*faults: Fault, requests: float = 60.0) -> ModelMetrics:
+def window_with(*faults: Fault, requests: float = 60.0) -> ModelMetrics:
     return ModelMetrics(Window(Flow(30.0, requests, 0.0, 0.0, 0.0), (), (), faults))
 
 
 def test_the_message_of_a_good_window_has_no_changing_figure() -> None:
     """Two windows with other traffic say the same: the status is written once."""
-    finding = metrics_finding("cluster", {"m": seen(), "n": seen(requests=3.4)})
+    finding = metrics_finding("cluster", {"m": window_with(), "n": window_with(requests=3.4)})
     assert finding.status is ConditionStatus.TRUE
     assert finding.reason is Reason.OBSERVED
     assert finding.message == "the traffic of 2 models is read from source cluster"
-    assert metrics_finding("cluster", {"m": seen(), "n": seen()}) == finding
-    noted = metrics_finding("cluster", {"m": seen(Fault(FaultReason.UNKNOWN_ISLAND, "a"))})
+    assert metrics_finding("cluster", {"m": window_with(), "n": window_with()}) == finding
+    noted = metrics_finding("cluster", {"m": window_with(Fault(FaultReason.UNKNOWN_ISLAND, "a"))})
     assert noted.message.endswith("1 models is read from source cluster; noted: UnknownIsland")
     assert noted.status is ConditionStatus.TRUE
 
@@ -494,7 +494,7 @@ LEFT = {
 @pytest.mark.parametrize("reason", FaultReason)
 def test_every_fault_has_a_place_in_the_condition(reason: FaultReason) -> None:
     """Every fault of a source makes it False, and the message says what the window is used for."""
-    finding = metrics_finding("cluster", {"m": seen(Fault(reason, "a", "3"))})
+    finding = metrics_finding("cluster", {"m": window_with(Fault(reason, "a", "3"))})
     graded = [grade for grade in FAULT_GROUPS if reason in grade.faults]
     assert len(graded) == (reason not in NOTED | NO_FAULT_OF_A_SOURCE)
     assert finding.status is (ConditionStatus.FALSE if graded else ConditionStatus.TRUE)
@@ -513,13 +513,13 @@ def test_every_fault_has_a_place_in_the_condition(reason: FaultReason) -> None:
 def test_faults_of_single_islands_have_their_reasons(wrong: FaultReason, reason: Reason) -> None:
     """Which series of an island are hit is chance: six of two islands say two names."""
     hit = [Fault(wrong, f"{island}: name_{i}") for island in "ba" for i in range(3)]
-    finding = metrics_finding("cluster", {"m": seen(*hit)})
+    finding = metrics_finding("cluster", {"m": window_with(*hit)})
     assert finding.reason is reason
     assert finding.message.startswith(f"source cluster: m: {wrong} (a, b); ")
-    assert metrics_finding("cluster", {"m": seen(*hit[1:])}) == finding
+    assert metrics_finding("cluster", {"m": window_with(*hit[1:])}) == finding
 
 
-def test_a_restart_changes_nothing_of_what_lasts() -> None:
+def test_a_restart_does_not_change_lasting_faults() -> None:
     """Two monitors scrape a; b says nothing; c restarts in one window and in the next does not."""
     restart = [Fault(FaultReason.COUNTER_RESET, "c: x"), Fault(FaultReason.SERIES_APPEARED, "c: y")]
     silent, twice = (
@@ -527,20 +527,22 @@ def test_a_restart_changes_nothing_of_what_lasts() -> None:
         Fault(FaultReason.DUPLICATE_SERIES, "a: x"),
     )
     for lasting in ([silent], [twice], [silent, twice]):
-        calm = metrics_finding("cluster", {"m": seen(*lasting)})
-        assert metrics_finding("cluster", {"m": seen(*lasting, *restart)}) == calm
-    assert metrics_finding("cluster", {"m": seen(*restart)}).message == (
+        calm = metrics_finding("cluster", {"m": window_with(*lasting)})
+        assert metrics_finding("cluster", {"m": window_with(*lasting, *restart)}) == calm
+    assert metrics_finding("cluster", {"m": window_with(*restart)}).message == (
         "source cluster: m: CounterReset (c), SeriesAppeared (c); "
         "the window may raise what is believed and not lower it"
     )
 
 
-def test_the_fault_that_explains_the_others_comes_first_and_names_are_few() -> None:
+def test_the_cause_comes_first_and_few_names_are_listed() -> None:
     models = {
-        f"m{i}": seen(Fault(FaultReason.SOURCE_FAILED, "", "no answer within 8 s"))
+        f"m{i}": window_with(Fault(FaultReason.SOURCE_FAILED, "", "no answer within 8 s"))
         for i in range(9)
     }
-    models["a"] = seen(Fault(FaultReason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens"))
+    models["a"] = window_with(
+        Fault(FaultReason.MISSING_SIGNAL, "inputs", "vllm:request_prompt_tokens")
+    )
     finding = metrics_finding("cluster", models)
     assert finding.reason is Reason.SOURCE_FAILED
     assert finding.message.startswith(
@@ -555,14 +557,14 @@ def test_text_of_a_series_is_escaped_cut_and_names_no_address() -> None:
         Fault(FaultReason.NOT_A_NUMBER, "http://inner.example/token"),
         *(Fault(FaultReason.NOT_A_NUMBER, "x" * 10_000 + str(i)) for i in range(9)),
     ]
-    message = metrics_finding("cluster", {"m": seen(*faults)}).message
+    message = metrics_finding("cluster", {"m": window_with(*faults)}).message
     assert "\\x1b[2Jred\\n" in message
     assert "inner.example" not in message
     assert len(message.encode()) <= 1024
     assert message.isprintable()
 
 
-def test_a_source_that_is_not_configured_is_answered_with_those_that_are() -> None:
+def test_an_unknown_source_is_reported_with_the_configured_ones() -> None:
     finding = unknown_source("x", ["b", "a"])
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN)
     assert finding.message == "the operator has no metric source x: there are a, b"
@@ -577,8 +579,8 @@ def test_a_window_that_ends_is_counted_in_all_and_by_island() -> None:
     for clock.now, done in ((0.0, 10.0), (60.0, 70.0)):
         windows.keep(KEY, share_labels(scrape_at(1000 + clock.now, done), windows.last(KEY)))
     windows.add(KEY, failed_scrape(1061, "slow"))
-    found = windows.ended(KEY, 60, source)
-    assert found.counted == count_window(windows.scrapes(KEY, 60), source)
-    assert found.islands["a"].requests == 60
-    assert found.islands["a"].running == 40
+    counts = windows.ended(KEY, 60, source)
+    assert counts.counted == count_window(windows.scrapes(KEY, 60), source)
+    assert counts.islands["a"].requests == 60
+    assert counts.islands["a"].running == 40
     assert windows.ended(WindowKey("ns", "other", "m"), 60, source).islands == {}
