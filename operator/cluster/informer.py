@@ -326,7 +326,7 @@ class Informer:
             if self._stop.is_set():
                 return
             self._metrics.watch_restarts.inc()
-            failures = still_counting(failures, clock(), self._health.last_answer())
+            failures = recent_failures(failures, clock(), self._health.last_answer())
             if len(failures) >= MOST_FAILURES:
                 raise WatchFailed(f"no answer to {len(failures)} starts of the watches")
             delay = RESTART.delay(len(failures)) * random.uniform(0.5, 1.0)
@@ -363,7 +363,7 @@ class Informer:
         )
 
 
-def still_counting(failures: list[float], now: float, last_answer: float) -> list[float]:
+def recent_failures(failures: list[float], now: float, last_answer: float) -> list[float]:
     """Return the recent failures and this one; an answer removes the failures before it."""
     recent = [when for when in failures if when > now - FAILURE_WINDOW and when > last_answer]
     return [*recent, now]

@@ -250,8 +250,7 @@ class ClusterInventory:
 
     def wake(self) -> float:
         """Return when to ``tick`` next if no event comes [monotonic s]; infinity: no need."""
-        settles = self._nodes.wake(self._clock())
-        return min(self._debouncer.wake(), math.inf if settles is None else settles)
+        return min(self._debouncer.wake(), self._nodes.wake(self._clock()))
 
     async def run(self) -> None:
         """Tick whenever something is due, until cancelled."""

@@ -74,10 +74,10 @@ class FlapDamper:
             return name in self._names
         return now >= record.trusted_from or (record.up and record.since <= trusted)
 
-    def next_trusted(self, now: float) -> float | None:
-        """Return when the next node that is up becomes trusted [s]; None: no node is waiting."""
-        times = [record.trusted_from for record in self._records.values()]
-        return min((when for when in times if now < when < math.inf), default=None)
+    def next_trusted(self, now: float) -> float:
+        """Return when the next node that is up becomes trusted [s]; infinity without one."""
+        times = (record.trusted_from for record in self._records.values())
+        return min((time for time in times if time > now), default=math.inf)
 
     def prune(self, now: float) -> None:
         """Remove records without effect, and nodes that have been gone for long."""

@@ -105,14 +105,13 @@ class NodeStore:
         self._unsettled -= names
         return [facts for facts in map(self.get, sorted(names)) if facts]
 
-    def wake(self, now: float) -> float | None:
-        """Return when the next node will have settled [s]; None: no node is settling."""
+    def wake(self, now: float) -> float:
+        """Return when the next node will have settled [s]; infinity: no node is settling."""
         if not self._unsettled:
-            return None
+            return math.inf
         if not all(self._is_settling(name, now) for name in self._unsettled):
             return now
-        times = (self._usable.next_trusted(now), self._serving.next_trusted(now))
-        return min((when for when in times if when is not None), default=None)
+        return min(self._usable.next_trusted(now), self._serving.next_trusted(now))
 
     def counts(self, now: float) -> dict[str, int]:
         """Return the number of nodes that are ``usable``, ``lost`` or ``excluded``."""

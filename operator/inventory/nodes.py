@@ -104,9 +104,6 @@ class NodeTable:
         self._used: Counter[Shape] = Counter()
         self._deleted: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._nodes)
-
     def __iter__(self) -> Iterator[NodeFacts]:
         return iter(self._nodes.values())
 

@@ -1,17 +1,17 @@
 """When the watches count as dead, and what is told about them."""
 
 from archipelago.operator.cluster.handlers import EndlessBackoff
-from archipelago.operator.cluster.informer import WatchHealth, still_counting
+from archipelago.operator.cluster.informer import WatchHealth, recent_failures
 from archipelago.operator.metrics import Metrics
 
 NEVER = float("-inf")
 
 
 def test_only_failures_without_an_answer_in_ten_minutes_count() -> None:
-    assert still_counting([], 0.0, NEVER) == [0.0]
-    assert still_counting([0.0, 300.0], 590.0, NEVER) == [0.0, 300.0, 590.0]
-    assert still_counting([0.0, 300.0], 601.0, NEVER) == [300.0, 601.0]
-    assert still_counting([0.0, 300.0], 310.0, 305.0) == [310.0]
+    assert recent_failures([], 0.0, NEVER) == [0.0]
+    assert recent_failures([0.0, 300.0], 590.0, NEVER) == [0.0, 300.0, 590.0]
+    assert recent_failures([0.0, 300.0], 601.0, NEVER) == [300.0, 601.0]
+    assert recent_failures([0.0, 300.0], 310.0, 305.0) == [310.0]
 
 
 def test_a_watch_has_an_age_and_a_time_of_failure() -> None:

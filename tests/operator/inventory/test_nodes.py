@@ -87,10 +87,10 @@ def test_a_cordon_ends_no_pod_but_a_node_that_is_not_ready_serves_none() -> None
 def test_nodes_without_gpus_are_not_kept() -> None:
     table = NodeTable()
     assert not table.update(*read_versioned(body("cpu", {}, gpus=None)))
-    assert len(table) == 0
+    assert not [*table]
     table.update(*read_versioned(body("n", H100, 1)))
     assert table.update(*read_versioned(body("n", {}, 2, gpus=None)))  # its GPUs are gone
-    assert len(table) == 0
+    assert not [*table]
 
 
 def test_a_list_removes_what_is_gone_and_keeps_what_is_newer() -> None:
@@ -129,7 +129,7 @@ def test_the_table_has_the_last_versions_and_only_their_shapes(
         last.update(*read_versioned(item))
     assert {*table} == {*last}
     assert {*table._shapes} == {n.shape for n in table}
-    assert table._used.total() == len(table)
+    assert table._used.total() == len([*table])
 
 
 @pytest.mark.slow
