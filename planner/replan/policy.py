@@ -43,7 +43,7 @@ def after_change(
     """Return the state after a change; windows are counted anew, they measured another table."""
     since = now - max(HOUR, limits.dwell)
     recent = (change for change in state.changes if change.at > since)
-    change = Change(now, candidate.level, trigger, candidate.changed)
+    change = Change(now, candidate.level, trigger, tuple(sorted(candidate.changed)))
     unsafe = state.unsafe if candidate.level is Level.REROUTE else 0
     return replace(state, gainful=(), unsafe=unsafe, changes=(*recent, change), proposal=None)
 

@@ -145,7 +145,7 @@ class Change:
     at: float
     level: Level
     trigger: Trigger
-    changed: frozenset[str] = frozenset()
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

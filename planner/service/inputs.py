@@ -24,7 +24,6 @@ from .messages import ReplanRequest
 
 CACHED: Final = 8
 """Problems and plans that a process keeps: a table of 1,000 islands is about 10 MB as objects."""
-PERCENT: Final = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +59,9 @@ def read_request(request: ReplanRequest) -> ReplanInput:
         PlanFileError: the content is no table, or one of another spec.
     """
     spec, problem = read_resource(request.resource)
-    content = _planner_names(request.content, json.dumps(request.nodes))
-    text = json.dumps(request.resource, sort_keys=True)
+    nodes, text = json.dumps(request.nodes), json.dumps(request.resource, sort_keys=True)
     # A repair does not wait for a plan: it also takes the table of an older spec.
-    plan = _plan(content, text, of_it=not request.lost)
+    plan = _plan(request.content, nodes, text, of_it=not request.lost)
     limits, switch = limits_of(spec), role_switches(spec)
     return ReplanInput(request, spec, unconstrained(problem), plan, limits, switch)
 
@@ -79,7 +77,7 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
         mode=Mode(replanning.mode),
         target=float(replanning.target_utilisation),
         ample=0.0 if spec.objective == "MinimiseCost" else Limits.ample,
-        tolerance=replanning.tolerance_percent / PERCENT,
+        tolerance=replanning.tolerance_percent / 100,
         windows=(replanning.windows.needed, replanning.windows.of),
         horizon=float(replanning.horizon_seconds),
         cool_down=float(replanning.cool_down_seconds),
@@ -112,12 +110,7 @@ def _problem(resource: str) -> tuple[ServingPlanSpec, PlanningProblem]:
 
 
 @lru_cache(maxsize=CACHED)
-def _plan(content: str, resource: str, *, of_it: bool) -> Plan:
-    return plan_of(json.loads(content), unconstrained(_problem(resource)[1]), of_it=of_it)
-
-
-@lru_cache(maxsize=CACHED)
-def _planner_names(content: str, nodes: str) -> str:
-    """Replace the cluster's node names by the planner's; nodes of other plans keep theirs."""
-    names = json.loads(nodes)
-    return json.dumps(to_generic(json.loads(content), names)) if names else content
+def _plan(content: str, nodes: str, resource: str, *, of_it: bool) -> Plan:
+    """Return the plan of a table; nodes have the planner's names, those of other plans theirs."""
+    table = to_generic(json.loads(content), json.loads(nodes))
+    return plan_of(table, unconstrained(_problem(resource)[1]), of_it=of_it)

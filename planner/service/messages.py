@@ -47,17 +47,15 @@ class FailureReason(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanRequest(Message):
-    """Plan a ServingPlan, beside its published table if it has one.
+class ResourceRequest(Message):
+    """What every request says of a ServingPlan and its islands.
 
-    ``content``: the published table. ``nodes``: the cluster's name of a node by the planner's.
-    ``lost``: islands on nodes that are gone. ``unready``: islands whose pods are not ready.
-    ``state``: state of the last re-planning reply, ``age`` seconds old.
+    ``nodes``: the cluster's name of a node by the planner's. ``lost``: islands on nodes that are
+    gone. ``unready``: islands whose pods are not ready. ``state``: of the last re-planning reply,
+    ``age`` seconds old.
     """
 
-    kind: Literal["plan"] = "plan"
     resource: dict[str, Any]
-    content: str | None = None
     nodes: dict[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
@@ -66,24 +64,26 @@ class PlanRequest(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplanRequest(Message):
+class PlanRequest(ResourceRequest):
+    """Plan a ServingPlan, beside its published table ``content`` if it has one."""
+
+    kind: Literal["plan"] = "plan"
+    content: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplanRequest(ResourceRequest):
     """Decide about one window, or about lost islands, of one plan.
 
-    The first fields are those of ``PlanRequest``. ``inputs``: hash of spec and inventory. ``seed``:
-    of the demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
+    ``content``: the published table. ``inputs``: hash of spec and inventory. ``seed``: of the
+    demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
     for the level ``RESHAPE``. ``approved``: hash of the proposal that the user approved.
     """
 
     kind: Literal["replan"] = "replan"
-    resource: dict[str, Any]
     content: str
     inputs: str
     seed: int
-    nodes: dict[str, str] = field(default_factory=dict)
-    lost: tuple[str, ...] = ()
-    unready: tuple[str, ...] = ()
-    state: dict[str, Any] = field(default_factory=dict)
-    age: float = 0.0
     window: ObservedWindow | None = None
     solve: bool = False
     approved: str | None = None

@@ -33,7 +33,7 @@ from .plan import describe, largest_ttft, plan, summary
 from .reply import table_step
 from .state import decode_calibration
 
-KEPT = "the islands as they stand: a cheaper plan would not pay for its changes"
+KEPT = "the deployed islands stay: a cheaper plan would not pay for its changes"
 """Why a plan of least cost is not the cheapest one."""
 
 
@@ -53,8 +53,8 @@ class ChangeCost:
         within = self.saves * horizon / HOUR
         verb = "pays" if self.pays(horizon) else "does not pay"
         return (
-            f"${self.saves:.2f}/h less, ${within:.2f} within {horizon:.0f} s, {verb} for "
-            f"${self.lost:.2f} of GPUs out of service"
+            f"the change saves ${self.saves:.2f}/h, ${within:.2f} within {horizon:.0f} s, and "
+            f"{verb} for ${self.lost:.2f} of GPUs out of service"
         )
 
 
@@ -102,7 +102,7 @@ def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan 
     return plan if not findings and plan.theta >= (problem.min_headroom or 0.0) else None
 
 
-AT_ONCE: Final = "no order of changes serves every range meanwhile: all at once"
+AT_ONCE: Final = "no order of changes keeps every range served, so all change at once"
 
 
 def plan_request(request: PlanRequest) -> Reply:

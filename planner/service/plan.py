@@ -109,14 +109,10 @@ def planning_failure(work: Callable[[], Reply]) -> Reply:
     try:
         return work()
     except SpecError as error:
-        return FailureReply(
-            reason=spec_failure_reason(error), message="; ".join(str(error).splitlines())
-        )
+        reason, message = spec_failure_reason(error), "; ".join(str(error).splitlines())
     except PlanFileError as error:
-        reason, message = (
-            FailureReason.CHECK_FAILED,
-            f"the published table does not fit the spec: {error}",
-        )
+        message = f"the published table does not fit the spec: {error}"
+        reason = FailureReason.CHECK_FAILED
     except CheckError as error:
         reason, message = FailureReason.CHECK_FAILED, "; ".join(error.findings)
     except SolverError as error:

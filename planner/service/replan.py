@@ -10,7 +10,6 @@ arguments are made from a request, and every resulting table is checked before i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -40,13 +39,14 @@ from ..replan.candidates import (
     with_planned,
 )
 from ..replan.deployed import DeployedIslands, deployed_islands
-from ..replan.evaluate import loads_of, mean_rates, restate
+from ..replan.evaluate import headroom_of, restate
 from ..replan.policy import after_change, decide
 from ..replan.repair import Unrepairable
 from ..replan.rollout import (
     Step,
     Wait,
     drained,
+    islands_phrase,
     rollout,
     routed_groups,
     with_idle_islands,
@@ -155,21 +155,29 @@ def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) ->
     inputs = request.request.inputs
     observation = Observation(request.problem, request.plan, lost=request.lost, inputs=inputs)
     decision = decide(observation, state.policy, 0.0, request.limits)
-    table = drained(decision.plan or request.plan, request.unready)
     if decision.plan is None and not silent:
         return _keep(request, state, decision.message)
+    table = drained(decision.plan or request.plan, request.unready)
     if isinstance(table, Unrepairable):
         return _keep(request, state, table.message)
-    parts = [] if decision.plan is None else [decision.message]
-    if silent:
-        parts.append(f"{len(silent)} islands are not ready and get no requests")
+    parts, policy = [], decision.state
     if decision.plan is None:
         nothing = Candidate(Level.KEEP, 0.0, 0.0)
         policy = after_change(state.policy, nothing, Trigger.REPAIR, request.limits, 0.0)
-        decision = replace(decision, trigger=Trigger.REPAIR, state=policy)
-    table, message = accounted(table, request.problem), "; ".join(parts)
-    decision = replace(decision, plan=table, message=message, requested_level=Level.REROUTE)
-    state = replace(state, policy=decision.state, proposed=None, counted=False)
+    else:
+        parts.append(decision.message)
+    if silent:
+        parts.append(f"{len(silent)} islands are not ready and get no requests")
+    message, table = "; ".join(parts), accounted(table, request.problem)
+    decision = replace(
+        decision,
+        trigger=Trigger.REPAIR,
+        plan=table,
+        state=policy,
+        message=message,
+        requested_level=Level.REROUTE,
+    )
+    state = replace(state, policy=policy, proposed=None, counted=False)
     steps = (Step(table, Wait.NONE, (), message),)
     return ReplanOutcome(request, decision, state, steps, table)
 
@@ -187,7 +195,7 @@ def reroute_after_repair(situation: Situation) -> ReplanOutcome:
     if reroute.plan is not None and reroute.theta > keep.theta * (1 + LEAST_GAIN):
         after = after_change(policy, reroute, Trigger.REPAIR, request.limits, 0.0)
         more = f"{reroute.theta / keep.theta - 1:.1%}" if keep.theta else "all"
-        message = f"weights anew for the planned traffic, {more} more of it fits"
+        message = f"new weights for the planned traffic: {more} more of it fits"
         decision = Decision(Level.REROUTE, Trigger.REPAIR, reroute.plan, after, message=message)
     return replace(_outcome(situation, deployed, situation.state, decision), problem=None)
 
@@ -199,34 +207,6 @@ def _observe_window(
 
     An approved proposal may still be carried out, for the last trusted demand.
     """
-    demand, faults = _estimate(request, state, window)
-    reasons = tuple(sorted({fault.reason.value for fault in faults}))
-    if len(demand) < len(request.problem.models):
-        problem = last_rates_problem(state.calibration.corrected(request.problem), state.rates)
-        doubt = "no demand comes of this window: " + ", ".join(reasons)
-        if problem is None:
-            return replace(_keep(request, state, doubt), reasons=reasons)
-        outcome = decide_window(Situation(request, problem, None, state), trusted=False)
-        message = outcome.decision.message if outcome.steps else doubt
-        decision = replace(outcome.decision, message=message)
-        return replace(outcome, decision=decision, reasons=reasons)
-    seconds = min(entry.metrics.window.flow.seconds for entry in window.models.values())
-    rates = {name: model.rates.value for name, model in demand.items() if model.observed_share > 0}
-    problem = observed_problem(request.problem, demand, seconds)
-    calibration = calibrated_by_window(request, problem, demand, state.calibration)
-    # A bound holds for the times that it was proven with.
-    bound = state.bound if calibration.used == state.calibration.used else None
-    rates = {**state.rates, **rates}
-    state = replace(state, rates=rates, calibration=calibration, bound=bound)
-    problem = calibration.corrected(problem)
-    situation = Situation(request, problem, rate_draws(problem, demand), state)
-    return replace(decide_window(situation), reasons=reasons, demand=demand)
-
-
-def _estimate(
-    request: ReplanInput, state: ReplanState, window: ObservedWindow
-) -> tuple[dict[str, ObservedDemand], list[Fault]]:
-    """Return the demand of every model that has a trusted one, and the faults with an effect."""
     demand: dict[str, ObservedDemand] = {}
     faults: list[Fault] = []
     for index, model in enumerate(request.problem.models):
@@ -240,13 +220,36 @@ def _estimate(
         faults += [fault for fault in estimate.faults if fault.effect is not Effect.NOTED]
         if isinstance(estimate, ObservedDemand):
             demand[model.name] = estimate
-    return demand, faults
+    reasons = tuple(sorted({fault.reason.value for fault in faults}))
+    if len(demand) < len(request.problem.models):
+        problem = last_rates_problem(state.calibration.corrected(request.problem), state.rates)
+        doubt = "this window gives no demand: " + ", ".join(reasons)
+        if problem is None:
+            return replace(_keep(request, state, doubt), reasons=reasons)
+        outcome = decide_window(Situation(request, problem, None, state), trusted=False)
+        message = outcome.decision.message if outcome.steps else doubt
+        decision = replace(outcome.decision, message=message)
+        return replace(outcome, decision=decision, reasons=reasons)
+    seconds = min(entry.metrics.window.flow.seconds for entry in window.models.values())
+    observed = {n: model.rates.value for n, model in demand.items() if model.observed_share > 0}
+    problem = observed_problem(request.problem, demand, seconds)
+    calibration = calibrated_by_window(request, problem, demand, state.calibration)
+    # A bound holds for the times that it was proven with.
+    bound = state.bound if calibration.used == state.calibration.used else None
+    rates = {**state.rates, **observed}
+    state = replace(state, rates=rates, calibration=calibration, bound=bound)
+    problem = calibration.corrected(problem)
+    situation = Situation(request, problem, rate_draws(problem, demand), state)
+    return replace(decide_window(situation), reasons=reasons, demand=demand)
 
 
 def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcome:
     """Evaluate all candidates on the demand, and decide among them."""
-    request, message = situation.request, situation.request.request
-    state = _without_this_window(message.solve, situation.state)
+    request, message, state = situation.request, situation.request.request, situation.state
+    policy, limits = state.policy, request.limits
+    if message.solve and state.counted:  # this window is counted already
+        unsafe = max(0, policy.unsafe - 1)
+        policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe)
     deployed = deployed_islands(situation.problem, situation.plan, request.switch)
     observation = Observation(
         situation.problem,
@@ -257,38 +260,26 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         approved=message.approved,
     )
     if not trusted:
-        decision = decide(observation, state.policy, 0.0, request.limits)
+        decision = decide(observation, policy, 0.0, limits)
         return _outcome(situation, deployed, state, decision)
-    levels = evaluate_candidates(deployed, request.limits, situation.draws)
-    bound = _bound(situation, state, levels)
+    levels = evaluate_candidates(deployed, limits, situation.draws)
+    bound = _bound(situation, levels)
     state = replace(state, bound=bound)
     reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
     observation = replace(observation, levels=(*levels, *reshaping))
-    policy = replace(state.policy, last_solve=-math.inf) if message.solve else state.policy
-    decision = _feasible_decision(situation, observation, policy)
+    anew = replace(policy, last_solve=-math.inf) if message.solve else policy
+    decision = _feasible_decision(situation, observation, anew)
     if message.solve and decision.requested_level is Level.RESHAPE:
         planned = _planned_candidate(situation, deployed, levels[0])
         observation = replace(observation, levels=with_planned(levels, planned))
-        policy = replace(state.policy, last_solve=0.0)
-        decision = _feasible_decision(situation, observation, policy)
+        decision = _feasible_decision(situation, observation, replace(policy, last_solve=0.0))
     decision = _with_ready_islands(situation, observation, decision)
     return _outcome(situation, deployed, state, decision)
 
 
-def _without_this_window(solve: bool, state: ReplanState) -> ReplanState:
-    """Return the state before this window, if a solve is requested for a counted window."""
-    if not (solve and state.counted):
-        return state
-    policy = state.policy
-    unsafe = max(0, policy.unsafe - 1)
-    return replace(state, policy=replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe))
-
-
-def _bound(
-    situation: Situation, state: ReplanState, levels: tuple[Candidate, ...]
-) -> ProvenBound | None:
+def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound | None:
     """Return a bound for any plan: the last proof scaled to this rate, or a new one."""
-    last, best = state.bound, max(candidate.theta for candidate in levels)
+    last, best = situation.state.bound, max(candidate.theta for candidate in levels)
     if math.isinf(best):
         return None
     if last is not None and not situation.request.request.solve:
@@ -308,48 +299,31 @@ def _planned_candidate(
 ) -> Candidate:
     """Solve for a reshaped plan, with idle islands too.
 
-    Under a cost objective the cheapest safe table, if there is one within the limits.
+    Under a cost objective the cheapest table that is safe for all but the tail of the demand, if
+    there is one within the limits. The tail is assumed to be as far below the mean as it is for the
+    published table.
     """
     request = situation.request
     limits, published = request.limits, request.plan
 
-    def planned(least_headroom: float | None) -> Candidate:
-        plan = reshape(
-            situation.problem, published, limits, request.switch, min_headroom=least_headroom
-        )
-        return evaluate_planned(
-            deployed,
-            plan,
-            limits,
-            situation.draws,
-            published=published,
-        )
+    def planned(least: float | None) -> Candidate:
+        """Return the best plan; the cheapest one if it needs a least headroom only."""
+        problem = situation.problem
+        plan = reshape(problem, published, limits, request.switch, min_headroom=least)
+        return evaluate_planned(deployed, plan, limits, situation.draws, published=published)
 
     if request.spec.objective == "MinimiseCost":
-        cheapest = _cheapest_safe(request, keep, planned)
-        if cheapest is not None:
-            return cheapest
+        margin = 1 + limits.hysteresis
+        spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
+        headroom = max(float(request.spec.min_headroom or 0), limits.safe * spread * margin)
+        for _ in range(TRIES):
+            candidate = planned(headroom)
+            if candidate.plan is None or not candidate.low:
+                break
+            if candidate.low >= limits.safe:
+                return candidate
+            headroom *= limits.safe * margin / candidate.low
     return planned(None)
-
-
-def _cheapest_safe(
-    request: ReplanInput, keep: Candidate, planned: Callable[[float], Candidate]
-) -> Candidate | None:
-    """Return the table of least cost that is safe for all but the tail of the demand.
-
-    The tail is assumed to be as far below the mean as it is for the published table.
-    """
-    safe, margin = request.limits.safe, 1 + request.limits.hysteresis
-    spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
-    headroom = max(float(request.spec.min_headroom or 0), safe * spread * margin)
-    for _ in range(TRIES):
-        candidate = planned(headroom)
-        if candidate.plan is None or not candidate.low:
-            return None
-        if candidate.low >= safe:
-            return candidate
-        headroom *= safe * margin / candidate.low
-    return None
 
 
 def _feasible_decision(
@@ -389,7 +363,6 @@ def _with_ready_islands(
     soon = recent and -recent[-1].at < situation.request.limits.cool_down
     if not back or soon or reroute.theta <= observation.levels[0].theta * (1 + LEAST_GAIN):
         return decision
-    count = f"{len(back)} island{'s' if len(back) > 1 else ''}"
     limits = situation.request.limits
     return replace(
         decision,
@@ -397,7 +370,7 @@ def _with_ready_islands(
         trigger=Trigger.REPAIR,
         plan=reroute.plan,
         state=after_change(decision.state, reroute, Trigger.REPAIR, limits, 0.0),
-        message=f"{count} without requests get some again",
+        message=f"requests go to {islands_phrase(back)} again",
         proposal=None,
     )
 
@@ -434,7 +407,7 @@ def _outcome(
         state = replace(state, proposed=checked_table(request.spec, table))
     if decision.plan is None:
         table = with_idle_islands(deployed.plan, request.plan, situation.idle)
-        stated = restate(replace(deployed, plan=table), _theta(deployed, deployed.plan))
+        stated = restate(replace(deployed, plan=table), headroom_of(deployed))
         table = accounted(stated, problem)
         return ReplanOutcome(request, decision, state, problem=problem, table=table)
     steps = _steps(situation, decision.plan)
@@ -462,11 +435,7 @@ def _stated(situation: Situation, deployed: DeployedIslands, plan: Plan) -> Plan
         raise CheckError([f"{table.model}: {table.message}"])
     problem = situation.problem
     here = replace(deployed, plan=table) if same else deployed_islands(problem, table)
-    return accounted(restate(here, plan.theta or _theta(here, table)), problem)
-
-
-def _theta(deployed: DeployedIslands, plan: Plan) -> float:
-    return float(loads_of(deployed, plan).headroom(mean_rates(deployed.problem)[None, :])[0])
+    return accounted(restate(here, plan.theta or headroom_of(here)), problem)
 
 
 def _check(situation: Situation, table: Plan) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 from ..demand.estimate import ObservedDemand
 from ..plan import Plan
 from ..problem import PlanningProblem
-from ..replan.rollout import Step
-from ..replan.types import Candidate, Decision, Level, Proposal
+from ..replan.rollout import Step, islands_phrase
+from ..replan.types import Decision, Level
 from ..servingplan import ServingPlanSpec
 from .inputs import ReplanInput
 from .messages import DemandReply, LevelReply, ProposalReply, ReplanReply, TableStep
@@ -59,8 +59,25 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
     """
     request, decision = outcome.request, outcome.decision
     # Other weights count at once, changed islands do not.
-    taken = decision.level if decision.level is Level.REROUTE else Level.KEEP
-    now = next((r for r in decision.candidates if r.level is taken), None)
+    level = decision.level if decision.level is Level.REROUTE else Level.KEEP
+    now = next((c for c in decision.candidates if c.level is level), None)
+    proposal = None
+    if (pending := decision.proposal) is not None:
+        candidate = pending.candidate
+        gain = f"{candidate.gain:.1%}" if math.isfinite(candidate.gain) else "much"
+        message = f"other weights gain {gain} headroom"
+        if candidate.changed:
+            message = (
+                f"a {_name(candidate.level).lower()} of {islands_phrase(candidate.changed)} gains "
+                f"{gain} headroom for {candidate.disruption:.0f} GPU-seconds out of service"
+            )
+        proposal = ProposalReply(
+            hash=pending.hash,
+            level=_name(candidate.level),
+            trigger=pending.trigger.value,
+            gain=_figure(candidate.gain),
+            message=message,
+        )
     return ReplanReply(
         level=_name(decision.level),
         trigger=decision.trigger.value,
@@ -73,13 +90,33 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
         headroom_low=_figure(now.low if now else None),
         regret=_figure(decision.regret),
         degraded=_figure(decision.degraded),
-        levels=tuple(_level(candidate) for candidate in decision.candidates),
-        proposal=_proposal(decision.proposal),
-        requested_level=None
-        if decision.requested_level is None
-        else _name(decision.requested_level),
+        levels=tuple(
+            LevelReply(
+                level=_name(candidate.level),
+                theta=_figure(candidate.theta),
+                low=_figure(candidate.low),
+                gain=_figure(candidate.gain),
+                gain_low=_figure(candidate.gain_low),
+                disruption_gpu_seconds=_figure(candidate.disruption),
+                changed=len(candidate.changed),
+                note=candidate.note,
+            )
+            for candidate in decision.candidates
+        ),
+        proposal=proposal,
+        requested_level=(
+            None if decision.requested_level is None else _name(decision.requested_level)
+        ),
         reasons=outcome.reasons,
-        demand={name: _demand(demand) for name, demand in outcome.demand.items()},
+        demand={
+            name: DemandReply(
+                requests_per_second=decimal(demand.rate),
+                mean_input=decimal(float(demand.lengths.probability @ demand.lengths.length)),
+                mean_output=decimal(float(demand.lengths.probability @ demand.lengths.output)),
+                censored=demand.censored,
+            )
+            for name, demand in outcome.demand.items()
+        },
         calibration=tuple(outcome.state.calibration.rows()),
         state=encode_state(outcome.state, request.request.inputs),
     )
@@ -108,49 +145,6 @@ def _name(level: Level) -> str:
 def _figure(value: float | None) -> str | None:
     """Return a decimal string; None if there is no figure or it is infinite."""
     return None if value is None or not math.isfinite(value) else decimal(value)
-
-
-def _level(candidate: Candidate) -> LevelReply:
-    return LevelReply(
-        level=_name(candidate.level),
-        theta=_figure(candidate.theta),
-        low=_figure(candidate.low),
-        gain=_figure(candidate.gain),
-        gain_low=_figure(candidate.gain_low),
-        disruption_gpu_seconds=_figure(candidate.disruption),
-        changed=len(candidate.changed),
-        note=candidate.note,
-    )
-
-
-def _proposal(pending: Proposal | None) -> ProposalReply | None:
-    if pending is None:
-        return None
-    candidate = pending.candidate
-    gain = f"{candidate.gain:.1%}" if math.isfinite(candidate.gain) else "much"
-    message = f"other weights gain {gain} headroom"
-    if candidate.changed:
-        message = (
-            f"{_name(candidate.level).lower()} of {len(candidate.changed)} islands gains "
-            f"{gain} headroom for {candidate.disruption:.0f} GPU-seconds"
-        )
-    return ProposalReply(
-        hash=pending.hash,
-        level=_name(candidate.level),
-        trigger=pending.trigger.value,
-        gain=_figure(candidate.gain),
-        message=message,
-    )
-
-
-def _demand(demand: ObservedDemand) -> DemandReply:
-    lengths = demand.lengths
-    return DemandReply(
-        requests_per_second=decimal(demand.rate),
-        mean_input=decimal(float(lengths.probability @ lengths.length)),
-        mean_output=decimal(float(lengths.probability @ lengths.output)),
-        censored=demand.censored,
-    )
 
 
 def _summary(outcome: ReplanOutcome) -> dict[str, Any]:

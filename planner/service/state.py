@@ -95,7 +95,7 @@ class OnlineCalibration:
     def text(self) -> str:
         """Return which times are corrected; empty if none are."""
         named = [f"{c.accelerator} {c.phase} x {c.factor:.2f}" for c in self.used]
-        return f"times as islands showed: {listed(named, SHOWN)}" if named else ""
+        return f"times corrected by measurement: {listed(named, SHOWN)}" if named else ""
 
 
 def _key(correction: Correction) -> tuple[str, str, str]:
@@ -128,16 +128,6 @@ class ReplanState:
 
 
 @dataclass(frozen=True)
-class StoredChange:
-    """A change in JSON."""
-
-    at: float
-    level: Level
-    trigger: Trigger
-    changed: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class StoredProposal:
     """A proposal in JSON; its plan is the routing table ``content``."""
 
@@ -163,7 +153,7 @@ class StoredState(Message):
     inputs: str
     gainful: tuple[tuple[Level, ...], ...]
     unsafe: int
-    changes: tuple[StoredChange, ...]
+    changes: tuple[Change, ...]
     last_solve: Annotated[float, Field(alias="asked")]
     proposal: StoredProposal | None
     rates: dict[str, tuple[float, ...]]
@@ -206,19 +196,26 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
             changed=tuple(sorted(candidate.changed)),
             content=state.proposed,
         )
+    settled: dict[int, tuple[str, ...]] = {}
+    for name, count in sorted(state.calibration.settled.items()):
+        settled[count] = (*settled.get(count, ()), name)
+    calibration = StoredCalibration(
+        learnt=to_stored(state.calibration.state, 0.0),
+        used=state.calibration.used,
+        settled=settled,
+        last=state.calibration.last,
+    )
     stored = StoredState(
         inputs=inputs,
         gainful=tuple(tuple(sorted(levels)) for levels in policy.gainful),
         unsafe=policy.unsafe,
-        changes=tuple(
-            StoredChange(c.at, c.level, c.trigger, tuple(sorted(c.changed))) for c in policy.changes
-        ),
+        changes=policy.changes,
         last_solve=policy.last_solve,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
         bound=state.bound,
         counted=state.counted,
-        calibration=_encode_calibration(state.calibration),
+        calibration=CALIBRATION.dump_python(calibration, mode="json", by_alias=True),
     )
     document: dict[str, Any] = json.loads(STATE.dump_json(stored, by_alias=True))
     return document
@@ -233,22 +230,29 @@ def decode_state(
     """
     try:
         stored = STATE.validate_python(document)
-        changes = tuple(
-            Change(c.at - age, c.level, c.trigger, frozenset(c.changed)) for c in stored.changes
-        )
+        changes = tuple(replace(change, at=change.at - age) for change in stored.changes)
         calibration = decode_calibration(document, age)
         policy = PolicyState(changes=changes, last_solve=stored.last_solve - age)
         if stored.inputs != inputs:
             return ReplanState(policy, calibration=calibration)
         sizes = {model.name: len(model.ranges) + 1 for model in problem.models}
-        bound, pending = stored.bound, stored.proposal
+        bound, pending, proposal = stored.bound, stored.proposal, None
+        if pending is not None:
+            candidate = Candidate(
+                pending.level,
+                theta=pending.theta,
+                low=pending.low,
+                gain=pending.gain,
+                gain_low=pending.gain_low,
+                disruption=pending.disruption,
+                changed=frozenset(pending.changed),
+                plan=plan_of(json.loads(pending.content), problem),
+            )
+            proposed_at = pending.at - age
+            proposal = Proposal(pending.hash, pending.base, proposed_at, candidate, pending.trigger)
+        gainful = tuple(frozenset(levels) for levels in stored.gainful)
         return ReplanState(
-            replace(
-                policy,
-                gainful=tuple(frozenset(levels) for levels in stored.gainful),
-                unsafe=stored.unsafe,
-                proposal=None if pending is None else _proposal(pending, age, problem),
-            ),
+            replace(policy, gainful=gainful, unsafe=stored.unsafe, proposal=proposal),
             {n: np.array(row) for n, row in stored.rates.items() if len(row) == sizes.get(n)},
             None if bound is None else replace(bound, age=bound.age + age),
             None if pending is None else pending.content,
@@ -257,34 +261,6 @@ def decode_state(
         )
     except (ValidationError, PlanFileError, ValueError):
         return ReplanState()
-
-
-def _proposal(stored: StoredProposal, age: float, problem: PlanningProblem) -> Proposal:
-    candidate = Candidate(
-        stored.level,
-        theta=stored.theta,
-        low=stored.low,
-        gain=stored.gain,
-        gain_low=stored.gain_low,
-        disruption=stored.disruption,
-        changed=frozenset(stored.changed),
-        plan=plan_of(json.loads(stored.content), problem),
-    )
-    return Proposal(stored.hash, stored.base, stored.at - age, candidate, stored.trigger)
-
-
-def _encode_calibration(calibration: OnlineCalibration) -> dict[str, Any]:
-    settled: dict[int, tuple[str, ...]] = {}
-    for name, count in sorted(calibration.settled.items()):
-        settled[count] = (*settled.get(count, ()), name)
-    stored = StoredCalibration(
-        learnt=to_stored(calibration.state, 0.0),
-        used=calibration.used,
-        settled=settled,
-        last=calibration.last,
-    )
-    document: dict[str, Any] = CALIBRATION.dump_python(stored, mode="json", by_alias=True)
-    return document
 
 
 def decode_calibration(document: Mapping[str, Any], age: float) -> OnlineCalibration:

@@ -190,7 +190,7 @@ def test_a_higher_level_must_add_to_the_lower_one() -> None:
 def acted(
     at: float, level: Level = Level.FLIP, changed: frozenset[str] = frozenset()
 ) -> PolicyState:
-    return PolicyState(changes=(Change(at, level, Trigger.GAIN, changed),))
+    return PolicyState(changes=(Change(at, level, Trigger.GAIN, tuple(changed)),))
 
 
 def test_cool_down_holds_a_flip_back_and_says_so() -> None:

@@ -138,8 +138,8 @@ def test_decisions_use_what_was_learnt_and_say_so() -> None:
     before, reply = after(COLD), after(COLD + 3)
     lost = float(reply["headroom"]) / float(before["headroom"])
     assert 1 / 1.35 < lost < 0.97
-    assert "times as islands showed: H100 decode x 1.2" in reply["message"]
-    assert "times as islands showed" not in before["message"]
+    assert "times corrected by measurement: H100 decode x 1.2" in reply["message"]
+    assert "times corrected by measurement" not in before["message"]
 
 
 def test_a_table_that_is_changed_by_them_is_judged_by_them() -> None:
@@ -252,8 +252,8 @@ def test_the_next_plan_gives_the_slower_accelerator_less() -> None:
     state = after(COLD + 3)["state"]
     plain, corrected = plan_anew({}), plan_anew(state)
     assert h100_decodes(corrected) < 0.9 * h100_decodes(plain)
-    assert "times as islands showed: H100 decode" in corrected["message"]
-    assert "times as islands showed" not in plain["message"]
+    assert "times corrected by measurement: H100 decode" in corrected["message"]
+    assert "times corrected by measurement" not in plain["message"]
     assert plan_anew(state)["steps"] == corrected["steps"]
 
 

@@ -161,7 +161,7 @@ def test_islands_that_are_not_ready_get_no_requests_until_they_are() -> None:
     assert waiting["steps"] == []
     back = ask(request(ONE, **asked, **more))
     assert (back["level"], back["trigger"]) == ("Reroute", "Repair")
-    assert "3 islands without requests get some again" in back["message"]
+    assert "requests go to 3 islands again" in back["message"]
     assert min(served(table(back["steps"][-1]["content"]))[name] for name in quiet) > 0
 
 
