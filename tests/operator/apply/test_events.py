@@ -15,9 +15,9 @@ def event(message: str) -> EmitEvent:
 
 def test_a_hundred_flaps_in_ten_minutes_are_at_most_ten_events() -> None:
     limiter = Limiter()
-    told = [limiter.admit(KEY, event(f"flap {i}"), 6.0 * i) for i in range(100)]
+    admitted = [limiter.admit(KEY, event(f"flap {i}"), 6.0 * i) for i in range(100)]
 
-    assert sum(told) == 10
+    assert sum(admitted) == 10
     assert limiter.admit(KEY, event("later"), 700.0)
 
 

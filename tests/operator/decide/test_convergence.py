@@ -74,19 +74,19 @@ class Server(ApiCluster):
         self._fail_now_and_then()
         if self.refuses:
             raise Forbidden("exceeded quota")
-        wanted = manifest["metadata"]["resourceVersion"]
+        version = manifest["metadata"]["resourceVersion"]
         if "shard.txt" in manifest["data"]:
-            return self._apply_shard(manifest, wanted)
+            return self._apply_shard(manifest, version)
         self.release()
         if self.table is None:
             self.table = copy.deepcopy(manifest)
             self.table["metadata"]["uid"] = f"table-{self.version}"
-        elif wanted in (MUST_NOT_EXIST, "") or wanted != _version(self.table):
+        elif version in (MUST_NOT_EXIST, "") or version != _version(self.table):
             raise Conflict("the table changed")
         else:
             for part in ("labels", "annotations"):
-                ours = manifest["metadata"][part]
-                self.table["metadata"][part] = self.table["metadata"].get(part, {}) | ours
+                applied = manifest["metadata"][part]
+                self.table["metadata"][part] = self.table["metadata"].get(part, {}) | applied
             self.table["metadata"]["ownerReferences"] = manifest["metadata"]["ownerReferences"]
             self.table["data"] |= manifest["data"]
         identity = json.loads(manifest["data"]["table.json"])["identity"]
@@ -94,36 +94,36 @@ class Server(ApiCluster):
         self.check_whole()
         return self._written("table", self.table)
 
-    def _apply_shard(self, manifest: Manifest, wanted: str) -> Mapping[str, Any]:
+    def _apply_shard(self, manifest: Manifest, version: str) -> Mapping[str, Any]:
         name = manifest["metadata"]["name"]
-        known = self.shards.get(name)
-        if known is None:
-            known = self.shards[name] = copy.deepcopy(manifest)
-            known["metadata"]["uid"] = f"shard-{self.version}"
-        elif wanted in (MUST_NOT_EXIST, "") or wanted != _version(known):
+        shard = self.shards.get(name)
+        if shard is None:
+            shard = self.shards[name] = copy.deepcopy(manifest)
+            shard["metadata"]["uid"] = f"shard-{self.version}"
+        elif version in (MUST_NOT_EXIST, "") or version != _version(shard):
             raise Conflict("the shard changed")
         else:
-            assert known["immutable"]
-            assert known["data"] == manifest["data"]
-            known["metadata"] |= {
+            assert shard["immutable"]
+            assert shard["data"] == manifest["data"]
+            shard["metadata"] |= {
                 key: manifest["metadata"][key]
                 for key in ("labels", "annotations", "ownerReferences")
             }
         self.taken.discard(name)
-        return self._written("table", known)
+        return self._written("table", shard)
 
     async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
         self._fail_now_and_then()
-        known = self.shards.get(key.name)
-        if known is None:
+        shard = self.shards.get(key.name)
+        if shard is None:
             raise NotFound(str(key))
-        if (uid, resource_version) != (known["metadata"]["uid"], _version(known)):
+        if (uid, resource_version) != (shard["metadata"]["uid"], _version(shard)):
             raise Conflict("another version")
         assert self.seconds - self.released.get(key.name, -GRACE) >= GRACE, "a reader needs it"
         del self.shards[key.name]
         self.check_whole()
         self.writes += 1
-        self.touch("table", known, "DELETED")
+        self.touch("table", shard, "DELETED")
         self._fail_now_and_then()
 
     def named(self) -> dict[str, str]:
@@ -154,10 +154,10 @@ class Server(ApiCluster):
         return self._written("plan", self.plan)
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
-        found = self.table if key.name == TABLE else self.shards.get(key.name)
-        if found is None:
+        config_map = self.table if key.name == TABLE else self.shards.get(key.name)
+        if config_map is None:
             raise NotFound(str(key))
-        return copy.deepcopy(found)
+        return copy.deepcopy(config_map)
 
     async def create_event(self, manifest: Manifest) -> None:
         assert manifest["type"] in ("Normal", "Warning")
@@ -407,12 +407,12 @@ async def test_a_table_that_is_refused_costs_one_promise_however_often_it_is_tri
     for _ in range(3):
         await life.work()
         life.answer()
-    said = life.server.writes
+    writes = life.server.writes
     for _ in range(10):
         life.seconds += 60.0
         await life.work()
 
-    assert life.server.writes == said <= 2
+    assert life.server.writes == writes <= 2
     life.server.refuses = False
     await life.come_to_rest()
     _check_end(life.server, squatted=False, seed=0)

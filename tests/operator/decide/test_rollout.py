@@ -57,7 +57,7 @@ from tests.support.operator.situations import (
     observation,
     plan,
     plan_reply,
-    told,
+    with_early_status,
 )
 
 DRAIN = 10
@@ -87,26 +87,28 @@ def live_plan(live: LiveStatus | None = None, **replanning: object) -> PlanObjec
 
 
 def stored(
-    seen: PlanObject, text: str = OLD, mark: TableOrigin = TableOrigin.PLANNED, sequence: int = 1
+    splan: PlanObject, text: str = OLD, origin: TableOrigin = TableOrigin.PLANNED, sequence: int = 1
 ) -> TableObject:
-    identity = Identity(seen.uid, seen.generation, sequence)
-    manifest = table_manifest(seen, None, identity, text, T0, origin=mark)
+    identity = Identity(splan.uid, splan.generation, sequence)
+    manifest = table_manifest(splan, None, identity, text, T0, origin=origin)
     return TableObject.from_body(as_stored(manifest))
 
 
-def settled(live: LiveStatus | None = None, mark: TableOrigin = TableOrigin.PLANNED) -> Observation:
+def settled(
+    live: LiveStatus | None = None, origin: TableOrigin = TableOrigin.PLANNED
+) -> Observation:
     """A live plan whose table is stored and said."""
-    seen = live_plan(live)
-    return at_rest(replace(seen, live=None), live or LiveStatus(), mark)
+    splan = live_plan(live)
+    return at_rest(replace(splan, live=None), live or LiveStatus(), origin)
 
 
 def at_rest(
-    seen: PlanObject, live: LiveStatus, mark: TableOrigin = TableOrigin.PLANNED
+    splan: PlanObject, live: LiveStatus, origin: TableOrigin = TableOrigin.PLANNED
 ) -> Observation:
-    table = stored(seen, mark=mark)
-    said = plan_ready(seen.inputs_hash, OLD, {"islands": 2}, "2 islands")
-    status = status_text.published(seen, said, table, T0)
-    return observation(replace(seen, status=status, live=live), table)
+    table = stored(splan, origin=origin)
+    result = plan_ready(splan.inputs_hash, OLD, {"islands": 2}, "2 islands")
+    status = status_text.published(splan, result, table, T0)
+    return observation(replace(splan, status=status, live=live), table)
 
 
 def window(at: float = 1.0) -> Traffic:
@@ -125,9 +127,9 @@ def decided(name: str, *tables: tuple[str, str], **more: object) -> ReplanResult
     return answer
 
 
-def after(seen: Observation, answer: ReplanResult, state: PlanState | None = None) -> PlanState:
-    assert seen.plan is not None
-    return (state or PlanState()).with_replan(answer, seen.plan.inputs_hash, NOW)
+def after(observed: Observation, answer: ReplanResult, state: PlanState | None = None) -> PlanState:
+    assert observed.plan is not None
+    return (state or PlanState()).with_replan(answer, observed.plan.inputs_hash, NOW)
 
 
 def reported(state: PlanState) -> PlanState:
@@ -140,14 +142,14 @@ def test_a_live_plan_at_rest_is_left_alone() -> None:
 
 
 def test_a_window_is_asked_about_once() -> None:
-    seen = settled(LiveStatus(traffic=window(at=7.0)))
-    actions = actions_of(seen, PlanState(), NOW)
+    observed = settled(LiveStatus(traffic=window(at=7.0)))
+    actions = actions_of(observed, PlanState(), NOW)
 
     assert actions == (StartReplan(ReplanKind.WINDOW, "a window of traffic is over"),)
-    asked = PlanState().with_request(ReplanKind.WINDOW, PendingReplan(), window=7.0)
-    assert actions_of(seen, asked, NOW) == ()  # under way
-    done = asked.with_replan(decided("window-1", trigger="None", level="Keep"), "", NOW)
-    assert actions_of(seen, done, NOW) == ()  # looked at
+    pending = PlanState().with_request(ReplanKind.WINDOW, PendingReplan(), window=7.0)
+    assert actions_of(observed, pending, NOW) == ()  # under way
+    done = pending.with_replan(decided("window-1", trigger="None", level="Keep"), "", NOW)
+    assert actions_of(observed, done, NOW) == ()  # looked at
     newer = settled(LiveStatus(traffic=window(at=8.0)))
     assert actions_of(newer, done, NOW) == actions
 
@@ -160,8 +162,8 @@ def test_a_window_in_which_pods_changed_is_not_looked_at() -> None:
     state = reported(replace(done, result=None))
 
     assert actions_of(settled(LiveStatus(traffic=window(at=1059.0))), state, later(100)) == ()
-    asked = actions_of(settled(LiveStatus(traffic=window(at=1060.0))), state, later(100))
-    assert [type(a) for a in asked] == [StartReplan]
+    actions = actions_of(settled(LiveStatus(traffic=window(at=1060.0))), state, later(100))
+    assert [type(a) for a in actions] == [StartReplan]
 
 
 def test_other_weights_leave_a_window_as_it_is() -> None:
@@ -174,20 +176,20 @@ def test_a_window_without_anything_in_it_is_not_asked_about() -> None:
 
 
 def test_a_lost_node_comes_before_a_window() -> None:
-    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"}), traffic=window()))
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n2"}), traffic=window()))
 
-    assert actions_of(seen, PlanState(), NOW) == (
+    assert actions_of(observed, PlanState(), NOW) == (
         StartReplan(ReplanKind.REPAIR, "islands on lost nodes: 1"),
     )
 
 
 def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
-    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
-    hopeless = PlanState(failed_repairs=frozenset({"b"}))
-    assert actions_of(seen, hopeless, NOW) == ()
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
+    failed = PlanState(failed_repairs=frozenset({"b"}))
+    assert actions_of(observed, failed, NOW) == ()
 
     more = settled(LiveStatus(lost_nodes=frozenset({"n1", "n2"})))
-    assert [type(a) for a in actions_of(more, hopeless, NOW)] == [StartReplan]
+    assert [type(a) for a in actions_of(more, failed, NOW)] == [StartReplan]
 
 
 def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
@@ -195,33 +197,33 @@ def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
 
 
 def test_nothing_is_decided_on_half_a_list_of_nodes() -> None:
-    seen = live_plan(LiveStatus(nodes_listed=False))
+    splan = live_plan(LiveStatus(nodes_listed=False))
     pools = [{"name": "p", "nodeSelector": {"a": "b"}}]
-    looking = replace(seen, spec={**seen.spec, "pools": pools})
+    selecting = replace(splan, spec={**splan.spec, "pools": pools})
 
-    assert actions_of(observation(looking), PlanState(), NOW) == ()
+    assert actions_of(observation(selecting), PlanState(), NOW) == ()
 
 
 def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     """Away from the island at once; the change when it has drained; back when its pod is ready."""
     pods = {"a": IslandPods(ready=False, phase="decode", pods=1, gpus=8, nodes=frozenset({"n1"}))}
     live = LiveStatus(pods=pods)
-    seen = settled(live)
+    observed = settled(live)
     answer = decided("window-1", (DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
-    reserved = status_text.last_sequence(seen.plan, seen.table)  # type: ignore[arg-type]
-    state = replace(after(seen, answer), reserved=reserved)
+    reserved = status_text.last_sequence(observed.plan, observed.table)  # type: ignore[arg-type]
+    state = replace(after(observed, answer), reserved=reserved)
 
-    writes = [a for a in _go(seen, state) if isinstance(a, WriteTable)]
+    writes = [a for a in _go(observed, state) if isinstance(a, WriteTable)]
     assert [(w.content, w.origin) for w in writes] == [(DRAINED, TableOrigin.ROLLING)]
 
-    drained = _stored_and_said(seen, state, DRAINED, TableOrigin.ROLLING)
+    drained = _stored_and_reported(observed, state, DRAINED, TableOrigin.ROLLING)
     state = state.with_table_written(NOW)
     assert not next_step_due(drained, state, later(DRAIN - 1))
     assert next_step_due(drained, state, later(DRAIN))
     state = state.with_next_step(1 << 20)
     assert state.result.content == CHANGED  # type: ignore[union-attr]
 
-    changed = _stored_and_said(drained, state, CHANGED, TableOrigin.ROLLING)
+    changed = _stored_and_reported(drained, state, CHANGED, TableOrigin.ROLLING)
     state = state.with_table_written(later(DRAIN))
     assert not next_step_due(changed, state, later(500))  # its pod is not ready
     ready_pod = {"a": replace(pods["a"], ready=True, phase="prefill"), "b": pods["a"]}
@@ -232,42 +234,42 @@ def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     assert [(w.content, w.origin) for w in last] == [(NEW, TableOrigin.REPLANNED)]
 
 
-def _go(seen: Observation, state: PlanState) -> tuple[object, ...]:
+def _go(observed: Observation, state: PlanState) -> tuple[object, ...]:
     """Decisions until the table is to be written: a sequence is promised first."""
     for _ in range(2):
-        actions = actions_of(seen, state, NOW)
-        promise = next((a for a in actions if isinstance(a, WriteStatus)), None)
-        if promise is None:
+        actions = actions_of(observed, state, NOW)
+        reservation = next((a for a in actions if isinstance(a, WriteStatus)), None)
+        if reservation is None:
             return actions
-        assert seen.plan is not None
-        seen = replace(seen, plan=replace(seen.plan, status=promise.status))
-        state = replace(state, reserved=promise.reserves)
-    return actions_of(seen, state, NOW)
+        assert observed.plan is not None
+        observed = replace(observed, plan=replace(observed.plan, status=reservation.status))
+        state = replace(state, reserved=reservation.reserves)
+    return actions_of(observed, state, NOW)
 
 
-def _stored_and_said(
-    seen: Observation, state: PlanState, text: str, mark: TableOrigin
+def _stored_and_reported(
+    observed: Observation, state: PlanState, text: str, origin: TableOrigin
 ) -> Observation:
-    assert seen.plan is not None
-    table = stored(seen.plan, text, mark, sequence=9)
-    verdict = state.result
-    assert verdict is not None
-    said = status_text.published(seen.plan, verdict, table, T0)  # type: ignore[arg-type]
-    return observation(replace(seen.plan, status=said), table)
+    assert observed.plan is not None
+    table = stored(observed.plan, text, origin, sequence=9)
+    result = state.result
+    assert result is not None
+    status = status_text.published(observed.plan, result, table, T0)  # type: ignore[arg-type]
+    return observation(replace(observed.plan, status=status), table)
 
 
 def test_without_any_pod_of_the_plan_a_change_waits_as_long_as_a_drain() -> None:
-    seen = settled()
-    state = after(seen, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
+    observed = settled()
+    state = after(observed, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
     state = state.with_table_written(NOW)
 
-    assert not next_step_due(seen, state, later(DRAIN - 1))
-    assert next_step_due(seen, state, later(DRAIN))
+    assert not next_step_due(observed, state, later(DRAIN - 1))
+    assert next_step_due(observed, state, later(DRAIN))
 
 
 def test_pods_that_never_become_ready_are_given_up() -> None:
-    seen = settled()
-    state = after(seen, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
+    observed = settled()
+    state = after(observed, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
     state = state.with_table_written(NOW)
 
     assert not rollout_timed_out(state, later(PATIENCE - 1))
@@ -276,60 +278,68 @@ def test_pods_that_never_become_ready_are_given_up() -> None:
 
 
 def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
-    seen = settled()
-    state = after(seen, decided("window-1", (OLD, "None"), (NEW, "Drain"))).with_table_written(NOW)
+    observed = settled()
+    state = after(observed, decided("window-1", (OLD, "None"), (NEW, "Drain"))).with_table_written(
+        NOW
+    )
     state = reported(state)
-    said = _stored_and_said(seen, state, OLD, TableOrigin.ROLLING)
-    hurt = replace(said, plan=replace(said.plan, live=LiveStatus(lost_nodes=frozenset({"n1"}))))  # type: ignore[type-var]
+    rolling = _stored_and_reported(observed, state, OLD, TableOrigin.ROLLING)
+    assert rolling.plan is not None
+    live = LiveStatus(lost_nodes=frozenset({"n1"}))
+    damaged = replace(rolling, plan=replace(rolling.plan, live=live))
 
-    assert not next_step_due(hurt, state, later(DRAIN))
-    assert [a.kind for a in actions_of(hurt, state, later(1)) if isinstance(a, StartReplan)] == [
+    assert not next_step_due(damaged, state, later(DRAIN))
+    assert [a.kind for a in actions_of(damaged, state, later(1)) if isinstance(a, StartReplan)] == [
         ReplanKind.REPAIR
     ]
 
 
 def test_a_repair_does_not_wait_for_a_plan_and_the_plan_is_still_made() -> None:
     """The table answers older inputs: what comes of the repair does not count as the answer."""
-    seen = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
-    assert seen.plan is not None
-    edited = replace(seen.plan, inputs_hash="newer", generation=2)
-    said = replace(edited, status=status_text.planning(edited, 2, T0))
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
+    assert observed.plan is not None
+    edited = replace(observed.plan, inputs_hash="newer", generation=2)
+    acknowledged = replace(edited, status=status_text.planning(edited, 2, T0))
     planning = PlanState().with_planning("newer")
-    hurt = replace(seen, plan=said)
-    assert [a.kind for a in actions_of(hurt, planning, NOW) if isinstance(a, StartReplan)] == [
+    damaged = replace(observed, plan=acknowledged)
+    assert [a.kind for a in actions_of(damaged, planning, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.REPAIR
     ]
 
-    asked = planning.with_request(ReplanKind.REPAIR, PendingReplan("", "newer", TableOrigin.OWED))
+    pending = planning.with_request(ReplanKind.REPAIR, PendingReplan("", "newer", TableOrigin.OWED))
     answer = decided("repair-1", (NEW, "None"), trigger="Repair", level="Keep")
-    state = asked.with_replan(answer, said.inputs_hash, NOW)
-    writes = [a for a in _go(hurt, state) if isinstance(a, WriteTable)]
+    state = pending.with_replan(answer, acknowledged.inputs_hash, NOW)
+    writes = [a for a in _go(damaged, state) if isinstance(a, WriteTable)]
     assert [(w.content, w.origin) for w in writes] == [(NEW, TableOrigin.OWED)]
 
-    table = replace(stored(said, NEW, TableOrigin.OWED, sequence=2))
-    after_it = observation(replace(said, live=LiveStatus()), table)
+    table = replace(stored(acknowledged, NEW, TableOrigin.OWED, sequence=2))
+    after_it = observation(replace(acknowledged, live=LiveStatus()), table)
     kinds = [type(a) for a in actions_of(after_it, state.with_table_written(NOW), NOW)]
     assert StartPlanning in kinds
 
 
 def test_what_the_answer_wants_is_asked_next() -> None:
-    seen = settled()
-    state = after(seen, decided("repair-1", requestedLevel="Reroute", trigger="None", level="Keep"))
-    assert [a.kind for a in actions_of(seen, state, NOW) if isinstance(a, StartReplan)] == [
+    observed = settled()
+    state = after(
+        observed, decided("repair-1", requestedLevel="Reroute", trigger="None", level="Keep")
+    )
+    assert [a.kind for a in actions_of(observed, state, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.WINDOW
     ]
 
-    solve = after(seen, decided("window-2", requestedLevel="Reshape", trigger="None", level="Keep"))
-    assert [a.kind for a in actions_of(seen, solve, NOW) if isinstance(a, StartReplan)] == [
+    solve = after(
+        observed, decided("window-2", requestedLevel="Reshape", trigger="None", level="Keep")
+    )
+    assert [a.kind for a in actions_of(observed, solve, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.SOLVE
     ]
 
 
 def test_a_question_without_an_answer_is_asked_later_and_later() -> None:
-    seen = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n1"})))
     state = PlanState().with_replan_failure(NOW)
-    assert actions_of(seen, state, later(1)) == (Requeue(4.0, "the last request failed"),)
-    assert [type(a) for a in actions_of(seen, state, later(5))] == [StartReplan]
+    assert actions_of(observed, state, later(1)) == (Requeue(4.0, "the last request failed"),)
+    assert [type(a) for a in actions_of(observed, state, later(5))] == [StartReplan]
     for _ in range(20):
         state = state.with_replan_failure(NOW)
     assert state.replan_retry.at == NOW.monotonic + REPLAN_RETRY.longest
@@ -337,70 +347,76 @@ def test_a_question_without_an_answer_is_asked_later_and_later() -> None:
 
 def test_what_replanning_made_survives_a_restart_and_an_edit_of_replanning() -> None:
     """The inputs of the plan are the same: its table is taken, nothing is planned."""
-    seen = settled(mark=TableOrigin.REPLANNED)
-    assert actions_of(seen, PlanState(), NOW) == ()
-    assert seen.plan is not None
-    edited = replace(seen.plan, generation=2)
-    actions = actions_of(replace(seen, plan=edited), PlanState(), NOW)
+    observed = settled(origin=TableOrigin.REPLANNED)
+    assert actions_of(observed, PlanState(), NOW) == ()
+    assert observed.plan is not None
+    edited = replace(observed.plan, generation=2)
+    actions = actions_of(replace(observed, plan=edited), PlanState(), NOW)
 
     assert [type(a) for a in actions] == [AdoptTable]
 
 
 def test_a_roll_out_that_nobody_remembers_is_planned_to_its_end() -> None:
-    actions = actions_of(settled(mark=TableOrigin.ROLLING), PlanState(), NOW)
+    actions = actions_of(settled(origin=TableOrigin.ROLLING), PlanState(), NOW)
 
     assert [type(a) for a in actions] == [StartPlanning]
 
 
 def test_other_nodes_are_other_inputs() -> None:
-    seen = settled()
-    assert seen.plan is not None
-    other = seen.plan.with_nodes({**seen.plan.spec, "pools": [{"name": "p", "count": 8}]})
+    observed = settled()
+    assert observed.plan is not None
+    other = observed.plan.with_nodes({**observed.plan.spec, "pools": [{"name": "p", "count": 8}]})
 
-    kinds = [type(a) for a in actions_of(replace(seen, plan=other), PlanState(), NOW)]
+    kinds = [type(a) for a in actions_of(replace(observed, plan=other), PlanState(), NOW)]
     assert StartPlanning in kinds
     assert other.to_resource()["spec"]["pools"] == [{"name": "p", "count": 8}]
 
 
 def test_traffic_says_nothing_where_there_is_no_plan_for_the_inputs() -> None:
-    seen = settled(LiveStatus(traffic=window()))
-    assert seen.plan is not None
-    none = PlanFailed(seen.plan.inputs_hash, Reason.INFEASIBLE, "too few GPUs")
-    state = PlanState().with_planning(seen.plan.inputs_hash).with_result(none, NOW)
+    observed = settled(LiveStatus(traffic=window()))
+    assert observed.plan is not None
+    none = PlanFailed(observed.plan.inputs_hash, Reason.INFEASIBLE, "too few GPUs")
+    state = PlanState().with_planning(observed.plan.inputs_hash).with_result(none, NOW)
 
-    assert not [a for a in actions_of(seen, state, NOW) if isinstance(a, StartReplan)]
+    assert not [a for a in actions_of(observed, state, NOW) if isinstance(a, StartReplan)]
 
 
 def test_without_nodes_to_plan_with_the_last_table_stays() -> None:
     refusal = Finding(ConditionStatus.FALSE, Reason.NO_NODES, "pool h200 has no node")
-    seen = settled(LiveStatus(refusal=refusal, traffic=window()))
-    actions = actions_of(seen, PlanState(), NOW)
+    observed = settled(LiveStatus(refusal=refusal, traffic=window()))
+    actions = actions_of(observed, PlanState(), NOW)
 
     assert [type(a) for a in actions] == [WriteStatus, EmitEvent]
-    said = {c.type: (c.status, c.reason) for c in actions[0].status.conditions}  # type: ignore[union-attr]
-    assert said[ConditionType.READY] == (ConditionStatus.FALSE, Reason.NO_NODES)
-    assert said[ConditionType.PUBLISHED] == (ConditionStatus.TRUE, Reason.LAST_GOOD_KEPT)
+    conditions = {c.type: (c.status, c.reason) for c in actions[0].status.conditions}  # type: ignore[union-attr]
+    assert conditions[ConditionType.READY] == (ConditionStatus.FALSE, Reason.NO_NODES)
+    assert conditions[ConditionType.PUBLISHED] == (ConditionStatus.TRUE, Reason.LAST_GOOD_KEPT)
 
 
 def test_an_approval_is_passed_on_once() -> None:
-    rest = at_rest(live_plan(approve="a" * 64), LiveStatus(traffic=window(at=1.0)))
-    seen_before = PlanState(replan=ReplanMemory(last_window=1.0))
-    assert [type(a) for a in actions_of(rest, seen_before, NOW)] == [StartReplan]
-    asked = PlanState(replan=ReplanMemory(last_window=1.0, approved="a" * 64))
-    assert actions_of(rest, asked, NOW) == ()
+    observed = at_rest(live_plan(approve="a" * 64), LiveStatus(traffic=window(at=1.0)))
+    earlier = PlanState(replan=ReplanMemory(last_window=1.0))
+    assert [type(a) for a in actions_of(observed, earlier, NOW)] == [StartReplan]
+    approved = PlanState(replan=ReplanMemory(last_window=1.0, approved="a" * 64))
+    assert actions_of(observed, approved, NOW) == ()
 
 
 def test_conditions_of_a_live_plan_say_what_is_found() -> None:
     nodes = Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, "GPUs in use by pool: a 8")
     lost = Finding(ConditionStatus.FALSE, Reason.SOURCE_FAILED, "main: no answer")
-    seen = settled(LiveStatus(inventory=nodes, metrics=lost))
-    (write, *_) = actions_of(seen, PlanState(), NOW)
+    observed = settled(LiveStatus(inventory=nodes, metrics=lost))
+    (write, *_) = actions_of(observed, PlanState(), NOW)
 
     assert isinstance(write, WriteStatus)
-    said = {c.type: (c.status, c.reason) for c in write.status.conditions}
-    assert said[ConditionType.INVENTORY_RESOLVED] == (ConditionStatus.TRUE, Reason.NODES_FOUND)
-    assert said[ConditionType.METRICS_AVAILABLE] == (ConditionStatus.FALSE, Reason.SOURCE_FAILED)
-    assert said[ConditionType.READY] == (ConditionStatus.TRUE, Reason.PUBLISHED)
+    conditions = {c.type: (c.status, c.reason) for c in write.status.conditions}
+    assert conditions[ConditionType.INVENTORY_RESOLVED] == (
+        ConditionStatus.TRUE,
+        Reason.NODES_FOUND,
+    )
+    assert conditions[ConditionType.METRICS_AVAILABLE] == (
+        ConditionStatus.FALSE,
+        Reason.SOURCE_FAILED,
+    )
+    assert conditions[ConditionType.READY] == (ConditionStatus.TRUE, Reason.PUBLISHED)
 
 
 @pytest.mark.parametrize(
@@ -428,12 +444,12 @@ def test_conditions_of_a_live_plan_say_what_is_found() -> None:
     ],
 )
 def test_each_change_has_its_own_message(facts: dict[str, object], reason: Reason) -> None:
-    seen = settled()
-    state = after(seen, decided("window-1", **facts))
-    assert seen.plan is not None
+    observed = settled()
+    state = after(observed, decided("window-1", **facts))
+    assert observed.plan is not None
     state = replace(state, result=None)
 
-    events = [a for a in actions_of(seen, state, NOW) if isinstance(a, EmitEvent)]
+    events = [a for a in actions_of(observed, state, NOW) if isinstance(a, EmitEvent)]
     assert [event.reason for event in events] == [reason]
 
 
@@ -457,70 +473,70 @@ def test_figures_of_every_window_are_no_news() -> None:
 
 def test_an_unsaid_plan_begins_as_any_other() -> None:
     assert StartPlanning in [
-        type(a) for a in actions_of(observation(told(live_plan())), PlanState(), NOW)
+        type(a) for a in actions_of(observation(with_early_status(live_plan())), PlanState(), NOW)
     ]
     assert StepGate.NONE.value == "None"
 
 
-def on_nodes(live: LiveStatus, mark: TableOrigin) -> Observation:
+def on_nodes(live: LiveStatus, origin: TableOrigin) -> Observation:
     """A plan at rest one of whose pools finds its nodes."""
     pool = {"name": "p", "accelerator": "H100", "nodeSelector": {"pool": "p"}}
-    seen = replace(plan(spec={"replanning": REPLANNING, "pools": [pool]}), live=None)
-    assert seen.selects_nodes
-    return at_rest(seen, live, mark)
+    splan = replace(plan(spec={"replanning": REPLANNING, "pools": [pool]}), live=None)
+    assert splan.selects_nodes
+    return at_rest(splan, live, origin)
 
 
 def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_stored() -> None:
     """Once; where nothing is left of it, what is stored stays."""
-    seen = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
-    assert seen.plan is not None
-    edited = replace(seen.plan, inputs_hash="newer", generation=2)
-    said = replace(edited, status=status_text.planning(edited, 2, T0))
-    hurt = replace(seen, plan=said)
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
+    assert observed.plan is not None
+    edited = replace(observed.plan, inputs_hash="newer", generation=2)
+    acknowledged = replace(edited, status=status_text.planning(edited, 2, T0))
+    damaged = replace(observed, plan=acknowledged)
     steps = [
         TableStep(content=text, nodes=("n1", node)) for text, node in ((DRAINED, "n2"), (NEW, "n3"))
     ]
-    verdict = decode_result("newer", plan_reply(*steps))
-    assert isinstance(verdict, PlanReady)
-    state = PlanState().with_planning("newer").with_result(verdict, NOW)
+    result = decode_result("newer", plan_reply(*steps))
+    assert isinstance(result, PlanReady)
+    state = PlanState().with_planning("newer").with_result(result, NOW)
 
-    assert [a.kind for a in actions_of(hurt, state, NOW) if isinstance(a, StartReplan)] == [
+    assert [a.kind for a in actions_of(damaged, state, NOW) if isinstance(a, StartReplan)] == [
         ReplanKind.REPAIR
     ]
 
-    asked = state.with_request(
+    pending = state.with_request(
         ReplanKind.REPAIR,
-        PendingReplan("", "newer", TableOrigin.REPAIRED, verdict.content_hash),
+        PendingReplan("", "newer", TableOrigin.REPAIRED, result.content_hash),
     )
-    assert actions_of(hurt, asked, NOW) == ()
+    assert actions_of(damaged, pending, NOW) == ()
     answer = decided("repair-1", (CHANGED, "None"), trigger="Repair", level="Keep")
-    repaired = asked.with_replan(answer, said.inputs_hash, NOW)
-    writes = [a for a in _go(hurt, repaired) if isinstance(a, WriteTable)]
+    repaired = pending.with_replan(answer, acknowledged.inputs_hash, NOW)
+    writes = [a for a in _go(damaged, repaired) if isinstance(a, WriteTable)]
     assert [(w.content, w.origin) for w in writes] == [(CHANGED, TableOrigin.REPAIRED)]
 
-    helpless = asked.with_replan(decided("repair-1"), said.inputs_hash, NOW)
+    unrepaired = pending.with_replan(decided("repair-1"), acknowledged.inputs_hash, NOW)
     assert not [
-        a for a in actions_of(hurt, helpless, NOW) if isinstance(a, WriteTable | StartReplan)
+        a for a in actions_of(damaged, unrepaired, NOW) if isinstance(a, WriteTable | StartReplan)
     ]
 
 
 def test_a_plan_ends_the_question_about_the_table_before_it() -> None:
     """Else the old table, repaired, would be stored over the new one."""
-    asked = (
+    pending = (
         PlanState()
         .with_planning("newer")
         .with_request(ReplanKind.REPAIR, PendingReplan(inputs_hash="newer"))
     )
-    verdict = replace(plan_ready("newer", NEW, {}, ""))
-    assert asked.request is not None
+    result = replace(plan_ready("newer", NEW, {}, ""))
+    assert pending.request is not None
 
-    assert asked.with_result(verdict, NOW).request is None
+    assert pending.with_result(result, NOW).request is None
 
 
 def test_a_repaired_table_is_planned_again_after_a_restart_where_its_nodes_are_back() -> None:
     """The inputs are those that it answers, and yet it is without nodes that there are."""
-    back = actions_of(on_nodes(LiveStatus(), TableOrigin.REPAIRED), PlanState(), NOW)
-    assert [type(a) for a in back] == [StartPlanning]
+    actions = actions_of(on_nodes(LiveStatus(), TableOrigin.REPAIRED), PlanState(), NOW)
+    assert [type(a) for a in actions] == [StartPlanning]
 
     assert (
         actions_of(
@@ -532,37 +548,37 @@ def test_a_repaired_table_is_planned_again_after_a_restart_where_its_nodes_are_b
 
 def test_a_full_plan_gets_the_memory_and_keeps_its_name() -> None:
     """What islands taught of times goes with it; the hash of its inputs is that of the spec."""
-    seen = settled()
-    assert seen.plan is not None
-    told = PlanState(
+    observed = settled()
+    assert observed.plan is not None
+    state = PlanState(
         replan=ReplanMemory(state={"calibration": {"used": []}}, state_at=NOW.monotonic - 7)
     )
-    job = plan_job(seen.plan, None, told, NOW)
+    job = plan_job(observed.plan, None, state, NOW)
     assert isinstance(job.request, PlanRequest)
     assert job.request.state == {"calibration": {"used": []}}
     assert job.request.age == 7.0
-    assert job.inputs_hash == seen.plan.inputs_hash
-    anew = plan_job(seen.plan, None, PlanState(), NOW)
+    assert job.inputs_hash == observed.plan.inputs_hash
+    anew = plan_job(observed.plan, None, PlanState(), NOW)
     assert isinstance(anew.request, PlanRequest)
     assert (anew.request.state, anew.request.age) == ({}, 0.0)
 
 
 def test_the_inventory_is_refreshed_once_if_no_repair_helps() -> None:
-    seen = on_nodes(LiveStatus(lost_nodes=frozenset({"n1", "n2"})), TableOrigin.PLANNED)
-    assert seen.table is not None
+    observed = on_nodes(LiveStatus(lost_nodes=frozenset({"n1", "n2"})), TableOrigin.PLANNED)
+    assert observed.table is not None
     state = PlanState(
-        irreparable=seen.table.content_hash or "", failed_repairs=frozenset({"a", "b"})
+        irreparable=observed.table.content_hash or "", failed_repairs=frozenset({"a", "b"})
     )
-    actions, state = decide(seen, state, NOW)
+    actions, state = decide(observed, state, NOW)
     assert [type(a) for a in actions] == [RefreshInventory]
-    assert RefreshInventory not in [type(a) for a in actions_of(seen, state, NOW)]
+    assert RefreshInventory not in [type(a) for a in actions_of(observed, state, NOW)]
 
 
 def test_a_result_that_nobody_waits_for_changes_nothing() -> None:
-    seen = settled()
-    assert receive(seen, PlanState(), decided("window-1"), NOW) == (PlanState(), False)
-    asked = PlanState().with_request(
+    observed = settled()
+    assert receive(observed, PlanState(), decided("window-1"), NOW) == (PlanState(), False)
+    pending = PlanState().with_request(
         ReplanKind.WINDOW, PendingReplan(inputs_hash="older"), window=1.0
     )
-    state, accepted = receive(seen, asked, decided("window-1"), NOW)
+    state, accepted = receive(observed, pending, decided("window-1"), NOW)
     assert (state.request, accepted) == (None, False)  # the plan is another one now

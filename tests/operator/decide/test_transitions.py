@@ -1,4 +1,4 @@
-"""B18 and B19: from any spec to any other, and what every field is for.
+"""From any spec to any other, and what every field is for.
 
 Transitions are drawn so that every pair of (kind of field, class of value) occurs: from an absent
 choice to the largest number, from an unknown name to an empty list. After each, the operator that
@@ -38,10 +38,10 @@ NO_EFFECT = {
 
 def classes(of: list[Variant]) -> dict[tuple[str, str], list[Variant]]:
     """Variants by kind of field and class of value."""
-    found = defaultdict(list)
+    by_class = defaultdict(list)
     for variant in of:
-        found[variant.kind, variant.value_class].append(variant)
-    return dict(found)
+        by_class[variant.kind, variant.value_class].append(variant)
+    return dict(by_class)
 
 
 def walk(of: list[Variant], draws: int, random: Random) -> list[Variant]:
@@ -59,10 +59,10 @@ def walk(of: list[Variant], draws: int, random: Random) -> list[Variant]:
 def sampled(random: Random) -> list[Variant]:
     """The bases, one variant of each class, and as many more as the run may plan."""
     every = variants()
-    kept = [v for v in every if not v.path] + [random.choice(v) for v in classes(every).values()]
-    rest = [v for v in every if v not in kept]
-    random.shuffle(rest)
-    return kept + rest[: max(0, POOL - len(kept))]
+    sample = [v for v in every if not v.path] + [random.choice(v) for v in classes(every).values()]
+    remaining = [v for v in every if v not in sample]
+    random.shuffle(remaining)
+    return sample + remaining[: max(0, POOL - len(sample))]
 
 
 def _class(variant: Variant | None) -> str:
@@ -71,8 +71,8 @@ def _class(variant: Variant | None) -> str:
 
 def _keeps_architecture(before: Variant, after: Variant) -> bool:
     """The API server refuses another architecture under a model's name."""
-    known = {m["name"]: m["architecture"] for m in before.spec["models"]}
-    return all(known.get(m["name"], m["architecture"]) == m["architecture"]
+    architectures = {m["name"]: m["architecture"] for m in before.spec["models"]}
+    return all(architectures.get(m["name"], m["architecture"]) == m["architecture"]
                for m in after.spec["models"])  # fmt: skip
 
 
@@ -96,7 +96,7 @@ async def test_from_any_spec_to_any_other_it_ends_like_a_new_one() -> None:
         rest = await bench.change(variant.spec)
         case = f"{before} -> {variant}"
         assert rest.answers_like(fresh[spec]), case
-        # I8: whatever cannot be planned leaves the last good table as it is.
+        # Whatever cannot be planned leaves the last good table as it is.
         assert rest.ready or last is None or rest.content == last.content, case
         pairs.add((_class(before), _class(variant)))
         before, last, done = variant, rest, done + 1
@@ -110,28 +110,28 @@ async def test_from_any_spec_to_any_other_it_ends_like_a_new_one() -> None:
 
 def test_every_class_of_value_is_tried_on_every_kind_of_field() -> None:
     """A generator that makes nothing would let everything pass."""
-    found = classes(variants())
-    assert len(found) >= 25
-    assert {kind for kind, _ in found} >= {"choice", "integer", "decimal", "name", "array"}
+    by_class = classes(variants())
+    assert len(by_class) >= 25
+    assert {kind for kind, _ in by_class} >= {"choice", "integer", "decimal", "name", "array"}
     assert all(is_accepted(spec) for spec in BASES.values())
 
 
 @pytest.fixture(scope="module")
 def by_field() -> dict[str, list[Variant]]:
-    found: dict[str, list[Variant]] = {
+    by_path: dict[str, list[Variant]] = {
         field.path: [] for field in fields() if field.kind != "object"
     }
     for variant in variants():
-        if variant.path in found:
-            found[variant.path].append(variant)
-    return found
+        if variant.path in by_path:
+            by_path[variant.path].append(variant)
+    return by_path
 
 
 @pytest.mark.slow
 async def test_every_field_has_an_effect_or_a_reason_for_none(
     by_field: dict[str, list[Variant]],
 ) -> None:
-    """B19: of each field of the schema some change shows in the table or in what is said."""
+    """Of each field of the schema some change shows in the table or in what is said."""
     bases = {name: await Bench().change(spec) for name, spec in BASES.items()}
     without = set()
     for path, changed in by_field.items():

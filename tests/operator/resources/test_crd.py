@@ -192,8 +192,8 @@ def test_short_name_and_category_are_set() -> None:
 def converted(annotation: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401  # any type
     """Structural schema of one field of that type."""
     field = Field(**{"description": TWENTY} | options)
-    made = create_model("Made", __doc__="an object with one field", x=(annotation, field))
-    schema: dict[str, Any] = structural(made.model_json_schema())["properties"]["x"]
+    model = create_model("Made", __doc__="an object with one field", x=(annotation, field))
+    schema: dict[str, Any] = structural(model.model_json_schema())["properties"]["x"]
     return schema
 
 

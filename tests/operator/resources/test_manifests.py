@@ -57,9 +57,9 @@ def test_short_names_stay_readable_and_long_ones_differ_in_their_hash() -> None:
 
 def test_the_text_is_what_the_planner_would_write_byte_for_byte() -> None:
     text = table_text(Identity("u", 3, 7), CONTENT, T0)
-    theirs = routing_table(json.loads(CONTENT), uid="u", time="2026-01-01T00:00:00Z")
+    reference = routing_table(json.loads(CONTENT), uid="u", time="2026-01-01T00:00:00Z")
 
-    assert text.encode() == canonical_bytes(theirs)
+    assert text.encode() == canonical_bytes(reference)
     assert json.loads(text)["identity"] == {
         "uid": "u", "generation": 3, "sequence": 7, "time": "2026-01-01T00:00:00Z"
     }  # fmt: skip
@@ -73,23 +73,23 @@ def test_the_identity_follows_the_published_schema() -> None:
 
 
 def test_a_first_write_can_only_create_and_a_later_one_only_change_what_was_seen() -> None:
-    seen = plan()
-    identity = Identity(seen.uid, 1, 1)
+    splan = plan()
+    identity = Identity(splan.uid, 1, 1)
 
-    first = table_manifest(seen, None, identity, CONTENT, T0)
-    later = table_manifest(seen, stored(seen), identity, CONTENT, T0)
+    first = table_manifest(splan, None, identity, CONTENT, T0)
+    later = table_manifest(splan, stored(splan), identity, CONTENT, T0)
 
     assert first["metadata"]["resourceVersion"] == "1"
     assert later["metadata"]["resourceVersion"] == "200"
 
 
 def test_the_table_is_found_and_owned() -> None:
-    seen = replace(plan(), key=Key("team", "x" * 253))
-    meta = table_manifest(seen, None, Identity(seen.uid, 1, 1), CONTENT, T0)["metadata"]
+    splan = replace(plan(), key=Key("team", "x" * 253))
+    meta = table_manifest(splan, None, Identity(splan.uid, 1, 1), CONTENT, T0)["metadata"]
 
     assert {name for name in meta["labels"] if name.startswith("app.kubernetes.io/")} == {
         f"app.kubernetes.io/{part}" for part in ("name", "managed-by", "part-of", "instance")
     }
-    assert meta["ownerReferences"] == [owner_reference(seen)]
-    assert owner_reference(seen)["controller"] is True
-    assert owner_reference(seen)["blockOwnerDeletion"] is False
+    assert meta["ownerReferences"] == [owner_reference(splan)]
+    assert owner_reference(splan)["controller"] is True
+    assert owner_reference(splan)["blockOwnerDeletion"] is False

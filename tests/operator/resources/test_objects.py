@@ -33,18 +33,18 @@ def configmap(**meta: object) -> dict[str, Any]:
 def test_whatever_lies_there_is_read_without_an_error(text: str | None) -> None:
     body = configmap() | {"data": None if text is None else {"table.json": text}}
 
-    seen = TableObject.from_body(body)
+    table = TableObject.from_body(body)
 
-    assert seen.content_hash is None
-    assert not seen.is_unmodified()
-    assert not seen.is_up_to_date(plan())
+    assert table.content_hash is None
+    assert not table.is_unmodified()
+    assert not table.is_up_to_date(plan())
 
 
 def test_our_own_table_is_recognised() -> None:
-    seen = stored(plan())
+    table = stored(plan())
 
-    assert seen.is_up_to_date(plan())
-    assert seen.content_hash == planned(plan()).content_hash
+    assert table.is_up_to_date(plan())
+    assert table.content_hash == planned(plan()).content_hash
 
 
 def test_spacing_and_order_of_keys_are_not_a_change_of_content() -> None:
@@ -105,13 +105,13 @@ def test_how_a_model_is_watched_and_switched_is_no_input_of_a_plan() -> None:
 
 
 def test_a_status_survives_storing_and_reading() -> None:
-    seen = plan()
-    status = ready(seen, stored(seen)).status
+    splan = plan()
+    status = ready(splan, stored(splan)).status
 
-    back = Status.from_body({"status": json.loads(json.dumps(status.to_manifest()))})
+    reread = Status.from_body({"status": json.loads(json.dumps(status.to_manifest()))})
 
-    assert back == status
-    assert back.conditions[0].last_transition_time == T0
+    assert reread == status
+    assert reread.conditions[0].last_transition_time == T0
 
 
 def test_conditions_of_others_are_ignored() -> None:

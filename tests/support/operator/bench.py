@@ -104,12 +104,12 @@ class Bench:
         assert self.server.writes == writes, "writes at rest"
         self.server.late.clear()
         assert self.server.plan is not None
-        seen = PlanObject.from_body(self.server.plan)
-        assert {c.observed_generation for c in seen.status.conditions} == {self.generation}
-        ready = seen.status.condition(ConditionType.READY)
+        splan = PlanObject.from_body(self.server.plan)
+        assert {c.observed_generation for c in splan.status.conditions} == {self.generation}
+        ready = splan.status.condition(ConditionType.READY)
         assert ready is not None
         assert ready.status != "Unknown", "stuck"
-        return Rest(self.content(), ready.status == "True", says(seen), summary(seen))
+        return Rest(self.content(), ready.status == "True", says(splan), summary(splan))
 
     def content(self) -> str | None:
         """The stored content as it lies there."""
@@ -125,15 +125,15 @@ def planned(request: bytes) -> bytes:
     return answer(request)
 
 
-def says(seen: PlanObject) -> tuple[tuple[str, ...], ...]:
+def says(splan: PlanObject) -> tuple[tuple[str, ...], ...]:
     """Conditions but Published, which tells of the past as well; without the table's sequence."""
     return tuple(
         (str(c.type), str(c.status), str(c.reason), c.message.partition(", sequence")[0])
-        for c in seen.status.conditions
+        for c in splan.status.conditions
         if c.type is not ConditionType.PUBLISHED
     )
 
 
-def summary(seen: PlanObject) -> str:
-    found = {key: value for key, value in seen.status.summary.items() if key != SEQUENCE}
-    return json.dumps(found, sort_keys=True)
+def summary(splan: PlanObject) -> str:
+    summary = {key: value for key, value in splan.status.summary.items() if key != SEQUENCE}
+    return json.dumps(summary, sort_keys=True)

@@ -70,20 +70,20 @@ def plan_reply(*steps: TableStep, islands: int = 2) -> PlanReply:
     return PlanReply(summary={"islands": islands}, message=message, steps=steps)
 
 
-def planned(seen: PlanObject, content: str = CONTENT) -> PlanReady:
+def planned(splan: PlanObject, content: str = CONTENT) -> PlanReady:
     """The planner's answer to the plan."""
     reply = plan_reply(TableStep(content=content), islands=2)
-    verdict = decode_result(seen.inputs_hash, reply)
-    assert isinstance(verdict, PlanReady)
-    return verdict
+    result = decode_result(splan.inputs_hash, reply)
+    assert isinstance(result, PlanReady)
+    return result
 
 
 def stored(
-    seen: PlanObject, content: str = CONTENT, sequence: int = 1, generation: int | None = None
+    splan: PlanObject, content: str = CONTENT, sequence: int = 1, generation: int | None = None
 ) -> TableObject:
     """The table as it lies there after we wrote it."""
-    identity = Identity(seen.uid, generation or seen.generation, sequence)
-    return TableObject.from_body(as_stored(table_manifest(seen, None, identity, content, T0)))
+    identity = Identity(splan.uid, generation or splan.generation, sequence)
+    return TableObject.from_body(as_stored(table_manifest(splan, None, identity, content, T0)))
 
 
 def as_stored(manifest: Manifest) -> Manifest:
@@ -93,35 +93,35 @@ def as_stored(manifest: Manifest) -> Manifest:
     return body
 
 
-def ready(seen: PlanObject, table: TableObject) -> PlanObject:
+def ready(splan: PlanObject, table: TableObject) -> PlanObject:
     """The plan after its table was stored and its status said so."""
-    return replace(seen, status=status_text.published(seen, planned(seen), table, T0))
+    return replace(splan, status=status_text.published(splan, planned(splan), table, T0))
 
 
-def edited(seen: PlanObject, **spec: object) -> PlanObject:
+def edited(splan: PlanObject, **spec: object) -> PlanObject:
     """The same plan after its owner changed the spec; the status is still the old one."""
-    fresh = plan(seen.generation + 1, seen.uid, spec)
-    return replace(fresh, status=seen.status)
+    fresh = plan(splan.generation + 1, splan.uid, spec)
+    return replace(fresh, status=splan.status)
 
 
-def observation(seen: PlanObject | None, table: TableObject | None = None) -> Observation:
+def observation(splan: PlanObject | None, table: TableObject | None = None) -> Observation:
     """What the operator sees."""
-    return Observation(KEY, seen, table)
+    return Observation(KEY, splan, table)
 
 
-def answered(seen: PlanObject, content: str = CONTENT) -> PlanState:
+def planned_state(splan: PlanObject, content: str = CONTENT) -> PlanState:
     """The memory after the planner's answer came, the next sequence being promised."""
-    reserved = int(seen.status.summary.get(status_text.SEQUENCE, 0))
-    state = PlanState().with_planning(seen.inputs_hash).with_result(planned(seen, content), NOW)
+    reserved = int(splan.status.summary.get(status_text.SEQUENCE, 0))
+    state = PlanState().with_planning(splan.inputs_hash).with_result(planned(splan, content), NOW)
     return replace(state, reserved=reserved)
 
 
-def actions_of(seen: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
+def actions_of(observed: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
     """What is decided, without the memory that comes with it."""
-    return decide(seen, state, now)[0]
+    return decide(observed, state, now)[0]
 
 
-def told(seen: PlanObject, table: TableObject | None = None) -> PlanObject:
+def with_early_status(splan: PlanObject, table: TableObject | None = None) -> PlanObject:
     """The plan after its first status, which promises a sequence to the table."""
-    sequence = status_text.last_sequence(seen, table) + 1
-    return replace(seen, status=status_text.planning(seen, sequence, T0))
+    sequence = status_text.last_sequence(splan, table) + 1
+    return replace(splan, status=status_text.planning(splan, sequence, T0))
