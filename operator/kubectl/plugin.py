@@ -39,9 +39,9 @@ F = TypeVar("F", bound="Callable[..., object]")
 
 def cluster(function: F) -> F:
     """Add ``-n`` and ``--context``, as in kubectl."""
-    named = click.option("-n", "--namespace", metavar="NAME", help="Instead of the context's.")
-    other = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-    return named(other(function))
+    namespace = click.option("-n", "--namespace", metavar="NAME", help="Instead of the context's.")
+    context = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+    return namespace(context(function))
 
 
 @click.group(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from archipelago.planner.problem import TIME_LIMITS
 from archipelago.planner.service.messages import (
@@ -23,12 +23,9 @@ from archipelago.planner.table.shards import split
 
 from ..resources.live import ReplanKind, Step, StepGate, TableOrigin
 from ..resources.names import TABLE_BYTES, Key
+from ..resources.objects import PlanObject
 from ..resources.status import Reason, bounded
 from .result import PlanFailed, PlannerResult, PlanReady, ReplanResult
-
-if TYPE_CHECKING:
-    from ..resources.objects import PlanObject
-
 
 SHORT: Final = 12
 """Digits of a hash that people compare."""

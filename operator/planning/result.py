@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from archipelago.planner.table.shards import Piece
+
+from ..resources.live import ReplanKind, Step, TableOrigin
 from ..resources.status import Reason, Summary
-
-if TYPE_CHECKING:
-    from archipelago.planner.table.shards import Piece
-
-    from ..resources.live import ReplanKind, Step, TableOrigin
-
 
 # The process failed, not the request: the same inputs may succeed later.
 PROCESS_FAILURES = frozenset(

@@ -69,12 +69,6 @@ def gc_paused() -> Iterator[None]:
                 gc.enable()
 
 
-def freeze_startup_objects() -> None:
-    """Exclude present objects, mostly modules, from garbage collection: saves 0.03 s each time."""
-    gc.collect()
-    gc.freeze()
-
-
 def island_times(
     scrapes: Sequence[Scrape], source: SeriesSelector, index: SeriesIndex | None = None
 ) -> dict[str, IslandTimes]:
@@ -222,16 +216,16 @@ def _histograms(
     groups: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], dict[SeriesKey, Series]] = {}
     for key, row in chosen_series(index, source, signal, phases):
         groups.setdefault((key.name, key.island, key.process, key.rest), {})[key] = row
-    read = []
+    histograms = []
     for rows in groups.values():
-        named = series_name(next(iter(rows)))
-        amounts, wrong = joint_increase(tuple(rows.values()), named)
+        where = series_name(next(iter(rows)))
+        amounts, wrong = joint_increase(tuple(rows.values()), where)
         faults += wrong
-        grown = dict(zip(rows, amounts, strict=True))
-        upper = {key.le: v for key, v in grown.items() if key.part == "_bucket"}
-        total = next((v for key, v in grown.items() if key.part == "_sum"), None)
-        read.append((named, upper, total))
-    return read
+        increases = dict(zip(rows, amounts, strict=True))
+        upper = {key.le: v for key, v in increases.items() if key.part == "_bucket"}
+        total = next((v for key, v in increases.items() if key.part == "_sum"), None)
+        histograms.append((where, upper, total))
+    return histograms
 
 
 def _lengths(
@@ -239,8 +233,8 @@ def _lengths(
 ) -> tuple[Buckets, ...]:
     """Return one histogram per grid, added over the islands that have it."""
     by_grid: dict[tuple[float, ...], list[Buckets]] = {}
-    for named, upper, total in _histograms(index, source, signal, _ENDS, faults):
-        buckets, wrong = from_cumulative(upper, total, named)
+    for where, upper, total in _histograms(index, source, signal, _ENDS, faults):
+        buckets, wrong = from_cumulative(upper, total, where)
         faults += wrong
         if buckets is not None:
             by_grid.setdefault(buckets.edges, []).append(buckets)
@@ -251,14 +245,14 @@ def _latency(
     index: SeriesIndex, source: SeriesSelector, signal: Signal, phases: Container[Phase]
 ) -> Latency | None:
     """Return the times of all islands on the bounds of the first; None without any."""
-    read = _histograms(index, source, signal, phases, [])
-    bounds = sorted(read[0][1]) if read else []
-    same = [(upper, total or 0.0) for _, upper, total in read if sorted(upper) == bounds]
-    if not bounds or not same:
+    histograms = _histograms(index, source, signal, phases, [])
+    bounds = sorted(histograms[0][1]) if histograms else []
+    aligned = [(upper, total or 0.0) for _, upper, total in histograms if sorted(upper) == bounds]
+    if not bounds or not aligned:
         return None
-    cumulative = [sum(upper[bound] for upper, _ in same) for bound in bounds]
-    counts = [max(0.0, b - a) for a, b in zip([0.0, *cumulative], cumulative, strict=False)]
-    return Latency(tuple(bounds), tuple(counts), sum(total for _, total in same))
+    cumulative = [sum(upper[bound] for upper, _ in aligned) for bound in bounds]
+    counts = [max(0.0, b - a) for a, b in pairwise([0.0, *cumulative])]
+    return Latency(tuple(bounds), tuple(counts), sum(total for _, total in aligned))
 
 
 MOST: Final = 16
