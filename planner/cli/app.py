@@ -115,8 +115,10 @@ class Extensible(Pipeline):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, declared here or added."""
-        added = entry_points(group=ADDED, name=cmd_name)
-        return super().get_command(ctx, cmd_name) or (added[cmd_name].load() if added else None)
+        if command := super().get_command(ctx, cmd_name):
+            return command
+        added = (point.load() for point in entry_points(group=ADDED, name=cmd_name))
+        return next(added, None)
 
 
 @click.group(

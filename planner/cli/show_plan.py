@@ -151,9 +151,9 @@ def _islands_of(pool: str, groups: Iterable[Group]) -> str:
     counts = Counter[tuple[int, int, str]]()
     order = list(Phase)
     for group in groups:
-        if mine := group.gpus_of(pool):
+        if gpus := group.gpus_of(pool):
             others = (f"{p.gpus} of {safe(p.pool)}" for p in group.parts if p.pool != pool)
-            counts[order.index(group.phase), mine, " and ".join(others)] += group.islands
+            counts[order.index(group.phase), gpus, " and ".join(others)] += group.islands
     parts = (
         f"{counts[key]} {order[key[0]]} of {phrase(key[1], 'GPU')}"
         + f" with {key[2]}" * bool(key[2])

@@ -146,9 +146,9 @@ class CalibrationEntry(Entry):
         """Return the calibration of this entry."""
         corrections = tuple(
             Correction(
-                self.accelerator, **dict(each) | {"interval": Interval(**dict(each.interval))}
+                self.accelerator, **dict(entry) | {"interval": Interval(**dict(entry.interval))}
             )
-            for each in self.corrections
+            for entry in self.corrections
         )
         return Calibration(**dict(self) | {"corrections": corrections})
 
@@ -174,12 +174,12 @@ def read_calibrations(document: Document) -> tuple[Calibration, ...]:
         PlanFileError: names the place, the value and what would be right.
     """
     file = read(CalibrationDocument, document)
-    return tuple(each.calibration() for each in file.calibrations)
+    return tuple(entry.calibration() for entry in file.calibrations)
 
 
 def calibration_documents(calibrations: Iterable[Calibration]) -> list[Document]:
     """Return calibrations in the form of their file."""
-    documents: list[Document] = canonical([corrections.plain(each) for each in calibrations])
+    documents: list[Document] = canonical([*map(corrections.plain, calibrations)])
     return documents
 
 

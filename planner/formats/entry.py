@@ -68,7 +68,7 @@ def read(model: type[File], document: object) -> File:
     except ValidationError as error:
         details = error.errors(include_url=False)
     # A file of another kind has many errors, of which only this one helps.
-    header = [each for each in details if each["loc"] in (("kind",), ("apiVersion",))]
+    header = [detail for detail in details if detail["loc"] in (("kind",), ("apiVersion",))]
     lines = []
     for detail in header or details:
         place = path_of(detail["loc"]) or "document"

@@ -99,8 +99,8 @@ def show_simulation(out: Console, result: Simulation) -> None:
     for model in result.models:
         for name, item in (("TTFT", model.ttft), ("TPOT", model.tpot)):
             figures = (item.mean, item.p50, item.p90, item.p99, item.expected, item.target)
-            kept = "-" if item.target is None else ("no" if item.missed else "yes")
-            latencies.append((model.model, name, *map(_shown, figures), kept))
+            verdict = "-" if item.target is None else ("no" if item.missed else "yes")
+            latencies.append((model.model, name, *map(_shown, figures), verdict))
     heads = ("MODEL", "MS", ">MEAN", ">P50", ">P90", ">P99", ">EXPECTED", ">TARGET", "KEPT")
     print_table(out, heads, latencies)
     for model in result.models:

@@ -297,12 +297,12 @@ def test_markup_in_names_is_not_interpreted() -> None:
 
 
 def test_templates_lists_rates_and_every_exclusion(run: Runner) -> None:
-    found = json.loads(run("templates", "-f", MINIMAL, "-o", "json").out)
-    first = found["templates"][0]
+    catalogue = json.loads(run("templates", "-f", MINIMAL, "-o", "json").out)
+    first = catalogue["templates"][0]
     assert first["requestsPerSecond"] > 0
     assert {"phase", "gpus", "parallelism", "maxBatch", "share"} <= set(first)
     text = run("templates", "-f", MINIMAL).out
-    for item in found["exclusions"]:
+    for item in catalogue["exclusions"]:
         assert f"{item['template']}: {item['reason']}" in text
 
 
@@ -328,14 +328,14 @@ def test_workload_from_trace_is_what_a_plan_takes(run: Runner, tmp_path: Path) -
     assert result.status == 0
     assert re.search(r"^200 requests in 20 bins; error of the moments: E\[l\] [+-]0\.000%",
                      result.err, re.MULTILINE)  # fmt: skip
-    found = yaml.safe_load(result.out)["workload"]
-    assert found["ranges"] == {"count": 4, "spacing": "Width"}
-    assert found["histogram"]["bins"][0] == {
+    workload = yaml.safe_load(result.out)["workload"]
+    assert workload["ranges"] == {"count": 4, "spacing": "Width"}
+    assert workload["histogram"]["bins"][0] == {
         "min": 100, "max": 200, "weight": 50_000, "inputMean": "145", "outputMean": "20.9",
         "outputMeanSquare": "437.5",
     }  # fmt: skip
     body = small()
-    body["spec"]["models"][0]["workload"] = found
+    body["spec"]["models"][0]["workload"] = workload
     path = tmp_path / "plan.yaml"
     path.write_text(yaml.safe_dump(body))
     assert run("plan", "-f", path).status == 0
@@ -403,10 +403,10 @@ def test_works_where_nothing_can_be_written(tmp_path: Path) -> None:
 
 def test_neighbours_with_the_same_groups_are_one_line() -> None:
     """Two large ranges to d, four rare ones that alternate, one large one to e."""
-    one, other = (Pair("p", "d", 1_000_000),), (Pair("p", "e", 1_000_000),)
-    rare = [Route("m", Range(200 + i, 201 + i), 0.005, (other, one)[i % 2]) for i in range(4)]
-    large = [Route("m", SHORT, 0.4, one), Route("m", LONG, 0.3, one)]
-    blocks = show_plan.condensed([*large, *rare, Route("m", Range(204, 300), 0.28, other)])
+    to_d, to_e = (Pair("p", "d", 1_000_000),), (Pair("p", "e", 1_000_000),)
+    rare = [Route("m", Range(200 + i, 201 + i), 0.005, (to_e, to_d)[i % 2]) for i in range(4)]
+    large = [Route("m", SHORT, 0.4, to_d), Route("m", LONG, 0.3, to_d)]
+    blocks = show_plan.condensed([*large, *rare, Route("m", Range(204, 300), 0.28, to_e)])
     spans = [(block[0].range.min, block[-1].range.max) for block in blocks]
     assert spans == [(0, 200), (200, 204), (204, 300)]
 

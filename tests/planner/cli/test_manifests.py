@@ -19,9 +19,9 @@ from tests.support.planner.handmade import PLAN, problem
 from tests.support.planner.manykinds import KINDS, PROBLEM
 
 
-def shown(asked: PlanningProblem = PROBLEM, plan: Plan = KINDS) -> str:
+def shown(case: PlanningProblem = PROBLEM, plan: Plan = KINDS) -> str:
     out = io.StringIO()
-    show_plan(console(out), asked, plan, {"bound": 0.0, "planSeconds": 0.1})
+    show_plan(console(out), case, plan, {"bound": 0.0, "planSeconds": 0.1})
     return out.getvalue()
 
 
@@ -65,8 +65,8 @@ def test_a_request_of_a_mixed_island_stands_on_both_sides() -> None:
 
 
 def test_what_changes_is_said_and_escaped() -> None:
-    told = shown().partition("against the running plan\n")[2].splitlines()
-    assert told[:5] == [
+    lines = shown().partition("against the running plan\n")[2].splitlines()
+    assert lines[:5] == [
         "  kept     2 islands",
         "  moved    1 island: m-a-2g-b-1g-prefill-0",
         "  started  1 island: m-a-8g-decode-0",
@@ -110,12 +110,14 @@ def test_kinds_differ_by_class_and_parts() -> None:
 
 def test_a_difference_between_objectives_compares_only_what_has_one_unit() -> None:
     """A bound on cost and one on requests have no difference; the headrooms have."""
-    found = compare(
+    difference = compare(
         Stored({"problem": {}}, PLAN, problem()), Stored({"problem": {}}, KINDS, PROBLEM)
     )
-    figures = {(figure.name, figure.unit): (figure.old, figure.new) for figure in found.figures}
+    figures = {
+        (figure.name, figure.unit): (figure.old, figure.new) for figure in difference.figures
+    }
     assert figures["bound", "req/s"] == (8.004, None)
     assert figures["bound", "$/h"] == (None, 25.0)
-    assert Figure("rented of a", "GPUs", 0, 8) in found.figures
+    assert Figure("rented of a", "GPUs", 0, 8) in difference.figures
     assert [round(value or 0, 3) for value in figures["tpot of m", "ms"]] == [10.844, 20.0]
-    assert [(pool.pool, pool.used) for pool in found.pools] == [("a", (16, 18)), ("b", (4, 1))]
+    assert [(pool.pool, pool.used) for pool in difference.pools] == [("a", (16, 18)), ("b", (4, 1))]

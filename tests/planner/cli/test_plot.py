@@ -39,9 +39,9 @@ def many_groups(count: int) -> tuple[PlanningProblem, Plan]:
     )  # fmt: skip
     routes = []
     for model in ("m", "n"):
-        mine = [g for g in groups if g.model == model]
-        prefill = [g.name for g in mine if g.phase is Phase.PREFILL]
-        decode = [g.name for g in mine if g.phase is Phase.DECODE]
+        own = [g for g in groups if g.model == model]
+        prefill = [g.name for g in own if g.phase is Phase.PREFILL]
+        decode = [g.name for g in own if g.phase is Phase.DECODE]
         routes += [
             Route(
                 model, Range(int(50 * 1.15**i) if i else 0, int(50 * 1.15 ** (i + 1))), 1 / 40,
@@ -54,8 +54,8 @@ def many_groups(count: int) -> tuple[PlanningProblem, Plan]:
         ]  # fmt: skip
     used = {p: sum(g.gpus * g.islands for g in groups if g.pool == p) for p in ("a", "b")}
     pools = tuple(replace(pool, count=used[pool.name] + 8) for pool in POOLS)
-    asked = replace(problem(), models=(demand("m"), demand("n")), pools=pools)
-    return asked, replace(PLAN, groups=groups, routes=tuple(routes))
+    case = replace(problem(), models=(demand("m"), demand("n")), pools=pools)
+    return case, replace(PLAN, groups=groups, routes=tuple(routes))
 
 
 CASES = {
@@ -66,10 +66,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("asked", "plan"), CASES.values(), ids=CASES.keys())
-def test_png_is_not_blank(asked: PlanningProblem, plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("case", "plan"), CASES.values(), ids=CASES.keys())
+def test_png_is_not_blank(case: PlanningProblem, plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "plan.png"
-    plot.draw(asked, plan, str(path))
+    plot.draw(case, plan, str(path))
     pixels = imread(path)[..., :3]
     blank = np.all(pixels > 0.99, axis=-1).mean()
     assert 0.2 < blank < 0.95
@@ -100,10 +100,10 @@ def test_equal_plans_give_equal_files(tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.parametrize(("asked", "plan"), CASES.values(), ids=CASES.keys())
-def test_labels_neither_overlap_nor_leave_the_picture(asked: PlanningProblem, plan: Plan) -> None:
+@pytest.mark.parametrize(("case", "plan"), CASES.values(), ids=CASES.keys())
+def test_labels_neither_overlap_nor_leave_the_picture(case: PlanningProblem, plan: Plan) -> None:
     with mpl.rc_context(plot.STYLE):
-        figure = plot.figure(asked, plan)
+        figure = plot.figure(case, plan)
         figure.draw_without_rendering()
         seen = set(figure.findobj(Text)) - _not_drawn(figure)
         labels = [
@@ -118,8 +118,8 @@ def test_labels_neither_overlap_nor_leave_the_picture(asked: PlanningProblem, pl
         assert box.x1 <= figure.bbox.x1, name
         assert box.y1 <= figure.bbox.y1, name
     overlapping = [
-        (one, other)
-        for (one, a), (other, b) in combinations(labels, 2)
+        (first, second)
+        for (first, a), (second, b) in combinations(labels, 2)
         if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
     ]
     assert overlapping == []

@@ -32,8 +32,8 @@ def between(old: Plan, new: Plan) -> PlanDiff:
     return compare(read_stored(document(old)), read_stored(document(new)))
 
 
-def changed(found: PlanDiff) -> dict[str, IslandChange]:
-    return {str(item.kind): item for item in found.islands if item.word != "same"}
+def changed(difference: PlanDiff) -> dict[str, IslandChange]:
+    return {str(item.kind): item for item in difference.islands if item.word != "same"}
 
 
 def routes(*pairs: tuple[Pair, ...]) -> tuple[Route, ...]:
@@ -61,9 +61,9 @@ def renamed(plan: Plan) -> Plan:
 
 
 def test_a_plan_is_the_same_as_itself() -> None:
-    found = between(PLAN, PLAN)
-    assert found.same
-    assert found.total == MovedShare("all", 0.0, 0.0, 0.0)
+    difference = between(PLAN, PLAN)
+    assert difference.same
+    assert difference.total == MovedShare("all", 0.0, 0.0, 0.0)
 
 
 def test_names_of_groups_do_not_count() -> None:
@@ -79,17 +79,17 @@ def test_requests_that_move_are_counted_by_template() -> None:
         (Pair("short-prefill", "spare-decode", 1_000_000),),
         (Pair("short-prefill", "main-decode", 1_000_000),),
     )
-    found = between(PLAN, replace(PLAN, routes=new))
-    assert [astuple(item) for item in found.moved] == [("m", 0.5, 0.375, 0.875)]
-    assert not found.same
+    difference = between(PLAN, replace(PLAN, routes=new))
+    assert [astuple(item) for item in difference.moved] == [("m", 0.5, 0.375, 0.875)]
+    assert not difference.same
 
 
 def test_ranges_that_are_cut_differently_are_compared_where_both_are_whole() -> None:
     """One route for all lengths, as the short ones had it: only the long half moves."""
     whole = replace(PLAN.routes[0], range=replace(SHORT, max=LONG.max), share=1.0)
-    found = between(PLAN, replace(PLAN, routes=(whole,)))
+    difference = between(PLAN, replace(PLAN, routes=(whole,)))
     # the long ones: prefill elsewhere, and a quarter of them decodes on spare
-    assert astuple(found.total) == ("all", 0.5, 0.125, 0.5)
+    assert astuple(difference.total) == ("all", 0.5, 0.125, 0.5)
 
 
 def test_islands_are_added_removed_changed_and_relocated() -> None:
@@ -101,11 +101,11 @@ def test_islands_are_added_removed_changed_and_relocated() -> None:
         for island in PLAN.islands
         if island.name != "short-prefill-1"
     )
-    found = changed(
+    changes = changed(
         between(PLAN, replace(PLAN, groups=(grown, long, main, bigger), islands=islands))
     )
     assert {
-        key: (item.word, item.old, item.new, item.relocated) for key, item in found.items()
+        key: (item.word, item.old, item.new, item.relocated) for key, item in changes.items()
     } == {
         "m/a/x4/prefill/tp4": ("changed", 2, 1, 0),
         "m/b/x2/decode/tp2/b64": ("removed", 1, 0, 0),
@@ -123,26 +123,29 @@ def test_figures_and_gpus_before_and_after() -> None:
         groups=(replace(PLAN.groups[0], islands=1), *PLAN.groups[1:]),
         islands=PLAN.islands[1:],
     )
-    found = between(PLAN, without)
-    assert found.figures[:2] == (
+    difference = between(PLAN, without)
+    assert difference.figures[:2] == (
         Figure("theta", "req/s", 8.0, 6.0),
         Figure("throughput", "req/s", 8.0, 6.0),
     )
-    assert (found.figures[0].change, found.figures[3].change) == (-2.0, -4.0)
-    assert found.pools == (PoolChange("a", (16, 16), (16, 12)), PoolChange("b", (4, 4), (4, 4)))
+    assert (difference.figures[0].change, difference.figures[3].change) == (-2.0, -4.0)
+    assert difference.pools == (
+        PoolChange("a", (16, 16), (16, 12)),
+        PoolChange("b", (4, 4), (4, 4)),
+    )
 
 
 def test_what_was_asked_differently_is_named_by_path() -> None:
     old, new = document(), document()
     new["problem"]["budgetPerHour"] = "30"
     new["problem"]["pools"][0]["domains"] = [{"name": "rack-0", "nodes": 2}]
-    found = compare(read_stored(old), read_stored(new))
-    assert [(item.path, item.old, item.new) for item in found.fields] == [
+    difference = compare(read_stored(old), read_stored(new))
+    assert [(item.path, item.old, item.new) for item in difference.fields] == [
         ("budgetPerHour", "24", "30"),
         ("pools[a].domains[rack-0].nodes", 1, 2),
         ("pools[a].domains[rack-1]", {"name": "rack-1", "nodes": 1}, None),
     ]
-    assert not found.same
+    assert not difference.same
 
 
 @pytest.fixture
@@ -167,8 +170,8 @@ def test_a_difference_exits_1(run: Runner, files: tuple[Path, Path, Path]) -> No
     assert (result.status, result.err) == (1, "")
     assert "-1 (-12.50%)" in result.out
     assert "relocated" in result.out
-    told = json.loads(run("diff", files[0], files[2], "-o", "json").out)
-    assert (told["same"], told["movedTotal"]["either"]) == (False, 0.0)
+    data = json.loads(run("diff", files[0], files[2], "-o", "json").out)
+    assert (data["same"], data["movedTotal"]["either"]) == (False, 0.0)
 
 
 def test_what_is_no_plan_exits_2_and_names_the_file(

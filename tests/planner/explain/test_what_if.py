@@ -17,14 +17,14 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def spec(*changes: str, of: ServingPlanResource | None = None) -> dict[str, Any]:
-    found = changed(of or resource(), changes)
-    body: dict[str, Any] = found.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
+    result = changed(of or resource(), changes)
+    body: dict[str, Any] = result.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
     return body
 
 
 def pool(name: str, *changes: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(p for p in spec(*changes)["pools"] if p["name"] == name)
-    return found
+    pool: dict[str, Any] = next(p for p in spec(*changes)["pools"] if p["name"] == name)
+    return pool
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_new_nodes_stand_in_the_class_of_the_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "left"),
+    ("changes", "counts"),
     [
         (["pool=h100:+8"], [(16, 40)]),  # one node more exists, and 24 can be rented as before
         (["rent=h100:+8"], [(8, 40)]),
@@ -70,12 +70,12 @@ def test_new_nodes_stand_in_the_class_of_the_pool() -> None:
     ],
 )
 def test_what_exists_and_what_can_be_rented(
-    changes: list[str], left: list[tuple[int, int | None]]
+    changes: list[str], counts: list[tuple[int, int | None]]
 ) -> None:
     """Pool h100 of the example has 8 GPUs and can have 32."""
     rented = load_resource((EXAMPLES / "07-least-cost.yaml").read_text())
-    found = [p for p in spec(*changes, of=rented)["pools"] if p["name"] == "h100"]
-    assert [(p["count"], p.get("maxCount")) for p in found] == left
+    pools = [p for p in spec(*changes, of=rented)["pools"] if p["name"] == "h100"]
+    assert [(p["count"], p.get("maxCount")) for p in pools] == counts
 
 
 def test_a_pool_that_is_gone_takes_its_pipelines_and_links_along() -> None:
@@ -107,10 +107,10 @@ def test_changes_are_applied_one_after_the_other() -> None:
 
 
 def test_rates_and_targets_of_a_model() -> None:
-    asked = load_resource((EXAMPLES / "01-llama-on-two-pools.yaml").read_text())
-    name = asked.spec.models[0].name
-    before = asked.spec.models[0]
-    after = spec(f"rate={name}:x2", f"slo={name}:tpot=40", f"slo={name}:ttft=none", of=asked)
+    original = load_resource((EXAMPLES / "01-llama-on-two-pools.yaml").read_text())
+    name = original.spec.models[0].name
+    before = original.spec.models[0]
+    after = spec(f"rate={name}:x2", f"slo={name}:tpot=40", f"slo={name}:ttft=none", of=original)
     assert float(after["models"][0]["requestsPerSecond"]) == 2 * float(
         before.requests_per_second or 0
     )
@@ -154,13 +154,13 @@ def test_twice_the_gpus_serve_at_least_twice_the_requests(run: Runner) -> None:
         "plan", "-f", EXAMPLES / "02-minimal.yaml", "--what-if", "pool=h100:x2", "-o", "json"
     )
     assert result.status == 0
-    told = json.loads(result.out)
-    assert told["changes"] == ["pool=h100:x2"]
-    assert told["diff"]["asked"] == [{"path": "pools[h100].count", "old": 8, "new": 16}]
-    throughput = next(f for f in told["diff"]["figures"] if f["name"] == "throughput")
-    assert throughput["old"] == told["unchanged"]["throughput"]
-    assert throughput["new"] == told["plan"]["throughput"] >= 2 * throughput["old"] * 0.999
-    assert told["plan"]["problem"]["pools"][0]["count"] == 16
+    answer = json.loads(result.out)
+    assert answer["changes"] == ["pool=h100:x2"]
+    assert answer["diff"]["asked"] == [{"path": "pools[h100].count", "old": 8, "new": 16}]
+    throughput = next(f for f in answer["diff"]["figures"] if f["name"] == "throughput")
+    assert throughput["old"] == answer["unchanged"]["throughput"]
+    assert throughput["new"] == answer["plan"]["throughput"] >= 2 * throughput["old"] * 0.999
+    assert answer["plan"]["problem"]["pools"][0]["count"] == 16
 
 
 def test_the_plan_and_the_difference_are_printed(run: Runner) -> None:

@@ -67,44 +67,44 @@ def _group(name: str, phase: Phase, islands: int, used: float) -> Group:
     )
 
 
-def explained(asked: PlanningProblem, chosen: Plan) -> Explanation:
-    return explain(asked, chosen, catalogue=CATALOGUE)
+def explained(case: PlanningProblem, chosen: Plan) -> Explanation:
+    return explain(case, chosen, catalogue=CATALOGUE)
 
 
-def changes(found: Explanation) -> dict[tuple[str, float], tuple[float | None, ...]]:
+def changes(explanation: Explanation) -> dict[tuple[str, float], tuple[float | None, ...]]:
     return {
         (s.kind, s.amount): (s.result.value, s.result.change, s.result.low, s.result.high)
-        for s in found.steps
+        for s in explanation.steps
     }
 
 
 def test_one_gpu_more_and_fewer_is_what_solving_again_gives() -> None:
     """Duals would promise 2.5 to 3.3 req/s per GPU both ways; the truth is +5 and 0."""
-    found = explained(problem({"a": 4}), plan(3, 1))
-    assert found.value == pytest.approx(10)
-    assert found.bound == pytest.approx(10)
-    more, fewer = changes(found)["island", 1], changes(found)["island", -1]
+    explanation = explained(problem({"a": 4}), plan(3, 1))
+    assert explanation.value == pytest.approx(10)
+    assert explanation.bound == pytest.approx(10)
+    more, fewer = changes(explanation)["island", 1], changes(explanation)["island", -1]
     assert more == pytest.approx((15, 5, 5, 5), rel=1e-3)
     assert fewer == pytest.approx((10, 0, 0, 0), abs=0.01)
 
 
 def test_one_dollar_more_and_fewer() -> None:
     """Three dollars buy 10 req/s; a fourth buys nothing, and two buy 5."""
-    found = explained(problem({"a": 9}, budget_per_hour=Decimal(3)), plan(2, 1))
-    assert changes(found)["budget", 1.0] == pytest.approx((10, 0, 0, 0), abs=0.01)
-    assert changes(found)["budget", -1.0] == pytest.approx((5, -5, -5, -5), rel=1e-3)
+    explanation = explained(problem({"a": 9}, budget_per_hour=Decimal(3)), plan(2, 1))
+    assert changes(explanation)["budget", 1.0] == pytest.approx((10, 0, 0, 0), abs=0.01)
+    assert changes(explanation)["budget", -1.0] == pytest.approx((5, -5, -5, -5), rel=1e-3)
 
 
 def test_the_step_that_leaves_nothing_says_no_plan() -> None:
-    found = explained(problem({"a": 2}), plan(1, 1))
-    fewer = next(step for step in found.steps if step.amount == -1)
+    explanation = explained(problem({"a": 2}), plan(1, 1))
+    fewer = next(step for step in explanation.steps if step.amount == -1)
     assert (fewer.result.outcome, fewer.result.value) == (Outcome.NO_PLAN, None)
 
 
 def test_a_rejected_template_is_tried_by_force() -> None:
     """A two-GPU prefill island carries 1 / 0.12 req/s where two of one GPU carry 10."""
-    found = explained(problem({"a": 3}), plan(2, 1))
-    (rejected,) = found.rejected
+    explanation = explained(problem({"a": 3}), plan(2, 1))
+    (rejected,) = explanation.rejected
     assert rejected.template == "m/a/x2/prefill/tp2"
     assert rejected.result.value == pytest.approx(1 / 0.12, rel=1e-3)
     assert rejected.result.change == pytest.approx(1 / 0.12 - 10, rel=1e-3)
@@ -113,8 +113,8 @@ def test_a_rejected_template_is_tried_by_force() -> None:
 
 
 def test_limits_say_what_is_used_and_what_binds() -> None:
-    found = explained(problem({"a": 4}, budget_per_hour=Decimal("4.5")), plan(3, 1))
-    assert [(i.kind, i.subject, i.used, i.limit, i.binds) for i in found.limits] == [
+    explanation = explained(problem({"a": 4}, budget_per_hour=Decimal("4.5")), plan(3, 1))
+    assert [(i.kind, i.subject, i.used, i.limit, i.binds) for i in explanation.limits] == [
         ("gpus", "a", 4, 4, True),
         ("packing", "a", 4, 4, True),  # islands of 1 GPU
         ("packing", "a", 0, 2, False),  # islands of 2 GPUs: none is used, though none fits
@@ -125,12 +125,12 @@ def test_limits_say_what_is_used_and_what_binds() -> None:
 
 
 def test_the_phase_that_runs_out_first_binds() -> None:
-    found = explained(problem({"a": 4}), plan(3, 1))
-    assert [(c.phase, c.binds) for c in found.stage_capacities] == [
+    explanation = explained(problem({"a": 4}), plan(3, 1))
+    assert [(c.phase, c.binds) for c in explanation.stage_capacities] == [
         (Phase.PREFILL, False),
         (Phase.DECODE, True),
     ]
-    assert [c.theta for c in found.stage_capacities] == pytest.approx([15, 10])
+    assert [c.theta for c in explanation.stage_capacities] == pytest.approx([15, 10])
 
 
 def test_a_plan_of_another_problem_is_refused() -> None:
@@ -140,8 +140,8 @@ def test_a_plan_of_another_problem_is_refused() -> None:
 
 
 def test_the_nearest_impossible_template_is_told() -> None:
-    found = explained(problem({"a": 2}), plan(1, 1))
-    assert found.excluded == (("m", Phase.DECODE, NEAREST["m", Phase.DECODE]),)
+    explanation = explained(problem({"a": 2}), plan(1, 1))
+    assert explanation.excluded == (("m", Phase.DECODE, NEAREST["m", Phase.DECODE]),)
 
 
 PRICED = replace(problem({"a": 9}, (demand(rate=10.0),), min_headroom=1.0), minimise_cost=True)
@@ -158,18 +158,18 @@ def test_under_the_cost_objective_differences_are_dollars() -> None:
 
     10.5 req/s need 3 and 2, 9.5 as many as 10. One GPU of the nine does not matter.
     """
-    found = explained(PRICED, CHEAPEST)
-    assert (found.planned, found.value, found.bound) == pytest.approx((3, 3, 3))
-    assert changes(found) == {
+    explanation = explained(PRICED, CHEAPEST)
+    assert (explanation.planned, explanation.value, explanation.bound) == pytest.approx((3, 3, 3))
+    assert changes(explanation) == {
         ("island", 1): pytest.approx((3, 0, 0, 0), abs=1e-6),
         ("island", -1): pytest.approx((3, 0, 0, 0), abs=1e-6),
         ("rate", 5): pytest.approx((5, 2, 2, 2)),
         ("rate", -5): pytest.approx((3, 0, 0, 0), abs=1e-6),
     }
     # an island of two GPUs carries 8.3 req/s for $2: it takes the place of one of $1
-    assert found.rejected[0].result.change == pytest.approx(1.0)
-    asked = next(item for item in found.limits if item.kind == "headroom")
-    assert (asked.used, asked.limit, asked.binds) == (1.0, 1.0, True)
+    assert explanation.rejected[0].result.change == pytest.approx(1.0)
+    headroom = next(item for item in explanation.limits if item.kind == "headroom")
+    assert (headroom.used, headroom.limit, headroom.binds) == (1.0, 1.0, True)
 
 
 def test_under_the_cost_objective_the_last_gpu_is_needed() -> None:
@@ -183,10 +183,10 @@ def test_a_model_that_is_served_whole_has_one_row() -> None:
     whole = Catalogue((template("a", 1, Phase.MIXED, [[0.2, 0.4]]),), (), {})
     group = replace(_group("m-mixed", Phase.MIXED, 2, 1.0), rates=(10 / 3, 10 / 3))
     chosen = replace(PLAN, theta=20 / 3, groups=(group,), certificate=Certificate(7.0, 0.05, True))
-    asked = problem({"a": 2}, (demand(phases=(Phase.MIXED,)),))
-    found = explain(asked, chosen, catalogue=whole)
-    assert [(c.phase, c.binds) for c in found.stage_capacities] == [(Phase.MIXED, True)]
-    assert found.stage_capacities[0].theta == pytest.approx(20 / 3)
+    case = problem({"a": 2}, (demand(phases=(Phase.MIXED,)),))
+    explanation = explain(case, chosen, catalogue=whole)
+    assert [(c.phase, c.binds) for c in explanation.stage_capacities] == [(Phase.MIXED, True)]
+    assert explanation.stage_capacities[0].theta == pytest.approx(20 / 3)
 
 
 def apart(bytes_per_second: float) -> Explanation:
@@ -214,38 +214,38 @@ def apart(bytes_per_second: float) -> Explanation:
         replace(_group("m-d", Phase.DECODE, 1, 1.0), pool="b", domain_class="y"),
     )
     routes = tuple(Route("m", span, 0.5, (Pair("m-p", "m-d", 1_000_000),)) for span in RANGES)
-    asked = PlanningProblem("p", (demand(),), pools, links=(Link(("x", "y"), bytes_per_second),))
+    case = PlanningProblem("p", (demand(),), pools, links=(Link(("x", "y"), bytes_per_second),))
     chosen = replace(plan(2, 1), groups=groups, routes=routes)
-    return explain(asked, chosen, catalogue=Catalogue(templates, (), {}))
+    return explain(case, chosen, catalogue=Catalogue(templates, (), {}))
 
 
 @pytest.mark.parametrize(("capacity", "binds"), [(1e8, True), (2e8, False)])
 def test_links_and_adapters_that_bind_are_shown(capacity: float, binds: bool) -> None:
-    found = apart(capacity)
-    links = {i.subject: (i.used, i.limit, i.binds) for i in found.limits if i.kind == "link"}
-    told = {name: [round(used, 6), limit, full] for name, (used, limit, full) in links.items()}
-    assert told == {
+    explanation = apart(capacity)
+    links = {i.subject: (i.used, i.limit, i.binds) for i in explanation.limits if i.kind == "link"}
+    rounded = {name: [round(used, 6), limit, full] for name, (used, limit, full) in links.items()}
+    assert rounded == {
         "x to y": [0.1, capacity / 1e9, binds],
         "y to x": [0.0, capacity / 1e9, False],
     }
-    rows = [(i.kind, i.subject) for i in found.limits if i.unit == "1"]
+    rows = [(i.kind, i.subject) for i in explanation.limits if i.unit == "1"]
     assert rows[:2] == [("time", "m-p"), ("network", "m-p")]  # both are full
 
 
 def test_steps_name_the_class_where_a_pool_has_several() -> None:
     both = replace(NODES, domains=(Domain("a", 3, "x"), Domain("b", 4, "y")))
-    asked = PlanningProblem("p", (), (both,))
+    case = PlanningProblem("p", (), (both,))
     wide = tuple(
         replace(template("p", 8, Phase.PREFILL, [[1.0, 1.0]]), domain_class=at) for at in "xy"
     )
-    found = [(s.kind, s.subject, s.amount, s.problem) for s in perturbations(asked, wide)]
-    assert [item[:3] for item in found] == [
+    steps = [(s.kind, s.subject, s.amount, s.problem) for s in perturbations(case, wide)]
+    assert [item[:3] for item in steps] == [
         ("node", "p in x", 8),
         ("node", "p in x", -8),
         ("node", "p in y", 8),
         ("node", "p in y", -8),
     ]
-    sizes = [tuple(d.nodes for d in p.pools[0].domains) for *_, p in found if p is not None]
+    sizes = [tuple(d.nodes for d in p.pools[0].domains) for *_, p in steps if p is not None]
     assert sizes == [(4, 4), (2, 4), (3, 5), (3, 3)]
 
 
@@ -259,9 +259,9 @@ def test_a_pool_that_may_rent_rents_more_or_fewer(delta: int, count: int, most: 
 
 
 def test_pools_of_pipelines_change_by_whole_nodes() -> None:
-    asked = PlanningProblem("p", (), (NODES,), pipelines=(("p", "q"),))
+    case = PlanningProblem("p", (), (NODES,), pipelines=(("p", "q"),))
     small = template("p", 2, Phase.PREFILL, [[1.0, 1.0]])
-    assert {s.amount for s in perturbations(asked, (small,))} == {8, -8}
+    assert {s.amount for s in perturbations(case, (small,))} == {8, -8}
 
 
 RACKS = (Domain("a", 3), Domain("b", 4))
@@ -327,11 +327,11 @@ def test_equal_questions_give_equal_bytes_however_busy_the_machine_is(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits are nodes and not seconds, and results keep their order."""
-    told = []
+    outputs = []
     for threads in (1, 4):
         monkeypatch.setattr(why, "THREADS", threads)
-        told.append(run("explain", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
-    assert told[0] == told[1]
+        outputs.append(run("explain", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
+    assert outputs[0] == outputs[1]
 
 
 def test_text_that_could_forge_a_line_is_escaped(run: Runner, tmp_path: Path) -> None:
@@ -347,26 +347,26 @@ def test_text_that_could_forge_a_line_is_escaped(run: Runner, tmp_path: Path) ->
 
 
 def test_on_eighty_columns_sources_wrap_at_words() -> None:
-    found = explained(problem({"a": 4}), plan(3, 1))
+    explanation = explained(problem({"a": 4}), plan(3, 1))
     out = io.StringIO()
-    show_explanation(Console(file=out, force_terminal=True, width=80, no_color=True), found)
+    show_explanation(Console(file=out, force_terminal=True, width=80, no_color=True), explanation)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
     sources = lines[lines.index("numbers and their sources") :]
     assert max(len(line.rstrip()) for line in lines) <= 80
     words = {word for line in sources for word in line.split()}
-    told = " ".join(f"{f.name} of {f.subject} {f.value} {f.source}" for f in found.facts)
-    assert {word.rstrip(",") for word in told.split()} <= {word.rstrip(",") for word in words}
+    facts = " ".join(f"{f.name} of {f.subject} {f.value} {f.source}" for f in explanation.facts)
+    assert {word.rstrip(",") for word in facts.split()} <= {word.rstrip(",") for word in words}
 
 
 def test_a_plan_file_is_explained_like_its_serving_plan(run: Runner, tmp_path: Path) -> None:
     planned = run("plan", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q")
     path = tmp_path / "plan.json"
     path.write_text(planned.out)
-    told = [
+    outputs = [
         json.loads(run("explain", "-f", file, "-o", "json", "-q").out)
         for file in (path, EXAMPLES / "02-minimal.yaml")
     ]
-    assert told[0] == told[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_an_impossible_problem_is_answered_with_what_would_help(

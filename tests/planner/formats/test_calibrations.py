@@ -102,11 +102,11 @@ def test_times_twice_as_long_halve_every_rate() -> None:
     """Without targets all rows are seconds per request: twice as many, and theta is half."""
     plain = problem()
     twice = replace(plain, calibrations=(slower(2.0),))
-    one, other = build_catalogue(plain).templates, build_catalogue(twice).templates
-    assert [t.key for t in one] == [t.key for t in other]
-    for a, b in zip(one, other, strict=True):
+    first, second = build_catalogue(plain).templates, build_catalogue(twice).templates
+    assert [t.key for t in first] == [t.key for t in second]
+    for a, b in zip(first, second, strict=True):
         assert b.rows == pytest.approx(2 * a.rows)
-    assert {t.performance.name for t in other} == {"calibrated roofline"}
+    assert {t.performance.name for t in second} == {"calibrated roofline"}
 
 
 def test_a_plan_file_says_half_verifies_and_runs_on(
@@ -174,11 +174,13 @@ def test_without_a_calibration_nothing_is_said_of_any(
 
 def test_the_interval_is_that_of_the_calibration(run: Runner, write: Callable[..., Path]) -> None:
     """Times of an H100 within 1.25 either way; without a correction by the efficiencies."""
-    plan, known = write(spec()), write([slower(1.0)], "known.yaml")
-    found = json.loads(run("plan", "-f", plan, "-q", "-o", "json", "--calibration", known).out)
-    assert [g["timesWithin"] for g in found["groups"]] == pytest.approx([1.25] * 2)
-    ends = found["thetaInterval"]
-    assert ends["low"] == pytest.approx(found["theta"] / 1.25, rel=1e-3)
+    plan, calibration = write(spec()), write([slower(1.0)], "known.yaml")
+    document = json.loads(
+        run("plan", "-f", plan, "-q", "-o", "json", "--calibration", calibration).out
+    )
+    assert [g["timesWithin"] for g in document["groups"]] == pytest.approx([1.25] * 2)
+    ends = document["thetaInterval"]
+    assert ends["low"] == pytest.approx(document["theta"] / 1.25, rel=1e-3)
     assert ends["dominatedBy"] == "H100"
     decode = slower(1.0)
     decode = replace(decode, corrections=decode.corrections[1:])
@@ -196,10 +198,10 @@ def step(model: PerformanceModel, batch: float = 8, tokens: float = 8e3) -> floa
     return float(model.decode_step_time(np.array(batch), np.array(tokens)))
 
 
-def shape_of(asked: PlanningProblem, parts: int, phase: Phase = Phase.DECODE) -> Shape:
+def shape_of(case: PlanningProblem, parts: int, phase: Phase = Phase.DECODE) -> Shape:
     return next(
         s
-        for s in shapes(asked)
+        for s in shapes(case)
         if len(s.sections) == parts and s.phase is phase and s.gpus == max(2, 8 * (parts - 1))
     )
 
@@ -221,16 +223,16 @@ def test_both_sides_judge_an_island_of_two_pools_alike(phase: Phase) -> None:
 
     The factor of 0.5 is one GPU type's alone, so that the island keeps the other's 1.
     """
-    asked = problem(pools=TWO, pipelines=[{"name": "both", "pools": ["h100", "l40s"]}])
-    shape = shape_of(asked, 2, phase)
-    known = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3})]
-    model, layers = performance_model(shape, known)
+    case = problem(pools=TWO, pipelines=[{"name": "both", "pools": ["h100", "l40s"]}])
+    shape = shape_of(case, 2, phase)
+    calibrations = [replace(slower(0.5), values={"mbu": 0.5, "step": 9e-3, "mfu": 0.3})]
+    model, layers = performance_model(shape, calibrations)
     placed = [
         (pool, Part(pool.name, gpus, n))
         for (pool, gpus), n in zip(shape.sections, layers, strict=True)
     ]
     plain = roofline(placed, shape.demand, shape.parallelism)
-    judged = measured(plain, "Llama-3.1-8B", known)
+    judged = measured(plain, "Llama-3.1-8B", calibrations)
     prompts = np.array([100.0, 4000.0])
     assert step(judged) == pytest.approx(step(model))
     assert judged.prefill_time(prompts) == pytest.approx(model.prefill_time(prompts))
@@ -240,30 +242,32 @@ def test_both_sides_judge_an_island_of_two_pools_alike(phase: Phase) -> None:
 
 
 def test_the_calibration_of_a_model_is_no_other_models() -> None:
-    asked = problem()
+    case = problem()
     other = slower(2.0, models=("Llama-3.1-70B",))
     own, general = slower(3.0, models=("Llama-3.1-8B",)), slower(5.0)
-    shape = shape_of(asked, 1)
+    shape = shape_of(case, 1)
     plain, _ = performance_model(shape)
     assert step(performance_model(shape, [other])[0]) == step(plain)
     assert step(performance_model(shape, [general, other, own])[0]) == pytest.approx(
         3 * step(plain)
     )
-    assert applicable(asked, [general, other, own]) == (general, own)
+    assert applicable(case, [general, other, own]) == (general, own)
 
 
 def test_order_of_files_does_not_matter_and_what_is_of_no_use_is_not_kept() -> None:
-    asked = problem(pools=TWO)
+    case = problem(pools=TWO)
     here, there = slower(1.2), replace(slower(1.1), accelerator="L40S")
     idle = slower(2.0, accelerator="A100")
-    one = calibrated(asked, [CalibrationFile("a", (here, idle)), CalibrationFile("b", (there,))])
-    other = calibrated(asked, [CalibrationFile("b", (there,)), CalibrationFile("a", (idle, here))])
-    assert one.calibrations == other.calibrations == (here, there)
+    first = calibrated(case, [CalibrationFile("a", (here, idle)), CalibrationFile("b", (there,))])
+    second = calibrated(case, [CalibrationFile("b", (there,)), CalibrationFile("a", (idle, here))])
+    assert first.calibrations == second.calibrations == (here, there)
 
 
 def test_what_a_calibration_file_says_comes_back() -> None:
-    one = slower(1.23456, values={"fp8.mfu": 0.61234567}, residuals={"a": 0.1}, source="runs.csv")
-    (read,) = read_calibrations({"calibrations": calibration_documents([one])})
+    calibration = slower(
+        1.23456, values={"fp8.mfu": 0.61234567}, residuals={"a": 0.1}, source="runs.csv"
+    )
+    (read,) = read_calibrations({"calibrations": calibration_documents([calibration])})
     assert read.values == {"fp8.mfu": 0.612346}
     assert read.corrections[0].factor == 1.2346
     assert read_calibrations({"calibrations": calibration_documents([read])}) == (read,)
@@ -274,9 +278,9 @@ def test_files_that_fit_nothing_say_what_would() -> None:
         calibrated(
             problem(), [CalibrationFile("far.yaml", (slower(1.0, models=("Llama-3.1-70B",)),))]
         )
-    asked = problem(pools=[{"name": "h20", "accelerator": "H20", "count": 8}])
+    case = problem(pools=[{"name": "h20", "accelerator": "H20", "count": 8}])
     with pytest.raises(InputError, match=r"pools of H20 and models Llama-3\.1-8B"):
-        calibrated(asked, [CalibrationFile("far.yaml", (slower(1.0),))])
+        calibrated(case, [CalibrationFile("far.yaml", (slower(1.0),))])
     with pytest.raises(InputError, match="for nothing"):
         calibrated(problem(), [CalibrationFile("none.yaml", ())])
 
@@ -294,7 +298,7 @@ BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"accelerator": "H1000"}, "[0].accelerator: unknown accelerator 'H1000'; did you mean"),
         ({"models": ["Llama-9"]}, "[0].models[0]: unknown"),
@@ -309,22 +313,22 @@ BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
         ({"values": None}, "[0].values: required"),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_file_is_refused_with_its_place(change: dict[str, Any], message: str) -> None:
     row = calibration_documents([slower(1.0)])[0] | change
     if "corrections" in change:
         whole = calibration_documents([slower(1.0)])[0]["corrections"][0]
         row["corrections"] = [whole | change["corrections"][0]]
     with pytest.raises(PlanFileError) as error:
         read_calibrations({"calibrations": [row]})
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert str(error.value).startswith("calibrations[0].")
 
 
 def test_an_interval_that_knows_nothing_is_read() -> None:
     """``calibrate`` writes 0 for the low end where two deployments contradict each other."""
-    one = slower(1.0)
-    lost = replace(one.corrections[0], interval=Interval(1e-9, 1e9, groups=2))
-    rows = calibration_documents([replace(one, corrections=(lost,))])
+    calibration = slower(1.0)
+    lost = replace(calibration.corrections[0], interval=Interval(1e-9, 1e9, groups=2))
+    rows = calibration_documents([replace(calibration, corrections=(lost,))])
     assert rows[0]["corrections"][0]["interval"]["low"] == 0
     (read,) = read_calibrations({"calibrations": rows})
     assert read.corrections[0].log_half_width == pytest.approx(np.log(1e4))
@@ -345,8 +349,8 @@ def test_where_there_is_no_plan_the_answer_carries_its_calibrations(
     assert run("plan", "-f", plan, "-q").status == 0
     result = run("plan", "-f", plan, "-q", "-o", "json", "--calibration", slow)
     assert result.status == 1
-    found = json.loads(result.out)
-    assert (found["kind"], len(found["calibrations"])) == ("Infeasible", 1)
+    document = json.loads(result.out)
+    assert (document["kind"], len(document["calibrations"])) == ("Infeasible", 1)
     assert run("explain", "-f", plan, "-q", "--calibration", slow).status == 1
 
 
@@ -362,14 +366,14 @@ def test_another_file_is_no_calibration(run: Runner, write: Callable[..., Path])
 def test_a_pool_that_a_change_takes_away_takes_its_calibration_along(
     run: Runner, write: Callable[..., Path]
 ) -> None:
-    plan, known = write(spec(pools=TWO)), write([slower(0.9)], "known.yaml")
+    plan, calibration = write(spec(pools=TWO)), write([slower(0.9)], "known.yaml")
     result = run(
-        "plan", "-f", plan, "-q", "-o", "json", "--calibration", known,
+        "plan", "-f", plan, "-q", "-o", "json", "--calibration", calibration,
         "--what-if", "pool=h100:0",
     )  # fmt: skip
-    found = json.loads(result.out)
-    assert found["unchanged"]["performanceModel"] == "calibrated roofline"
-    assert "calibrations" not in found["plan"]
+    document = json.loads(result.out)
+    assert document["unchanged"]["performanceModel"] == "calibrated roofline"
+    assert "calibrations" not in document["plan"]
 
 
 COLUMNS = "accelerator,engine,version,model,precision,tp,input,output,clients,ttft_ms,tpot_ms"
@@ -377,17 +381,17 @@ COLUMNS = "accelerator,engine,version,model,precision,tp,input,output,clients,tt
 
 def eight(points: Sequence[EnginePoint]) -> list[EnginePoint]:
     """Least and most of tp, lengths and clients: what docs/how-to/calibrate.md asks for."""
-    found = []
+    sample = []
     degrees = sorted({p.parallelism.tp for p in points})
     for tp in dict.fromkeys((degrees[0], degrees[-1])):
-        mine = [p for p in points if p.parallelism.tp == tp]
-        lengths = sorted({(p.inputs, p.outputs) for p in mine})
+        runs = [p for p in points if p.parallelism.tp == tp]
+        lengths = sorted({(p.inputs, p.outputs) for p in runs})
         for pair in dict.fromkeys((lengths[0], lengths[-1])):
             sweep = sorted(
-                (p for p in mine if (p.inputs, p.outputs) == pair), key=lambda p: p.clients
+                (p for p in runs if (p.inputs, p.outputs) == pair), key=lambda p: p.clients
             )
-            found += [sweep[0], sweep[-1]]
-    return found
+            sample += [sweep[0], sweep[-1]]
+    return sample
 
 
 def csv(points: Sequence[EnginePoint]) -> str:
@@ -399,9 +403,9 @@ def csv(points: Sequence[EnginePoint]) -> str:
     return "\n".join([COLUMNS, *lines, ""])
 
 
-def median_error(asked: Problem, fit: EngineFit) -> float:
-    predicted = np.concatenate([bench.predict(fit) for bench in asked.benches])
-    return float(np.median(np.abs(predicted / asked.measured - 1)))
+def median_error(case: Problem, fit: EngineFit) -> float:
+    predicted = np.concatenate([bench.predict(fit) for bench in case.benches])
+    return float(np.median(np.abs(predicted / case.measured - 1)))
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")
@@ -420,17 +424,17 @@ def test_eight_runs_pay(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyP
     before, after = [], []
     for series, points in sets.items():
         keys = ("accelerator", "engine", "model", "precision")
-        left = [row for row in every if tuple(row[key] for key in keys) != series]
-        assert len(left) == len(every) - 1
-        monkeypatch.setitem(fits, "fits", left)
+        remaining = [row for row in every if tuple(row[key] for key in keys) != series]
+        assert len(remaining) == len(every) - 1
+        monkeypatch.setitem(fits, "fits", remaining)
         own = eight(points)
         runs, target = tmp_path / "runs.csv", tmp_path / "calibration.yaml"
         runs.write_text(csv(own))
         assert run("calibrate", runs, "-c", target).status == 0
-        (found,) = read_calibrations(yaml.safe_load(target.read_text()))
+        (calibration,) = read_calibrations(yaml.safe_load(target.read_text()))
         rest = loop_problem([point for point in points if point not in own])
         before.append(median_error(rest, engine_fit(accelerator(series[0]))))
-        after.append(median_error(rest, found.fit()))
+        after.append(median_error(rest, calibration.fit()))
     assert len(sets) == 9
     assert np.median(before) > 0.095
     assert np.median(after) < 0.075
@@ -443,20 +447,20 @@ def test_eight_runs_pay(run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_from_measured_runs_to_a_verified_plan(run: Runner, tmp_path: Path) -> None:
     """VLLM on H100: eight rows, calibrate, plan, verify. Its decode is faster than the middle's."""
     points = [p for p in load(DATA).rows if p.series == ("H100", "vllm", "Llama-3.1-70B", "fp8")]
-    runs, target, asked = (tmp_path / n for n in ("runs.csv", "calibration.yaml", "plan.yaml"))
+    runs, target, spec_file = (tmp_path / n for n in ("runs.csv", "calibration.yaml", "plan.yaml"))
     runs.write_text(csv(eight(points)))
     body = spec(pools=[{"name": "h100", "accelerator": "H100", "count": 8, "gpusPerNode": 8}])
     body["spec"]["models"][0] |= {"architecture": "Llama-3.1-70B", "precision": "fp8"}
-    asked.write_text(yaml.safe_dump(body))
+    spec_file.write_text(yaml.safe_dump(body))
     assert run("calibrate", runs, "-c", target).status == 0
-    result = run("plan", "-f", asked, "-q", "-o", "json", "--calibration", target)
+    result = run("plan", "-f", spec_file, "-q", "-o", "json", "--calibration", target)
     assert result.status == 0
     made = tmp_path / "made.json"
     made.write_text(result.out)
     assert run("verify", made).status == 0
-    found = json.loads(result.out)
-    assert found["calibrations"][0]["source"] == "runs.csv"
-    assert found["thetaInterval"]["low"] < found["theta"]
+    document = json.loads(result.out)
+    assert document["calibrations"][0]["source"] == "runs.csv"
+    assert document["thetaInterval"]["low"] < document["theta"]
 
 
 @pytest.mark.slow
@@ -475,12 +479,12 @@ def test_the_commands_of_the_page_work_as_typed(
     shown = re.split(r"^\$ archipelago ", walk, flags=re.MULTILINE)[1:]
     assert [part.split()[0] for part in shown] == ["calibrate", "plan", "plan", "verify", "explain"]
     for part in shown:
-        command, *said = part.splitlines()
+        command, *expected = part.splitlines()
         command, _, target = command.partition(" > ")
         result = run(*shlex.split(command))
         assert result.status == 0, result.err
         if target:
             Path(target).write_text(result.out)
-        for line in said:
+        for line in expected:
             if line.strip() not in ("", "..."):
                 assert line.rstrip() in result.out.replace(" \n", "\n"), (command, line)

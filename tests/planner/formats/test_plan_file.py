@@ -66,7 +66,7 @@ def document() -> dict[str, Any]:
 
 def test_says_what_the_plan_reaches() -> None:
     """Theta = 8 of at most 8.004: the gap is 0.004 / 8.004 = 0.000499750125 to nine digits."""
-    found = document()
+    content = document()
     expected = {
         "apiVersion": "archipelago.dev/v1alpha1", "kind": "Plan", "name": "paper",
         "strategy": "exact", "performanceModel": "affine", "objective": "throughput",
@@ -74,7 +74,7 @@ def test_says_what_the_plan_reaches() -> None:
         "bound": 8.004, "gap": 0.000499750125, "complete": True, "reason": "",
         "costPerHour": "24", "planSeconds": 0.123,
     }  # fmt: skip
-    assert {key: found[key] for key in expected} == expected
+    assert {key: content[key] for key in expected} == expected
 
 
 def test_bound_has_the_unit_of_throughput() -> None:
@@ -83,17 +83,17 @@ def test_bound_has_the_unit_of_throughput() -> None:
     plan = replace(
         PLAN, objective=Objective.HEADROOM, theta=2.0, throughput=30.0, certificate=proof
     )
-    found = plan_document(resource(), Planned(plan, 0.0))
-    assert (found["thetaUnit"], found["thetaBound"], found["bound"]) == ("1", 2.5, 37.5)
+    content = plan_document(resource(), Planned(plan, 0.0))
+    assert (content["thetaUnit"], content["thetaBound"], content["bound"]) == ("1", 2.5, 37.5)
 
 
 def test_lists_pools_groups_islands_and_routes() -> None:
-    found = document()
-    assert found["pools"] == [
+    content = document()
+    assert content["pools"] == [
         {"name": "a", "accelerator": "H20", "count": 16, "used": 16, "pricePerGPUHour": "1"},
         {"name": "b", "accelerator": "L40S", "count": 4, "used": 4, "pricePerGPUHour": "2"},
     ]
-    assert found["groups"][2] == {
+    assert content["groups"][2] == {
         "name": "main-decode", "model": "m", "pool": "a", "phase": "decode", "gpus": 8,
         "parallelism": {"tp": 8, "pp": 1, "dp": 1, "ep": 1}, "maxBatch": 64, "islands": 1,
         "members": ["main-decode-0"], "rates": [3.0, 4.0], "utilisation": 0.0887875,
@@ -101,25 +101,25 @@ def test_lists_pools_groups_islands_and_routes() -> None:
         "sequences": round(70 * TAU_MAIN, 9), "kvTokens": round(7850 * TAU_MAIN, 7),
         "kvCapacity": 100_000,
     }  # fmt: skip
-    assert found["islands"][0] == {
+    assert content["islands"][0] == {
         "name": "short-prefill-0", "group": "short-prefill", "model": "m", "pool": "a",
         "phase": "prefill", "gpus": 4, "nodes": ["a-rack-0-0"],
     }  # fmt: skip
-    assert found["routes"][1] == {
+    assert content["routes"][1] == {
         "model": "m", "range": {"min": 100, "max": 200}, "share": 0.5,
         "pairs": [{"prefill": "long-prefill", "decode": "main-decode", "weight": 1_000_000}],
     }  # fmt: skip
-    assert found["exclusions"][0]["template"] == "m/b/x1/decode/tp1"
-    assert found["problem"]["routing"]["affinityKey"] == "x-session-id"
+    assert content["exclusions"][0]["template"] == "m/b/x1/decode/tp1"
+    assert content["problem"]["routing"]["affinityKey"] == "x-session-id"
 
 
 @pytest.mark.parametrize("write", [to_json, to_yaml])
 def test_reads_back_what_it_wrote(write: Callable[[dict[str, Any]], str]) -> None:
     plan = replace(PLAN, unservable=(Unservable("m", 0.0005, 200),))
-    found = plan_document(resource(), Planned(plan, 0.0))
-    read = parse_plan(load_document(write(found)))
+    content = plan_document(resource(), Planned(plan, 0.0))
+    read = parse_plan(load_document(write(content)))
     again = plan_document(resource(), Planned(read, 0.0))
-    assert canonical_bytes(again) == canonical_bytes(found)
+    assert canonical_bytes(again) == canonical_bytes(content)
     assert read.routes == plan.routes
     assert read.islands == plan.islands
     assert read.cost_per_hour == Decimal(24)
@@ -128,9 +128,11 @@ def test_reads_back_what_it_wrote(write: Callable[[dict[str, Any]], str]) -> Non
 
 @pytest.mark.parametrize("plan", KINDS.values(), ids=KINDS.keys())
 def test_reads_back_every_kind_of_plan(plan: Plan) -> None:
-    found = plan_document(resource(), Planned(plan, 0.0))
-    read = parse_plan(load_document(to_json(found)))
-    assert canonical_bytes(plan_document(resource(), Planned(read, 0.0))) == canonical_bytes(found)
+    content = plan_document(resource(), Planned(plan, 0.0))
+    read = parse_plan(load_document(to_json(content)))
+    assert canonical_bytes(plan_document(resource(), Planned(read, 0.0))) == canonical_bytes(
+        content
+    )
     assert [(g.phase, g.domain_class, g.parts) for g in read.groups] == [
         (g.phase, g.domain_class, g.parts) for g in plan.groups
     ]
@@ -163,17 +165,19 @@ def test_says_what_must_be_rented_and_what_changes() -> None:
 
 
 def test_cheapest_plan_has_a_bound_on_its_cost_and_none_on_theta() -> None:
-    found = plan_document(resource(), Planned(COST, 0.0))
-    assert (found["objective"], found["theta"], found["thetaUnit"]) == ("cost", 1.0, "1")
-    assert (found["costPerHour"], found["costBound"]) == ("24", 23.99)
-    assert found["gap"] == 0.000416666667  # 0.01 / 24
-    assert not {"bound", "thetaBound"} & set(found)
+    content = plan_document(resource(), Planned(COST, 0.0))
+    assert (content["objective"], content["theta"], content["thetaUnit"]) == ("cost", 1.0, "1")
+    assert (content["costPerHour"], content["costBound"]) == ("24", 23.99)
+    assert content["gap"] == 0.000416666667  # 0.01 / 24
+    assert not {"bound", "thetaBound"} & set(content)
 
 
 def test_content_does_not_depend_on_seconds_or_on_the_order_of_named_lists() -> None:
-    given = resource()
-    turned = given.spec.model_copy(update={"pools": given.spec.pools[::-1]})
-    other = plan_document(given.model_copy(update={"spec": turned}), replace(PLANNED, seconds=9.0))
+    original = resource()
+    turned = original.spec.model_copy(update={"pools": original.spec.pools[::-1]})
+    other = plan_document(
+        original.model_copy(update={"spec": turned}), replace(PLANNED, seconds=9.0)
+    )
     assert other["planSeconds"] == 9.0
     assert other["hash"] == document()["hash"]
     assert [domain["name"] for domain in other["problem"]["pools"][0]["domains"]] == [
@@ -198,31 +202,31 @@ def test_links_and_pipelines_have_no_order() -> None:
     ]
     turned = [{**link, "classes": link["classes"][::-1]} for link in links[::-1]]
     lines = [{"name": "q", "pools": ["b", "a"]}, {"name": "p", "pools": ["b", "c"]}]
-    one, other = (
-        normalised_spec(_with(network={"links": found}, pipelines=order))
-        for found, order in ((links, lines), (turned, lines[::-1]))
+    first, second = (
+        normalised_spec(_with(network={"links": network}, pipelines=order))
+        for network, order in ((links, lines), (turned, lines[::-1]))
     )
-    assert one == other
-    assert one["network"]["links"][1]["classes"] == ["east", "west"]
-    assert [line["pools"] for line in one["pipelines"]] == [["b", "c"], ["b", "a"]]
+    assert first == second
+    assert first["network"]["links"][1]["classes"] == ["east", "west"]
+    assert [line["pools"] for line in first["pipelines"]] == [["b", "c"], ["b", "a"]]
 
 
 def _with(**spec: Any) -> ServingPlanResource:  # noqa: ANN401
     """The resource with more of the spec, and a third pool; classes by domain of pool ``a``."""
-    given = resource().model_dump(mode="json", by_alias=True, exclude_none=True)
-    a = next(pool for pool in given["spec"]["pools"] if pool["name"] == "a")
+    original = resource().model_dump(mode="json", by_alias=True, exclude_none=True)
+    a = next(pool for pool in original["spec"]["pools"] if pool["name"] == "a")
     for domain, stated in zip(a["domains"], ("east", "west"), strict=True):
         domain["class"] = stated
     third = {"name": "c", "accelerator": "L40S", "count": 4, "pricePerGPUHour": "2"}
-    given["spec"] |= {**spec, "pools": [*given["spec"]["pools"], third]}
-    return load_resource(given)
+    original["spec"] |= {**spec, "pools": [*original["spec"]["pools"], third]}
+    return load_resource(original)
 
 
 def test_hash_is_of_the_content_alone() -> None:
-    found = document()
-    assert found["hash"] == content_hash(found) == content_hash({**found, "planSeconds": 7})
-    assert content_hash({**found, "theta": 8.00000001}) != found["hash"]
-    assert re.fullmatch("[0-9a-f]{64}", found["hash"])
+    content = document()
+    assert content["hash"] == content_hash(content) == content_hash({**content, "planSeconds": 7})
+    assert content_hash({**content, "theta": 8.00000001}) != content["hash"]
+    assert re.fullmatch("[0-9a-f]{64}", content["hash"])
 
 
 def test_floats_have_nine_digits_and_no_negative_zero() -> None:
@@ -241,14 +245,14 @@ def test_infeasible_document_says_what_would_help() -> None:
         (Relaxation("ttft", 42.0, "ms", ("m",), "raise ttftMilliseconds of m to 42"),),
         PLAN.exclusions,
     )
-    found = infeasible_document(resource(), answer, 0.5)
-    assert (found["kind"], found["reason"]) == ("Infeasible", "NoTemplate")
-    assert found["relaxations"] == [
+    content = infeasible_document(resource(), answer, 0.5)
+    assert (content["kind"], content["reason"]) == ("Infeasible", "NoTemplate")
+    assert content["relaxations"] == [
         {"kind": "ttft", "value": 42.0, "unit": "ms", "models": ["m"],
          "text": "raise ttftMilliseconds of m to 42"}
     ]  # fmt: skip
-    assert json.loads(to_json(found)) == found
-    assert found["hash"] == content_hash(found)
+    assert json.loads(to_json(content)) == content
+    assert content["hash"] == content_hash(content)
 
 
 BROKEN = {
@@ -352,11 +356,11 @@ def test_examples_in_the_page_are_yaml() -> None:
 
 
 def test_every_island_is_listed_with_its_place() -> None:
-    found = running_islands(PLAN)
-    assert [item.name for item in found] == [island.name for island in PLAN.islands]
+    islands = running_islands(PLAN)
+    assert [item.name for item in islands] == [island.name for island in PLAN.islands]
     nodes = ("a-rack-1-0",)
     main = RunningIsland("main-decode-0", "m", Phase.DECODE, Parallelism(tp=8), (("a", 8),), nodes)
-    assert found[3] == main
+    assert islands[3] == main
 
 
 def test_islands_of_several_pools_keep_the_order_of_their_parts() -> None:

@@ -177,8 +177,8 @@ def simulated(load: float = 1.0, seed: int = 0, requests: int = 20_000) -> Simul
 
 def test_requests_follow_the_routes() -> None:
     """Of 8 req/s half are short; a quarter of them decode on spare: 1 req/s."""
-    found = simulated()
-    rates = {group.group: group.requests / found.seconds for group in found.groups}
+    simulation = simulated()
+    rates = {group.group: group.requests / simulation.seconds for group in simulation.groups}
     assert rates == pytest.approx(
         {"short-prefill": 4, "long-prefill": 4, "main-decode": 7, "spare-decode": 1}, rel=0.05
     )
@@ -211,17 +211,19 @@ def test_equal_seeds_give_equal_answers() -> None:
 
 def test_mixed_groups_and_several_pools_are_served() -> None:
     """Half the requests and a third of the others are served whole: at 6 req/s 4 of them."""
-    asked = replace(PROBLEM, models=(demand(rate=4.0, targets=Targets(tpot=0.05)),))
-    found = simulate(asked, KINDS, Scenario(20_000, 1.0), build=build)
-    groups = {group.group: group for group in found.groups}
+    case = replace(PROBLEM, models=(demand(rate=4.0, targets=Targets(tpot=0.05)),))
+    simulation = simulate(case, KINDS, Scenario(20_000, 1.0), build=build)
+    groups = {group.group: group for group in simulation.groups}
     mixed = groups["m-a-4g-mixed"]
-    assert mixed.requests / found.seconds == pytest.approx(4.0, rel=0.05)
+    assert mixed.requests / simulation.seconds == pytest.approx(4.0, rel=0.05)
     assert mixed.busy == pytest.approx(mixed.expected_busy, rel=0.03)
     # 3 short and 1 long req/s on two islands: (3 * 0.05 + 0.15) / 2 s of prompts a second
     assert mixed.expected_busy == pytest.approx(0.15, rel=0.05)
     # few sequences: steps of an island that is mostly empty are those with somebody in it
     assert mixed.expected_step_time < mixed.step_time < 1.2 * mixed.expected_step_time
-    assert found.models[0].ttft.mean == pytest.approx(found.models[0].ttft.expected, rel=0.1)
+    assert simulation.models[0].ttft.mean == pytest.approx(
+        simulation.models[0].ttft.expected, rel=0.1
+    )
 
 
 def test_the_network_delays_the_second_token_and_not_the_first() -> None:
@@ -238,9 +240,9 @@ def test_the_network_delays_the_second_token_and_not_the_first() -> None:
 def test_what_no_route_takes_is_refused() -> None:
     lengths = np.array([50.0, 150.0, 250.0, 50.0] * 500)
     trace = Trace(lengths, np.full(2000, 10.0), np.linspace(0, 250, 2000))
-    found = simulate(problem(), PLAN, Scenario(2000), trace, build=build)
-    assert found.rate == pytest.approx(8, rel=0.01)
-    assert found.models[0].refused == pytest.approx(0.25, abs=0.01)
+    simulation = simulate(problem(), PLAN, Scenario(2000), trace, build=build)
+    assert simulation.rate == pytest.approx(8, rel=0.01)
+    assert simulation.models[0].refused == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_trace_is_stretched_to_the_load() -> None:
@@ -268,8 +270,8 @@ def test_a_trace_that_does_not_fit_is_refused(
 def test_drawn_lengths_have_the_moments_of_the_workload() -> None:
     """Halves of 50 and 150 tokens; outputs with mean 10 and mean square 300."""
     lengths = replace(demand().lengths, output_square=np.full(2, 300.0))
-    asked = replace(problem(), models=(replace(demand(), lengths=lengths),))
-    drawn = poisson(asked, np.array([4.0]), 200_000, np.random.default_rng(0))
+    case = replace(problem(), models=(replace(demand(), lengths=lengths),))
+    drawn = poisson(case, np.array([4.0]), 200_000, np.random.default_rng(0))
     assert drawn.inputs.mean() == pytest.approx(100, rel=0.01)
     assert drawn.outputs.mean() == pytest.approx(10, rel=0.01)
     assert (drawn.outputs**2).mean() == pytest.approx(300, rel=0.05)
@@ -278,9 +280,9 @@ def test_drawn_lengths_have_the_moments_of_the_workload() -> None:
 
 def test_stated_rates_are_simulated_where_there_are_any() -> None:
     """The plan sustains 2 times the stated 4 req/s; users send 4."""
-    asked = replace(problem(), models=(demand(rate=4.0),))
+    case = replace(problem(), models=(demand(rate=4.0),))
     plan = replace(PLAN, objective=Objective.HEADROOM, theta=2.0)
-    assert simulate(asked, plan, Scenario(20_000), build=build).rate == pytest.approx(4, rel=0.03)
+    assert simulate(case, plan, Scenario(20_000), build=build).rate == pytest.approx(4, rel=0.03)
 
 
 @pytest.fixture
