@@ -85,12 +85,17 @@ class Events:
 
 
 def event_manifest(plan: PlanObject, event: EmitEvent, instance: str, time: datetime) -> Manifest:
-    """Return an ``events.k8s.io/v1`` event about the plan."""
+    """Return an ``events.k8s.io/v1`` event about the plan.
+
+    Its name has digits that grow with time: `kubectl describe` orders by a field that events of
+    this version must not have, and else shows them as listed, by name.
+    """
+    moment = f"{int(time.timestamp() * 1e6):016x}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{plan.key.name[:200].rstrip('-.')}.{_moment(time)}{secrets.token_hex(2)}",
+            "name": f"{plan.key.name[:200].rstrip('-.')}.{moment}{secrets.token_hex(2)}",
             "namespace": plan.key.namespace,
         },
         "eventTime": time.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
@@ -109,12 +114,3 @@ def event_manifest(plan: PlanObject, event: EmitEvent, instance: str, time: date
             "resourceVersion": plan.resource_version,
         },
     }
-
-
-def _moment(time: datetime) -> str:
-    """Return sixteen digits that grow with time, for the name of an event.
-
-    `kubectl describe` orders by a field that events of this version must not have, and else shows
-    them as listed: by name.
-    """
-    return f"{int(time.timestamp() * 1e6):016x}"

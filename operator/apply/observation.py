@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 class _Resolved:
     """A spec with the nodes of its pools.
 
-    ``names``: Kubernetes names of nodes by the planner's names; ``names_hash``: hash of them.
-    ``nodes_hash``: hash of the nodes alone, whatever the spec.
+    ``original``: the spec of the plan. ``names``: Kubernetes names of nodes by the planner's names;
+    ``names_hash``: hash of them. ``nodes_hash``: hash of the nodes alone, whatever the spec.
     """
 
-    spec: Mapping[str, Any]
+    original: Mapping[str, Any]
     inventory: PlanInventory
-    resolved: Mapping[str, Any]
+    spec: Mapping[str, Any]
     names: Mapping[str, str]
     names_hash: str
     nodes_hash: str
@@ -102,8 +102,8 @@ class ObservationBuilder:
         live = replace(live, inventory=self._inventory.finding(selector))
         inventory = self._inventory.inventory(selector)
         if inventory is None and self._inventory.is_blind:
-            why = replace(self._inventory.finding(selector), status=ConditionStatus.FALSE)
-            return replace(plan, live=replace(live, refusal=why))
+            refusal = replace(self._inventory.finding(selector), status=ConditionStatus.FALSE)
+            return replace(plan, live=replace(live, refusal=refusal))
         if inventory is None:
             return replace(plan, live=replace(live, nodes_listed=False))
         live = replace(
@@ -121,12 +121,12 @@ class ObservationBuilder:
             nodes_hash=resolved.nodes_hash,
             plan_nodes_lost=bool(self._inventory.lost(resolved.names.values())),
         )
-        return replace(plan.with_nodes(resolved.resolved, resolved.names_hash), live=live)
+        return replace(plan.with_nodes(resolved.spec, resolved.names_hash), live=live)
 
     def _resolve(self, plan: PlanObject, inventory: PlanInventory) -> _Resolved:
         """Return the resolved spec, made anew only if spec or inventory has changed."""
         last = self._resolved.get(plan.key)
-        if last is not None and last.inventory is inventory and last.spec == plan.spec:
+        if last is not None and last.inventory is inventory and last.original == plan.spec:
             return last
         spec = resolved_spec(plan.spec, inventory)
         names = node_names(spec, inventory)

@@ -76,8 +76,8 @@ def decide(
     hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
     irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
     if irreparable and state.refreshed != state.irreparable:
-        why = "no repair helps: the next plan does not wait for its turn"
-        return (RefreshInventory(why),), replace(state, refreshed=state.irreparable)
+        reason = "no repair helps: the next plan does not wait for its turn"
+        return (RefreshInventory(reason),), replace(state, refreshed=state.irreparable)
     if plan is None or plan.deleting:
         actions = (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
     else:
@@ -229,7 +229,7 @@ class _Decision:
         if foreign is not None:
             reason = Reason.NAME_CONFLICT
             message = "exists and is not this plan's: rename the plan, or delete that ConfigMap"
-            if foreign.deleting or foreign.is_left_by_predecessor_of(plan):
+            if foreign.deleting or foreign.belongs_to_predecessor_of(plan):
                 reason = Reason.WAITING_FOR_COLLECTION
                 message = "of a deleted plan is still there: the table follows once it is removed"
             message = f"ConfigMap {foreign.key.name} {message}"
@@ -257,8 +257,8 @@ class _Decision:
         self, result: PlanReady, reason: Reason, message: str, until: float | None = None
     ) -> tuple[Action, ...]:
         """Report a plan whose table cannot be stored before ``until`` [monotonic s]."""
-        why = Finding(ConditionStatus.FALSE, reason, message)
-        status = status_text.unpublished(self.plan, result, self.table, why, self.now.wall)
+        finding = Finding(ConditionStatus.FALSE, reason, message)
+        status = status_text.unpublished(self.plan, result, self.table, finding, self.now.wall)
         wait = () if until is None else (Requeue(until - self.now.monotonic, reason),)
         return (*self._report(status, reason), *wait)
 
@@ -285,9 +285,9 @@ class _Decision:
         missing = to_write(self.observation, result, reserved)
         if missing:
             return (WriteShards(content, missing, reserved, "the pointer will name them"),)
-        why = "the table is of other inputs or was changed" if table else "there is no table"
+        reason = "the table is of other inputs or was changed" if table else "there is no table"
         identity = Identity(plan.uid, plan.generation, reserved)
-        write = WriteTable(identity, content, why, result.pieces, origin_of(plan, result))
+        write = WriteTable(identity, content, reason, result.pieces, origin_of(plan, result))
         if table is None or table.is_unmodified() or table.written_hash is None:
             return (write,)
         message = f"ConfigMap {table.key.name} was changed by someone else and is restored"

@@ -47,8 +47,8 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         if since < 0:
             return (Requeue(-since, "the writer of the last table goes first"),)
         if step.until is StepGate.READY and live.pods:
-            why = f"pods of {len(step.islands)} islands are not ready"
-            return (Requeue(PATIENCE - since, why),)
+            reason = f"pods of {len(step.islands)} islands are not ready"
+            return (Requeue(PATIENCE - since, reason),)
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
     if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
         return ()  # without a plan for its inputs, its traffic leads to nothing

@@ -66,32 +66,26 @@ def in_the_way(observation: Observation, result: PlanReady) -> ConfigMapObject |
     return next((o for o in objects if o and (o.deleting or not o.belongs_to(plan))), None)
 
 
-def spare(observation: Observation, state: PlanState) -> tuple[ShardObject, ...]:
-    """Return the plan's shards that neither the stored table nor one at hand names.
+def dues(observation: Observation, state: PlanState, now: float, grace: float) -> dict[str, Due]:
+    """Return when each spare shard may go: a grace period after it became spare.
 
-    None while the stored table cannot be read or another is being made: there is no hurry.
+    A shard of the plan is spare if neither the stored table nor one at hand names it. None is while
+    the stored table cannot be read or another is being made: there is no hurry.
     """
     plan, table = observation.plan, with_readable_table(observation).table
     if plan is None or table is None or state.planning is not None:
-        return ()
+        return {}
     if not (table.belongs_to(plan) and table.is_unmodified()):
-        return ()
-    pieces = state.result.pieces if isinstance(state.result, PlanReady) else ()
+        return {}
+    pieces = state.ready.pieces if state.ready else ()
     needed = {shard.name for shard in (*table.shards, *shards_of(plan.key.name, pieces))}
-    return tuple(s for n, s in observation.shards.items() if n not in needed and s.is_ours(plan))
-
-
-def dues(observation: Observation, state: PlanState, now: float, grace: float) -> dict[str, Due]:
-    """Return when each spare shard may go: a grace period after it became spare."""
-    return {
-        shard.key.name: _due(state.spare.get(shard.key.name), shard, now + grace)
-        for shard in spare(observation, state)
-    }
-
-
-def _due(before: Due | None, shard: ShardObject, latest: float) -> Due:
-    same = before is not None and before.version == shard.resource_version
-    return before if same and before else Due(shard.resource_version, latest)
+    spare = {}
+    for name, shard in observation.shards.items():
+        if name not in needed and shard.is_ours(plan):
+            due = state.spare.get(name)
+            same = due is not None and due.version == shard.resource_version
+            spare[name] = due if due and same else Due(shard.resource_version, now + grace)
+    return spare
 
 
 def _holds(stored: ShardObject | None, shard: Shard, plan: PlanObject) -> bool:

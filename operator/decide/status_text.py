@@ -79,14 +79,14 @@ def failed(
     plan: PlanObject, result: PlanFailed, table: TableObject | None, now: datetime
 ) -> Status:
     """Return the status if there is no plan: the last good table stays."""
-    why = Finding(ConditionStatus.FALSE, result.reason, result.message)
+    finding = Finding(ConditionStatus.FALSE, result.reason, result.message)
     findings = {
-        ConditionType.READY: why,
-        ConditionType.PLANNED: why,
+        ConditionType.READY: finding,
+        ConditionType.PLANNED: finding,
         ConditionType.PUBLISHED: _last_good(plan, table),
     }
     if result.reason is Reason.UNKNOWN_ACCELERATOR:
-        findings[ConditionType.INVENTORY_RESOLVED] = why
+        findings[ConditionType.INVENTORY_RESOLVED] = finding
     return _settled(plan, findings, _summary_of(plan, table), result, now)
 
 
@@ -94,14 +94,14 @@ def unpublished(
     plan: PlanObject,
     result: PlanReady,
     table: TableObject | None,
-    why: Finding,
+    finding: Finding,
     now: datetime,
 ) -> Status:
     """Return the status if there is a plan, but its table cannot be stored."""
     findings = {
-        ConditionType.READY: why,
+        ConditionType.READY: finding,
         ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
-        ConditionType.PUBLISHED: why,
+        ConditionType.PUBLISHED: finding,
     }
     return _settled(plan, findings, _summary_of(plan, table), result, now)
 
@@ -219,9 +219,9 @@ def _last_good(plan: PlanObject, table: TableObject | None) -> Finding:
 
 def _summary_of(plan: PlanObject, table: TableObject | None) -> Summary:
     """Return the summary of the stored table; if none is stored, only the last sequence."""
-    ours = table is not None and table.belongs_to(plan)
-    last = last_sequence(plan, table if ours else None)
-    return {**(plan.status.summary if ours else {}), SEQUENCE: last}
+    owned = table is not None and table.belongs_to(plan)
+    last = last_sequence(plan, table if owned else None)
+    return {**(plan.status.summary if owned else {}), SEQUENCE: last}
 
 
 def _sequence(table: TableObject | None) -> int:

@@ -63,7 +63,7 @@ class Store(Generic[S]):
         Objects that are younger than the list stay, and those that it does not cover: a list by
         label does not show objects without it. Returns the deleted keys.
         """
-        gone = [
+        deleted = [
             key
             for key, item in self._objects.items()
             if key not in listed
@@ -71,9 +71,9 @@ class Store(Generic[S]):
             and _version(item) <= int(version)
             and covers(item)
         ]
-        for key in gone:
+        for key in deleted:
             del self._objects[key]
-        return tuple(gone)
+        return tuple(deleted)
 
 
 class Cache:

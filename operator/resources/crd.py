@@ -31,12 +31,12 @@ ENUM_LENGTH = 63
 TIME_LENGTH = 64
 MIN_DESCRIPTION = 20
 
-_KEPT = (
+_COPIED = (
     "type", "description", "format", "pattern", "enum", "required",
     "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
     "minProperties", "maxProperties",
 )  # fmt: skip
-_REWRITTEN = (
+_CONVERTED = (
     "properties", "additionalProperties", "items", "default", "const",
     "exclusiveMinimum", "exclusiveMaximum", RULES_KEY, NAMED_KEY,
 )  # fmt: skip
@@ -56,13 +56,13 @@ def structural(schema: Schema, definitions: Schema | None = None, path: str = ""
     """
     definitions = schema.get("$defs", {}) if definitions is None else definitions
     schema = _inlined(schema, definitions, path)
-    unknown = sorted(set(schema) - {*_KEPT, *_REWRITTEN, *_DROPPED})
+    unknown = sorted(set(schema) - {*_COPIED, *_CONVERTED, *_DROPPED})
     if unknown:
         raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")
     values = schema.get("additionalProperties", False)
     if values is not False and ("properties" in schema or "maxProperties" not in schema):
         raise NotStructural(f"{path}: a free map; give it properties, or max_length")
-    out = {key: schema[key] for key in _KEPT if key in schema}
+    out = {key: schema[key] for key in _COPIED if key in schema}
     if "exclusiveMinimum" in schema:
         out["minimum"] = schema["exclusiveMinimum"] + 1
     if "exclusiveMaximum" in schema:

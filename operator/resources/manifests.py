@@ -101,12 +101,12 @@ def table_text(identity: Identity, content: str, time: datetime) -> str:
 
     It is joined as text, so that a large table is not parsed and printed again.
     """
-    who = json.dumps(
+    stamped = json.dumps(
         identity._asdict() | {"time": timestamp(time)}, sort_keys=True, separators=(",", ":")
     )
     return (
         f'{{"apiVersion":"{API_VERSION}","content":{content},'
-        f'"identity":{who},"kind":"RoutingTable"}}'
+        f'"identity":{stamped},"kind":"RoutingTable"}}'
     )
 
 

@@ -162,7 +162,7 @@ class ConfigMapObject:
         """Return whether it was made for this plan, not for another one of the same name."""
         return self.owner_reference is not None and self.owner_reference["uid"] == plan.uid
 
-    def is_left_by_predecessor_of(self, plan: PlanObject) -> bool:
+    def belongs_to_predecessor_of(self, plan: PlanObject) -> bool:
         """Return whether a deleted plan of the same name owned it: it will be collected."""
         owner = self.owner_reference
         return (
@@ -171,8 +171,8 @@ class ConfigMapObject:
 
     def carries(self, labels: Mapping[str, str], plan: PlanObject) -> bool:
         """Return whether labels and owner reference are as we write them; others may be added."""
-        ours = labels.items() <= dict(self.labels).items()
-        return ours and self.owner_reference == owner_reference(plan)
+        labelled = labels.items() <= dict(self.labels).items()
+        return labelled and self.owner_reference == owner_reference(plan)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def inputs_hash(name: str, spec: Body) -> str:
 def _facts(body: Body) -> dict[str, Any]:
     """Return the fields of any ConfigMap."""
     meta = body["metadata"]
-    ours = (
+    owners = (
         owner
         for owner in meta.get("ownerReferences") or ()
         if owner.get("kind") == KIND and owner.get("apiVersion") == API_VERSION
@@ -301,7 +301,7 @@ def _facts(body: Body) -> dict[str, Any]:
         "uid": meta["uid"],
         "resource_version": meta["resourceVersion"],
         "deleting": "deletionTimestamp" in meta,
-        "owner_reference": next(ours, None),
+        "owner_reference": next(owners, None),
         "labels": meta.get("labels") or {},
     }
 
