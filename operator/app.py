@@ -215,7 +215,8 @@ class Operator:
 
     def _node_news(self, keys: frozenset[Key], lost: bool) -> None:
         """Enqueue plans that lost nodes, or whose inventory has changed."""
-        log.info("nodes lost" if lost else "inventory changed", extra={"plans": len(keys)})
+        message = "plans lost nodes" if lost else "the inventory of plans has changed"
+        log.info(message, extra={"plans": len(keys)})
         for key in keys:
             self._workers.enqueue(key)
 

@@ -188,7 +188,7 @@ class PermissionCheck:
             self._without = without
             if without:
                 log.warning(
-                    "pools with a nodeSelector have no nodes: not granted in the cluster",
+                    "pools with a nodeSelector have no nodes: rights in the cluster are missing",
                     extra={"rights": ", ".join(map(str, without))},
                 )
             else:

@@ -36,10 +36,6 @@ class PoolSelector:
         """Return the keys of the labels that have to be kept of every node."""
         return frozenset(self.selector) | ({self.domain_label} if self.domain_label else set())
 
-    def has(self, shape: Shape) -> bool:
-        """Return whether a node belongs to the pool, usable now or not."""
-        return shape.accelerator == self.accelerator and shape.matches(self.selector)
-
 
 @dataclass(frozen=True)
 class PlanSelector:
@@ -51,9 +47,10 @@ class PlanSelector:
     pools: tuple[PoolSelector, ...]
 
     def pool_of(self, shape: Shape) -> PoolSelector | None:
-        """Return the pool that has a node: the first by name if several select it."""
-        pools = sorted(self.pools, key=lambda pool: pool.name)
-        return next((pool for pool in pools if pool.has(shape)), None)
+        """Return the pool that has a node, usable or not: the first by name of several."""
+        pools = (pool for pool in self.pools if pool.accelerator == shape.accelerator)
+        selecting = (pool for pool in pools if shape.matches(pool.selector))
+        return min(selecting, key=lambda pool: pool.name, default=None)
 
 
 def label_keys(plans: Iterable[PlanSelector], allowed: Mapping[str, str]) -> frozenset[str]:
