@@ -20,7 +20,7 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..deadline import REMEDY
 from ..errors import OutOfTimeError, SolverError
-from .variables import Program
+from .variables import THETA, Program
 
 Options: TypeAlias = Mapping[str, str | float | int | bool]
 """Options by HiGHS' own names."""
@@ -106,6 +106,13 @@ class LinearObjective:
 def minimise(program: Program, cost: FloatArray) -> LinearObjective:
     """Return the objective of these costs within the program's own bounds."""
     return LinearObjective(cost, np.zeros(program.columns), program.upper_bounds.copy())
+
+
+def largest_theta(program: Program) -> LinearObjective:
+    """Return the objective of the largest theta."""
+    cost = np.zeros(program.columns)
+    cost[THETA] = -1.0
+    return minimise(program, cost)
 
 
 def solve(

@@ -32,7 +32,7 @@ from ..errors import InputError, SolverError
 from ..layout.assemble import Layout, assemble
 from ..layout.evaluate import evaluate
 from ..milp.build import build_program
-from ..milp.highs import SolverOptions, minimise, solve
+from ..milp.highs import LinearObjective, SolverOptions, largest_theta, minimise, solve
 from ..milp.variables import THETA, Program
 from ..plan import Infeasible, Planned, PlanningOutcome
 from ..problem import STAGES, Billing, Phase, PlanningProblem, Pool
@@ -106,11 +106,6 @@ class Search:
         """The layout of the largest theta with new routes; the first of equals."""
         return max(self.trials, key=lambda trial: trial.theta)
 
-    @property
-    def chosen_by_thesis(self) -> Trial:
-        """The layout of the largest throughput of an inner program."""
-        return max(self.trials, key=lambda trial: trial.throughput)
-
 
 @dataclass(frozen=True)
 class BayesianDivider:
@@ -146,7 +141,13 @@ class BayesianDivider:
         layout = Layout(best.counts, self.name, _bound(result.program, problem), False, reason)
         missing = unservable(problem, catalogue)
         plan = assemble(problem, catalogue, result.program, layout, missing)
-        _check_headroom(problem, plan.theta, plan.certificate.bound)
+        least = problem.min_headroom
+        if least is not None and plan.theta < least:
+            raise SolverError(
+                f"the best layout found reaches headroom {plan.theta:.4g}, less than minHeadroom "
+                f"{least:g}, but up to {plan.certificate.bound:.4g} is not excluded: choose "
+                "strategy exact, or a longer timeLimitSeconds"
+            )
         return Planned(plan, time.perf_counter() - started)
 
     def search(
@@ -260,22 +261,11 @@ def _infeasible(problem: PlanningProblem, catalogue: Catalogue) -> Infeasible | 
 
 def _bound(program: Program, problem: PlanningProblem) -> float:
     """Return theta of the exact program's linear relaxation, a bound on all its plans."""
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
-    objective = replace(minimise(program, cost), integer=False)
+    objective = replace(largest_theta(program), integer=False)
     relaxed = solve(program, objective, SolverOptions(0.0, math.inf, problem.solver.seed))
     if relaxed is None:
         raise SolverError("the relaxation has no solution although a plan was found: report this")
     return -relaxed.objective * program.scale
-
-
-def _check_headroom(problem: PlanningProblem, theta: float, bound: float) -> None:
-    if problem.min_headroom is not None and theta < problem.min_headroom:
-        raise SolverError(
-            f"the best layout found reaches headroom {theta:.4g}, less than minHeadroom "
-            f"{problem.min_headroom:g}, but up to {bound:.4g} is not excluded: choose strategy "
-            "exact, or a longer timeLimitSeconds"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +318,7 @@ class _LayoutEvaluator:
         from .bayesian_inner import InnerParams, assign  # noqa: PLC0415
 
         counts = np.zeros(len(self.program.templates), dtype=np.int64)
-        inner = self._fleet(layout)
+        inner = self._inner_problem(layout)
         assignment = assign(inner, InnerParams(seed=self.problem.solver.seed))
         if assignment is None:
             return Trial(counts)
@@ -343,7 +333,7 @@ class _LayoutEvaluator:
         routed = _theta_of_routes(self.program, self.problem, chosen, inner, assignment)
         return Trial(counts, assignment.throughput, routed, theta)
 
-    def _fleet(self, layout: tuple[tuple[str, int], ...]) -> InnerProblem:
+    def _inner_problem(self, layout: tuple[tuple[str, int], ...]) -> InnerProblem:
         from .bayesian_inner import InnerProblem  # noqa: PLC0415  # loads pulp
 
         demands = self.program.demands
@@ -385,12 +375,10 @@ def _merit(program: Program, c: int) -> tuple[float, float]:
 
 def _theta(program: Program, counts: NDArray[np.int64], problem: PlanningProblem) -> float:
     """Return the largest theta of given islands by the exact program; 0 if a range is unserved."""
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
     lower, upper = np.zeros(program.columns), np.full(program.columns, np.inf)
     lower[1 : 1 + len(counts)] = upper[1 : 1 + len(counts)] = counts
     upper[1 + len(counts) :][counts[program.pair_template] == 0] = 0.0
-    objective = replace(minimise(program, cost), lower=lower, upper=upper, integer=False)
+    objective = LinearObjective(largest_theta(program).cost, lower, upper, integer=False)
     solution = solve(
         program.without_cover(), objective, SolverOptions(0.0, math.inf, problem.solver.seed)
     )
@@ -417,13 +405,13 @@ def _theta_of_routes(
             continue
         d, template = int(program.demand_of[c]), program.templates[c]
         mine, job = slice(start[d], start[d + 1]), int(assignment.job[i])
-        total = assignment.reached[inner.phase_of[job], mine]
+        total = assignment.rates[inner.phase_of[job], mine]
         done = inner.rate[i, job, mine] * assignment.part[i, mine]
         share = np.divide(done, total, out=np.zeros_like(done), where=total > 0)
         demand = program.demands[d]
         work.append((template, models[template.model], share * demand.probability * demand.weight))
     loads = [float((template.rows @ unit).max()) for template, _, unit in work]
-    if not loads or max(loads) <= 0 or (assignment.reached[:, inner.share > 0] <= 0).any():
+    if not loads or max(loads) <= 0 or (assignment.rates[:, inner.share > 0] <= 0).any():
         return 0.0
     theta = 1.0 / max(loads)
     return theta * min(evaluate(t, demand, unit * theta).supported for t, demand, unit in work)

@@ -68,18 +68,18 @@ class Assignment:
     """The solution of the inner program.
 
     ``job``, (islands,): index of the island's job, -1 for idle. ``part``, (islands, ranges): x, the
-    fraction of the island's time for a range. ``reached``, (2, ranges): R_j of prefill and decode
+    fraction of the island's time for a range. ``rates``, (2, ranges): R_j of prefill and decode
     [req/s].
     """
 
     job: NDArray[np.int64]
     part: FloatArray
-    reached: FloatArray
+    rates: FloatArray
 
     @property
     def throughput(self) -> float:
         """The thesis' objective: the smaller of R_prefill and R_decode [req/s]."""
-        return float(self.reached.sum(axis=1).min())
+        return float(self.rates.sum(axis=1).min())
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ def assign(inner: InnerProblem, params: InnerParams) -> Assignment | None:
     program = pulp.LpProblem("inner", pulp.LpMaximize)
     variables = _variables(program, inner)
     _one_job_each(program, inner, variables)
-    reached = _reached(inner, variables)
-    deviations, total = _deviations(program, inner, reached, params)
+    rates = _phase_rates(inner, variables)
+    deviations, total = _deviations(program, inner, rates, params)
     weights = params.weight / (1.0 + inner.share)
     penalty = pulp.lpSum(float(weights[j]) * d for j, d in deviations)
     program.setObjective(pulp.lpSum(total) - penalty)
@@ -122,11 +122,10 @@ def assign(inner: InnerProblem, params: InnerParams) -> Assignment | None:
 
 
 def _variables(program: pulp.LpProblem, inner: InnerProblem) -> _Variables:
-    wanted = inner.share > 0
     members = [
         [i for i, k in enumerate(inner.kind) if k == kind] for kind in dict.fromkeys(inner.kind)
     ]
-    able = np.argwhere((inner.rate[[m[0] for m in members]] > 0) & wanted)
+    able = np.argwhere((inner.rate[[m[0] for m in members]] > 0) & (inner.share > 0))
     x = {(i, k, j): program.add_variable(f"x_{i}_{k}_{j}", 0) for i, k, j in able.tolist()}
     jobs = sorted({(i, k) for i, k, _ in x})
     z = {
@@ -155,7 +154,7 @@ def _one_job_each(program: pulp.LpProblem, inner: InnerProblem, variables: _Vari
         program += cost <= inner.budget
 
 
-def _reached(
+def _phase_rates(
     inner: InnerProblem, variables: _Variables
 ) -> list[dict[int, pulp.LpAffineExpression]]:
     """Return R_j of both phases, for ranges of positive probability."""
@@ -170,7 +169,7 @@ def _reached(
 def _deviations(
     program: pulp.LpProblem,
     inner: InnerProblem,
-    reached: Sequence[dict[int, pulp.LpAffineExpression]],
+    rates: Sequence[dict[int, pulp.LpAffineExpression]],
     params: InnerParams,
 ) -> tuple[list[tuple[int, pulp.LpVariable]], list[pulp.LpVariable]]:
     """Add constraints 3 to 6; return every delta with its range, and R_prefill and R_decode."""
@@ -178,19 +177,19 @@ def _deviations(
     totals = []
     for phase, name in enumerate(("prefill", "decode")):
         total = program.add_variable(f"R_{name}", params.floor)
-        program += pulp.lpSum(reached[phase].values()) == total
+        program += pulp.lpSum(rates[phase].values()) == total
         totals.append(total)
-        for j, rate in reached[phase].items():
+        for j, rate in rates[phase].items():
             p = float(inner.share[j])
             delta = program.add_variable(f"delta_{name}_{j}", 0)
             program += rate - p * total <= delta
             program += p * total - rate <= delta
             program += delta <= params.tolerance * p * total
             deltas.append((j, delta))
-    for j in reached[0]:
+    for j in rates[0]:
         delta = program.add_variable(f"delta_match_{j}", 0)
-        program += reached[1][j] - reached[0][j] <= delta
-        program += reached[0][j] - reached[1][j] <= delta
+        program += rates[1][j] - rates[0][j] <= delta
+        program += rates[0][j] - rates[1][j] <= delta
         deltas.append((j, delta))
     return deltas, totals
 
@@ -199,7 +198,7 @@ def _read(inner: InnerProblem, variables: _Variables) -> Assignment:
     """Read the solution by island: those of one kind and job divide their time evenly."""
     islands, _, ranges = inner.rate.shape
     job = np.full(islands, -1, dtype=np.int64)
-    part, reached = np.zeros((islands, ranges)), np.zeros((2, ranges))
+    part, rates = np.zeros((islands, ranges)), np.zeros((2, ranges))
     unassigned = [iter(equals) for equals in variables.members]
     for (i, k), z in variables.z.items():
         mine = list(islice(unassigned[i], round(z.value())))
@@ -208,5 +207,5 @@ def _read(inner: InnerProblem, variables: _Variables) -> Assignment:
             x = variables.x.get((i, k, j))
             if mine and x is not None:
                 part[mine, j] = max(0.0, x.value()) / len(mine)
-                reached[inner.phase_of[k], j] += inner.rate[mine[0], k, j] * max(0.0, x.value())
-    return Assignment(job, part, reached)
+                rates[inner.phase_of[k], j] += inner.rate[mine[0], k, j] * max(0.0, x.value())
+    return Assignment(job, part, rates)

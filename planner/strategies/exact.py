@@ -9,6 +9,7 @@ Both losses and the rounding together stay below the published gap.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,13 +21,21 @@ from ..errors import SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.benders import solve
 from ..milp.build import build_program
-from ..milp.highs import NODE_LIMIT, LinearObjective, Solution, SolverOptions, SolveStatus, minimise
+from ..milp.highs import (
+    NODE_LIMIT,
+    LinearObjective,
+    Solution,
+    SolverOptions,
+    SolveStatus,
+    largest_theta,
+    minimise,
+)
 from ..milp.variables import THETA, Program
-from ..plan import Infeasible, Plan, Planned, PlanningOutcome
+from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome
 from ..problem import Objective, PlanningProblem
 from ..strategy import Progress, quiet
 from ..templates.catalogue import Catalogue, build_catalogue
-from .infeasible import explain_unservable, no_room, too_little, unreached, unservable
+from .infeasible import explain_unservable, outcome, too_little, unservable
 
 MIP_SHARE = 0.5
 """Part of the published gap that the first solve may leave."""
@@ -140,16 +149,24 @@ def explain_infeasible(
     deadline: Deadline,
 ) -> Infeasible:
     """Find out why there is no plan: too little room, or too little headroom."""
-    if problem.objective is not Objective.COST:
-        return no_room(problem, catalogue, deadline)
-    try:
-        largest = first_solve(program, replace(problem, minimise_cost=False), deadline.remaining)
-    except SolverError:  # unknown within the limits of time and nodes
-        return unreached(problem, catalogue, deadline)
-    if largest is None:
-        return no_room(problem, catalogue, deadline)
-    theta, bound = (value * program.scale for value in (largest.values[THETA], -largest.bound))
-    return too_little(problem, catalogue, float(theta), bound, deadline)
+    budget = problem.budget_per_hour
+    limit = "the pools" if budget is None else f"the pools and ${budget}/h"
+    text = f"{limit} have no room for one prefill and one decode island of every model"
+    reason = InfeasibleReason.NO_ROOM
+    if problem.objective is Objective.COST:
+        try:
+            largest = first_solve(
+                program, replace(problem, minimise_cost=False), deadline.remaining
+            )
+        except SolverError:  # unknown within the limits of time and nodes
+            text = f"no plan reaches minHeadroom {problem.min_headroom:g}"
+            reason = InfeasibleReason.HEADROOM
+        else:
+            if largest is not None:
+                theta = float(largest.values[THETA] * program.scale)
+                bound = -largest.bound * program.scale
+                return too_little(problem, catalogue, theta, bound, deadline)
+    return outcome(problem, catalogue, reason, text, deadline)
 
 
 def objective_of(
@@ -160,9 +177,7 @@ def objective_of(
         objective = minimise(program, program.price)
         objective.lower[THETA] = min_theta(program, problem) * (1 + margin)
         return objective
-    cost = np.zeros(program.columns)
-    cost[THETA] = -1.0
-    return minimise(program, cost)
+    return largest_theta(program)
 
 
 def min_theta(program: Program, problem: PlanningProblem) -> float:
@@ -181,39 +196,23 @@ def least_change(
     options = SolverOptions(
         LEAST_CHANGE_GAP, max(deadline.remaining, 0.1), problem.solver.seed, nodes
     )
-    try:
-        if problem.objective is Objective.COST:
-            return _least_change_at_cost(program, problem, first, options, deadline) or first
-        objective = minimise(program, _change_cost(program, problem))
-        objective.lower[THETA] = first.values[THETA] * (1 - problem.solver.gap * LEAST_CHANGE_SHARE)
-        return solve(program, objective, options, start=first.values) or first
-    except SolverError:
-        return first
-
-
-def _least_change_at_cost(
-    program: Program,
-    problem: PlanningProblem,
-    first: Solution,
-    options: SolverOptions,
-    deadline: Deadline,
-) -> Solution | None:
-    """Solve for the least change at (almost) the same cost, with a margin for rounded weights.
-
-    Returns the cheapest plan with that margin if none costs (almost) the same.
-    """
-    limit = first.objective * (1 + problem.solver.gap * LEAST_CHANGE_SHARE)
+    loss = problem.solver.gap * LEAST_CHANGE_SHARE
     objective = minimise(program, _change_cost(program, problem))
-    objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
     try:
-        solution = solve(program.with_limit(program.price, limit), objective, options)
-    except SolverError:  # none within so few nodes
-        solution = None
-    if solution is None:
+        if problem.objective is not Objective.COST:
+            objective.lower[THETA] = first.values[THETA] * (1 - loss)
+            return solve(program, objective, options, start=first.values) or first
+        objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
+        limited = program.with_limit(program.price, first.objective * (1 + loss))
+        with suppress(SolverError):  # none within so few nodes
+            if (solution := solve(limited, objective, options)) is not None:
+                return solution
+        # None costs (almost) the same: the cheapest plan with a margin for rounded weights.
         gap, seconds = problem.solver.gap * MIP_SHARE, max(deadline.remaining, 0.1)
         full = replace(options, gap=gap, nodes=NODE_LIMIT, time_limit=seconds)
-        solution = solve(program, objective_of(program, problem, ROUNDING), full)
-    return solution
+        return solve(program, objective_of(program, problem, ROUNDING), full) or first
+    except SolverError:
+        return first
 
 
 def _change_cost(program: Program, problem: PlanningProblem) -> FloatArray:

@@ -38,7 +38,7 @@ def test_ranges_are_reached_in_proportion_to_their_shares() -> None:
     rate = np.array([[[100.0, 25], [0, 0]], [[0, 0], [100.0, 25]]])
     found = assign(fleet(rate, (0.8, 0.2)), InnerParams(tolerance=0.0))
     assert found is not None
-    assert found.reached == pytest.approx(np.array([[50, 12.5], [50, 12.5]]), rel=1e-4)
+    assert found.rates == pytest.approx(np.array([[50, 12.5], [50, 12.5]]), rel=1e-4)
 
 
 def test_an_island_that_can_do_one_phase_only_does_that() -> None:
