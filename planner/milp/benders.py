@@ -23,7 +23,6 @@ Least cost: the master is solved again with more cuts until its x serves the req
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -124,25 +123,23 @@ class Subproblem:
         self._counts = sparse.csr_array(block[:, master])
         self._lower, self._upper = program.lower[rows], program.upper[rows]
         self._has_counts = np.asarray(abs(self._counts).sum(axis=1)).ravel() > 0
-        self._largest_theta = self._load_largest_theta()
-        self._smallest_prices = self._load_smallest_prices()
-
-    def _load_largest_theta(self) -> highspy.Highs:
-        matrix = sparse.hstack([self._theta[:, np.newaxis], self._rates], format="csr")
-        cost = np.zeros(1 + len(self.columns))
+        cost = np.zeros(1 + len(columns))
         cost[THETA] = -1.0
         upper = np.full(len(cost), np.inf)
         upper[THETA] = LARGEST_THETA
-        rows = (self._lower, self._upper)
-        return adapter.load(matrix, cost, (np.zeros(len(cost)), upper), rows)
-
-    def _load_smallest_prices(self) -> highspy.Highs:
-        template_rows = sparse.csr_array(self._rates[self._has_counts])
+        self._largest_theta = adapter.load(
+            sparse.hstack([self._theta[:, np.newaxis], self._rates], format="csr"),
+            cost,
+            (np.zeros(len(cost)), upper),
+            (self._lower, self._upper),
+        )
         cost = -np.asarray(self._counts[self._has_counts].sum(axis=1)).ravel()
-        count = len(self.columns)
-        bounds = (np.zeros(len(cost)), np.full(len(cost), np.inf))
-        free = (np.full(count, -np.inf), np.full(count, np.inf))
-        return adapter.load(sparse.csr_array(template_rows.T), cost, bounds, free)
+        self._smallest_prices = adapter.load(
+            sparse.csr_array(self._rates[self._has_counts].T),
+            cost,
+            (np.zeros(len(cost)), np.full(len(cost), np.inf)),
+            (np.full(len(columns), -np.inf), np.full(len(columns), np.inf)),
+        )
 
     @property
     def bounds_theta(self) -> bool:
@@ -229,14 +226,6 @@ _DECOMPOSITIONS: WeakKeyDictionary[Program, _Decomposition] = WeakKeyDictionary(
 
 
 @dataclass(frozen=True, eq=False)
-class _Relaxation:
-    """The linear relaxation: values of all columns, duals of all rows."""
-
-    values: FloatArray
-    duals: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
 class _MasterSolution:
     """How a solve of the master ended; ``x`` None if it has no solution."""
 
@@ -253,12 +242,13 @@ class Master:
         self, program: Program, objective: LinearObjective, options: SolverOptions
     ) -> None:
         self.program, self.objective, self.options = program, objective, options
-        self._started = time.perf_counter()
+        self.deadline = Deadline(options.time_limit)
         self.columns = _master_columns(program)
         if program not in _DECOMPOSITIONS:
-            deadline = Deadline(options.time_limit, self._started)
-            without = _subproblems(program, flows=False, deadline=deadline) if program.flows else ()
-            subproblems = _subproblems(program, deadline=deadline)
+            without: tuple[Subproblem, ...] = ()
+            if program.flows:
+                without = _subproblems(program, flows=False, deadline=self.deadline)
+            subproblems = _subproblems(program, deadline=self.deadline)
             _DECOMPOSITIONS[program] = _Decomposition(subproblems, without, [])
         decomposition = _DECOMPOSITIONS[program]
         self.subproblems, self.cuts = decomposition.subproblems, decomposition.cuts
@@ -274,12 +264,7 @@ class Master:
     @property
     def remaining(self) -> float:
         """Remaining time [s], 0.1 at least."""
-        return max(self.options.time_limit - (time.perf_counter() - self._started), 0.1)
-
-    @property
-    def late(self) -> bool:
-        """Whether the time limit has passed."""
-        return time.perf_counter() - self._started >= self.options.time_limit
+        return max(self.deadline.left, 0.1)
 
     def value(self, x: FloatArray, theta: float) -> float:
         """Return the objective of x: at the largest theta if theta earns, else at the smallest."""
@@ -304,8 +289,8 @@ class Master:
         if cut is not None:
             self.cuts.append(cut)
 
-    def relax(self) -> _Relaxation | None:
-        """Solve the linear relaxation, and add the cuts of its duals and some around it.
+    def relax(self) -> float | None:
+        """Return theta of the linear relaxation, and add the cuts of its duals and some around it.
 
         Sets ``worth``: the value of one unit of each column, by the duals of the master's own rows.
         """
@@ -320,12 +305,12 @@ class Master:
         if status is not SolveStatus.OPTIMAL:
             raise self.no_solution(status)
         solution = highs.getSolution()
-        relaxation = _Relaxation(np.array(solution.col_value), np.array(solution.row_dual))
-        self.worth[1:] = np.maximum(-(self._matrix.T @ relaxation.duals[self._rows]), 0.0)
-        self._interior = self._surround(relaxation.values[self.columns])
+        values, duals = np.array(solution.col_value), np.array(solution.row_dual)
+        self.worth[1:] = np.maximum(-(self._matrix.T @ duals[self._rows]), 0.0)
+        self._interior = self._surround(values[self.columns])
         for subproblem in self.subproblems:
-            self._add(subproblem.cut(relaxation.duals[subproblem.rows]))
-        return relaxation
+            self._add(subproblem.cut(duals[subproblem.rows]))
+        return float(values[THETA])
 
     def _surround(self, x: FloatArray) -> FloatArray:
         """Add cuts around the optimum of the relaxation, near which the integer optimum lies.
@@ -342,7 +327,7 @@ class Master:
         interior = x + INSIDE * np.where(np.isfinite(upper), upper, 0.0)
         x = interior
         for _ in range(WARM_ROUNDS):
-            if self.late:
+            if self.deadline.passed:
                 break
             inside = (1 - INSIDE) * x + INSIDE * interior
             theta = min((cut.at(x) for cut in self.cuts), default=np.inf)
@@ -468,13 +453,12 @@ def solve(
     )
     if least_cost or len(program.demands) > 1 or program.flows:
         return solve_by_cuts(program, objective, options, start)
-    started = time.perf_counter()
+    deadline = Deadline(options.time_limit)
     short = replace(options, nodes=min(options.nodes, DIRECT_NODES))
     direct = adapter.solve(program, objective, short, start)
     if direct is None or direct.status is not SolveStatus.NODE_LIMIT or short == options:
         return direct
-    remaining = max(options.time_limit - (time.perf_counter() - started), 0.1)
-    options = replace(options, time_limit=remaining)
+    options = replace(options, time_limit=max(deadline.left, 0.1))
     solution = solve_by_cuts(program, objective, options, direct.values)
     return solution and replace(
         solution,
@@ -497,11 +481,11 @@ def solve_by_cuts(
     master = Master(program, objective, options)
     least_cost = master.cost[1:].any()
     if not (master.cuts and least_cost):
-        relaxation = master.relax()
-        if relaxation is None:
+        bound = master.relax()
+        if bound is None:
             return None
         if not least_cost:
-            return _largest_theta(master, float(relaxation.values[THETA]), start)
+            return _largest_theta(master, bound, start)
     return _least_cost(master, start)
 
 
@@ -567,12 +551,16 @@ def _largest_theta(master: Master, bound: float, start: FloatArray | None) -> So
             break
         served = master.evaluate(result.x, result.theta)
         incumbent.update(result.x, served)
-        if incumbent.status(master.options) or served >= result.theta * NEARLY or master.late:
+        if (
+            incumbent.status(master.options)
+            or served >= result.theta * NEARLY
+            or master.deadline.passed
+        ):
             break
     status = None
     for _ in range(ROUNDS):
         status = incumbent.status(master.options)
-        status = status or (SolveStatus.TIME_LIMIT if master.late else None)
+        status = status or (SolveStatus.TIME_LIMIT if master.deadline.passed else None)
         if status:
             break
         theta, proof = incumbent.next_theta(gap)
@@ -626,7 +614,7 @@ def _least_cost(master: Master, start: FloatArray | None) -> Solution | None:
         if result.status is not SolveStatus.OPTIMAL and best is not None:
             status = result.status
             break
-        if master.late:
+        if master.deadline.passed:
             status = SolveStatus.TIME_LIMIT
             break
     if best is None:

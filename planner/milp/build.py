@@ -21,6 +21,7 @@ docs/explanation/planning.md explains each with its unit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -90,37 +91,7 @@ def build_program(
     demands = _demands(problem, templates)
     index = {demand.model: i for i, demand in enumerate(demands)}
     usable = [t.servable & demands[index[t.model]].served for t in templates]
-    _check_size(templates, demands, usable)
-    per_template = [np.flatnonzero(mask) for mask in usable]
-    pair_template = np.repeat(np.arange(len(templates)), [len(p) for p in per_template])
-    pair_range = np.concatenate(per_template) if per_template else np.zeros(0, dtype=np.int64)
-    deadline.check("building the program", f"{len(pair_range)} rates")
-    upper = np.array(list(_max_counts(problem, templates)), dtype=np.float64)
-    program = Program(
-        templates,
-        demands,
-        sparse.csr_array((0, 0)),
-        np.zeros(0),
-        np.zeros(0),
-        upper,
-        pair_template,
-        pair_range,
-        _scale(templates, demands, index, upper),
-        flows=tuple(deadline.watch("building the program", _flows(demands), "flows")),
-        nodes=tuple(_nodes(problem, templates)),
-        restarts=_restarts(problem, templates),
-    )
-    return with_constraints(program, problem, deadline)
-
-
-def _check_size(
-    templates: tuple[Template, ...], demands: tuple[Demand, ...], usable: list[NDArray[np.bool_]]
-) -> None:
-    """Refuse a program that does not fit into memory before it is allocated.
-
-    Raises:
-        SolverError: it has too many entries; the message names what makes fewer.
-    """
+    # Refuse what does not fit into memory before it is allocated.
     capacity_rows = sum(
         int(mask.sum()) * (len(t.rows) + 2) for t, mask in zip(templates, usable, strict=True)
     )
@@ -132,6 +103,34 @@ def _check_size(
             "classes of domains, or set serving to what is wanted; a longer timeLimitSeconds does "
             "not help"
         )
+    per_template = [np.flatnonzero(mask) for mask in usable]
+    pair_template = np.repeat(np.arange(len(templates)), [len(p) for p in per_template])
+    pair_range = np.concatenate(per_template) if per_template else np.zeros(0, dtype=np.int64)
+    deadline.check("building the program", f"{len(pair_range)} rates")
+    upper = np.array(list(_max_counts(problem, templates)), dtype=np.float64)
+    flows = (
+        Flow(d, int(j), pair)
+        for d, demand in enumerate(demands)
+        for pair in demand.routes
+        for j in np.flatnonzero(demand.served)
+    )
+    running = Counter(running_island_class(problem, island) for island in problem.running)
+    gpus = {t.island_class: t.gpus for t in templates}
+    program = Program(
+        templates,
+        demands,
+        sparse.csr_array((0, 0)),
+        np.zeros(0),
+        np.zeros(0),
+        upper,
+        pair_template,
+        pair_range,
+        _scale(templates, demands, index, upper),
+        flows=tuple(deadline.watch("building the program", flows, "flows")),
+        nodes=tuple(_nodes(problem, templates)),
+        restarts=tuple(RestartColumn(c, running[c], gpus[c]) for c in gpus if c in running),
+    )
+    return with_constraints(program, problem, deadline)
 
 
 def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple[Demand, ...]:
@@ -158,13 +157,6 @@ def _demands(problem: PlanningProblem, templates: tuple[Template, ...]) -> tuple
     return tuple(demands)
 
 
-def _flows(demands: tuple[Demand, ...]) -> Iterator[Flow]:
-    for d, demand in enumerate(demands):
-        for pair in demand.routes:
-            for j in np.flatnonzero(demand.served):
-                yield Flow(d, int(j), pair)
-
-
 def _nodes(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[NodeColumn]:
     """Yield the nodes that are paid for as a whole, of pools and classes that a template uses."""
     used = {(part.pool, t.domain_class) for t in templates for part in t.sections}
@@ -176,15 +168,6 @@ def _nodes(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterato
                 count = sum(d.nodes for d in domains_of(pool) if d.domain_class == domain_class)
                 price = float(pool.price_per_gpu_hour) * pool.gpus_per_node
                 yield NodeColumn(pool.name, domain_class, count, pool.gpus_per_node, price)
-
-
-def _restarts(
-    problem: PlanningProblem, templates: tuple[Template, ...]
-) -> tuple[RestartColumn, ...]:
-    """Return a column for every class of islands that runs now and that the new plan may have."""
-    running = [running_island_class(problem, island) for island in problem.running]
-    gpus = {t.island_class: t.gpus for t in templates}
-    return tuple(RestartColumn(c, running.count(c), gpus[c]) for c in gpus if c in set(running))
 
 
 def _max_counts(problem: PlanningProblem, templates: tuple[Template, ...]) -> Iterator[int]:

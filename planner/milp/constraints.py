@@ -85,9 +85,16 @@ class _RowBuilder:
 
 
 def with_constraints(
-    program: Program, problem: PlanningProblem, deadline: Deadline = ENDLESS
+    program: Program,
+    problem: PlanningProblem,
+    deadline: Deadline = ENDLESS,
+    fixed: Iterable[tuple[Sequence[int], int]] | None = None,
 ) -> Program:
     """Return the program with its constraints.
+
+    ``fixed``: given islands, which can change phase but not move: the templates that the same
+    islands can be, and the number of these islands. Their rows and the cover rows come last, so
+    that ``without_cover`` leaves out both.
 
     Raises:
         OutOfTimeError: the deadline passed before all were built.
@@ -98,38 +105,14 @@ def with_constraints(
     _capacity_rows(rows, program)
     _idle_rows(rows, program)
     _link_rows(rows, program, problem)
-    _packing_rows(rows, program, problem)
-    _node_rows(rows, program)
-    _budget_row(rows, program, problem)
-    _restart_rows(rows, program)
-    return _with_rows(program, rows, rows.count)
-
-
-def constraints_of_fixed_islands(
-    program: Program,
-    problem: PlanningProblem,
-    islands: Iterable[tuple[Sequence[int], int]],
-) -> Program:
-    """Return the program for given islands, which can change phase but not move.
-
-    ``islands``: the templates that the same islands can be, and the number of these islands. Their
-    rows and the cover rows come last, so that ``without_cover`` leaves out both.
-    """
-    rows = _RowBuilder(ENDLESS)
-    _demand_rows(rows, program)
-    _flow_rows(rows, program)
-    _capacity_rows(rows, program)
-    _idle_rows(rows, program)
-    _link_rows(rows, program, problem)
+    if fixed is None:
+        _packing_rows(rows, program, problem)
+        _node_rows(rows, program)
+        _budget_row(rows, program, problem)
     _restart_rows(rows, program)
     without_cover = rows.count
-    for templates, count in islands:
+    for templates, count in fixed or ():
         rows.add_row([(1 + c, 1.0) for c in templates], lower=float(count), upper=float(count))
-    return _with_rows(program, rows, without_cover)
-
-
-def _with_rows(program: Program, rows: _RowBuilder, without_cover: int) -> Program:
-    """Add the cover rows and return the program with all rows."""
     _cover_rows(rows, program)
     return replace(
         program,
@@ -232,21 +215,15 @@ def _link_rows(rows: _RowBuilder, program: Program, problem: PlanningProblem) ->
     """Add, for every link and direction: KV bytes per second <= its bandwidth, as shares."""
     flows: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for column, flow in enumerate(program.flows, start=program.first_flow):
-        if (load := _flow_bytes(program, flow.demand, flow.range)) > 0:
+        demand, j = program.demands[flow.demand], flow.range
+        rate = program.scale * demand.weight * float(demand.probability[j])
+        if (load := rate * float(demand.kv_bytes[j])) > 0:
             flows.setdefault(flow.classes, []).append((column, load))
     for link in problem.links:
         for pair in (link.classes, link.classes[::-1]):
-            parts = flows.get(pair, [])
-            if parts:
+            if parts := flows.get(pair):
                 scaled = [(c, load / link.bytes_per_second) for c, load in parts]
                 rows.add_row(scaled, upper=1.0)
-
-
-def _flow_bytes(program: Program, d: int, j: int) -> float:
-    """Return the bytes per second of one unit of the flow of demand d and range j."""
-    demand = program.demands[d]
-    rate = program.scale * demand.weight * float(demand.probability[j])
-    return rate * float(demand.kv_bytes[j])
 
 
 def _packing_rows(rows: _RowBuilder, program: Program, problem: PlanningProblem) -> None:

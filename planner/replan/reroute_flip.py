@@ -24,7 +24,7 @@ from ..errors import SolverError
 from ..layout.assemble import group_of, label, routes_of, short_name
 from ..layout.rates import RoundedRates, round_rates
 from ..milp.build import build_program
-from ..milp.constraints import constraints_of_fixed_islands
+from ..milp.constraints import with_constraints
 from ..milp.highs import SolverOptions, minimise, solve
 from ..milp.variables import THETA, Program, RestartColumn
 from ..plan import Island, IslandClass, Plan
@@ -137,7 +137,7 @@ def _program(deployed: DeployedIslands, templates: tuple[Template, ...]) -> Prog
         count = sum(n for kind, n in kinds.items() if kind in gpus and reachable(kind) == body)
         if indices:
             fixed.append((indices, count))
-    return constraints_of_fixed_islands(program, deployed.problem, fixed)
+    return with_constraints(program, deployed.problem, fixed=fixed)
 
 
 def _plan_from_counts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ from archipelago.perfmodel.calibration.corrections import (
     Calibration,
     calibration_for,
 )
-from archipelago.perfmodel.capacity import operating, rows
+from archipelago.perfmodel.capacity import operating
 from archipelago.perfmodel.capacity import rows as capacity
 from archipelago.perfmodel.errors import DoesNotFit
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
@@ -29,7 +30,7 @@ from archipelago.perfmodel.roofline.pipeline import (
 from archipelago.perfmodel.roofline.settings import EngineSettings
 
 from ..plan import Part
-from ..problem import ModelDemand, Phase
+from ..problem import Phase
 from .template import Template
 
 if TYPE_CHECKING:
@@ -74,34 +75,26 @@ def _roofline(shape: Shape, settings: EngineSettings) -> tuple[PerformanceModel,
         )
         return roofline, ()
     stages = [Section(p.accelerator, gpus, 0, p.gpus_per_node) for p, gpus in shape.sections]
-    tp = shape.parallelism.tp
+    tp, lengths = shape.parallelism.tp, demand.lengths
+    output = float(lengths.moments(demand.ranges).output[-1])
+    typical = TypicalRequest(  # mean requests, and room for the longest one
+        length=float(lengths.probability @ lengths.length),
+        output=float(lengths.probability @ lengths.output),
+        sequences=float(demand.max_sequences),
+        longest=demand.ranges[-1].max - 1 + output,
+    )
     layers, *_ = layer_splits(
         demand.architecture,
         stages,
         tp,
         str(shape.phase),
-        _typical_requests(demand),
+        typical,
         max_sequences=demand.max_sequences,
         settings=settings,
     )
-    sections = [
-        Section(p.accelerator, gpus, n, p.gpus_per_node)
-        for (p, gpus), n in zip(shape.sections, layers, strict=True)
-    ]
+    sections = [replace(stage, layers=n) for stage, n in zip(stages, layers, strict=True)]
     pipeline = Pipeline(sections, demand.architecture, tp, demand.max_sequences, settings=settings)
     return pipeline, layers
-
-
-def _typical_requests(demand: ModelDemand) -> TypicalRequest:
-    """Return what a pipeline is balanced for: mean requests, and room for the longest one."""
-    lengths = demand.lengths
-    longest = demand.ranges[-1].max - 1 + float(demand.lengths.moments(demand.ranges).output[-1])
-    return TypicalRequest(
-        length=float(lengths.probability @ lengths.length),
-        output=float(lengths.probability @ lengths.output),
-        sequences=float(demand.max_sequences),
-        longest=longest,
-    )
 
 
 SATURATED = 0.999999
@@ -132,13 +125,11 @@ def build_templates(shape: Shape, calibrations: Sequence[Calibration] = ()) -> l
         performance, layers = performance_model(shape, calibrations)
     except DoesNotFit as error:
         raise Unusable(str(error)) from None
-    builder = TemplateBuilder(shape, performance, layers)
-    if shape.phase is Phase.PREFILL:
-        return builder.prefill()
-    return builder.decode() if shape.phase is Phase.DECODE else builder.mixed()
+    builder = _TemplateBuilder(shape, performance, layers)
+    return builder.prefill() if shape.phase is Phase.PREFILL else builder.decode()
 
 
-class TemplateBuilder:
+class _TemplateBuilder:
     """Builds the templates of one shape: memory, times, and the capacity rows that follow."""
 
     def __init__(
@@ -154,49 +145,58 @@ class TemplateBuilder:
     def prefill(self) -> list[Template]:
         """Return the template of a prefill island: one row, for the time of prompts."""
         fits = self._fits(np.ones_like(self.longest))
-        rho = self._prompt_share(0.0)
+        rho = self._prompt_share()
         servable = self._within_ttft(fits, rho)
         seconds = self._prompt_seconds() / min(rho, self.demand.max_utilisation)
         return [self._template(1, ("time",), np.atleast_2d(seconds), servable)]
 
     def decode(self) -> list[Template]:
-        """Return templates of a decode island, with rows for TPOT, memory and batch."""
-        servable = self._within_tpot(self._fits(self.moments.output))
-        tpot = self.demand.targets.tpot
-        caps = (
-            operating.candidate_batches(self.performance, self.moments, tpot)
-            if servable.any()
-            else ()
-        )
-        templates = []
-        for cap in caps:
-            step = self._step(cap)
-            if tpot is None or step.a < SATURATED * tpot:
-                names, rows = capacity.decode_rows(step, self.moments, tpot)
-                rows = rows / self.demand.max_utilisation
-                templates.append(self._template(cap, names, rows, servable))
-        return templates or self._too_slow()
+        """Return templates of a decode island, with rows for TPOT, memory and batch.
 
-    def mixed(self) -> list[Template]:
-        """Return templates of a mixed island, on which prompts and tokens share the time."""
-        fits = self._fits(self.moments.output)
-        servable = self._within_ttft(self._within_tpot(fits), self._prompt_share(0.0))
-        tpot, prompt = self.demand.targets.tpot, self._prompt_seconds()
-        share = min(self._prompt_share(0.0), self.demand.max_utilisation)
-        caps = (
-            operating.candidate_batches(self.performance, self.moments, tpot, prompt, share)
-            if servable.any()
-            else ()
-        )
+        On a mixed island, prompts and tokens share the time.
+        """
+        tpot, limit = self.demand.targets.tpot, self.demand.max_utilisation
+        servable = self._fits(self.moments.output)
+        if tpot is not None:
+            servable = servable & (self._tpot_alone() <= tpot)
+        prompt, share = None, 1.0
+        if self.shape.phase is Phase.MIXED:
+            servable = self._within_ttft(servable, self._prompt_share())
+            prompt, share = self._prompt_seconds(), min(self._prompt_share(), limit)
+        batches: tuple[int, ...] = ()
+        if servable.any():
+            batches = operating.candidate_batches(
+                self.performance, self.moments, tpot, prompt, share
+            )
         templates = []
-        for cap in caps:
-            step, limit = self._step(cap), self.demand.max_utilisation
-            rho = min(self._prompt_share(self._longest_step(cap)), limit)
-            if rho > 0 and (tpot is None or step.a < SATURATED * tpot):
+        tokens = self.moments.probability * self.moments.output
+        for batch in batches:
+            context = float(np.dot(tokens, self.moments.context) / tokens.sum())
+            step = capacity.affine_majorant(self.performance, batch, context)
+            if tpot is not None and step.a >= SATURATED * tpot:
+                continue
+            if prompt is None:
+                names, rows = capacity.decode_rows(step, self.moments, tpot)
+                rows = rows / limit
+            else:
+                full = np.array(float(self.performance.kv_capacity()))
+                longest_step = self.performance.decode_step_time(np.array(float(batch)), full)
+                blocked = min(float(longest_step), tpot or math.inf)  # a prompt may wait as long
+                rho = min(self._prompt_share(blocked), limit)
+                if rho <= 0:
+                    continue
                 names, rows = capacity.mixed_rows(step, self.moments, prompt, tpot, rho)
                 rows[1:] /= limit
-                templates.append(self._template(cap, names, rows, servable, prompt))
-        return templates or self._too_slow()
+            templates.append(self._template(batch, names, rows, servable, prompt))
+        if templates:
+            return templates
+        if tpot is None:
+            raise Unusable(f"maxUtilisation {limit:g}: no room for one sequence beside its prompts")
+        least = float(self._tpot_alone().min())
+        raise Unusable(
+            f"TPOT {tpot * 1e3:.0f} ms: a sequence alone takes {least * 1e3:.1f} ms per token",
+            least / tpot,
+        )
 
     def _template(
         self,
@@ -206,10 +206,17 @@ class TemplateBuilder:
         servable: NDArray[np.bool_],
         prompt: FloatArray | None = None,
     ) -> Template:
-        nic = self._adapter_bandwidth()
-        if nic is not None and self.shape.phase is not Phase.MIXED:
+        total = self.demand.architecture.layers
+        speeds = [  # of whole KV caches through the adapters of each part [B/s]
+            gpus * pool.nic_per_gpu * total / layers
+            for (pool, gpus), layers in zip(
+                self.shape.sections, self.layers or (total,), strict=True
+            )
+            if pool.nic_per_gpu is not None
+        ]
+        if speeds and self.shape.phase is not Phase.MIXED:
             lengths, ranges = self.demand.lengths, self.demand.ranges
-            network = capacity.network_row(self.performance, lengths, ranges, nic)
+            network = capacity.network_row(self.performance, lengths, ranges, min(speeds))
             rows = np.vstack([rows, network / self.demand.max_utilisation])
             row_names = (*row_names, "network")
         parts = tuple(
@@ -233,18 +240,6 @@ class TemplateBuilder:
             prompt,
         )
 
-    def _adapter_bandwidth(self) -> float | None:
-        """Return the rate of whole KV caches through the slowest part's adapters [B/s]."""
-        total = self.demand.architecture.layers
-        speeds = [
-            gpus * pool.nic_per_gpu * total / layers
-            for (pool, gpus), layers in zip(
-                self.shape.sections, self.layers or (total,), strict=True
-            )
-            if pool.nic_per_gpu is not None
-        ]
-        return min(speeds, default=None)
-
     def _fits(self, output: FloatArray) -> NDArray[np.bool_]:
         """Return the ranges whose longest request, with its output, fits into one copy."""
         per_copy = self.performance.kv_capacity() / self.shape.parallelism.dp
@@ -256,23 +251,12 @@ class TemplateBuilder:
         return fits
 
     def _prompt_seconds(self) -> FloatArray:
-        return rows.prefill_row(self.performance, self.demand.lengths, self.demand.ranges)
+        return capacity.prefill_row(self.performance, self.demand.lengths, self.demand.ranges)
 
-    def _prompt_share(self, blocked: float) -> float:
+    def _prompt_share(self, blocked: float = 0.0) -> float:
         """Return rho: the share of time of prompts at which the mean TTFT is the target."""
         lengths, ttft = self.demand.lengths, self.demand.targets.ttft
-        return rows.prefill_utilisation(self.performance, lengths, ttft, blocked)
-
-    def _longest_step(self, cap: int) -> float:
-        """Return the longest step that a prompt may have to wait for on a mixed island [s]."""
-        full = np.array(float(self.performance.kv_capacity()))
-        step = float(self.performance.decode_step_time(np.array(float(cap)), full))
-        return min(step, self.demand.targets.tpot or math.inf)
-
-    def _step(self, cap: int) -> rows.AffineStep:
-        tokens = self.moments.probability * self.moments.output
-        context = float(np.dot(tokens, self.moments.context) / tokens.sum())
-        return rows.affine_majorant(self.performance, cap, context)
+        return capacity.prefill_utilisation(self.performance, lengths, ttft, blocked)
 
     def _within_ttft(self, fits: NDArray[np.bool_], rho: float) -> NDArray[np.bool_]:
         """Return the fitting ranges whose longest prompt meets TTFT on an idle island."""
@@ -296,17 +280,3 @@ class TemplateBuilder:
         copies = float(self.shape.parallelism.dp)
         context = self.longest + self.moments.output
         return self.performance.decode_step_time(np.full_like(context, copies), copies * context)
-
-    def _within_tpot(self, fits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        tpot = self.demand.targets.tpot
-        return fits if tpot is None else np.asarray(fits & (self._tpot_alone() <= tpot))
-
-    def _too_slow(self) -> list[Template]:
-        if self.demand.targets.tpot is None:
-            limit = self.demand.max_utilisation
-            raise Unusable(f"maxUtilisation {limit:g}: no room for one sequence beside its prompts")
-        least, tpot = float(self._tpot_alone().min()), self.demand.targets.tpot
-        raise Unusable(
-            f"TPOT {tpot * 1e3:.0f} ms: a sequence alone takes {least * 1e3:.1f} ms per token",
-            least / tpot,
-        )
