@@ -264,7 +264,7 @@ class Master:
     @property
     def remaining(self) -> float:
         """Remaining time [s], 0.1 at least."""
-        return max(self.deadline.left, 0.1)
+        return max(self.deadline.remaining, 0.1)
 
     def value(self, x: FloatArray, theta: float) -> float:
         """Return the objective of x: at the largest theta if theta earns, else at the smallest."""
@@ -458,7 +458,7 @@ def solve(
     direct = adapter.solve(program, objective, short, start)
     if direct is None or direct.status is not SolveStatus.NODE_LIMIT or short == options:
         return direct
-    options = replace(options, time_limit=max(deadline.left, 0.1))
+    options = replace(options, time_limit=max(deadline.remaining, 0.1))
     solution = solve_by_cuts(program, objective, options, direct.values)
     return solution and replace(
         solution,

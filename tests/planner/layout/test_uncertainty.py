@@ -16,14 +16,14 @@ from archipelago.planner.layout.uncertainty import DEVIATIONS, UncertainRow, int
 W = math.log(1.25)
 
 
-def test_one_group_has_the_interval_of_its_times() -> None:
+def test_interval_of_one_group_is_that_of_its_times() -> None:
     """Times within a factor 1.25 either way: theta 10 lies between 8 and 12.5."""
-    found = interval(10.0, [UncertainRow("H20", 10.0, W)])
-    assert (found.low, found.high) == pytest.approx((8.0, 12.5))
-    assert found.dominated_by == "H20"
+    result = interval(10.0, [UncertainRow("H20", 10.0, W)])
+    assert (result.low, result.high) == pytest.approx((8.0, 12.5))
+    assert result.dominated_by == "H20"
 
 
-def test_groups_of_one_accelerator_are_off_together() -> None:
+def test_times_of_one_accelerator_have_the_same_error() -> None:
     """Two groups of equal slack are as one; one with twice the slack does not matter at all."""
     alone = interval(10.0, [UncertainRow("H20", 10.0, W)])
     twice = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H20", 10.0, W)])
@@ -32,34 +32,34 @@ def test_groups_of_one_accelerator_are_off_together() -> None:
     assert slack.low == pytest.approx(alone.low)
 
 
-def test_two_accelerators_are_weaker_than_either() -> None:
+def test_two_accelerators_widen_the_interval_downwards() -> None:
     """Both must support theta: 0.95 is 0.9747 squared, 1.955 deviations in place of 1.645."""
-    found = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H800", 10.0, W)])
-    assert found.low == pytest.approx(10 * math.exp(-W * 1.95451 / DEVIATIONS), rel=1e-4)
+    result = interval(10.0, [UncertainRow("H20", 10.0, W), UncertainRow("H800", 10.0, W)])
+    assert result.low == pytest.approx(10 * math.exp(-W * 1.95451 / DEVIATIONS), rel=1e-4)
     # 0.05 is 0.2236 squared: 0.760 deviations faster
-    assert found.high == pytest.approx(10 * math.exp(W * 0.76005 / DEVIATIONS), rel=1e-3)
+    assert result.high == pytest.approx(10 * math.exp(W * 0.76005 / DEVIATIONS), rel=1e-3)
 
 
-def test_the_accelerator_that_is_known_least_dominates() -> None:
+def test_accelerator_with_the_widest_interval_dominates() -> None:
     rows = [UncertainRow("H20", 10.0, math.log(1.1)), UncertainRow("H800", 10.0, math.log(1.4))]
     assert interval(10.0, rows).dominated_by == "H800"
     roomy = [UncertainRow("H20", 10.0, math.log(1.1)), UncertainRow("H800", 100.0, math.log(1.4))]
     assert interval(10.0, roomy).dominated_by == "H20"
 
 
-def test_a_target_that_an_idle_step_nearly_fills_makes_theta_more_uncertain() -> None:
+def test_theta_is_less_certain_if_an_idle_step_nearly_fills_the_target() -> None:
     """A / T = 0.8: times 10 % longer leave 0.12 of 0.2, so 0.6 / 1.1 of theta."""
     row = UncertainRow("H20", 10.0, math.log(1.1), idle=0.8)
     assert row.deviations(10 * 0.12 / 0.2 / 1.1) == pytest.approx(DEVIATIONS)
     assert interval(10.0, [row]).low == pytest.approx(10 * 0.6 / 1.1)
 
 
-def test_a_network_row_is_as_certain_as_the_network() -> None:
-    found = interval(10.0, [UncertainRow("H20", 10.0, W)], fixed=10.5)
-    assert found.high == 10.5
+def test_network_row_limits_theta_without_uncertainty() -> None:
+    result = interval(10.0, [UncertainRow("H20", 10.0, W)], fixed=10.5)
+    assert result.high == 10.5
 
 
-def test_a_draw_agrees_with_the_closed_form() -> None:
+def test_interval_equals_that_of_random_draws() -> None:
     """200,000 draws of three accelerators, five groups with slack, one with a TPOT target."""
     rows = [
         UncertainRow("A", 10.0, 0.2),
@@ -75,12 +75,12 @@ def test_a_draw_agrees_with_the_closed_form() -> None:
         longer = np.exp(normal[row.accelerator] * row.width / DEVIATIONS)
         left = np.maximum(0.0, 1 - longer * row.idle) / (1 - row.idle)
         supported = np.minimum(supported, row.theta * left / longer)
-    found = interval(10.0, rows)
-    assert np.quantile(supported, 0.05) == pytest.approx(found.low, rel=0.01)
-    assert np.quantile(supported, 0.95) == pytest.approx(found.high, rel=0.01)
+    result = interval(10.0, rows)
+    assert np.quantile(supported, 0.05) == pytest.approx(result.low, rel=0.01)
+    assert np.quantile(supported, 0.95) == pytest.approx(result.high, rel=0.01)
 
 
-def test_times_are_as_uncertain_as_their_efficiencies() -> None:
+def test_width_of_a_step_follows_from_the_widths_of_its_efficiencies() -> None:
     """A step of one sequence reads weights: the interval on mbu and on the form, and little else.
 
     H100 in BF16 inherits Hopper's mbu: a factor 1.3 on what reading takes of the step; the step's
@@ -99,7 +99,7 @@ def test_times_are_as_uncertain_as_their_efficiencies() -> None:
     assert width == pytest.approx(math.hypot(memory, slow, math.log(1.3)), rel=0.1)
 
 
-def test_an_island_of_two_pools_has_the_intervals_of_both() -> None:
+def test_pipeline_has_one_width_per_accelerator() -> None:
     parts = [Section(accelerator("L40S"), 1, 9), Section(accelerator("H100"), 1, 23)]
     model = Pipeline(parts, architecture("Llama-3.1-8B"), 1)
 

@@ -8,12 +8,12 @@ from archipelago.planner.layout.weights import apportion, join
 from archipelago.planner.plan import MILLION
 
 
-def test_largest_remainder_of_thirds() -> None:
+def test_equal_shares_leave_the_remainder_to_the_first() -> None:
     """1,000,000 / 3 leaves one request over; the first share gets it."""
     assert apportion(np.array([1.0, 1.0, 1.0])).tolist() == [333_334, 333_333, 333_333]
 
 
-def test_north_west_corner_joins_exactly() -> None:
+def test_join_keeps_the_sums_of_both_sides() -> None:
     pairs = join([("p0", 600_000), ("p1", 400_000)], [("d0", 0), ("d1", 700_000), ("d2", 300_000)])
     assert pairs == [("p0", "d1", 600_000), ("p1", "d1", 100_000), ("p1", "d2", 300_000)]
 
@@ -22,7 +22,7 @@ SHARES = st.lists(st.floats(0, 1e3), min_size=1, max_size=8).filter(lambda s: su
 
 
 @given(prefill=SHARES, decode=SHARES)
-def test_weights_sum_to_a_million_and_keep_both_sides(
+def test_weights_sum_to_a_million_and_pairs_keep_the_sums_of_both_sides(
     prefill: list[float], decode: list[float]
 ) -> None:
     sides = []

@@ -51,13 +51,13 @@ def variants(name: str) -> list[PlanningProblem]:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else []) for n in NAMES]
 )
-def test_bounds_and_solutions_of_both_searches_fit_together(name: str) -> None:
+def test_benders_and_branch_and_bound_agree_within_their_bounds(name: str) -> None:
     """Objectives are minimised: no solution lies below the other search's bound."""
     for problem in variants(name):
         program = build_program(problem, build_catalogue(problem).templates)
-        asked = objective_of(program, problem)
-        direct = solve(program, asked, EFFORT)
-        other = solve_by_cuts(program, asked, EFFORT)
+        objective = objective_of(program, problem)
+        direct = solve(program, objective, EFFORT)
+        other = solve_by_cuts(program, objective, EFFORT)
         assert (direct is None) == (other is None)
         if direct is None or other is None:
             continue

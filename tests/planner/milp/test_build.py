@@ -19,8 +19,8 @@ from tests.support.planner.small import demand, problem, template
 
 def best(p: PlanningProblem, templates: list[Template]) -> float:
     program = build_program(p, tuple(templates))
-    found = first_solve(program, p, 10.0)
-    return 0.0 if found is None else float(found.values[THETA]) * program.scale
+    solution = first_solve(program, p, 10.0)
+    return 0.0 if solution is None else float(solution.values[THETA]) * program.scale
 
 
 def by_brute_force(p: PlanningProblem, templates: list[Template]) -> float:
@@ -68,7 +68,7 @@ def rates_lp(p: PlanningProblem, templates: list[Template], counts: tuple[int, .
     return float(-answer.fun) if answer.success else 0.0
 
 
-def test_two_gpus_one_prefill_one_decode_by_hand() -> None:
+def test_theta_of_two_islands_equals_the_figure_by_hand() -> None:
     """Prefill needs 0.1 and 0.3 s, half of the requests each: 0.2 s a request, 5 req/s.
 
     Decode needs 0.05 s: 20 req/s. One island of each: theta is 5 req/s.
@@ -81,7 +81,7 @@ def test_two_gpus_one_prefill_one_decode_by_hand() -> None:
     assert best(p, cards) == pytest.approx(5.0, rel=1e-6)
 
 
-def test_ranges_go_where_they_cost_least() -> None:
+def test_each_range_goes_to_the_pool_that_serves_it_fastest() -> None:
     """Pool a is good at range 0 (0.1 s), pool b at range 1 (0.1 s); each bad at the other (1 s).
 
     Specialised, either prefill island works 0.05 s per request: 20 req/s, not 1.8.
@@ -95,7 +95,7 @@ def test_ranges_go_where_they_cost_least() -> None:
     assert best(p, cards) == pytest.approx(20.0, rel=1e-3)
 
 
-def test_every_row_of_a_template_binds() -> None:
+def test_theta_is_limited_by_every_row_of_a_template() -> None:
     """The second row allows half of the first: 0.4 s a request on average, 2.5 req/s."""
     p = problem({"a": 2})
     cards = [

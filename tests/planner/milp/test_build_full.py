@@ -48,33 +48,33 @@ def pool(name: str, nodes: int, domain_class: str, *, billing: Billing = Billing
 def best(p: PlanningProblem, cards: list[Template]) -> tuple[Program, Solution | None]:
     """Solved directly, and in whole numbers, which must agree."""
     program = build_program(p, tuple(cards))
-    asked = objective_of(program, p)
-    found = solve(program, asked, EXACT)
-    if found is not None and found.status is SolveStatus.UNKNOWN:
-        return program, found  # no range is served: nothing bounds theta
-    other = solve_by_cuts(program, asked, EXACT)
-    assert (found is None) == (other is None)
-    if found is not None and other is not None:
-        assert other.objective == pytest.approx(found.objective, rel=1e-5, abs=1e-6)
+    objective = objective_of(program, p)
+    solution = solve(program, objective, EXACT)
+    if solution is not None and solution.status is SolveStatus.UNKNOWN:
+        return program, solution  # no range is served: nothing bounds theta
+    other = solve_by_cuts(program, objective, EXACT)
+    assert (solution is None) == (other is None)
+    if solution is not None and other is not None:
+        assert other.objective == pytest.approx(solution.objective, rel=1e-5, abs=1e-6)
         rows = program.matrix @ other.values
         assert (rows <= program.upper + 1e-5).all()
         assert (rows >= program.lower - 1e-5).all()
-    return program, found
+    return program, solution
 
 
 def ways(p: PlanningProblem, cards: list[Template]) -> list[tuple[int, int]]:
     """(prefill, decode) templates between which a request may move; mixed ones stand twice."""
     linked = {pair for link in p.links for pair in (link.classes, link.classes[::-1])}
-    found = []
+    pairs = []
     for a, b in product(range(len(cards)), repeat=2):
         one, two = cards[a], cards[b]
         if a == b and one.phase is Phase.MIXED:
-            found.append((a, b))
+            pairs.append((a, b))
         if (one.phase, two.phase) == STAGES:
             place = one.domain_class, two.domain_class
             if place[0] == place[1] or place in linked:
-                found.append((a, b))
-    return found
+                pairs.append((a, b))
+    return pairs
 
 
 def theta_of(p: PlanningProblem, cards: list[Template], counts: tuple[int, ...]) -> float:
@@ -156,9 +156,9 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
     classes = {"a": "east", "b": draw(st.sampled_from(["east", "west"]))}
     billing = draw(st.sampled_from(Billing))
     speed = draw(st.sampled_from([None, 2e6, 2e7]))
-    asked = replace(demand(shares=(share, 1 - share)), rate=1.0, phases=tuple(Phase))
+    model = replace(demand(shares=(share, 1 - share)), rate=1.0, phases=tuple(Phase))
     p = replace(
-        problem({"a": 1}, (asked,)),
+        problem({"a": 1}, (model,)),
         pools=tuple(
             pool(name, draw(st.integers(1, 3 if name == "a" else 2)), where, billing=billing)
             for name, where in classes.items()
@@ -187,30 +187,30 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
 def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) -> None:
     p, cards = case
     top, least = by_brute_force(p, cards)
-    program, found = best(p, cards)
+    program, solution = best(p, cards)
     if not all(program.demands[0].served):
         return  # ranges left out: the brute force serves all or none
     if p.minimise_cost:
-        assert (found is None) == (least == float("inf"))
-        assert found is None or found.objective == pytest.approx(least, abs=1e-6)
+        assert (solution is None) == (least == float("inf"))
+        assert solution is None or solution.objective == pytest.approx(least, abs=1e-6)
     else:
-        theta = 0.0 if found is None else float(found.values[THETA]) * program.scale
+        theta = 0.0 if solution is None else float(solution.values[THETA]) * program.scale
         assert theta == pytest.approx(top, rel=1e-6, abs=1e-7)
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(case=instances())
-def test_what_is_settled_keeps_flows_links_and_theta(
+def test_integer_weights_keep_flows_links_and_almost_all_of_theta(
     case: tuple[PlanningProblem, list[Template]],
 ) -> None:
     """Integer shares go only where KV caches can, sum to a million, and lose almost nothing."""
     p, cards = case
     p = replace(p, minimise_cost=False)
-    program, found = best(p, cards)
-    if found is None or found.values[THETA] <= 1e-6 or not all(program.demands[0].served):
+    program, solution = best(p, cards)
+    if solution is None or solution.values[THETA] <= 1e-6 or not all(program.demands[0].served):
         return
-    tidy = least_change(program, p, found, Deadline(10.0))
+    tidy = least_change(program, p, solution, Deadline(10.0))
     counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
     settled = round_rates(p, program, counts)
     assert settled.theta <= theta_of(p, cards, tuple(counts)) * (1 + 1e-6)
@@ -220,7 +220,7 @@ def test_what_is_settled_keeps_flows_links_and_theta(
         assert all((a, b) in allowed for a, b, _ in pairs)
 
 
-def test_a_mixed_island_takes_both_stages() -> None:
+def test_mixed_island_serves_prefill_and_decode() -> None:
     """0.4 s a request whole against 0.2 s of prefill and 0.2 s of decode on two islands.
 
     Two mixed islands: 2 / 0.4 = 5 req/s; one of each: 1 / 0.2 = 5 req/s. With 3 GPUs the third
@@ -232,12 +232,12 @@ def test_a_mixed_island_takes_both_stages() -> None:
         template("a", 1, Phase.DECODE, [[0.2, 0.2]]),
         replace(template("a", 1, Phase.MIXED, [[0.4, 0.4]]), prompt=np.zeros(2)),
     ]
-    program, found = best(p, cards)
-    assert found is not None
-    assert found.values[THETA] * program.scale == pytest.approx(7.5)
+    program, solution = best(p, cards)
+    assert solution is not None
+    assert solution.values[THETA] * program.scale == pytest.approx(7.5)
 
 
-def test_a_thin_link_binds() -> None:
+def test_theta_is_limited_by_the_bandwidth_of_a_link() -> None:
     """Prefill stands in the east, decode in the west: every request moves 1e5 B a token.
 
     Half of the requests have 50 tokens, half 150: 10 MB on average. 20 MB/s carry 2 req/s, where
@@ -249,18 +249,18 @@ def test_a_thin_link_binds() -> None:
         replace(template("a", 2, Phase.PREFILL, [[0.1, 0.1]]), domain_class="east"),
         replace(template("b", 2, Phase.DECODE, [[0.1, 0.1]]), domain_class="west"),
     ]
-    program, found = best(p, cards)
-    assert found is not None
-    assert found.values[THETA] * program.scale == pytest.approx(2.0)
+    program, solution = best(p, cards)
+    assert solution is not None
+    assert solution.values[THETA] * program.scale == pytest.approx(2.0)
     assert not build_program(replace(p, links=()), tuple(cards)).demands[0].served.any()
 
 
-def test_whole_nodes_are_paid_for_together() -> None:
+def test_cost_by_node_counts_every_node_in_use_once() -> None:
     """Three islands of one GPU stand on two nodes of 2: $4 by node, $3 by GPU."""
-    asked = (replace(demand(), rate=1.0),)
+    models = (replace(demand(), rate=1.0),)
     for billing, cost in ((Billing.PER_NODE, 4.0), (Billing.PER_GPU, 3.0)):
         p = replace(
-            problem({"a": 1}, asked),
+            problem({"a": 1}, models),
             pools=(pool("a", 3, "default", billing=billing),),
             minimise_cost=True,
             min_headroom=1.0,
@@ -270,6 +270,6 @@ def test_whole_nodes_are_paid_for_together() -> None:
             replace(template("a", 1, Phase.PREFILL, [[2.0, 2.0]]), price=price),
             replace(template("a", 1, Phase.DECODE, [[1.0, 1.0]]), price=price),
         ]
-        _, found = best(p, cards)
-        assert found is not None
-        assert found.objective == pytest.approx(cost)
+        _, solution = best(p, cards)
+        assert solution is not None
+        assert solution.objective == pytest.approx(cost)

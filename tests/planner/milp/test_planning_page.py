@@ -52,24 +52,24 @@ def rows() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", list(rows()))
-def test_rows_of_the_page(name: str) -> None:
+def test_capacity_rows_equal_those_of_the_planning_page(name: str) -> None:
     row = rows()[name]
     share = float(row @ MIX)
     assert shown(name) == pytest.approx([*row, share, 1 / share], rel=5e-4)
 
 
 def planned() -> tuple[PlanningProblem, list[Template]]:
-    asked = replace(demand(), lengths=LENGTHS, ranges=RANGES, phases=tuple(Phase))
-    p = problem({"a": 4}, (asked,))
-    found = rows()
+    model = replace(demand(), lengths=LENGTHS, ranges=RANGES, phases=tuple(Phase))
+    p = problem({"a": 4}, (model,))
+    page_rows = rows()
     moments = LENGTHS.moments(RANGES)
-    whole = mixed_rows(STEP, moments, found["prefill `time`"], TPOT)[1]
+    whole = mixed_rows(STEP, moments, page_rows["prefill `time`"], TPOT)[1]
     cards = [
-        template("a", 1, Phase.PREFILL, [list(found["prefill `time`"])]),
+        template("a", 1, Phase.PREFILL, [list(page_rows["prefill `time`"])]),
         template("a", 1, Phase.DECODE, [list(row) for row in decode_rows(STEP, moments, TPOT)[1]]),
         replace(
             template("a", 1, Phase.MIXED, [list(row) for row in whole]),
-            prompt=found["prefill `time`"],
+            prompt=page_rows["prefill `time`"],
         ),
     ]
     return p, [replace(card, performance=MODEL, max_batch=40) for card in cards]
@@ -81,12 +81,12 @@ def largest(counts: tuple[int, ...] | None, *, integer: bool = True) -> tuple[fl
     program = build_program(p, tuple(cards))
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(minimise(program, cost), integer=integer)
+    objective = replace(minimise(program, cost), integer=integer)
     if counts is not None:
-        asked.lower[1:4] = asked.upper[1:4] = counts
-    found = solve(program, asked, SolverOptions(1e-9, 60.0))
-    assert found is not None
-    return float(found.values[THETA]) * program.scale, found
+        objective.lower[1:4] = objective.upper[1:4] = counts
+    solution = solve(program, objective, SolverOptions(1e-9, 60.0))
+    assert solution is not None
+    return float(solution.values[THETA]) * program.scale, solution
 
 
 @pytest.mark.parametrize(
@@ -98,27 +98,31 @@ def largest(counts: tuple[int, ...] | None, *, integer: bool = True) -> tuple[fl
         ("1 mixed, 2 prefill, 1 decode", (2, 1, 1)),
     ],
 )
-def test_whole_islands_of_the_page(label: str, counts: tuple[int, ...]) -> None:
+def test_theta_of_counts_equals_that_of_the_planning_page(
+    label: str, counts: tuple[int, ...]
+) -> None:
     assert shown(label) == pytest.approx([largest(counts)[0]], rel=5e-4)
 
 
-def test_the_program_finds_and_proves_the_first_row() -> None:
-    theta, found = largest(None)
-    assert np.rint(found.values[1:4]).tolist() == [3, 1, 0]
+def test_optimum_equals_the_first_row_of_the_planning_page() -> None:
+    theta, solution = largest(None)
+    assert np.rint(solution.values[1:4]).tolist() == [3, 1, 0]
     assert theta == pytest.approx(50 / 3)
     relaxed, fractions = largest(None, integer=False)
     text = " ".join(PAGE.read_text().split())
     prefill, decode, mixed = fractions.values[1:4]
-    said = f"{prefill:.3f} prefill, {decode:.3f} decode and {mixed:.3f} mixed islands would sustain"
-    assert f"{said} {relaxed:.2f} req/s" in text
+    sentence = (
+        f"{prefill:.3f} prefill, {decode:.3f} decode and {mixed:.3f} mixed islands would sustain"
+    )
+    assert f"{sentence} {relaxed:.2f} req/s" in text
 
 
-def test_the_decode_island_settles_where_the_page_says() -> None:
+def test_steady_state_equals_that_of_the_planning_page() -> None:
     """10 and 6.667 req/s: tau = 10 ms / (1 - 533.3 x 0.5 ms - 130,333 x 1 us) = 16.58 ms."""
     point = fixed_point(MODEL, np.array([10.0, 20 / 3]), LENGTHS.moments(RANGES))
     text = " ".join(PAGE.read_text().split())
-    said = f"{point.step_time * 1e3:.2f} ms per token with {point.sequences:.2f} sequences and"
-    assert f"{said} {point.kv_tokens:,.0f} cached tokens" in text
+    sentence = f"{point.step_time * 1e3:.2f} ms per token with {point.sequences:.2f} sequences and"
+    assert f"{sentence} {point.kv_tokens:,.0f} cached tokens" in text
     p, cards = planned()
     program = build_program(p, tuple(cards))
     settled = round_rates(p, program, np.array([3, 1, 0]))

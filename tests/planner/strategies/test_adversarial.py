@@ -41,7 +41,7 @@ def slowness() -> float:
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_the_worst_that_were_found_are_answered_in_time(case: Case, slowness: float) -> None:
+def test_worst_cases_of_the_search_are_planned_in_time(case: Case, slowness: float) -> None:
     """A plan that both checkers accept, an infeasible with its reason, or the error that says why.
 
     Any other exception is let through by ``attempt``; NaN would be a finding of the checkers.
@@ -53,8 +53,8 @@ def test_the_worst_that_were_found_are_answered_in_time(case: Case, slowness: fl
 
 def problem(seconds: float, **turned: Any) -> PlanningProblem:  # noqa: ANN401  # any knob
     body = resource({**CALM, **turned})
-    found = to_problem("adversarial", load_resource(body).spec)
-    return replace(found, solver=replace(found.solver, time_limit=seconds))
+    stated = to_problem("adversarial", load_resource(body).spec)
+    return replace(stated, solver=replace(stated.solver, time_limit=seconds))
 
 
 MANY = {"models": 4, "architectures": 5, "pools": 16, "accelerators": 10}
@@ -76,7 +76,7 @@ def test_listing_the_sizes_of_pipelines_ends_with_the_time_limit() -> None:
         ExactStrategy().plan(problem(0.2, **turned))
 
 
-def test_the_message_says_how_far_it_got() -> None:
+def test_message_of_the_time_limit_names_the_progress() -> None:
     with pytest.raises(OutOfTimeError, match=r"counting \(2 beads\), before there was a plan"):
         Deadline(0.0).check("counting", "2 beads")
 
@@ -88,22 +88,22 @@ def test_the_program_and_the_solver_end_with_the_time_limit() -> None:
         build_program(p, templates, Deadline(0.0))
 
 
-def test_rates_that_were_found_are_used_where_no_time_is_left_for_better_ones() -> None:
+def test_rates_of_the_solution_are_used_if_no_time_is_left() -> None:
     """Theta of the solution's own rates is what its islands support, at most rounding below."""
     p = problem(10.0, ranges=32)
     program = build_program(p, build_catalogue(p).templates)
-    found = first_solve(program, p, 10.0)
-    assert found is not None
-    counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
+    solution = first_solve(program, p, 10.0)
+    assert solution is not None
+    counts = np.rint(solution.values[1 : program.first_pair]).astype(np.int64)
     with pytest.raises(OutOfTimeError, match="finding the rates"):
         round_rates(p, program, counts, None, Deadline(0.0))
-    late = round_rates(p, program, counts, found.values, Deadline(0.0))
+    late = round_rates(p, program, counts, solution.values, Deadline(0.0))
     good = round_rates(p, program, counts)
     assert good.theta * 0.99 <= late.theta <= good.theta * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("serving", ["Disaggregated", "Collocated", "Either"])
-def test_a_model_that_nothing_serves_is_no_plan_whatever_may_be_lost(serving: str) -> None:
+def test_model_that_no_island_serves_is_infeasible_at_any_max_unservable(serving: str) -> None:
     """TTFT 1 ms is kept by no island; maxUnservable 1 does not make that a plan of nothing."""
     answer = ExactStrategy().plan(problem(5.0, ttft=1, unservable="1", serving=serving))
     assert isinstance(answer, Infeasible)
@@ -118,7 +118,7 @@ def test_a_workload_beyond_the_context_of_the_model_is_reported() -> None:
     assert "no request is below 131072 tokens" in answer.message
 
 
-def test_a_gap_below_the_rounding_of_shares_is_not_called_complete() -> None:
+def test_gap_below_the_rounding_of_shares_is_incomplete() -> None:
     """One part per million; shares are whole millionths of each range's requests."""
     turned = {"gap": 1, "ranges": 58, "pools": 4, "models": 2}
     answer = ExactStrategy().plan(problem(10.0, **turned))
@@ -128,15 +128,15 @@ def test_a_gap_below_the_rounding_of_shares_is_not_called_complete() -> None:
     assert proof.complete or proof.reason
 
 
-def test_headroom_within_a_wide_gap_is_searched_for() -> None:
+def test_min_headroom_is_reached_despite_a_wide_gap() -> None:
     """With a gap of 100 % the first plan that is found ends the search, however bad it is.
 
     The best plan has headroom h; 0.9 h is asked for, which the first plan need not reach.
     """
     free = ExactStrategy().plan(problem(10.0, rate="7"))
     assert isinstance(free, Planned)
-    asked = replace(problem(10.0, rate="7", gap=1_000_000), min_headroom=0.9 * free.plan.theta)
-    answer = ExactStrategy().plan(asked)
+    tight = replace(problem(10.0, rate="7", gap=1_000_000), min_headroom=0.9 * free.plan.theta)
+    answer = ExactStrategy().plan(tight)
     assert isinstance(answer, Planned)
     assert answer.plan.theta >= 0.9 * free.plan.theta
 
@@ -151,14 +151,14 @@ def test_models_of_very_different_rates_are_planned_together() -> None:
     assert answer.plan.certificate.gap <= 1e-3
 
 
-def test_prices_below_a_cent_are_not_lost_in_a_tolerance() -> None:
+def test_budget_holds_for_prices_below_a_cent() -> None:
     """GPUs at a millionth of a dollar and a budget of eight of them: eight are used, not nine."""
     answer = ExactStrategy().plan(problem(10.0, price="0.000001", budget="0.000008"))
     assert isinstance(answer, Planned)
     assert answer.plan.cost_per_hour == Decimal("0.000008")
 
 
-def test_a_program_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_with_too_many_entries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem(10.0)
     templates = build_catalogue(p).templates
     monkeypatch.setattr("archipelago.planner.milp.build.MOST_ENTRIES", 10)
@@ -166,23 +166,23 @@ def test_a_program_that_no_memory_holds_is_refused(monkeypatch: pytest.MonkeyPat
         build_program(p, templates)
 
 
-def test_more_islands_than_can_be_named_are_refused() -> None:
+def test_plan_with_too_many_islands_is_refused() -> None:
     """900,000 GPUs, one per island."""
     turned = {"pools": 1, "nodes": 900, "node": 1000, "sizes": 1}
     with pytest.raises(SolverError, match="islands, more than the 100000 that are named"):
         ExactStrategy().plan(problem(10.0, **turned))
 
 
-def test_ranges_of_next_to_no_probability_keep_their_digits() -> None:
+def test_tiny_probabilities_keep_nine_digits() -> None:
     """One request of 10^9 is in each of 31 bins; a sum over them is 10^-9 to 9 digits at least."""
-    found = problem(1.0, lengths="rare", bins=32, longest=3000, ranges=8, spacing="Width").models[0]
-    first, *others = found.lengths.moments(found.ranges).probability
+    model = problem(1.0, lengths="rare", bins=32, longest=3000, ranges=8, spacing="Width").models[0]
+    first, *others = model.lengths.moments(model.ranges).probability
     # Ranges are 375 tokens wide, bins 94 (93.75, rounded): four bins each, of the first one less.
     assert first == pytest.approx(1.0)
     assert np.sum(others) == pytest.approx(28 / (1e9 + 31), rel=1e-12)
 
 
-def test_a_share_of_the_rates_below_a_tenth_of_a_per_cent_is_not_shown_as_none() -> None:
+def test_relaxed_rate_below_a_tenth_of_a_per_cent_is_not_shown_as_zero() -> None:
     """A billion requests per second: about 10^-6 of them would fit."""
     answer = ExactStrategy().plan(problem(10.0, rate="999999999", headroom="1"))
     assert isinstance(answer, Infeasible)
@@ -190,7 +190,7 @@ def test_a_share_of_the_rates_below_a_tenth_of_a_per_cent_is_not_shown_as_none()
     assert "e-06 of the stated rates" in answer.message
 
 
-def test_too_low_a_utilisation_is_named_as_such() -> None:
+def test_too_low_max_utilisation_is_named_as_the_reason() -> None:
     answer = ExactStrategy().plan(problem(5.0, serving="Collocated", utilisation="0.000001"))
     assert isinstance(answer, Infeasible)
     assert "maxUtilisation 1e-06: no room" in answer.message

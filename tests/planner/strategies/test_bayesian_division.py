@@ -30,7 +30,7 @@ def pool(count: int, domains: tuple[int, ...] = ()) -> Pool:
         (1, Division(4), 2, ()),
     ],
 )
-def test_sizes_by_hand(
+def test_sizes_equal_those_by_hand(
     gpus: int, division: Division, smallest: int, sizes: tuple[int, ...]
 ) -> None:
     assert divide(gpus, division, smallest) == sizes
@@ -56,7 +56,7 @@ def test_a_pool_without_sizes_has_no_islands() -> None:
     assert islands(pool(128), Division(3), ()) == ()
 
 
-def test_an_island_that_no_domain_holds_shrinks() -> None:
+def test_island_that_fits_no_domain_gets_a_smaller_size() -> None:
     """Two racks of 3 nodes hold one island of 16 and one of 8 each, but none of 32."""
     assert islands(pool(48, (3, 3)), Division(1), (8, 16, 32)) == (16,)
 
@@ -66,7 +66,7 @@ def test_an_island_that_no_domain_holds_shrinks() -> None:
     st.integers(0, 24),
     st.floats(-SKEW, SKEW),
 )
-def test_islands_always_pack(domains: list[int], count: int, skew: float) -> None:
+def test_islands_satisfy_the_packing_rows(domains: list[int], count: int, skew: float) -> None:
     racks = pool(8 * sum(domains), tuple(domains))
     placed = islands(racks, Division(count, skew), (1, 2, 4, 8, 16, 32))
     for size in island_sizes(racks):

@@ -28,8 +28,8 @@ THESIS = sorted(EXAMPLES.glob("thesis-*.yaml"))
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text())
-    return found
+    body: dict[str, Any] = yaml.safe_load(path.read_text())
+    return body
 
 
 def plan(resource: ServingPlanResource) -> Planned | Infeasible:
@@ -84,7 +84,9 @@ def test_six_examples_are_there() -> None:
     assert len(THESIS) == 6
 
 
-def test_gap_is_proven_and_the_checker_agrees(thesis: tuple[ServingPlanResource, Planned]) -> None:
+def test_examples_have_a_proven_gap_and_no_findings(
+    thesis: tuple[ServingPlanResource, Planned],
+) -> None:
     resource, outcome = thesis
     proof = outcome.plan.certificate
     assert proof.complete, proof.reason
@@ -92,7 +94,7 @@ def test_gap_is_proven_and_the_checker_agrees(thesis: tuple[ServingPlanResource,
     assert check_plan(resource.spec, outcome.plan) == []
 
 
-def test_every_island_supports_what_is_promised(
+def test_every_island_supports_its_rates(
     thesis: tuple[ServingPlanResource, Planned],
 ) -> None:
     """Promise <= evaluation at every island, at the published theta."""
@@ -114,7 +116,7 @@ def test_weights_of_a_route_sum_to_a_million(small_plan: Planned) -> None:
         assert sum(pair.weight for pair in route.pairs) == MILLION
 
 
-def test_a_group_serves_few_stretches_of_lengths(small_plan: Planned) -> None:
+def test_group_serves_few_intervals_of_lengths(small_plan: Planned) -> None:
     """Of all rates with equal theta the plan takes those in order of length.
 
     Two at most: a pool may be relatively best at short and at the longest prompts.
@@ -135,7 +137,7 @@ def small_plan() -> Planned:
 
 
 @pytest.mark.slow
-def test_order_in_the_file_does_not_matter() -> None:
+def test_order_in_the_file_does_not_change_the_plan() -> None:
     """Pools, models and domains shuffled three ways: one content hash."""
     body = read(EXAMPLES / "03-two-models.yaml")
     hashes = set()
@@ -162,7 +164,7 @@ print(plan_document(resource, outcome)["hash"])
 
 
 @pytest.mark.slow
-def test_hash_seed_does_not_matter() -> None:
+def test_hash_seed_does_not_change_the_plan() -> None:
     """PYTHONHASHSEED 0 to 9, alternately alone and eight at once: one content hash."""
     example = str(EXAMPLES / "01-llama-on-two-pools.yaml")
 
@@ -245,7 +247,7 @@ def test_too_small_a_budget_names_the_budget_that_fits() -> None:
     assert taken.plan.cost_per_hour <= offer.value + 1e-9
 
 
-def test_a_budget_is_kept() -> None:
+def test_plan_costs_no_more_than_the_budget() -> None:
     body = small()
     body["spec"]["budgetPerHour"] = "9"
     outcome = plan(load_resource(body))
@@ -253,7 +255,7 @@ def test_a_budget_is_kept() -> None:
     assert outcome.plan.cost_per_hour <= 9
 
 
-def test_requests_beyond_the_workload_get_a_route_as_far_as_islands_reach(
+def test_overflow_route_ends_at_the_longest_input_that_islands_hold(
     small_plan: Planned,
 ) -> None:
     """The workload ends at 8,192 tokens, the islands hold more; the checker knows how much."""
@@ -267,7 +269,7 @@ def test_requests_beyond_the_workload_get_a_route_as_far_as_islands_reach(
     assert check_plan(spec, stretched) != []
 
 
-def test_content_hash_ignores_how_long_it_took(small_plan: Planned) -> None:
+def test_content_hash_does_not_depend_on_the_planning_time(small_plan: Planned) -> None:
     resource = load_resource(small())
     slow = Planned(small_plan.plan, small_plan.seconds + 100)
     one, other = (plan_document(resource, p) for p in (small_plan, slow))

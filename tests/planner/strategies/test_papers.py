@@ -46,19 +46,19 @@ RATES = {
 """Requests per second of one replica on each kind of request; the last on two GPUs together."""
 
 
-def found(program: Program, asked: LinearObjective) -> Solution:
-    """The optimum, found directly; in whole numbers it is the same."""
-    direct = solve(program, asked, EXACT)
+def optimum(program: Program, objective: LinearObjective) -> Solution:
+    """The optimum, optimum directly; in whole numbers it is the same."""
+    direct = solve(program, objective, EXACT)
     assert direct is not None
-    if asked.integer:
-        other = solve_by_cuts(program, asked, EXACT)
+    if objective.integer:
+        other = solve_by_cuts(program, objective, EXACT)
         assert other is not None
         assert other.objective == pytest.approx(direct.objective, rel=1e-6)
     return direct
 
 
 def theta(program: Program, problem: PlanningProblem) -> float:
-    return float(found(program, objective_of(program, problem)).values[THETA]) * program.scale
+    return float(optimum(program, objective_of(program, problem)).values[THETA]) * program.scale
 
 
 def composition() -> tuple[PlanningProblem, Program]:
@@ -83,9 +83,9 @@ def fixed(program: Program, counts: tuple[int, ...]) -> LinearObjective:
     """Largest theta of given islands."""
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
-    asked = replace(minimise(program, cost), integer=False)
-    asked.lower[1 : program.first_pair] = asked.upper[1 : program.first_pair] = counts
-    return asked
+    objective = replace(minimise(program, cost), integer=False)
+    objective.lower[1 : program.first_pair] = objective.upper[1 : program.first_pair] = counts
+    return objective
 
 
 def makespan(
@@ -93,11 +93,11 @@ def makespan(
 ) -> float:
     """Seconds for all requests on given replicas, at given shares of each kind or at the best."""
     _, program = composition()
-    asked = fixed(program, counts)
+    objective = fixed(program, counts)
     program = program.without_cover()
     if shares is not None:
         program = assigned(program, shares)
-    solution = found(program, asked)
+    solution = optimum(program, objective)
     return REQUESTS / (float(solution.values[THETA]) * program.scale)
 
 
@@ -127,7 +127,9 @@ def in_proportion(counts: tuple[int, ...]) -> dict[int, tuple[float, float]]:
     ("counts", "seconds"),
     [((1, 1, 1, 0), 44.06), ((1, 2, 0, 0), 35.24), ((1, 0, 0, 1), 30.94)],
 )
-def test_composition_and_configuration(counts: tuple[int, ...], seconds: float) -> None:
+def test_makespan_of_compositions_equals_the_papers(
+    counts: tuple[int, ...], seconds: float
+) -> None:
     """Jiang et al., cases 1 and 2; the paper cuts the first off at 44.05.
 
     By hand 80 / 2.2 + 20 / 2.6, then 80 / 2.8 + 20 / 3.0, then 80 / 3.4 + 20 / 2.7.
@@ -135,21 +137,21 @@ def test_composition_and_configuration(counts: tuple[int, ...], seconds: float) 
     assert makespan(counts, in_proportion(counts)) == pytest.approx(seconds, abs=0.005)
 
 
-def test_assignment() -> None:
+def test_makespan_of_an_assignment_equals_the_papers() -> None:
     """Case 3: 15 % and all of the second kind on t1: max(68 / 2.4, 12 / 1 + 20 / 1.2)."""
     shares = {0: (0.15, 1.0), 3: (0.85, 0.0)}
     assert makespan((1, 0, 0, 1), shares) == pytest.approx(28.67, abs=0.005)
 
 
-def test_the_best_assignment_is_better_than_the_papers() -> None:
+def test_best_assignment_has_a_shorter_makespan_than_the_papers() -> None:
     """80 a + 20 / 1.2 = 80 (1 - a) / 2.4 at a = 0.147: 28.43 s."""
     assert makespan((1, 0, 0, 1)) == pytest.approx(28.43, abs=0.005)
 
 
-def test_the_program_finds_composition_configuration_and_assignment_at_once() -> None:
+def test_program_chooses_composition_configuration_and_assignment_together() -> None:
     """For $8: one t1 and two t2 as one replica, and the same 28.43 s."""
     problem, program = composition()
-    solution = found(program, objective_of(program, problem))
+    solution = optimum(program, objective_of(program, problem))
     assert np.rint(solution.values[1 : program.first_pair]).tolist() == [1, 0, 0, 1]
     assert REQUESTS / theta(program, problem) == pytest.approx(28.43, abs=0.005)
 
@@ -199,7 +201,7 @@ def test_the_deployment_of_table_3_fits_and_has_twelve() -> None:
     """Coding: 1 on 3090Ti, 4 on A40, 1 on A5000, 2 across, 4 on A6000; one more fits nowhere."""
     _, program = cloud()
     counts = (1, 4, 1, 2, 4)
-    solution = found(program, fixed(program, counts))
+    solution = optimum(program, fixed(program, counts))
     assert float(solution.values[THETA]) * program.scale == pytest.approx(12.0)
     for more in range(len(counts)):
         beyond = tuple(n + (c == more) for c, n in enumerate(counts))
@@ -211,7 +213,7 @@ def test_eight_a100_hold_four_and_cost_as_printed() -> None:
     pool = Pool("a100", accelerator("A100-80GB"), 8, Decimal("1.753"), 8)
     card = replace(replica("a100", 2), price=2 * 1.753)
     problem, program = replicas((pool,), [card])
-    solution = found(program, objective_of(program, problem))
+    solution = optimum(program, objective_of(program, problem))
     assert float(solution.values[THETA]) * program.scale == pytest.approx(4.0)
     assert float(program.price @ solution.values) == pytest.approx(14.024)
 
@@ -234,13 +236,13 @@ def deepseek(prefill_nodes: int, decode_nodes: int) -> tuple[PlanningProblem, Pr
 
     As requests of 4,000 input tokens: 1,759 a second. Nodes of 8 GPUs at $2 a GPU.
     """
-    asked = demand(shares=(1.0,), rate=608e9 / DAY / 4000)
+    model = demand(shares=(1.0,), rate=608e9 / DAY / 4000)
     output = 168e9 / 608e9 * 4000
     pools = tuple(
         Pool(name, accelerator("H800"), 40 * unit * NODE, Decimal(2), NODE, (), (unit * NODE,))
         for name, unit in (("decode", decode_nodes), ("prefill", prefill_nodes))
     )
-    problem = PlanningProblem("day", (asked,), pools, min_headroom=1.0, minimise_cost=True)
+    problem = PlanningProblem("day", (model,), pools, min_headroom=1.0, minimise_cost=True)
     cards = (
         template("prefill", prefill_nodes * NODE, Phase.PREFILL, [[4000 / 73_700 / prefill_nodes]]),
         template("decode", decode_nodes * NODE, Phase.DECODE, [[output / 14_800 / decode_nodes]]),
@@ -254,11 +256,11 @@ def nodes(program: Program, values: np.ndarray) -> list[float]:
     return list(values[1 : program.first_pair] * gpus / NODE)
 
 
-def test_deepseeks_day_in_nodes_and_dollars() -> None:
+def test_nodes_and_cost_of_deepseeks_day_equal_the_published_figures() -> None:
     """7,037,037 / 73,700 = 95.48 and 1,944,444 / 14,800 = 131.38 nodes: $87,116 a day."""
     problem, program = deepseek(4, 18)
-    asked = replace(objective_of(program, problem), integer=False)
-    relaxed = solve(program.without_cover(), asked, EXACT)
+    objective = replace(objective_of(program, problem), integer=False)
+    relaxed = solve(program.without_cover(), objective, EXACT)
     assert relaxed is not None
     assert nodes(program, relaxed.values) == pytest.approx([95.48, 131.38], abs=0.005)
     assert 24 * relaxed.objective == pytest.approx(87_116, abs=0.5)
@@ -267,5 +269,5 @@ def test_deepseeks_day_in_nodes_and_dollars() -> None:
 def test_deepseeks_day_in_units_of_four_and_eighteen_nodes() -> None:
     """Its own deployment units: 24 of prefill and 8 of decode, 96 + 144 = 240 nodes."""
     problem, program = deepseek(4, 18)
-    solution = found(program, objective_of(program, problem))
+    solution = optimum(program, objective_of(program, problem))
     assert nodes(program, solution.values) == pytest.approx([96, 144])

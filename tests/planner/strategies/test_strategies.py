@@ -98,7 +98,7 @@ def planned(name: str, body: dict[str, Any]) -> tuple[ServingPlanResource, Plan]
     return resource, outcome.plan
 
 
-def test_the_suite_knows_every_strategy() -> None:
+def test_suite_covers_every_strategy() -> None:
     assert set(STRATEGIES) == set(NAMES)
     for name in NAMES:
         assert strategy(name).name == STRATEGIES[name]().name == name
@@ -106,7 +106,7 @@ def test_the_suite_knows_every_strategy() -> None:
 
 @EVERY
 @ALL_CASES
-def test_the_checker_finds_nothing(name: str, case: str) -> None:
+def test_plan_has_no_findings(name: str, case: str) -> None:
     resource, plan = planned(name, CASES[case]())
     assert check_plan(resource.spec, plan) == []
 
@@ -135,7 +135,7 @@ def test_theta_bound_and_gap_agree(name: str, case: str) -> None:
 
 @EVERY
 @ALL_CASES
-def test_no_strategy_beats_what_exact_proves(name: str, case: str) -> None:
+def test_no_strategy_exceeds_the_bound_of_exact(name: str, case: str) -> None:
     """And no bound is below what exact reaches: each is a bound on all plans."""
     _, plan = planned(name, CASES[case]())
     _, exact = planned("exact", CASES[case]())
@@ -153,7 +153,9 @@ def test_no_strategy_beats_what_exact_proves(name: str, case: str) -> None:
     ],
     ids=["budget", "headroom", "latency"],
 )
-def test_infeasible_is_an_answer(name: str, changes: dict[str, Any], reason: str) -> None:
+def test_infeasible_problem_has_relaxations(
+    name: str, changes: dict[str, Any], reason: str
+) -> None:
     body = small(**{k: v for k, v in changes.items() if k not in {"rate", "tpot"}})
     model = body["spec"]["models"][0]
     if "rate" in changes:
@@ -167,11 +169,13 @@ def test_infeasible_is_an_answer(name: str, changes: dict[str, Any], reason: str
 
 
 @EVERY
-def test_progress_is_reported_and_never_exceeds_all(name: str) -> None:
-    said: list[tuple[str, float]] = []
-    STRATEGIES[name]().plan(read(small(), name)[1], lambda what, share: said.append((what, share)))
-    assert said
-    assert all(0 <= share <= 1 for _, share in said)
+def test_progress_is_reported_between_zero_and_one(name: str) -> None:
+    reports: list[tuple[str, float]] = []
+    STRATEGIES[name]().plan(
+        read(small(), name)[1], lambda what, share: reports.append((what, share))
+    )
+    assert reports
+    assert all(0 <= share <= 1 for _, share in reports)
 
 
 # What only a search can be asked
@@ -179,29 +183,29 @@ def test_progress_is_reported_and_never_exceeds_all(name: str) -> None:
 
 @needs_extra
 @pytest.mark.slow
-def test_a_search_is_never_worse_than_where_it_starts() -> None:
+def test_search_is_never_worse_than_its_initial_layout() -> None:
     """Eight single GPUs of each pool beat a lone random layout, and are kept."""
     problem = read(small(), "bayesian-divider")[1]
     initial = {"h20": Division(8), "l40s": Division(8)}
     params = SearchParams(iterations=1, batch=1, initial=initial)
-    found = BayesianDivider(params).search(problem)
-    assert len(found.trials) == 2
-    assert found.best.theta >= found.trials[0].theta > 0
+    search = BayesianDivider(params).search(problem)
+    assert len(search.trials) == 2
+    assert search.best.theta >= search.trials[0].theta > 0
 
 
 @needs_extra
 @pytest.mark.slow
-def test_rerouting_never_loses_against_the_inner_program() -> None:
+def test_new_routes_are_never_worse_than_those_of_the_inner_program() -> None:
     """Same islands in the same jobs: the routes of the rates' program are at least as good."""
-    found = BayesianDivider(TINY).search(read(small(), "bayesian-divider")[1])
-    able = [trial for trial in found.trials if trial.theta > 0]
+    search = BayesianDivider(TINY).search(read(small(), "bayesian-divider")[1])
+    able = [trial for trial in search.trials if trial.theta > 0]
     assert able
     assert all(0 < trial.routed <= trial.theta * (1 + 1e-6) for trial in able)
 
 
 @needs_extra
 @pytest.mark.slow
-def test_a_time_limit_ends_the_search_with_an_honest_reason() -> None:
+def test_time_limit_ends_the_search_and_is_its_reason() -> None:
     """One limit for templates and search: enough for the first, far too short for the second."""
     problem = read(small(), "bayesian-divider")[1]
     hurried = replace(problem, solver=replace(problem.solver, time_limit=4))
@@ -213,7 +217,7 @@ def test_a_time_limit_ends_the_search_with_an_honest_reason() -> None:
 
 @needs_extra
 @pytest.mark.slow
-def test_a_search_without_time_still_finds_one_plan() -> None:
+def test_search_without_time_tries_one_layout() -> None:
     problem = read(small(), "bayesian-divider")[1]
     catalogue = build_catalogue(problem)
     search = BayesianDivider(TINY).search(problem, catalogue=catalogue, deadline=Deadline(0.0))
@@ -221,25 +225,25 @@ def test_a_search_without_time_still_finds_one_plan() -> None:
     assert search.best.theta > 0
 
 
-def test_nothing_to_search_is_refused() -> None:
+def test_search_of_no_layouts_is_refused() -> None:
     with pytest.raises(InputError, match="batch: 0"):
         SearchParams(batch=0)
 
 
-def test_a_missing_extra_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_an_error_that_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archipelago.planner.strategies.bayesian.find_spec", lambda _name: None)
     with pytest.raises(InputError, match=r"pip install 'archipelago-serving\[bayes\]'"):
         BayesianDivider().plan(read(small(), "bayesian-divider")[1])
 
 
-def test_the_time_limit_depends_on_the_strategy_where_none_is_stated() -> None:
+def test_default_time_limit_depends_on_the_strategy() -> None:
     assert read(small(), "exact")[1].solver.time_limit == 10
     assert read(small(), "bayesian-divider")[1].solver.time_limit == 600
     stated = small(planner={"timeLimitSeconds": 7})
     assert read(stated, "bayesian-divider")[1].solver.time_limit == 7
 
 
-def test_exact_and_help_load_nothing_of_the_extra(tmp_path: Path) -> None:
+def test_exact_and_help_import_no_library_of_the_extra(tmp_path: Path) -> None:
     """Nor does naming the other strategy: only running it does."""
     script = """
 import sys

@@ -82,16 +82,16 @@ def _search(bins: tuple[tuple[int, ...], ...], items: tuple[int, ...], node: int
 @settings(max_examples=150, deadline=None)
 @given(
     domains=st.lists(st.integers(1, 3), min_size=1, max_size=2).map(tuple),
-    wanted=st.dictionaries(st.sampled_from([1, 2, 4, 8]), st.integers(0, 3), max_size=4),
+    candidates=st.dictionaries(st.sampled_from([1, 2, 4, 8]), st.integers(0, 3), max_size=4),
 )
 def test_packing_rows_equal_a_bin_packing_search(
-    domains: tuple[int, ...], wanted: dict[int, int]
+    domains: tuple[int, ...], candidates: dict[int, int]
 ) -> None:
     """On nodes of 4 GPUs the rows accept exactly what some placement achieves."""
     p = pool(4 * sum(domains), 4, domains, (1, 2, 4, 8))
-    counts = {size: n for size, n in wanted.items() if size in island_sizes(p)}
-    if len(counts) < len([n for n in wanted.values() if n]) and any(
-        wanted[s] for s in wanted if s not in island_sizes(p)
+    counts = {size: n for size, n in candidates.items() if size in island_sizes(p)}
+    if len(counts) < len([n for n in candidates.values() if n]) and any(
+        candidates[s] for s in candidates if s not in island_sizes(p)
     ):
         return
     assert rows_hold(p, counts) == fits_by_search(domains, 4, counts)
@@ -100,13 +100,15 @@ def test_packing_rows_equal_a_bin_packing_search(
 @settings(max_examples=100, deadline=None)
 @given(
     domains=st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
-    wanted=st.dictionaries(st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(0, 6), max_size=6),
+    candidates=st.dictionaries(
+        st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(0, 6), max_size=6
+    ),
 )
-def test_what_the_rows_accept_is_assigned_to_real_nodes(
-    domains: tuple[int, ...], wanted: dict[int, int]
+def test_counts_within_the_packing_rows_can_be_placed(
+    domains: tuple[int, ...], candidates: dict[int, int]
 ) -> None:
     p = pool(8 * sum(domains), 8, domains)
-    counts = {size: n for size, n in wanted.items() if size in island_sizes(p)}
+    counts = {size: n for size, n in candidates.items() if size in island_sizes(p)}
     if not rows_hold(p, counts):
         return
     islands = {f"i{s}-{k}": s for s, n in counts.items() for k in range(n)}
@@ -128,7 +130,7 @@ def test_what_the_rows_accept_is_assigned_to_real_nodes(
     after=st.lists(st.sampled_from([1, 2, 4, 8, 16]), max_size=8),
     leaving=st.lists(st.integers(0, 11), max_size=8),
 )
-def test_islands_that_run_stay_and_only_smaller_ones_give_way(
+def test_running_islands_stay_unless_a_larger_one_displaces_them(
     domains: tuple[int, ...], before: list[int], after: list[int], leaving: list[int]
 ) -> None:
     """Islands start, some end and leave holes, others come: what the rows accept is placed.
@@ -157,7 +159,7 @@ def test_islands_that_run_stay_and_only_smaller_ones_give_way(
     assert all(sizes[name] < largest for name in answer.moved)
 
 
-def test_a_kept_island_gives_way_only_where_nothing_else_fits() -> None:
+def test_running_island_moves_only_if_the_new_one_fits_nowhere_else() -> None:
     """Two nodes of 8, a on one and b on the other, 4 GPUs each.
 
     An island of 8 needs one node empty, so one of the two moves. Beside islands of 4 nobody does.
@@ -170,7 +172,7 @@ def test_a_kept_island_gives_way_only_where_nothing_else_fits() -> None:
     assert assign_nodes(p, {"a": 4, "b": 4, "c": 4, "d": 4}, kept=kept).moved == ()
 
 
-def test_where_nodes_are_paid_for_as_a_whole_islands_move_together() -> None:
+def test_islands_move_onto_one_node_if_nodes_are_paid_for() -> None:
     """Two islands of 4 GPUs on a node each would pay for two nodes where one suffices."""
     p = replace(pool(16, 8), billing=Billing.PER_NODE)
     answer = assign_nodes(p, {"a": 4, "b": 4}, kept={"a": ("p-0",), "b": ("p-1",)})
