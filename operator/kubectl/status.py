@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from rich.console import Console
+from rich.table import Table
 
 from archipelago.planner.cli.commands.files import write_document
 from archipelago.planner.cli.terminal import console, grid, paragraph
@@ -24,7 +25,7 @@ from ..errors import Forbidden, NotFound
 from ..resources import crd, names
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject
-from ..resources.status import ConditionType
+from ..resources.status import ConditionStatus, ConditionType
 from . import doctor
 from .doctor import Check, Verdict
 from .read import (
@@ -54,10 +55,9 @@ def status(name: str, target: ClusterTarget, form: str) -> int:
         async with connected(target) as (api, namespace):
             return await plan_body(api, namespace, name)
 
-    plan = PlanObject.from_body(asyncio.run(read()))
-    document = status_document(plan)
+    document = status_document(PlanObject.from_body(asyncio.run(read())))
     if form == "table":
-        _show(console(), plan, document)
+        _show(console(), document)
     else:
         write_document(document, form)
     return GOOD if document["ready"] else BAD
@@ -79,9 +79,9 @@ def status_document(plan: PlanObject) -> Document:
             "ready": plan.status.is_true_at(ConditionType.READY, plan.generation),
             "conditions": [
                 {
-                    "type": str(item.type),
-                    "status": str(item.status),
-                    "reason": str(item.reason),
+                    "type": item.type,
+                    "status": item.status,
+                    "reason": item.reason,
                     "message": item.message,
                     "observedGeneration": item.observed_generation,
                     "since": item.last_transition_time.isoformat(),
@@ -116,23 +116,17 @@ def last_decision(plan: PlanObject) -> str:
     )
 
 
-def _show(out: Console, plan: PlanObject, document: Document) -> None:
+def _show(out: Console, document: Document) -> None:
     """Print conditions, figures, table and decision."""
-    behind = plan.status.observed_generation < plan.generation
-    note = f" (the operator has seen {plan.status.observed_generation})" if behind else ""
-    out.print(f"{safe(plan.key)}: generation {plan.generation}{note}", style="bold")
-    conditions = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
-    for item in plan.status.conditions:
-        since = age((datetime.now(UTC) - item.last_transition_time).total_seconds())
-        conditions.add_row(item.type, item.status, item.reason, since, safe(item.message))
+    out.print(safe(headline(document)), style="bold")
     out.print()
-    out.print(conditions)
+    out.print(condition_table(document, datetime.now(UTC)))
     out.print()
-    for key, value in sorted(plan.status.summary.items()):
+    for key, value in sorted(document["summary"].items()):
         if key not in ("contentHash", "table", "tableSequence"):
             out.print(f"  {safe(key):<18}{safe(value)}")
-    text, table = "none", document["table"]
-    if table:
+    text = "none"
+    if table := document["table"]:
         text = (
             f"ConfigMap {table['configMap']}, key {table['key']}, sequence {table['sequence']}, "
             f"content {table['contentHash'][:12]}"
@@ -142,8 +136,35 @@ def _show(out: Console, plan: PlanObject, document: Document) -> None:
     paragraph(out, f"last decision: {safe(document['lastDecision'])}")
 
 
-def age(seconds: float) -> str:
+def headline(document: Document) -> str:
+    """Return the name and generation of a plan."""
+    text = f"{document['namespace']}/{document['name']}: generation {document['generation']}"
+    if document["observedGeneration"] < document["generation"]:
+        text += f" (the operator has seen {document['observedGeneration']})"
+    return text
+
+
+def condition_table(document: Document, now: datetime, *, brief: bool = False) -> Table:
+    """Return all conditions; ``brief``: only those that need attention are marked and explained."""
+    table = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
+    for item in document["conditions"]:
+        is_suspended = item["type"] == ConditionType.SUSPENDED
+        good = item["status"] == (ConditionStatus.FALSE if is_suspended else ConditionStatus.TRUE)
+        is_marked = brief and not good and item["status"] != ConditionStatus.UNKNOWN
+        table.add_row(
+            safe(item["type"]),
+            item["status"],
+            safe(item["reason"]),
+            ago(item["since"], now),
+            "" if brief and good else safe(item["message"]),
+            style="yellow" if is_marked else "",
+        )
+    return table
+
+
+def ago(time: str, now: datetime) -> str:
     """Return an age as kubectl writes it: 45s, 12m, 5h, 3d."""
+    seconds = (now - datetime.fromisoformat(time)).total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f}{unit}"

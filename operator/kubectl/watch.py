@@ -28,9 +28,8 @@ from archipelago.planner.errors import InputError
 from ..cluster.client import ApiCluster
 from ..errors import ClusterError
 from ..resources.objects import PlanObject
-from ..resources.status import ConditionStatus, ConditionType
 from .read import ClusterTarget, connected, plan_body, table_content
-from .status import BAD, GOOD, age, status_document
+from .status import BAD, GOOD, ago, condition_table, headline, status_document
 
 COLUMNS: Final = ("prefill", "decode", "mixed", "gpus")
 BAR: Final = 40
@@ -73,33 +72,14 @@ def islands(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def screen(view: Document, now: datetime, note: str = "") -> Group:
-    """Return the view for a terminal; ``note``: a problem with the reading itself.
-
-    Only conditions that need attention have their message.
-    """
-    summary, generation = view["summary"], f"generation {view['generation']}"
-    if view["observedGeneration"] < view["generation"]:
-        generation += f" (the operator has seen {view['observedGeneration']})"
-    headline = [f"{view['namespace']}/{view['name']}: {generation}"]
-    headline += [f"{summary['throughput']} req/s"] if "throughput" in summary else []
-    headline += [f"{summary['costPerHour']} $/h"] if "costPerHour" in summary else []
-    headline += [f"table {view['table']['sequence']}"] if view["table"] else []
-    parts: list[RenderableType] = [Text(safe(", ".join(headline)), style="bold")]
+    """Return the view for a terminal; ``note``: a problem with the reading itself."""
+    summary, title = view["summary"], [headline(view)]
+    title += [f"{summary['throughput']} req/s"] if "throughput" in summary else []
+    title += [f"{summary['costPerHour']} $/h"] if "costPerHour" in summary else []
+    title += [f"table {view['table']['sequence']}"] if view["table"] else []
+    parts: list[RenderableType] = [Text(safe(", ".join(title)), style="bold")]
     parts += [Text(safe(note), style="bold red")] if note else []
-
-    conditions = grid("CONDITION", "STATUS", "REASON", "SINCE", "~MESSAGE")
-    for item in view["conditions"]:
-        is_suspended = item["type"] == ConditionType.SUSPENDED
-        good = item["status"] == (ConditionStatus.FALSE if is_suspended else ConditionStatus.TRUE)
-        conditions.add_row(
-            safe(item["type"]),
-            item["status"],
-            safe(item["reason"]),
-            _ago(item["since"], now),
-            "" if good else safe(item["message"]),
-            style="" if good or item["status"] == ConditionStatus.UNKNOWN else "yellow",
-        )
-    parts += [Text(), conditions, Text()]
+    parts += [Text(), condition_table(view, now, brief=True), Text()]
     if view["replanning"]:
         parts += _decision(view, view["replanning"], now)
     else:
@@ -123,7 +103,7 @@ def _decision(view: Document, decision: Document, now: datetime) -> Iterator[Ren
     if "regret" in decision:
         yield Text(f"regret    {float(decision['regret']):.1%} below the best level")
     action = f"{decision['trigger']}: {decision['level']}: {decision['message']}"
-    yield Text(safe(f"decided   {_ago(decision['time'], now)} ago, {action}"))
+    yield Text(safe(f"decided   {ago(decision['time'], now)} ago, {action}"))
     if decision.get("levels"):
         table = grid("LEVEL", ">CARRIES", ">AT LEAST", ">GAIN", "~NOTE")
         for level in decision["levels"]:
@@ -160,10 +140,6 @@ _FIGURES: Final = {"theta": ".3f", "low": ".3f", "gain": "+.1%"}
 def _number(figures: Document, name: str, form: str) -> str:
     """Return a figure of the status, rounded; empty without one."""
     return format(float(figures[name]), form) if name in figures else ""
-
-
-def _ago(time: str, now: datetime) -> str:
-    return age((now - datetime.fromisoformat(time)).total_seconds())
 
 
 def watch(name: str, target: ClusterTarget, *, form: str, every: float, once: bool) -> int:
