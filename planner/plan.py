@@ -62,8 +62,35 @@ class Island:
     nodes: tuple[str, ...] = ()
 
 
+class IslandKind:
+    """What the islands of one group, or of one template, have in common."""
+
+    model: str
+    pool: str
+    phase: Phase
+    gpus: int
+    parallelism: Parallelism
+    domain_class: str
+    parts: tuple[Part, ...]
+
+    @property
+    def sections(self) -> tuple[Part, ...]:
+        """The parts of one island; one part if it is of one pool."""
+        return self.parts or (Part(self.pool, self.gpus),)
+
+    def gpus_of(self, pool: str) -> int:
+        """Return the GPUs that one island takes from a pool."""
+        return sum(part.gpus for part in self.sections if part.pool == pool)
+
+    @property
+    def island_class(self) -> IslandClass:
+        """The class of the islands."""
+        parts = tuple((part.pool, part.gpus) for part in self.sections)
+        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
+
+
 @dataclass(frozen=True)
-class Group:
+class Group(IslandKind):
     """Islands of equal template: interchangeable, of equal weight.
 
     ``pool``: name of their pool; names joined by ``+`` if ``parts`` are of several pools.
@@ -94,21 +121,6 @@ class Group:
     domain_class: str = DEFAULT_CLASS
     parts: tuple[Part, ...] = ()
     times_within: float = 1.0
-
-    @property
-    def sections(self) -> tuple[Part, ...]:
-        """The parts of one island; one part if it is of one pool."""
-        return self.parts or (Part(self.pool, self.gpus),)
-
-    def gpus_of(self, pool: str) -> int:
-        """Return the GPUs that one island takes from a pool."""
-        return sum(part.gpus for part in self.sections if part.pool == pool)
-
-    @property
-    def island_class(self) -> IslandClass:
-        """The class of the group's islands."""
-        parts = tuple((part.pool, part.gpus) for part in self.sections)
-        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
 
 
 @dataclass(frozen=True)

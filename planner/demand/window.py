@@ -42,22 +42,10 @@ def rounded_times(times: Mapping[str, IslandTimes]) -> dict[str, IslandTimes]:
     A thousand islands are about 50 KB of JSON.
     """
 
-    def digits(value: float) -> float:
-        return float(f"{value:.5g}")
+    def rounded(value: float | None) -> float | None:
+        return None if value is None or not isfinite(value) else float(f"{value:.5g}")
 
-    def measured(value: float | None) -> float | None:
-        return None if value is None or not isfinite(value) else digits(value)
-
-    return {
-        island: IslandTimes(
-            digits(row.requests),
-            measured(row.prefill),
-            measured(row.decode),
-            digits(row.running),
-            measured(row.kv_use),
-        )
-        for island, row in sorted(times.items())
-    }
+    return {island: IslandTimes._make(map(rounded, row)) for island, row in sorted(times.items())}
 
 
 GROWTH: Final = 0.02

@@ -27,7 +27,7 @@ def _is_key(text: str) -> bool:
     return len(text) <= LONGEST_KEY and re.fullmatch(LABEL_KEY, text) is not None
 
 
-FINDING = (
+RULES = (
     Rule(
         "count",
         "has(self.count) || has(self.nodeSelector)",
@@ -81,9 +81,6 @@ FINDING = (
         "or pool",
         present=("nodeSelector",),
     ),
-)
-
-SIZES = (
     Rule(
         "islandSizes",
         "self.islandSizes.all(i, s, i == 0 || "
@@ -109,9 +106,6 @@ SIZES = (
         "if GPUs can be rented)",
         present=("count",),
     ),
-)
-
-RENTING = (
     Rule(
         "count",
         "self.count > 0 || has(self.maxCount)",
@@ -166,9 +160,6 @@ RENTING = (
         "limit",
         optional=True,
     ),
-)
-
-NODES = (
     Rule(
         "count",
         "self.count % self.gpusPerNode == 0",
@@ -302,7 +293,7 @@ class Pool(SpecObject):
         description="Sizes that an island may have [GPUs], ascending, each dividing the next. "
         "Absent: 1, 2, 4 ... up to a node, then 1, 2, 4 ... nodes, at most 128 GPUs.",
     )
-    rules = (*FINDING, *SIZES, *RENTING, *NODES)
+    rules = RULES
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -42,7 +42,17 @@ def _are_distinct(sets: Iterable[tuple[str, ...]]) -> bool:
     return len(listed) == len(set(listed))
 
 
-_TRAFFIC = (
+def _divider(cel: str, check: Callable[[ServingPlanSpec], bool], message: str) -> Rule:
+    """Return a rule on specs for strategy bayesian-divider, which plans less than exact does."""
+    return Rule(
+        "planner",
+        f"self.planner.strategy != 'bayesian-divider' || {cel}",
+        lambda s: s.planner.strategy != "bayesian-divider" or check(s),
+        f"strategy bayesian-divider {message}",
+    )
+
+
+_RULES = (
     Rule(
         "models",
         "self.models.all(m, has(m.requestsPerSecond)) || "
@@ -70,9 +80,6 @@ _TRAFFIC = (
         {"<=": 1.0},
         'maxUnservable is a share between 0 and 1, not a percentage: write "0.001" for 0.1 %',
     ),
-)
-
-_LIMITS = (
     within(
         "budgetPerHour",
         {">": 0.0},
@@ -127,9 +134,6 @@ _LIMITS = (
         "objective MinimiseCost needs the price of every pool: add pricePerGPUHour to each "
         '("0" if a pool costs nothing), or set objective Maximise',
     ),
-)
-
-_NETWORK = (
     Rule(
         "network",
         "self.network.links.all(l, l.classes.all(c, self.pools.exists(p, "
@@ -163,20 +167,6 @@ _NETWORK = (
         "two pipelines take the same pools: keep one of them; their order decides only which part "
         "of the model each pool holds",
     ),
-)
-
-
-def _divider(cel: str, check: Callable[[ServingPlanSpec], bool], message: str) -> Rule:
-    """Return a rule on specs for strategy bayesian-divider, which plans less than exact does."""
-    return Rule(
-        "planner",
-        f"self.planner.strategy != 'bayesian-divider' || {cel}",
-        lambda s: s.planner.strategy != "bayesian-divider" or check(s),
-        f"strategy bayesian-divider {message}",
-    )
-
-
-_DIVIDER = (
     _divider(
         "self.models.all(m, m.serving == 'Disaggregated')",
         lambda s: all(m.serving == "Disaggregated" for m in s.models),
@@ -321,7 +311,7 @@ class ServingPlanSpec(SpecObject):
         default=False,
         description="True: keep the routing table and stop planning until it is false again.",
     )
-    rules = (*_TRAFFIC, *_LIMITS, *_NETWORK, *_DIVIDER)
+    rules = _RULES
 
 
 class Metadata(BaseModel):

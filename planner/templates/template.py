@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plan import IslandClass, Part
+from ..plan import IslandClass, IslandKind, Part
 from ..problem import DEFAULT_CLASS, Phase, PlanningProblem, RunningIsland
 from .packing import nodes_of
 
@@ -66,7 +66,7 @@ def island_throughput(problem: PlanningProblem, template: Template) -> IslandThr
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
+class Template(IslandKind):
     """One way to configure an island: GPUs, phase, parallelism and operating point.
 
     ``pool``: name of its pool; names joined by ``+`` if ``parts`` are of several pools.
@@ -91,21 +91,6 @@ class Template:
     parts: tuple[Part, ...] = ()
     price: float = 0.0
     prompt: FloatArray | None = None
-
-    @property
-    def sections(self) -> tuple[Part, ...]:
-        """The parts of one island; one part if it is of one pool."""
-        return self.parts or (Part(self.pool, self.gpus),)
-
-    def gpus_of(self, pool: str) -> int:
-        """Return the GPUs that one island takes from a pool."""
-        return sum(part.gpus for part in self.sections if part.pool == pool)
-
-    @property
-    def island_class(self) -> IslandClass:
-        """The class of the template's islands."""
-        parts = tuple((part.pool, part.gpus) for part in self.sections)
-        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
 
     @property
     def key(self) -> str:
