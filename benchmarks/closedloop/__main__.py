@@ -11,7 +11,6 @@ that is written. ``--speed`` lets more time pass in the fleet than outside.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -82,16 +81,12 @@ def follow(
         serving.tick(now * options.speed)
         if now - read >= READ:
             read, stored = now, cluster.content()
-            if stored is not None and _text(stored) != _text(content):
+            if stored is not None and stored != content:
                 content = stored
                 serving.apply(content)
             if options.pods:
                 cluster.write(serving.pods())
         time.sleep(TICK)
-
-
-def _text(content: dict[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import yaml
-
 from archipelago.perfmodel.workload.lengths import LengthDistribution
 from archipelago.planner.plan import Plan, Planned, running_islands
 from archipelago.planner.problem import PlanningProblem
@@ -115,7 +113,7 @@ class Instant:
         if isinstance(fixed, Unrepairable):
             return
         remaining, self._names = resolved(self.resource, left_of(self.resource, fleet.gone))
-        self.problem = to_problem(self.problem.name, load_resource(yaml.safe_dump(remaining)).spec)
+        self.problem = to_problem(self.problem.name, load_resource(remaining).spec)
         planners = {real: name for name, real in self._names.items()}
         islands = (replace(i, nodes=tuple(planners[n] for n in i.nodes)) for i in fixed.islands)
         self.plan = replace(fixed, islands=tuple(islands))
@@ -125,7 +123,7 @@ class Instant:
     def edited(self, fleet: Fleet, resource: dict[str, Any]) -> None:
         """Plan what is asked now, with what runs."""
         self.resource, remaining = resource, resolved(resource, left_of(resource, fleet.gone))[0]
-        self.spec = load_resource(yaml.safe_dump(remaining)).spec
+        self.spec = load_resource(remaining).spec
         self.problem = to_problem(self.problem.name, self.spec)
         problem = replace(self.problem, running=running_islands(self.plan))
         outcome = strategy(problem.solver.strategy).plan(problem)

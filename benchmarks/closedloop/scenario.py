@@ -69,7 +69,7 @@ def mix_of(entry: dict[str, Any]) -> Mix:
     if "azure" in entry:
         return azure(entry["azure"])
     if "example" in entry:
-        resource = load_resource(yaml.safe_dump(_example(entry["example"])))
+        resource = load_resource(_example(entry["example"]))
         problem = to_problem("mix", resource.spec)
         drawn = poisson(problem, np.ones(1), ATOMS, np.random.default_rng(0))
         return Mix(np.rint(drawn.inputs), np.maximum(1.0, drawn.outputs))
@@ -224,7 +224,7 @@ def load(path: Path, scale: float = 1.0) -> Scenario:
         if "azure" in phase["mix"]:
             azure(phase["mix"]["azure"])  # an absent trace is reported now, not in the middle
     resource = _resource(path.stem, document["plan"])
-    parsed = load_resource(yaml.safe_dump(resource))
+    parsed = load_resource(resource)
     problem = to_problem(path.stem, parsed.spec)
     outcome = strategy("exact").plan(problem)
     if not isinstance(outcome, Planned):
