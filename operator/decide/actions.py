@@ -23,6 +23,13 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True)
+class _Bare:
+    """An action with nothing but its reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class StartPlanning:
     """Start a planner process on the inputs."""
 
@@ -30,11 +37,8 @@ class StartPlanning:
     reason: str
 
 
-@dataclass(frozen=True)
-class CancelPlanning:
+class CancelPlanning(_Bare):
     """Cancel planning: its result is not needed any more."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -104,18 +108,12 @@ class EmitEvent:
     message: str
 
 
-@dataclass(frozen=True)
-class AdoptTable:
+class AdoptTable(_Bare):
     """Adopt the stored table: re-planning made it of the same inputs."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class ReadIslands:
+class ReadIslands(_Bare):
     """Read the islands of a live plan's table in shards: no watch reports them."""
-
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -134,18 +132,12 @@ class Requeue:
     reason: str
 
 
-@dataclass(frozen=True)
-class RefreshInventory:
+class RefreshInventory(_Bare):
     """Take the plan's current nodes at once instead of at its turn."""
 
-    reason: str
 
-
-@dataclass(frozen=True)
-class Forget:
+class Forget(_Bare):
     """Drop a deleted plan; Kubernetes collects its table by the owner reference."""
-
-    reason: str
 
 
 Action: TypeAlias = (
