@@ -22,7 +22,7 @@ from tests.support.controlplane.api import Api
 from tests.support.e2e.operators import Operator, Plans, seconds_until, small
 from tests.support.faults.history import PLAN, TABLE, History
 from tests.support.faults.recorder import recorded
-from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.pages import EngineCounts, Pages, vllm
 from tests.support.prometheus.server import Prometheus, Target, scraping
 
 pytestmark = pytest.mark.cluster
@@ -151,7 +151,7 @@ def test_a_shift_of_traffic_leads_to_a_flip(
         eventually(lambda: observing.metric("plan_headroom") > 1, within=30)
         eventually(lambda: fleet.seen()["now"] >= CALM, within=CALM + 10)
         calm = plans.table("chat")["content"]
-        assert "Flipped" not in told(plans)
+        assert "Flipped" not in event_reasons(plans)
         taken = seconds_until(lambda: decision(plans).get("level") == EXPECTED["level"], 90)
         report("shift of traffic to a flip", taken)
         assert decision(plans)["trigger"] == "Safety"
@@ -161,8 +161,8 @@ def test_a_shift_of_traffic_leads_to_a_flip(
 
     table = plans.table("chat")
     assert validate_table(table) == []
-    assert "Flipped" in told(plans)
-    assert "Reshaped" not in told(plans)  # no GPU may move
+    assert "Flipped" in event_reasons(plans)
+    assert "Reshaped" not in event_reasons(plans)  # no GPU may move
     assert {i["name"] for i in table["content"]["islands"]} == phases_of(calm).keys()
     assert observing.is_running()
 
@@ -179,7 +179,7 @@ def test_a_proposal_waits_for_its_approval(
         proposal = decision(plans)["proposal"]
         assert plans.table("chat")["content"] == first
         assert proposal["level"] in ("Reroute", "Flip")
-        eventually(lambda: "Proposed" in told(plans), within=5)
+        eventually(lambda: "Proposed" in event_reasons(plans), within=5)
         eventually(lambda: observing.metric("plan_proposal_pending") == 1, within=15)
 
         plans.patch("chat", {"replanning": {"approve": proposal["hash"]}})
@@ -187,7 +187,7 @@ def test_a_proposal_waits_for_its_approval(
     assert observing.is_running()
 
 
-def told(plans: Plans) -> set[str]:
+def event_reasons(plans: Plans) -> set[str]:
     return {event["reason"] for event in plans.events("chat")}
 
 
@@ -214,8 +214,8 @@ class EnginePages:
     def beat(self) -> None:
         """Requests end everywhere."""
         self.done = {island: done + EACH for island, done in self.done.items()}
-        told = {island: vllm(Told(done)) for island, done in self.done.items()}
-        self.pages.put({f"/{i}": page for i, page in told.items() if i not in self.silent})
+        pages = {island: vllm(EngineCounts(done)) for island, done in self.done.items()}
+        self.pages.put({f"/{i}": page for i, page in pages.items() if i not in self.silent})
 
     def found(self, *twice: str) -> None:
         """What a service discovery finds; some by two monitors."""

@@ -35,7 +35,7 @@ from tests.support.operator.badsource import (
     LOCAL,
     PLAN,
     Answer,
-    Got,
+    Received,
     answering,
     endless,
     fault,
@@ -134,13 +134,13 @@ HOW = (
 @pytest.mark.parametrize("host", HOSTS)
 async def test_no_spelling_of_an_inner_address_is_connected_to(host: str) -> None:
     """Also where only the administrator could have written it. 0 connections."""
-    async with answering(ok(vector([]))) as got:
+    async with answering(ok(vector([]))) as received:
         with CONNECTS.heard() as addresses:
-            reason, detail = await fault_of(Client(source(f"http://{host}:{got.port}")))
+            reason, detail = await fault_of(Client(source(f"http://{host}:{received.port}")))
         assert reason is FaultReason.SOURCE_FAILED
         assert re.match(HOW, detail)
         assert not [one for one in addresses if not one.startswith("/")]
-        assert got.heads == []
+        assert received.heads == []
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -165,8 +165,8 @@ async def test_redirects_are_not_followed() -> None:
     async with answering(ok(vector([]))) as inner:
         to = f"Location: http://127.0.0.1:{inner.port}/latest/meta-data/\r\n"
         for status in ("301 Moved", "302 Found", "307 Temporary", "308 Permanent"):
-            async with answering(ok(b"", status, to)) as got:
-                client = Client(source(f"http://127.0.0.1:{got.port}", allowAddresses=LOCAL))
+            async with answering(ok(b"", status, to)) as received:
+                client = Client(source(f"http://127.0.0.1:{received.port}", allowAddresses=LOCAL))
                 with pytest.raises(QueryFailed, match=f"HTTP {status[:3]}: redirects"):
                     await client.query("up")
                 await client.close()
@@ -195,16 +195,18 @@ class Rebinding(AbstractResolver):
 
 async def test_a_rebound_dns_name_is_checked_at_the_connection() -> None:
     """The first answer is a good one (a port where nobody is), the next an inner address."""
-    async with answering(ok(vector([])), host="127.0.0.2") as got:
+    async with answering(ok(vector([])), host="127.0.0.2") as received:
         resolver = Rebinding(["127.0.0.1", "127.0.0.2"])
-        allowed = source(f"http://prometheus.example:{got.port}", allowAddresses=["127.0.0.1/32"])
+        allowed = source(
+            f"http://prometheus.example:{received.port}", allowAddresses=["127.0.0.1/32"]
+        )
         first, then = Client(allowed, resolver), Client(allowed, resolver)
         assert await fault_of(first) == (FaultReason.SOURCE_FAILED, "connection refused")
         assert await fault_of(then) == (
             FaultReason.SOURCE_FAILED,
             "not connected to: it is a loopback address; see allowAddresses",
         )
-        assert got.heads == []
+        assert received.heads == []
         assert resolver.hosts == ["prometheus.example"] * 2
 
 
@@ -214,16 +216,16 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login user password s3cret")
     netrc.chmod(0o600)
-    async with answering(ok(vector([]))) as proxy, answering(ok(vector([]))) as got:
+    async with answering(ok(vector([]))) as proxy, answering(ok(vector([]))) as received:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NETRC", str(netrc))
-        client = Client(source(f"http://127.0.0.1:{got.port}", allowAddresses=LOCAL))
+        client = Client(source(f"http://127.0.0.1:{received.port}", allowAddresses=LOCAL))
         await client.query("up")
         await client.close()
-        assert len(got.heads) == 1
+        assert len(received.heads) == 1
         assert proxy.heads == []
-        assert "authorization" not in got.heads[0].lower()
+        assert "authorization" not in received.heads[0].lower()
 
 
 @pytest.fixture(scope="module")
@@ -283,17 +285,17 @@ async def test_a_server_without_a_valid_certificate_gets_no_token(
     """Unknown authority; known, and another name than the one that was configured."""
     token = tmp_path / "token"
     token.write_text("s3cret")
-    async with answering(ok(vector([])), tls(certificate)) as got:
+    async with answering(ok(vector([])), tls(certificate)) as received:
         for more, why in (
             ({}, "self-signed certificate"),
             ({"caFile": str(certificate[0]), "serverName": "other.example"}, "Hostname mismatch"),
         ):
-            address = f"https://127.0.0.1:{got.port}"
+            address = f"https://127.0.0.1:{received.port}"
             client = Client(source(address, tokenFile=str(token), allowAddresses=LOCAL, **more))
             reason, detail = await fault_of(client)
             assert reason is FaultReason.SOURCE_FAILED
             assert why in detail
-        assert got.heads == []
+        assert received.heads == []
 
 
 async def test_the_service_accounts_token_is_never_sent(
@@ -312,9 +314,9 @@ async def test_the_service_accounts_token_is_never_sent(
     link.unlink()
     (tmp_path / "own").write_text("mine")
     link.symlink_to(tmp_path / "own")
-    async with answering(ok(vector([])), tls(certificate)) as got:
+    async with answering(ok(vector([])), tls(certificate)) as received:
         client = Client(
-            source(f"https://127.0.0.1:{got.port}", tokenFile=str(link), allowAddresses=LOCAL)
+            source(f"https://127.0.0.1:{received.port}", tokenFile=str(link), allowAddresses=LOCAL)
         )
         link.unlink()
         link.symlink_to(account / "token")
@@ -322,7 +324,7 @@ async def test_the_service_accounts_token_is_never_sent(
             FaultReason.SOURCE_FAILED,
             "tokenFile leads to the operator's own token, which is not sent",
         )
-        assert got.heads == []
+        assert received.heads == []
 
 
 @pytest.mark.parametrize("content", ["", "two words", "a\r\nX-Other: b", "é", "x" * 20_000])
@@ -343,9 +345,9 @@ def at(port: int, host: str = "127.0.0.1") -> Client:
 LABEL = "archipelago_dev_island"
 
 
-async def against(answer: Answer) -> tuple[Scrape, Got]:
-    async with answering(answer) as got:
-        return await reading(at(got.port)), got
+async def against(answer: Answer) -> tuple[Scrape, Received]:
+    async with answering(answer) as received:
+        return await reading(at(received.port)), received
 
 
 async def never(_: asyncio.StreamWriter) -> None:
@@ -431,16 +433,16 @@ async def test_a_query_of_30_s_ends_in_less_than_10(answer: Answer) -> None:
 @pytest.mark.parametrize("headers", ["", f"Content-Length: {100 << 20}\r\n"])
 async def test_only_5_of_100_megabytes_are_read(headers: str) -> None:
     """What is sent and not read waits in the buffers of the sockets."""
-    seen: list[Got] = []
-    async with answering(endless(lambda: seen[0], 100 << 20, headers)) as got:
-        seen.append(got)
-        client = at(got.port)
+    seen: list[Received] = []
+    async with answering(endless(lambda: seen[0], 100 << 20, headers)) as received:
+        seen.append(received)
+        client = at(received.port)
         with pytest.raises(QueryFailed, match="more than 5000000 bytes"):
             await client.query("up")
         await client.close()
         await asyncio.sleep(0.2)
-        assert got.sent < LARGEST + (8 << 20)
-        scrape = await reading(at(got.port))
+        assert received.sent < LARGEST + (8 << 20)
+        scrape = await reading(at(received.port))
     assert fault(scrape) == (FaultReason.TOO_LARGE, "more than 5000000 bytes")
 
 
@@ -464,9 +466,9 @@ async def test_a_query_with_too_large_an_answer_is_halved() -> None:
             writer.write(head.encode())
             await writer.drain()
 
-    async with answering(answer) as got:
-        server = got
-        client = at(got.port)
+    async with answering(answer) as received:
+        server = received
+        client = at(received.port)
         scrape = await read(client, adapters()["vllm"], plan, time.time)
         await client.close()
     assert scrape.faults == ()
@@ -476,8 +478,8 @@ async def test_a_query_with_too_large_an_answer_is_halved() -> None:
 
 async def test_an_answer_cut_at_the_limit_is_not_used() -> None:
     rows = [({"__name__": "a"}, "1")] * SERIES
-    async with answering(ok(vector(rows))) as got:
-        client = at(got.port)
+    async with answering(ok(vector(rows))) as received:
+        client = at(received.port)
         with pytest.raises(QueryFailed, match=f"^{SERIES} series or more$") as raised:
             await client.query("up")
         await client.close()
@@ -486,12 +488,12 @@ async def test_an_answer_cut_at_the_limit_is_not_used() -> None:
 
 async def test_every_query_is_a_form_with_time_limit_and_size_limit() -> None:
     """Six families, freshness and the server's clock, all but the last about one moment."""
-    _, got = await against(ok(vector([])))
-    assert len(got.forms) == 1 + 7 + 1
-    assert {head.split("\r\n")[0] for head in got.heads} == {"POST /api/v1/query HTTP/1.1"}
-    for form in got.forms:
+    _, received = await against(ok(vector([])))
+    assert len(received.forms) == 1 + 7 + 1
+    assert {head.split("\r\n")[0] for head in received.heads} == {"POST /api/v1/query HTTP/1.1"}
+    for form in received.forms:
         assert (form["timeout"], form["limit"]) == ("8s", str(SERIES))
-    assert [form.get("time") for form in got.forms] == [None, *["1000.000"] * 8]
+    assert [form.get("time") for form in received.forms] == [None, *["1000.000"] * 8]
 
 
 def seen_at(at: float, island: str, value: str, age: float) -> list[tuple[dict[str, str], str]]:

@@ -23,12 +23,12 @@ from archipelago.planner.demand.window import ModelMetrics
 from archipelago.planner.problem import Phase
 from tests.support.operator.badsource import LOCAL, source
 from tests.support.prometheus import provision
-from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.pages import EngineCounts, Pages, vllm
 from tests.support.prometheus.server import Prometheus, Target, running
 
 D, M, P = Phase.DECODE, Phase.MIXED, Phase.PREFILL
 PRINTED = Path(__file__).parents[2] / "support" / "prometheus" / "engines"
-FIRST, LATER = Told(done=100), Told(done=160, running=9, waiting=0, kv=0.5)
+FIRST, LATER = EngineCounts(done=100), EngineCounts(done=160, running=9, waiting=0, kv=0.5)
 
 
 def target(pages: Pages, plan: str, island: str, job: str = "test") -> Target:
@@ -163,22 +163,22 @@ def test_faults_of_series_have_their_reasons(prometheus: Prometheus, pages: Page
             *(target(pages, "twice", "a", job) for job in ("pods", "services")),
         ]
     )
-    for told in (FIRST, LATER):
-        page = vllm(told)
+    for counts in (FIRST, LATER):
+        page = vllm(counts)
         broken = page.replace(
-            f'running{{model_name="m",engine="0"}} {told.running}',
+            f'running{{model_name="m",engine="0"}} {counts.running}',
             'running{model_name="m",engine="0"} NaN',
         )
         asker.show(
             {
-                "/nan/a": broken if told is LATER else page,
-                "/reset/a": vllm(replace(told, done=7)) if told is LATER else page,
+                "/nan/a": broken if counts is LATER else page,
+                "/reset/a": vllm(replace(counts, done=7)) if counts is LATER else page,
                 "/twice/a/pods": page,
-                "/twice/a/services": vllm(replace(told, done=told.done + 2)),
+                "/twice/a/services": vllm(replace(counts, done=counts.done + 2)),
                 "/part/a": page,
                 **{f"/both/{island}": page for island in "abcx"},
             },
-            f"count(vllm:num_requests_waiting == {told.waiting}) >= 9",
+            f"count(vllm:num_requests_waiting == {counts.waiting}) >= 9",
         )
         asyncio.run(asker.ask())
     metrics = {plan.label: asker.counted(plan.label) for plan in plans}

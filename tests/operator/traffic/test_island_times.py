@@ -18,17 +18,17 @@ from archipelago.planner.demand.window import IslandTimes, rounded_times
 from archipelago.planner.problem import Phase
 from benchmarks.closedloop.reading import from_exposition
 from tests.support.operator.badsource import source
-from tests.support.prometheus.pages import Told, histogram, sglang, vllm
+from tests.support.prometheus.pages import EngineCounts, histogram, sglang, vllm
 
 D, M, P = Phase.DECODE, Phase.MIXED, Phase.PREFILL
-FIRST = Told(done=100, running=4, kv=0.2)
-LATER = Told(done=160, running=8, kv=0.4)
+FIRST = EngineCounts(done=100, running=4, kv=0.2)
+LATER = EngineCounts(done=160, running=8, kv=0.4)
 
 
-def page(told: Told, prefill: float = 0.15) -> str:
+def page(counts: EngineCounts, prefill: float = 0.15) -> str:
     name = "vllm:request_prefill_time_seconds"
-    lines = histogram(name, 'model_name="m",engine="0"', told.done, prefill, (0.1, 0.2))
-    return vllm(told) + "\n".join(lines) + "\n"
+    lines = histogram(name, 'model_name="m",engine="0"', counts.done, prefill, (0.1, 0.2))
+    return vllm(counts) + "\n".join(lines) + "\n"
 
 
 def scrape(at: float, pages: dict[str, str]) -> Scrape:
@@ -46,8 +46,8 @@ def read(*scrapes: Scrape, adapter: str = "vllm", **islands: Phase) -> dict[str,
 def test_islands_are_distinguished() -> None:
     """60 requests each: 0.15 and 0.3 s of prefill, 30 ms a token; 4 then 8 run, mean 6."""
     first, last = (
-        scrape(at, {"a-0": page(told), "b-0": page(told, 0.3)})
-        for at, told in ((0.0, FIRST), (30.0, LATER))
+        scrape(at, {"a-0": page(counts), "b-0": page(counts, 0.3)})
+        for at, counts in ((0.0, FIRST), (30.0, LATER))
     )
     times = read(first, failed_scrape(15.0, "slow"), last, a=P, b=D)
     assert times["a"].requests == 60
@@ -79,7 +79,9 @@ def test_restarted_late_and_lost_islands_are_excluded() -> None:
 
 
 def test_times_that_an_engine_does_not_export_are_none() -> None:
-    first, last = (scrape(at, {"a-0": sglang(told)}) for at, told in ((0.0, FIRST), (30.0, LATER)))
+    first, last = (
+        scrape(at, {"a-0": sglang(counts)}) for at, counts in ((0.0, FIRST), (30.0, LATER))
+    )
     (island,) = read(first, last, adapter="sglang", a=M).values()
     assert island.prefill is None
     assert island.decode == pytest.approx(0.03)

@@ -18,7 +18,7 @@ from archipelago.operator.traffic.window import WindowKey, Windows, gc_paused, s
 from archipelago.planner.problem import Phase
 from tests.support.operator.badsource import LOCAL, source
 from tests.support.operator.loop import beats
-from tests.support.prometheus.pages import Pages, Told, vllm
+from tests.support.prometheus.pages import EngineCounts, Pages, vllm
 from tests.support.prometheus.provision import Programs
 from tests.support.prometheus.server import Prometheus, Target, running
 
@@ -26,24 +26,24 @@ ISLANDS = [f"qwen3-32b-h100-4g-decode-{number:04}" for number in range(2000)]
 PLAN = PlanFacts("ns", "many", {"m": ModelFacts("vllm", dict.fromkeys(ISLANDS, Phase.MIXED))})
 KEY = WindowKey("ns", "many", "m")
 A_PAGE = 200
-FIRST, LATER = Told(done=100), Told(done=160, running=9, waiting=0)
+FIRST, LATER = EngineCounts(done=100), EngineCounts(done=160, running=9, waiting=0)
 
 
-def page(told: Told, islands: list[str]) -> str:
+def page(counts: EngineCounts, islands: list[str]) -> str:
     """Islands of one target: with one of their own 2,000 targets would keep the machine busy."""
-    lines = vllm(told).splitlines()
+    lines = vllm(counts).splitlines()
     of = [f'{{archipelago_dev_island="{name}",pod="{name}-0",' for name in islands]
     return "".join(f"{line.replace('{', labels, 1)}\n" for labels in of for line in lines)
 
 
-def serve(prometheus: Prometheus, pages: Pages, told: Told) -> None:
+def serve(prometheus: Prometheus, pages: Pages, counts: EngineCounts) -> None:
     """Every island says this, and one that nobody planned; until Prometheus has all of it."""
     everybody = [*ISLANDS, "unplanned"]
     parts = [everybody[i : i + A_PAGE] for i in range(0, len(everybody), A_PAGE)]
-    pages.put({f"/{i}": page(told, part) for i, part in enumerate(parts)})
+    pages.put({f"/{i}": page(counts, part) for i, part in enumerate(parts)})
     labels = {"namespace": "ns", "archipelago_dev_plan": "many"}
     prometheus.scrape(Target(pages.address, labels, f"/{i}") for i in range(len(parts)))
-    expression = f"count(vllm:num_requests_running == {told.running}) == {len(everybody)}"
+    expression = f"count(vllm:num_requests_running == {counts.running}) == {len(everybody)}"
     prometheus.wait_for(expression, within=120)
 
 
@@ -87,8 +87,8 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
         lags.extend(delays)
         await sources.close()
 
-    for told in (FIRST, LATER):
-        serve(slow, pages, told)
+    for counts in (FIRST, LATER):
+        serve(slow, pages, counts)
         asyncio.run(ask())
     counted = windows.ended(KEY, 60.0, series_source(PLAN.models["m"], patient)).counted
     assert counted.window.flow.completed == 60 * len(ISLANDS)

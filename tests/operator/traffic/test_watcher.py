@@ -18,7 +18,7 @@ from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
 from archipelago.operator.traffic.watcher import MetricSources
 from archipelago.planner.demand.faults import FaultReason
 from archipelago.planner.problem import Phase
-from tests.support.operator.badsource import LOCAL, PLAN, Got, answering, fault, ok, vector
+from tests.support.operator.badsource import LOCAL, PLAN, Received, answering, fault, ok, vector
 
 TWO = PlanFacts(
     "ns",
@@ -31,9 +31,9 @@ TWO = PlanFacts(
 )
 
 
-def configured(path: Path, got: Got, **more: str) -> SourcesFile:
+def configured(path: Path, received: Received, **more: str) -> SourcesFile:
     """A file with one source; written anew it is another file, as a ConfigMap's is."""
-    lines = [f"  address: http://127.0.0.1:{got.port}", f"  allowAddresses: {list(LOCAL)}"]
+    lines = [f"  address: http://127.0.0.1:{received.port}", f"  allowAddresses: {list(LOCAL)}"]
     lines += [f"  {name}: {value}" for name, value in more.items()]
     new = path.with_suffix(".new")
     new.write_text("\n".join(["sources:", "- name: cluster", "  kind: prometheus", *lines]))
@@ -49,8 +49,8 @@ def running(island: str) -> tuple[dict[str, str], str]:
 async def test_models_get_their_own_islands_and_unplanned_ones(tmp_path: Path) -> None:
     """Two models of one engine are one reading; one of a router another, with all its series."""
     rows = [running(island) for island in ("a", "b", "x")]
-    async with answering(ok(vector(rows))) as got:
-        sources = MetricSources(configured(tmp_path / "s.yaml", got))
+    async with answering(ok(vector(rows))) as received:
+        sources = MetricSources(configured(tmp_path / "s.yaml", received))
         scrapes = await sources.ask("cluster", TWO)
         await sources.close()
     islands = {
@@ -59,7 +59,7 @@ async def test_models_get_their_own_islands_and_unplanned_ones(tmp_path: Path) -
     }
     assert islands == {"m": {"a", "x"}, "n": {"b", "x"}, "o": {"a", "b", "x"}}
     assert {scrape.at for scrape in scrapes.values()} == {1000.0}  # the server's clock
-    plans = {form["query"].count("archipelago_dev_plan=") for form in got.forms}
+    plans = {form["query"].count("archipelago_dev_plan=") for form in received.forms}
     assert plans <= {0, 1, 2}
 
 
@@ -88,11 +88,11 @@ async def test_a_scrape_in_progress_when_the_file_changes_ends_with_a_fault(tmp_
         await asyncio.sleep(0.3)
         await ok(vector([running("a")]))(writer)
 
-    async with answering(slowly) as got:
-        sources = MetricSources(configured(path, got))
+    async with answering(slowly) as received:
+        sources = MetricSources(configured(path, received))
         before = asyncio.create_task(sources.ask("cluster", PLAN))
         await asyncio.sleep(0.1)
-        configured(path, got, timeoutSeconds="3")
+        configured(path, received, timeoutSeconds="3")
         assert (await sources.ask("cluster", PLAN))["m"].faults == ()
         assert {one.reason for one in (await before)["m"].faults} == {FaultReason.SOURCE_FAILED}
         await sources.close()
@@ -123,17 +123,24 @@ async def test_plans_scraped_at_once_share_only_connections(
 ) -> None:
     """Twenty plans at once through sixteen connections; each has the answers to its questions."""
 
-    def answer_of(got: Callable[[], Got]) -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
+    def answer_of(
+        received: Callable[[], Received],
+    ) -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
         async def answer(writer: asyncio.StreamWriter) -> None:
-            plan = got().forms[-1]["query"].partition('archipelago_dev_plan="')[2].partition('"')[0]
+            plan = (
+                received()
+                .forms[-1]["query"]
+                .partition('archipelago_dev_plan="')[2]
+                .partition('"')[0]
+            )
             await ok(vector([running(plan)]))(writer)
 
         return answer
 
-    servers: list[Got] = []
-    async with answering(answer_of(lambda: servers[0])) as got:
-        servers.append(got)
-        sources = MetricSources(configured(tmp_path / "s.yaml", got))
+    servers: list[Received] = []
+    async with answering(answer_of(lambda: servers[0])) as received:
+        servers.append(received)
+        sources = MetricSources(configured(tmp_path / "s.yaml", received))
         plans = [
             PlanFacts("ns", f"p{i}", {"m": ModelFacts("vllm", {f"p{i}": Phase.MIXED})})
             for i in range(20)
@@ -143,7 +150,7 @@ async def test_plans_scraped_at_once_share_only_connections(
     for plan, scrapes in zip(plans, answers, strict=True):
         islands = {dict(s.labels)["archipelago_dev_island"] for s in scrapes["m"].samples}
         assert islands == {plan.label}
-    assert got.connections <= 16
+    assert received.connections <= 16
     assert threading.active_count() < 40
 
 

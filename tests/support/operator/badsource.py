@@ -23,7 +23,7 @@ Answer = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass
-class Got:
+class Received:
     """What came in: requests as they were (head, form), and the bytes that could be sent."""
 
     port: int = 0
@@ -36,27 +36,27 @@ class Got:
 @asynccontextmanager
 async def answering(
     answer: Answer, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
-) -> AsyncIterator[Got]:
+) -> AsyncIterator[Received]:
     """A server whose answer to every query but that for the time is ``answer``'s."""
-    got = Got()
+    received = Received()
     tasks: set[asyncio.Task[None] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.current_task())
-        got.connections += 1
+        received.connections += 1
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
-                await _request(reader, got)
-                if "archipelago_now" in got.forms[-1]["query"]:
+                await _request(reader, received)
+                if "archipelago_now" in received.forms[-1]["query"]:
                     await ok(vector([({"__name__": "archipelago_now"}, "1000")]))(writer)
                 else:
                     await answer(writer)
         writer.close()
 
     server = await asyncio.start_server(serve, host, 0, ssl=tls)
-    got.port = server.sockets[0].getsockname()[1]
+    received.port = server.sockets[0].getsockname()[1]
     try:
-        yield got
+        yield received
     finally:
         server.close()
         for task in tasks:
@@ -65,7 +65,7 @@ async def answering(
         await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
-async def _request(reader: asyncio.StreamReader, got: Got) -> None:
+async def _request(reader: asyncio.StreamReader, received: Received) -> None:
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     length = next(
         int(line.partition(":")[2])
@@ -73,8 +73,8 @@ async def _request(reader: asyncio.StreamReader, got: Got) -> None:
         if line.lower().startswith("content-length")
     )
     form = parse_qs((await reader.readexactly(length)).decode())
-    got.heads.append(head)
-    got.forms.append({name: value for name, (value,) in form.items()})
+    received.heads.append(head)
+    received.forms.append({name: value for name, (value,) in form.items()})
 
 
 def ok(body: bytes, status: str = "200 OK", headers: str = "") -> Answer:
@@ -88,7 +88,7 @@ def ok(body: bytes, status: str = "200 OK", headers: str = "") -> Answer:
     return answer
 
 
-def endless(got: Callable[[], Got], size: int, headers: str) -> Answer:
+def endless(received: Callable[[], Received], size: int, headers: str) -> Answer:
     """So many bytes, counted as far as they could be sent."""
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -97,7 +97,7 @@ def endless(got: Callable[[], Got], size: int, headers: str) -> Answer:
         for _ in range(size >> 16):
             writer.write(block)
             await writer.drain()
-            got().sent += len(block)
+            received().sent += len(block)
 
     return answer
 

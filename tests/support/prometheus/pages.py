@@ -17,7 +17,7 @@ TPOT = (0.01, 0.025, 0.05, 0.075, 0.1)
 
 
 @dataclass(frozen=True)
-class Told:
+class EngineCounts:
     """What a server has counted. Every request had ``tokens`` of prompt and ``output`` tokens."""
 
     done: int
@@ -28,41 +28,43 @@ class Told:
     output: int = 30
 
 
-def vllm(told: Told, *, model: str = "m") -> str:
+def vllm(counts: EngineCounts, *, model: str = "m") -> str:
     """A vLLM server's page."""
     labels = f'model_name="{model}",engine="0"'
     lines = [
-        f'vllm:request_success_total{{{labels},finished_reason="stop"}} {told.done - 1}',
+        f'vllm:request_success_total{{{labels},finished_reason="stop"}} {counts.done - 1}',
         f'vllm:request_success_total{{{labels},finished_reason="length"}} 1',
-        f"vllm:num_requests_running{{{labels}}} {told.running}",
-        f"vllm:num_requests_waiting{{{labels}}} {told.waiting}",
-        f"vllm:kv_cache_usage_perc{{{labels}}} {told.kv}",
-        *histogram("vllm:request_prompt_tokens", labels, told.done, told.tokens, VLLM_LENGTHS),
-        *histogram("vllm:request_generation_tokens", labels, told.done, told.output, VLLM_LENGTHS),
-        *histogram("vllm:time_to_first_token_seconds", labels, told.done, 0.2, TTFT),
-        *histogram("vllm:inter_token_latency_seconds", labels, told.done, 0.03, TPOT),
+        f"vllm:num_requests_running{{{labels}}} {counts.running}",
+        f"vllm:num_requests_waiting{{{labels}}} {counts.waiting}",
+        f"vllm:kv_cache_usage_perc{{{labels}}} {counts.kv}",
+        *histogram("vllm:request_prompt_tokens", labels, counts.done, counts.tokens, VLLM_LENGTHS),
+        *histogram(
+            "vllm:request_generation_tokens", labels, counts.done, counts.output, VLLM_LENGTHS
+        ),
+        *histogram("vllm:time_to_first_token_seconds", labels, counts.done, 0.2, TTFT),
+        *histogram("vllm:inter_token_latency_seconds", labels, counts.done, 0.03, TPOT),
     ]
     name = "vllm:request_time_per_output_token_seconds"
-    lines += histogram(name, labels, told.done, 0.03, TPOT)
+    lines += histogram(name, labels, counts.done, 0.03, TPOT)
     return "\n".join(lines) + "\n"
 
 
-def sglang(told: Told, *, model: str = "m") -> str:
+def sglang(counts: EngineCounts, *, model: str = "m") -> str:
     """An SGLang server's page."""
     labels = f'model_name="{model}",engine_type="unified",tp_rank="0",pp_rank="0"'
     lines = [
-        f"sglang:num_requests_total{{{labels}}} {told.done}",
-        f"sglang:num_running_reqs{{{labels}}} {told.running}",
-        f"sglang:num_queue_reqs{{{labels}}} {told.waiting}",
-        f"sglang:token_usage{{{labels}}} {told.kv}",
+        f"sglang:num_requests_total{{{labels}}} {counts.done}",
+        f"sglang:num_running_reqs{{{labels}}} {counts.running}",
+        f"sglang:num_queue_reqs{{{labels}}} {counts.waiting}",
+        f"sglang:token_usage{{{labels}}} {counts.kv}",
         *histogram(
-            "sglang:prompt_tokens_histogram", labels, told.done, told.tokens, SGLANG_LENGTHS
+            "sglang:prompt_tokens_histogram", labels, counts.done, counts.tokens, SGLANG_LENGTHS
         ),
         *histogram(
-            "sglang:generation_tokens_histogram", labels, told.done, told.output, SGLANG_LENGTHS
+            "sglang:generation_tokens_histogram", labels, counts.done, counts.output, SGLANG_LENGTHS
         ),
-        *histogram("sglang:time_to_first_token_seconds", labels, told.done, 0.2, TTFT),
-        *histogram("sglang:inter_token_latency_seconds", labels, told.done, 0.03, TPOT),
+        *histogram("sglang:time_to_first_token_seconds", labels, counts.done, 0.2, TTFT),
+        *histogram("sglang:inter_token_latency_seconds", labels, counts.done, 0.03, TPOT),
     ]
     return "\n".join(lines) + "\n"
 
