@@ -45,7 +45,7 @@ def test_fleets_are_those_that_were_frozen(problems: dict[str, PlanningProblem])
         assert len(problems[name].models[0].ranges) == 58
 
 
-def test_they_cover_what_people_run(problems: dict[str, PlanningProblem]) -> None:
+def test_instances_cover_the_field(problems: dict[str, PlanningProblem]) -> None:
     every = list(problems.values())
     assert len(every) >= 36
     types = {len({pool.accelerator.name for pool in p.pools}) for p in every}
@@ -70,7 +70,7 @@ def test_they_cover_what_people_run(problems: dict[str, PlanningProblem]) -> Non
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small_ones_keep_their_bars(name: str) -> None:
+def test_small_instances_keep_their_bars(name: str) -> None:
     row = measure(next(i for i in INSTANCES if i.name == name))
     assert row.gap <= GAP
     assert row.seconds <= QUICK
@@ -114,7 +114,7 @@ def test_the_page_shows_the_comparison_that_is_kept() -> None:
         assert (case.iterations, case.batch) == (15, 16)
 
 
-def test_a_table_goes_where_the_page_has_a_place(tmp_path: Path) -> None:
+def test_a_table_replaces_its_marked_place_on_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- t: generated -->\nold\n<!-- end of t -->\nafter\n")
     put(page, "t", table(("a", "b"), [("x", 1)]))

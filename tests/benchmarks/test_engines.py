@@ -121,7 +121,7 @@ def test_balanced_experts_share_rows_evenly() -> None:
     assert (found.rows, found.touched) == (32.0, 2.0)
 
 
-def test_experts_drawn_evenly_stay_untouched_by_few_tokens() -> None:
+def test_few_tokens_leave_experts_untouched() -> None:
     # One token with 2 of 8 experts: each of a rank's 2 experts with probability 1/4.
     found = busiest(1, 8, 2, 4, "uniform")
     assert [found.rows, found.touched] == pytest.approx([0.5, 0.5])

@@ -100,7 +100,7 @@ def test_lines_are_by_accelerator_engine_model_phase_and_metric() -> None:
     assert [line[0] for line in lines(report([point(10, 10), other]))] == ["A100", "H100", "all"]
 
 
-def test_a_simpler_model_that_is_better_is_called_better() -> None:
+def test_a_better_baseline_is_reported() -> None:
     ours, theirs = [point(12, 10)], [point(11, 10)]
     said = against(report(ours, baseline=theirs, baseline_name="four parameters"))
     assert "four parameters: 10.0 % / 10.0 %, BETTER than" in said

@@ -120,7 +120,7 @@ def test_the_calibration_of_the_model_is_taken_before_that_of_any() -> None:
 
 
 @pytest.mark.parametrize("slower", [1.0, 1.3])
-def test_six_runs_teach_an_engine_that_nobody_knows(slower: float) -> None:
+def test_six_runs_calibrate_an_unknown_engine(slower: float) -> None:
     """Of an engine of vLLM's speed, and of one that is 30 % slower: others within 15 %."""
     (made,) = calibrate(runs(RUNS, slower))
     rest = loop_problem(runs(REST, slower))
@@ -130,7 +130,7 @@ def test_six_runs_teach_an_engine_that_nobody_knows(slower: float) -> None:
     assert np.median(np.abs(error)) < 0.08
 
 
-def test_what_few_runs_cannot_tell_is_marked_as_inherited() -> None:
+def test_values_that_few_runs_do_not_move_are_inherited() -> None:
     (made,) = calibrate(runs(RUNS[:1]))
     assert len(made.inherited) >= 3
     assert set(made.inherited) <= {parameter.name for parameter in LOOP}

@@ -59,7 +59,7 @@ def problem(truth: dict[str, float], noise: float = 0.0) -> Problem:
     return Problem([loop_bench(tp, truth, noise) for tp in (2, 4, 8)], BASE, FREE)
 
 
-def test_parameters_come_back_from_the_times_they_give() -> None:
+def test_a_fit_recovers_the_parameters_of_synthetic_times() -> None:
     found = fit_engine(problem(TRUE))
     for name, value in TRUE.items():
         assert found.values[name] == pytest.approx(value, rel=0.06)
@@ -81,7 +81,7 @@ def test_rows_left_out_are_predicted_and_not_fitted() -> None:
     assert found.residuals[0] == pytest.approx(-np.log(2), abs=0.01)
 
 
-def test_a_value_that_no_row_speaks_of_keeps_its_prior() -> None:
+def test_a_parameter_without_data_keeps_its_prior() -> None:
     silent = Parameter(("expert_layer",), 2e-5, 0.6, 1e-6, 3e-4)  # a dense model has no experts
     found = fit_engine(replace(problem(TRUE), parameters=(*FREE, silent)))
     assert found.values["expert_layer"] == pytest.approx(2e-5, rel=1e-3)
@@ -130,7 +130,7 @@ def test_held_out_groups_are_predicted_without_themselves() -> None:
     assert found[own] == pytest.approx(again.residuals[own], abs=2e-3)
 
 
-def test_the_linearisation_says_what_a_refit_would() -> None:
+def test_linearised_residuals_agree_with_a_refit() -> None:
     noisy = problem(TRUE, noise=0.03)
     full = fit_engine(noisy)
     quick = Linearised(full, noisy.groups).without("tp8 128")
@@ -140,14 +140,14 @@ def test_the_linearisation_says_what_a_refit_would() -> None:
     assert quick[own] - full.residuals[own] == pytest.approx(change, abs=0.3 * abs(change).max())
 
 
-def test_pairs_leave_the_group_itself_out() -> None:
+def test_held_out_residuals_beside_a_group_exclude_it() -> None:
     noisy = problem(TRUE, noise=0.03)
     residuals, groups = Linearised(fit_engine(noisy), noisy.groups).held_out_beside("tp8 128")
     assert "tp8 128" not in groups
     assert len(residuals) == len(groups) == 33
 
 
-def test_a_batch_of_one_prompt_is_the_prompt() -> None:
+def test_a_batch_of_one_prompt_takes_the_time_of_the_prompt() -> None:
     deployment = Deployment(H100, architecture("Llama-3.1-8B"), Parallelism())
     free = BASE.replaced({"sequence": 0.0})
     length = np.array([512.0, 4096.0])

@@ -63,7 +63,7 @@ def test_one_group_says_nothing_of_the_next() -> None:
     assert half_width(np.array([0.6]), np.array(["a"])) == pytest.approx(0.6)
 
 
-def test_what_nobody_measured_has_thirty_per_cent_at_least() -> None:
+def test_assumed_intervals_are_at_least_30_percent() -> None:
     found = assumed(0.1)
     assert found.high == pytest.approx(1.3)
     assert found.low == pytest.approx(1 / 1.3)

@@ -53,7 +53,7 @@ def test_repeats_that_differ_in_the_last_digit_count_once_with_the_lower_tp(
     assert loaded.dropped["repeat of the same measurement"] == 1
 
 
-def test_what_cannot_be_used_is_counted_by_its_rule(tmp_path: Path) -> None:
+def test_dropped_rows_are_counted_by_rule(tmp_path: Path) -> None:
     apart = DENSE.replace(",agg,", ",disagg,")
     silent = DENSE.replace("17.4,4.0", "17.5,")
     stray = R1.format(tp="8.0", dp="1.0", ep="8.0", t="377.8,32.164", c="64.0")
@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_counted_by_its_rule(tmp_path: Path) -> None:
     assert sorted(loaded.dropped.values(), reverse=True) == [1, 1, 1, 0, 0]
 
 
-def test_tp_sizes_of_sixty_four_are_eight(tmp_path: Path) -> None:
+def test_a_tp_size_of_64_is_corrected_to_8(tmp_path: Path) -> None:
     row = R1.format(tp="64.0", dp="1.0", ep="8.0", t="671.1,19.252", c="32.0")
     copies = R1.format(tp="1.0", dp="64.0", ep="8.0", t="5793.1,30.687", c="256.0")
     loaded = points(tmp_path, row, copies)
@@ -74,7 +74,7 @@ def test_tp_sizes_of_sixty_four_are_eight(tmp_path: Path) -> None:
     assert loaded.corrected["attention_dp 64 means 8"] == 1
 
 
-def test_two_by_two_is_two_in_one_version_and_left_out_in_others(tmp_path: Path) -> None:
+def test_tp_2_with_ep_2_is_corrected_in_one_version_and_dropped_in_others(tmp_path: Path) -> None:
     meant = GPT.format(engine="trtllm", v="gpt-oss-dev", tp="4.0", m="2.0", t="99.1,8.7", c="16.0")
     hybrid = GPT.format(engine="trtllm", v="1.3.0rc1", tp="4.0", m="2.0", t="90.0,8.0", c="16.0")
     loaded = points(tmp_path, meant, hybrid)
@@ -82,7 +82,7 @@ def test_two_by_two_is_two_in_one_version_and_left_out_in_others(tmp_path: Path)
     assert loaded.dropped["experts both sliced and spread"] == 1
 
 
-def test_copies_are_told_from_the_experts_split(tmp_path: Path) -> None:
+def test_attention_dp_is_derived_from_the_split_of_experts(tmp_path: Path) -> None:
     row = QWEN.format(tp="2.0", m="4.0", ep="1.0", t="400.0,14.0", c="7.0")
     (found,) = points(tmp_path, row).rows
     assert found.parallelism == Parallelism(tp=2, dp=2, ep=4)
@@ -228,7 +228,7 @@ def test_results_of_a_serving_benchmark(tmp_path: Path) -> None:
         ("", "no measurement in it"),
     ],
 )
-def test_what_is_wrong_in_a_users_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+def test_errors_in_a_users_csv_are_named(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "own.csv"
     path.write_text(OWN + text)
     with pytest.raises((MeasurementError, UnknownName), match=says):

@@ -62,7 +62,7 @@ def test_one_window_by_hand() -> None:
     assert (found.rows, found.groups) == (1, 1)
 
 
-def test_an_hour_of_windows_is_believed_and_its_interval_is_narrow() -> None:
+def test_an_hour_of_windows_sets_the_factor_with_a_narrow_interval() -> None:
     """60 windows of 1.3 with 5 % of noise: within 3 % of 1.3, and about +-12 %."""
     random = np.random.default_rng(1)
     found = after(list(1.3 * np.exp(random.normal(0, 0.05, 60))), islands=4)
@@ -96,7 +96,7 @@ def test_the_interval_holds_the_next_window_as_often_as_it_says() -> None:
         (replace(GOOD, predicted=math.nan), SkipReason.NO_TIME),
     ],
 )
-def test_idle_cold_and_broken_windows_teach_nothing(seen: IslandWindow, why: SkipReason) -> None:
+def test_idle_cold_and_broken_windows_are_skipped(seen: IslandWindow, why: SkipReason) -> None:
     assert skip_reason(GOOD) is None
     assert skip_reason(seen) is why
     assert update({}, [seen], 0.0) == {}
@@ -104,7 +104,7 @@ def test_idle_cold_and_broken_windows_teach_nothing(seen: IslandWindow, why: Ski
     assert update(known, [seen], 60.0) == known
 
 
-def test_a_day_of_idle_windows_does_not_move_what_busy_ones_taught() -> None:
+def test_idle_windows_only_let_the_factor_decay() -> None:
     """Idle islands are fast: 0.6 of the prediction. The factor forgets, and learns none of it."""
     state = update({}, [GOOD] * 40, 0.0)
     for minute in range(1440):
@@ -123,14 +123,14 @@ def test_a_factor_is_bounded_and_inside_its_interval(ratios: list[float]) -> Non
     assert 0 < found.interval.low <= 1 <= found.interval.high < math.inf
 
 
-def test_beyond_the_bound_the_interval_says_where_the_truth_is() -> None:
+def test_the_interval_holds_a_ratio_beyond_the_bound_of_the_factor() -> None:
     """Three times slower for hours: the factor is 2, and 1.5 times that is inside."""
     found = after([3.0] * 200)
     assert found.factor == MOST
     assert found.interval.high > 1.5
 
 
-def test_one_window_that_hangs_does_not_make_a_slow_accelerator() -> None:
+def test_one_outlier_moves_the_factor_little() -> None:
     """One of 60 windows took a thousand times as long: 4 % at most."""
     assert after([1.0] * 59 + [1000.0]).factor < 1.04
 
@@ -143,7 +143,7 @@ def test_a_new_version_of_an_engine_is_learnt_in_hours() -> None:
     assert after(day + [0.8] * 360).factor == pytest.approx(0.8, rel=0.03)
 
 
-def test_what_was_not_seen_for_long_means_little() -> None:
+def test_the_factor_decays_without_new_windows() -> None:
     state = update({}, [GOOD] * 40, 0.0)
     factors = [corrections(state, HALF_LIFE * n)[0].factor for n in (0, 3, 6, 12)]
     assert factors == sorted(factors, reverse=True)
@@ -151,7 +151,7 @@ def test_what_was_not_seen_for_long_means_little() -> None:
     assert factors[-1] < 1.02
 
 
-def test_factors_that_tremble_do_not_make_another_plan() -> None:
+def test_small_changes_of_a_factor_are_ignored() -> None:
     old = Correction(*KEY, 1.20)
     trembled, moved = replace(old, factor=1.23), replace(old, factor=1.30)
     other = Correction("A100", KEY.model, "decode", 0.9)
@@ -159,7 +159,7 @@ def test_factors_that_tremble_do_not_make_another_plan() -> None:
     assert steady([old], [moved]) == (moved,)
 
 
-def test_it_goes_to_another_process_and_comes_back_by_its_clock() -> None:
+def test_estimates_survive_a_round_trip_to_another_clock() -> None:
     state = update({}, [GOOD, replace(GOOD, key=KEY._replace(phase="prefill"))], 100.0)
     codec = TypeAdapter(tuple[StoredEstimate, ...])
     document = codec.dump_json(to_stored(state, 160.0))
@@ -177,7 +177,7 @@ class Flat:
         return 0.02 + 0 * sequences * kv_tokens
 
 
-def test_a_plan_takes_it_beside_what_was_calibrated_before() -> None:
+def test_online_corrections_multiply_those_of_a_calibration() -> None:
     """1.1 measured before, 1.2 learnt now: 1.32. Values of the fit stay, and other models' too."""
     offline = Correction("H100", "*", "decode", 1.1, Interval(0.8, 1.25), 20, 5)
     base = Calibration("H100", values={"step": 1e-4}, corrections=(offline,))
@@ -193,7 +193,7 @@ def test_a_plan_takes_it_beside_what_was_calibrated_before() -> None:
     assert times.decode_step_time(np.ones(1), np.ones(1)) == pytest.approx(0.0264)
 
 
-def test_without_a_calibration_before_it_stands_alone() -> None:
+def test_online_corrections_without_a_calibration_stand_alone() -> None:
     online = Correction(*KEY, 1.2)
     (own,) = applied([], [online])
     assert (own.accelerator, own.models, own.values) == ("H100", (KEY.model,), {})

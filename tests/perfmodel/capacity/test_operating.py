@@ -143,7 +143,7 @@ def test_how_far_the_mean_of_a_simulated_island_is_from_the_fixed_point(
     assert prefill_utilisation(line, lengths, mean, step) == pytest.approx(busy)
 
 
-def test_prompts_leave_less_time_for_the_batch() -> None:
+def test_prompts_reduce_the_batch_of_a_mixed_island() -> None:
     # Decode alone: 0.02 = 0.01 + B (1e-4 + 1e-4) gives 50. With 40 ms of prompt per 200 tokens
     # every sequence brings 0.2 ms more: 0.01 = B 4e-4 gives 25.
     at = moments(200, 1000)
@@ -265,13 +265,13 @@ def test_constant_service_waits_half_as_long() -> None:
 
 
 @pytest.mark.parametrize("utilisation", [1.0, 1.5])
-def test_a_full_server_never_catches_up(utilisation: float) -> None:
+def test_the_wait_at_full_utilisation_is_infinite(utilisation: float) -> None:
     """At rho >= 1 the queue grows without end."""
     assert math.isinf(mg1_wait(utilisation, 1.0, 1.0))
 
 
 @pytest.mark.parametrize("wait", [0.0, -1.0])
-def test_no_wait_allows_no_load(wait: float) -> None:
+def test_a_target_wait_of_zero_gives_zero_utilisation(wait: float) -> None:
     """A target that the service alone uses up leaves nothing for the queue."""
     assert mg1_utilisation(wait, 1.0, 1.0) == 0
 

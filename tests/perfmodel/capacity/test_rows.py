@@ -184,7 +184,7 @@ def test_operating_points_are_few_ascending_and_within_limits(case: tuple[str, s
 THOUSAND = np.array(1000.0)
 
 
-def test_grouped_heads_send_theirs_only() -> None:
+def test_kv_transfer_sends_kv_heads_only() -> None:
     """Llama-3.1-70B: 2 x 8 x 128 elements, 80 layers, 2 B: 327,680 B per token."""
     model = architecture("Llama-3.1-70B")
     assert float(CacheLayout.of(model).size(THOUSAND)) == 327_680_000
@@ -198,13 +198,13 @@ def test_a_latent_is_two_percent_of_what_its_heads_would_be() -> None:
     assert pytest.approx(0.018, abs=1e-3) == 576 / (128 * 2 * 128)
 
 
-def test_scales_are_part_of_what_is_sent() -> None:
+def test_kv_transfer_counts_quantisation_scales() -> None:
     """4 bits in groups of 32 with 4 B for each: 0.5 + 0.125 B per element."""
     layout = CacheLayout.of(architecture("Llama-3.1-8B"), 4, group=32)
     assert layout.element_bytes == pytest.approx(0.625)
 
 
-def test_16_bits_are_what_the_performance_models_hand_over() -> None:
+def test_16_bit_transfer_agrees_with_the_performance_models() -> None:
     for name in ("Llama-3.1-8B", "DeepSeek-V3", "gpt-oss-120b"):
         model = architecture(name)
         lengths = np.array([50.0, 5000.0])

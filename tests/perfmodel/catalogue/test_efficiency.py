@@ -39,12 +39,12 @@ def test_the_catalogue_as_a_fit_changes_nothing() -> None:
     assert explicit.decode_step_time(batch, 1000 * batch).tolist() == step.tolist()
 
 
-def test_every_value_of_a_fit_goes_out_and_in_by_name() -> None:
+def test_a_fit_is_equal_after_a_round_trip_by_names() -> None:
     fit = engine_fit(accelerator("B200"))
     assert engine_fit(CARD).replaced(fit.values()) == fit
 
 
-def test_a_bare_name_is_every_type_and_a_type_wins() -> None:
+def test_a_name_with_an_operand_type_wins_over_a_bare_name() -> None:
     fit = engine_fit(CARD).replaced({"mfu": 0.5, "fp8.mfu": 0.25, "step": 2e-3})
     assert (fit.bf16.mfu, fit.fp8.mfu, fit.fp4.mfu) == (0.5, 0.25, 0.5)
     assert fit.overheads.step == 2e-3
@@ -89,7 +89,7 @@ def test_a_row_of_the_accelerator_counts_with_its_own_interval() -> None:
     assert widths["bf16.mfu"] == INHERITED
 
 
-def test_what_nobody_measured_counts_with_30_percent_at_least() -> None:
+def test_assumed_efficiencies_have_an_uncertainty_of_30_percent_at_least() -> None:
     for card in accelerators():
         for operand in OPERANDS:
             for row in efficiency_rows(card, operand):
@@ -116,7 +116,7 @@ def test_every_value_of_the_data_reaches_a_field() -> None:
         assert set(row) - spoken <= {field.name for field in fields(Overheads)}
 
 
-def test_the_version_of_an_engine_decides_before_the_engine() -> None:
+def test_a_row_of_the_version_wins_over_one_of_the_engine() -> None:
     """The catalogue has no version yet; rows made by hand show the order."""
     rows = [
         Row("*", "bf16", "*", "*", "assumed", 0.3, {"mfu": 0.1}),

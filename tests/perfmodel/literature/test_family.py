@@ -24,7 +24,7 @@ def samples(p: XiongParameters) -> tuple[Samples, Samples]:
     return Samples(B, L, prefill), Samples(B, L, decode)
 
 
-def test_eight_parameters_come_back_from_what_they_give() -> None:
+def test_the_xiong_fit_recovers_its_eight_parameters() -> None:
     found = fit_xiong(*samples(TRUE))
     for name in vars(TRUE):
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-5)
@@ -37,7 +37,7 @@ def test_a_fitted_step_by_hand() -> None:
     assert float(model.prefill_time(np.array(1000.0))) == pytest.approx(27e-3)
 
 
-def test_it_declares_where_a_larger_batch_is_faster() -> None:
+def test_the_fitted_model_declares_that_a_larger_batch_may_be_faster() -> None:
     """p7 K / b: 100,000 cached tokens are 20 ms for one sequence and 2.5 ms for eight."""
     model = Fitted(TRUE, LIMITS)
     assert broken(model) == {Promise.GROWS_WITH_BATCH}
@@ -72,7 +72,7 @@ def table(*, extend: bool) -> MeasuredTable:
     return MeasuredTable(measured, LIMITS, extend=extend)
 
 
-def test_a_table_gives_what_was_measured_and_halves_in_between() -> None:
+def test_a_table_interpolates_between_its_measurements() -> None:
     model = table(extend=False)
     corners = model.decode_step_time(np.array([0.0, 8, 0, 8]), np.array([0.0, 0, 1000, 1000]))
     assert corners == pytest.approx([0.010, 0.011, 0.012, 0.014])
@@ -80,7 +80,7 @@ def test_a_table_gives_what_was_measured_and_halves_in_between() -> None:
     assert float(model.prefill_time(np.array(150.0))) == pytest.approx(0.015)
 
 
-def test_a_table_says_when_it_is_asked_outside_its_convex_range() -> None:
+def test_a_table_refuses_batches_outside_its_convex_range() -> None:
     model = table(extend=False)
     with pytest.raises(OutOfRange, match=r"1 of the batches .*0 to 8 sequences, 0 to 1000"):
         model.decode_step_time(np.array([4.0, 9.0]), np.array([500.0, 500.0]))

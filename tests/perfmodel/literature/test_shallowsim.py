@@ -42,7 +42,7 @@ def formulas(gpu: str, tp: int, ep: int, flags: CompatFlags | None = None) -> Sh
     return ShallowFormulas(device(gpu, flags), tp, ep, flags)
 
 
-def test_decode_is_shallowsims_to_a_millionth() -> None:
+def test_decode_agrees_with_shallowsim_to_a_millionth() -> None:
     rows = printed("decode_seq4383_out1210_fp8combine.csv")
     columns = {
         "DenseMLA": "mla",
@@ -63,7 +63,7 @@ def test_decode_is_shallowsims_to_a_millionth() -> None:
             assert float(getattr(parts, name)) == pytest.approx(float(row[column]), rel=1e-6)
 
 
-def test_its_memory_check_leaves_out_what_shallowsim_leaves_out() -> None:
+def test_the_memory_check_agrees_with_shallowsim() -> None:
     rows = printed("decode_seq4383_out1210_fp8combine.csv")
     fitting = {(r["GPU"], int(r["TP"]), int(r["EP"]), int(r["BatchSize"])) for r in rows}
     for gpu in {row["GPU"] for row in rows}:
@@ -74,7 +74,7 @@ def test_its_memory_check_leaves_out_what_shallowsim_leaves_out() -> None:
                     assert ((gpu, tp, ep, batch) in fitting) == (batch <= most)
 
 
-def test_prefill_is_shallowsims_as_far_as_it_prints() -> None:
+def test_prefill_agrees_with_the_printed_digits_of_shallowsim() -> None:
     rows = printed("prefill.csv")
     columns = {
         "MLA": "mla",
@@ -142,7 +142,7 @@ def test_a_larger_batch_can_be_faster_and_the_bound_says_so() -> None:
     assert (bound >= np.maximum.accumulate(step) * (1 - 1e-12)).all()
 
 
-def test_it_knows_one_model_and_its_own_devices() -> None:
+def test_shallowsim_refuses_other_models_and_devices() -> None:
     with pytest.raises(PerfModelError, match="take the roofline"):
         Shallowsim("H800", architecture("Llama-3.1-8B"), Parallelism())
     with pytest.raises(UnknownName, match="device of shallowsim"):
@@ -164,7 +164,7 @@ ASCEND = Accelerator(
 """Peak and link as the paper states them; it states no bandwidth (1,600 GB/s is recalled)."""
 
 
-def test_its_algorithm_does_not_give_its_printed_totals() -> None:
+def test_algorithm_1_of_bestserve_does_not_give_its_printed_totals() -> None:
     """Prefill by hand: 0.247 + 2.222 + 0.223 + 2.909 = 5.601 ms, 48 times 268.8; printed 265.1.
 
     Decode: 0.024, then 0.214 + 0.276 = 0.490, 0.490, 1.120 ms: 53.8; printed 33.6.
@@ -175,7 +175,7 @@ def test_its_algorithm_does_not_give_its_printed_totals() -> None:
     assert TABLE_3["decode"].printed == 33.573
 
 
-def test_adding_up_inside_the_loop_is_further_off_still() -> None:
+def test_algorithm_1_as_printed_is_further_off() -> None:
     """Line 15 as printed: 48 (0.247 + 2.469 + 2.692 + 5.601) = 528.4 ms."""
     assert table_3("prefill", inside=True) == pytest.approx(48 * 11.009e-3)
     assert 0.100 < table_3("decode", inside=True) < 0.104
@@ -202,7 +202,7 @@ def test_the_feed_forward_of_table_3_follows_from_table_12() -> None:
     assert products < seconds == pytest.approx(2.809e-3, rel=0.06)
 
 
-def test_it_counts_llama_blocks_under_tensor_parallelism_alone() -> None:
+def test_bestserve_refuses_experts_and_pipelines() -> None:
     h100 = accelerator("H100")
     with pytest.raises(PerfModelError, match="take the roofline"):
         BestServe(h100, architecture("Mixtral-8x7B"), Parallelism(tp=4), 8)

@@ -42,9 +42,7 @@ class TestConformance:
         assert (np.diff(seconds) >= 0).all()
         assert (np.diff(seconds[LENGTHS >= 256]) > 0).all()
 
-    def test_an_island_is_busy_no_longer_than_its_prompt_takes(
-        self, model: PerformanceModel
-    ) -> None:
+    def test_prefill_occupancy_is_at_most_prefill_time(self, model: PerformanceModel) -> None:
         assert (model.prefill_occupancy(LENGTHS) <= model.prefill_time(LENGTHS)).all()
 
     def test_a_step_grows_with_the_batch_and_with_the_cache(self, model: PerformanceModel) -> None:
@@ -56,7 +54,7 @@ class TestConformance:
         if Promise.GROWS_WITH_CACHE not in broken(model):
             assert (np.diff(seconds, axis=1) >= -slack).all()
 
-    def test_a_step_is_convex_in_the_cache(self, model: PerformanceModel) -> None:
+    def test_step_time_is_convex_in_cached_tokens(self, model: PerformanceModel) -> None:
         tokens = np.linspace(0, model.kv_capacity(), 64)
         seconds = model.decode_step_time(BATCHES[:, None], tokens[None, :])
         if Promise.CONVEX_IN_CACHE not in broken(model):

@@ -40,7 +40,7 @@ def test_expanding_the_context_at_every_step_costs_the_up_projection() -> None:
     assert expanded > 5 * absorbed
 
 
-def test_absorbed_prefill_pays_for_long_prompts() -> None:
+def test_absorbed_prefill_of_long_prompts_takes_longer() -> None:
     """Per pair 2 x 1,088 operations against 2 x 320 for each head."""
     length = np.array(32_768.0)
     absorbed = float(deepseek(LatentForm.ALWAYS).prefill_time(length))
@@ -65,7 +65,7 @@ def test_speculation_helps_a_small_batch_more_than_a_large_one() -> None:
         assert 1 / 2.952 < ratio < most
 
 
-def test_a_draft_that_is_never_accepted_only_costs() -> None:
+def test_speculation_without_acceptance_takes_longer() -> None:
     args = np.array(16.0), np.array(16_000.0)
     slow = llama(speculation=Speculation(2, 0.0, 0.05)).decode_step_time(*args)
     assert float(slow) > 1.1 * float(llama().decode_step_time(*args))
@@ -97,7 +97,7 @@ def test_a_chunk_beside_tokens_is_cheaper_than_after_them() -> None:
     assert float(model.decode_step_time(batch, cached)) < mixed < apart - 4e-3
 
 
-def test_chunks_hold_tokens_up_less_than_whole_prompts() -> None:
+def test_chunked_prefill_delays_decode_less_than_whole_prompts() -> None:
     model = llama()
     loop = ClosedLoop(np.array(64.0), np.array(2000.0), np.array(500.0))
     whole, chunked = collocated_tpot(model, loop), chunked_tpot(model, loop, 512)
@@ -105,7 +105,7 @@ def test_chunks_hold_tokens_up_less_than_whole_prompts() -> None:
     assert float(alone) < float(chunked) < float(whole)
 
 
-def test_prompts_that_outrun_their_chunks_hold_the_batch_down() -> None:
+def test_chunked_prefill_limits_the_batch_if_prompts_arrive_faster_than_chunks() -> None:
     """64 clients of 4,000 in and 40 out owe 6,400 tokens per step; 512 feed 5.12 sequences."""
     model = llama()
     loop = ClosedLoop(np.array(64.0), np.array(4000.0), np.array(40.0))
@@ -114,7 +114,7 @@ def test_prompts_that_outrun_their_chunks_hold_the_batch_down() -> None:
     assert float(chunked_tpot(model, loop, 512)) == pytest.approx(float(mixed))
 
 
-def test_a_prefix_that_is_cached_is_not_computed() -> None:
+def test_a_cached_prefix_shortens_prefill() -> None:
     """Half of 4,000 tokens cached: the products halve, and attention keeps 3/4 of its pairs."""
     half, whole = llama(prefix_hit=0.5), llama()
     length = np.array(4000.0)

@@ -83,7 +83,7 @@ def test_settings_out_of_range_say_what_is_valid(settings: dict[str, float]) -> 
         EngineSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_a_step_touches_more_experts_as_the_batch_grows_until_all_are() -> None:
+def test_the_share_of_experts_read_grows_with_the_batch() -> None:
     model = Roofline(accelerator("H200"), architecture("DeepSeek-V3"), Parallelism(tp=8), 8)
     block = model.layers.sparse
     assert block is not None
@@ -92,7 +92,7 @@ def test_a_step_touches_more_experts_as_the_batch_grows_until_all_are() -> None:
     assert touched == pytest.approx([8 / 256, 1 - (248 / 256) ** 32, 1.0], rel=1e-9)
 
 
-def test_expert_weights_stream_as_the_measured_kernels_do() -> None:
+def test_expert_weights_are_read_at_the_measured_bandwidth() -> None:
     # SGLang's masked grouped products on H100 with all experts touched: 20 us and 44.04 MB at
     # 2.68 TB/s for each expert of a GPU; .087 ms measured with 4 experts, .278 with 16.
     model = architecture("DeepSeek-V3")
@@ -202,21 +202,21 @@ def test_a_latent_cache_is_whole_on_every_tensor_rank() -> None:
         assert tokens == 16_000
 
 
-def test_shared_heads_are_split_until_one_is_left_per_rank() -> None:
+def test_kv_heads_are_sliced_down_to_one_per_rank() -> None:
     model = architecture("Qwen3-235B-A22B")  # 4 KV heads
     per_token = model.kv_bytes_per_token
     assert kv_tokens_per_copy(model, Parallelism(tp=4), per_token / 4 * 1600, 1) == 1600
     assert kv_tokens_per_copy(model, Parallelism(tp=8), per_token / 4 * 1600, 1) == 1600
 
 
-def test_windows_are_paid_once_per_sequence() -> None:
+def test_sliding_windows_take_cache_once_per_sequence() -> None:
     model = architecture("gpt-oss-120b")
     few, many = (kv_tokens_per_copy(model, Parallelism(), 1e10, n) for n in (1, 1025))
     # 1,024 windows of 18 layers x 128 tokens over 18 full layers: 128 tokens each
     assert few - many == 1024 * 128
 
 
-def test_a_measured_engine_holds_as_many_blocks() -> None:
+def test_cache_blocks_agree_with_a_measured_engine() -> None:
     # vLLM 0.19, Llama-3.1-8B bf16, chunk 2048, memory share 0.9 on a 24 GiB card: 2,588 blocks
     card = Accelerator("RTX-4090", "ada", 165e12, 24 * 2.0**30, 1008e9, 1)
     settings = EngineSettings(chunk=2048)

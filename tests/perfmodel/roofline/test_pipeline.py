@@ -274,7 +274,7 @@ def test_a_model_too_large_for_the_sections_says_how_many_layers_fit() -> None:
         layer_splits(architecture("Llama-3.1-70B", "bf16"), sections, 1, "decode")
 
 
-def test_larger_requests_ask_for_more_room() -> None:
+def test_larger_requests_get_a_split_with_a_larger_cache() -> None:
     model = architecture("Llama-3.1-70B", "bf16")
     sections = [Section(accelerator("L40S"), 2, 0, 8), Section(accelerator("H100"), 2, 0, 8)]
     rooms = []

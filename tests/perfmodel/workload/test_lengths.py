@@ -190,7 +190,7 @@ def loss(lengths: LengthDistribution, ranges: tuple[Range, ...]) -> float:
 
 @pytest.mark.skipif(not AZURE.exists(), reason="../shared/data is absent")
 @pytest.mark.parametrize("kind", ["code", "conv"])
-def test_least_loss_loses_least_on_real_traces(kind: str) -> None:
+def test_least_loss_ranges_have_the_smallest_loss_on_real_traces(kind: str) -> None:
     trace = read_trace(AZURE / f"AzureLLMInferenceTrace_{kind}.csv")
     lengths = from_samples(trace.inputs, trace.outputs)
     top = int(lengths.length[-1]) + 1
@@ -202,7 +202,7 @@ def test_least_loss_loses_least_on_real_traces(kind: str) -> None:
 
 
 @pytest.mark.skipif(not AZURE.exists(), reason="../shared/data is absent")
-def test_a_histogram_of_a_real_trace_loses_next_to_nothing() -> None:
+def test_a_histogram_of_a_real_trace_keeps_the_moments() -> None:
     trace = read_trace(AZURE / "AzureLLMInferenceTrace_conv.csv")
     exact = from_samples(trace.inputs, trace.outputs)
     found = moment_loss(exact, from_histogram(histogram_bins(exact, 256)))

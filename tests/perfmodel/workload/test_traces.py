@@ -89,7 +89,7 @@ def test_a_broken_trace_names_the_line_and_the_remedy(
         read_trace(file)
 
 
-def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_binary_trace_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "trace.gz"
     file.write_bytes(b"\x1f\x8b\x08\xff\xfe")
     with pytest.raises(TraceError, match="cannot be read as text"):
@@ -111,7 +111,7 @@ def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
         "2023-02-30 00:00",
     ],
 )
-def test_an_arrival_that_is_no_moment_is_refused(tmp_path: Path, arrival: str) -> None:
+def test_an_arrival_that_is_no_date_is_refused(tmp_path: Path, arrival: str) -> None:
     """By itself numpy would take some of them for dates and count with them."""
     file = tmp_path / "trace"
     file.write_text(f"input,output,arrival\n1,1,{arrival}\n")
@@ -126,7 +126,7 @@ def test_an_arrival_that_is_no_moment_is_refused(tmp_path: Path, arrival: str) -
      '{"a":' * 100_000],
     ids=["digits", "beyond a float", "beyond Python", "field", "depth"],
 )  # fmt: skip
-def test_numbers_and_texts_beyond_all_bounds_are_refused(tmp_path: Path, text: str) -> None:
+def test_huge_numbers_and_deep_nesting_in_a_trace_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "trace"
     file.write_text(text)
     with pytest.raises(TraceError, match=r"line \d"):
