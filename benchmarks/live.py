@@ -105,34 +105,24 @@ def write(documents: dict[str, Any]) -> int:
         broken = result.broken(scenario["expected"], dwell)
         failed |= bool(broken)
         part = "" if scale == 1 else f" ({scale:.0%} of its length)"
-        served.append(_served(result, scenario["expected"], part, "; ".join(broken)))
-        changes.append(_changes(result, scenario["expected"]))
+        expected = scenario["expected"]
+        served.append(
+            f"| [{result.name}](#{result.name}){part} | {result.ours.served:,} "
+            f"| {result.ratio:.3f} | {result.still_ratio:.3f} | {expected['ratio']} "
+            f"| {'; '.join(broken) or 'as expected'} |"
+        )
+        changes.append(
+            f"| {result.name} | {result.first} | {result.highest} | {expected['level']} "
+            f"| {result.ours.flips}, {result.ours.restarts} "
+            f"| {1000 * result.cpu_median:.0f}, {1000 * result.cpu_most:.0f} |"
+        )
         if scenario["plan"].get("objective") == "MinimiseCost":
-            costs.append(_costs(result))
+            paid = (f"{play.dollars:.2f}" for play in (result.ours, result.instant, result.still))
+            costs.append(f"| {result.name} | {' | '.join(paid)} |")
         sections.append(_section(name, file))
     tables = ("\n".join(rows) for rows in (served, changes, costs))
     PAGE.write_text("\n\n".join((HEAD.rstrip(), *tables, *sections)) + "\n")
     return int(failed)
-
-
-def _served(result: Result, expected: dict[str, Any], part: str, broken: str) -> str:
-    return (
-        f"| [{result.name}](#{result.name}){part} | {result.ours.served:,} | {result.ratio:.3f} "
-        f"| {result.still_ratio:.3f} | {expected['ratio']} | {broken or 'as expected'} |"
-    )
-
-
-def _changes(result: Result, expected: dict[str, Any]) -> str:
-    return (
-        f"| {result.name} | {result.first} | {result.highest} | {expected['level']} "
-        f"| {result.ours.flips}, {result.ours.restarts} "
-        f"| {1000 * result.cpu_median:.0f}, {1000 * result.cpu_most:.0f} |"
-    )
-
-
-def _costs(result: Result) -> str:
-    paid = (f"{play.dollars:.2f}" for play in (result.ours, result.instant, result.still))
-    return f"| {result.name} | {' | '.join(paid)} |"
 
 
 def _section(name: str, file: Path) -> str:

@@ -224,13 +224,9 @@ def _product(row: dict[str, str]) -> Point:
         moved = (n * k + m * k + 2 * m * n) / (efficiency.expert_mbu * card.bandwidth)
         seconds = groups * max(operations, moved)
     measured = 2 * groups * m * n * k / (float(row["tflops"]) * 1e12)
-    size = f"{row['kind'].replace('_', ', ')}, {_size(m)}"
+    size = f"{row['kind'].replace('_', ', ')}, {'64-128 rows' if m < _FEW else '256 rows and more'}"
     key = (f"{n:.0f}x{k:.0f}", card.name, f"deepgemm {row['readme_date']}", size, "GEMM", "time")
     return Point(*key, 1e6 * seconds, 1e6 * measured, "us")
-
-
-def _size(rows: float) -> str:
-    return "64-128 rows" if rows < _FEW else "256 rows and more"
 
 
 def _transfer(row: dict[str, str]) -> Point:

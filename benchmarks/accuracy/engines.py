@@ -78,11 +78,6 @@ def _line(rows: Sequence[EnginePoint]) -> Line:
     return Line(rows[0].accelerator, rows[0].engine, models, "decode", "TPOT")
 
 
-def _parallelisms(rows: Sequence[EnginePoint]) -> FloatArray:
-    benches = loop_benches(rows)
-    return np.array([str(b.deployment.parallelism) for b in benches for _ in b.groups])
-
-
 @cache
 def dense_points(root: Path) -> tuple[Point, ...]:
     """Return dense models on H100 and H200, sweeps left out."""
@@ -136,7 +131,9 @@ def dense(root: Path) -> Iterator[Report]:
     yield _report(root, name, bar, _SWEEPS + _FAMILY, dense_points(root), *_NOTES)
     collected: list[Point] = []
     for rows, problem in _dense_family(root):
-        collected += split_points(problem, _parallelisms(rows), _line(rows))
+        benches = loop_benches(rows)
+        names = np.array([str(b.deployment.parallelism) for b in benches for _ in b.groups])
+        collected += split_points(problem, names, _line(rows))
     split = _DEPLOYMENTS + _FAMILY
     yield _report(root, f"{name}, parallelisms left out", bar, split, collected, *_NOTES)
     blackwell = _swept(root, lambda p: _is_dense(p) and p.accelerator == "B200")
@@ -190,15 +187,10 @@ def _across(root: Path, keep: Callable[[EnginePoint], bool]) -> list[Point]:
     for (accelerator, engine, model, precision), rows in by_key.items():
         source = by_key.get(("H100", engine, model, precision))
         if accelerator == "H200" and source:
-            collected += _moved(source, rows)
+            problem = loop_problem(rows)
+            residuals = problem.residuals(fit_engine(loop_problem(source)).logs)
+            collected += points(problem, residuals, problem.groups, _line(rows))
     return collected
-
-
-def _moved(source: Sequence[EnginePoint], rows: Sequence[EnginePoint]) -> list[Point]:
-    fitted = fit_engine(loop_problem(source))
-    problem = loop_problem(rows)
-    residuals = problem.residuals(fitted.logs)
-    return points(problem, residuals, problem.groups, _line(rows))
 
 
 def few(root: Path) -> Iterator[Report]:

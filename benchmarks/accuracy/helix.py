@@ -175,10 +175,16 @@ def layers(data: Path) -> Iterator[Report]:
     """Yield both reports: parts of curves left out, and a whole model left out."""
     by_card = {name: (collected, _sample(collected)) for name, collected in curves(data).items()}
     inside = {n: _predicted(s, fold_of(s.groups, _PARTS)) for n, (_, s) in by_card.items()}
-    models = {n: _predicted(s, _by_model(s)) for n, (_, s) in by_card.items()}
+    smallest = min(hidden for hidden, *_ in MODELS.values())
+    models = {
+        name: _predicted(sample, (sample.columns["hidden"] == smallest).astype(np.intp))
+        for name, (_, sample) in by_card.items()
+    }
     parts = [p for n, (collected, _) in by_card.items() for p in _points(collected, inside[n])]
     whole = [p for n, (collected, _) in by_card.items() for p in _points(collected, models[n])]
-    dropped = {PADDING: 4 * len(MODELS) * len(PHASES), SLICED: _sliced(data)}
+    files = (data / FOLDER).glob("*/*x?/*_bs2time.csv")
+    sliced = sum(len(path.read_text().split()) - 1 for path in files)
+    dropped = {PADDING: 4 * len(MODELS) * len(PHASES), SLICED: sliced}
     yield Report(
         "Helix: one layer",
         Bar(median=0.04, p90=0.12),
@@ -210,23 +216,12 @@ _NOTES = (
 )
 
 
-def _by_model(sample: Sample) -> NDArray[np.intp]:
-    return np.asarray(sample.columns["hidden"] == min(h for h, *_ in MODELS.values())).astype(
-        np.intp
-    )
-
-
 def _points(collected: list[Curve], predicted: FloatArray) -> Iterator[Point]:
     ours = iter(predicted)
     for curve in collected:
         for group, theirs in zip(_groups(curve), curve.seconds, strict=True):
             key = (curve.card.name, "vllm 0.4.0", curve.model, curve.phase, "layer time")
             yield Point(str(group), *key, 1e3 * float(next(ours)), 1e3 * float(theirs), "ms")
-
-
-def _sliced(data: Path) -> int:
-    files = (data / FOLDER).glob("*/*x?/*_bs2time.csv")
-    return sum(len(path.read_text().split()) - 1 for path in files)
 
 
 def _rankings(

@@ -195,7 +195,13 @@ _VALUES = "Values of a fit to all rows (-: no influence here; *: at its limit):"
 
 def document(ran: Sequence[CaseResult], plots: dict[str, str]) -> str:
     """Return the page; ``plots``: file of each picture relative to the page, by report name."""
-    parts = [HEAD, _overview(ran)]
+    goals = ["## Goals\n", "| comparison | figure | goal | result |", "|---|---|---|---|"]
+    for report in (report for result in ran for report in result.reports):
+        for verdict in verdicts(report):
+            word = "reached" if verdict.holds else "**not reached**"
+            figure = f"{verdict.figure} {100 * verdict.value:.1f} %"
+            goals.append(f"| {report.name} | {figure} | {verdict.bar} | {word} |")
+    parts = [HEAD, "\n".join(goals) + "\n"]
     for result in ran:
         parts.append(f"## {result.case.title}\n")
         if result.skipped:
@@ -204,23 +210,17 @@ def document(ran: Sequence[CaseResult], plots: dict[str, str]) -> str:
     return "\n".join(parts)
 
 
-def _overview(ran: Sequence[CaseResult]) -> str:
-    rows = ["## Goals\n", "| comparison | figure | goal | result |", "|---|---|---|---|"]
-    for report in (report for result in ran for report in result.reports):
-        for verdict in verdicts(report):
-            word = "reached" if verdict.holds else "**not reached**"
-            figure = f"{verdict.figure} {100 * verdict.value:.1f} %"
-            rows.append(f"| {report.name} | {figure} | {verdict.bar} | {word} |")
-    return "\n".join(rows) + "\n"
-
-
 def section(report: Report, plot: str | None) -> str:
     """Return one report: what was done, what was left out, the figures, the picture."""
     parts = [f"### {report.name}\n", f"Split: {report.split_rule}\n"]
     if report.dropped:
-        parts.append("Excluded rows:\n\n" + _bullets(_dropped(report)))
+        rules = (f"* {rule}: {count:,}" for rule, count in report.dropped.items())
+        parts.append("Excluded rows:\n\n" + "\n".join(rules) + "\n")
     parts += [f"{note}\n" for note in report.notes]
-    parts += [_table(lines(report)), *(f"* {judged(verdict)}" for verdict in verdicts(report))]
+    parts += [
+        _rows((HEADINGS, *lines(report)), TEXTS),
+        *(f"* {judged(verdict)}" for verdict in verdicts(report)),
+    ]
     if report.baseline:
         parts.append(f"* {against(report)}")
     parts.append("* largest errors: " + "; ".join(worst(report.points)) + "\n")
@@ -229,18 +229,6 @@ def section(report: Report, plot: str | None) -> str:
     if plot:
         parts.append(f"![{report.name}: predicted against measured]({plot})\n")
     return "\n".join(parts)
-
-
-def _dropped(report: Report) -> list[str]:
-    return [f"{rule}: {count:,}" for rule, count in report.dropped.items()]
-
-
-def _bullets(rows: Sequence[str]) -> str:
-    return "\n".join(f"* {row}" for row in rows) + "\n"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    return _rows((HEADINGS, *rows), TEXTS)
 
 
 def _rows(rows: Sequence[Sequence[str]], texts: int) -> str:

@@ -114,32 +114,36 @@ CASES = (Case("intervals", "Intervals: coverage", _FILES, intervals),)
 
 def compare(data: str, names: Sequence[str], form: str, page: str | None, quiet: bool) -> int:
     """Run the cases, print figures against bars, and write the page with its plots if asked."""
-    ran = _all(Path(data), names, quiet)
+    ran: list[CaseResult] = []
+    with progress(quiet) as report_progress:
+        for result in run(Path(data), names):
+            ran.append(result)
+            report_progress(f"compared {result.case.name}", 0.0)
     if not any(result.reports for result in ran):
         reasons = "; ".join(f"{result.case.name}: {result.skipped}" for result in ran)
         raise InputError(f"--data {data}: nothing to compare with ({reasons})")
     if page:
         write_page(ran, Path(page))
     if form == "json":
-        write_document({"cases": [_document(result) for result in ran]}, form)
+        cases = [
+            {
+                "name": result.case.name,
+                "skipped": result.skipped,
+                "reports": [_report(report) for report in result.reports],
+            }
+            for result in ran
+        ]
+        write_document({"cases": cases}, form)
     else:
-        _print(ran)
-    verdict_list = (
-        verdict_list
-        for result in ran
-        for report in result.reports
-        for verdict_list in verdicts(report)
-    )
-    return 0 if all(verdict.holds for verdict in verdict_list) else 1
-
-
-def _all(data: Path, names: Sequence[str], quiet: bool) -> list[CaseResult]:
-    ran: list[CaseResult] = []
-    with progress(quiet) as report:
-        for result in run(data, names):
-            ran.append(result)
-            report(f"compared {result.case.name}", 0.0)
-    return ran
+        screen = console()
+        for result in ran:
+            screen.print(f"\n{result.case.title}")
+            if result.skipped:
+                screen.print(f"  skipped: {result.skipped}")
+            for report in result.reports:
+                _print_report(screen, report)
+    reports = [report for result in ran for report in result.reports]
+    return 0 if all(verdict.holds for report in reports for verdict in verdicts(report)) else 1
 
 
 def write_page(ran: Sequence[CaseResult], path: Path) -> None:
@@ -154,16 +158,6 @@ def write_page(ran: Sequence[CaseResult], path: Path) -> None:
         draw(report, folder / name)
         files[report.name] = f"{folder.name}/{name}"
     path.write_text(document(ran, files), encoding="utf-8")
-
-
-def _print(ran: Sequence[CaseResult]) -> None:
-    screen = console()
-    for result in ran:
-        screen.print(f"\n{result.case.title}")
-        if result.skipped:
-            screen.print(f"  skipped: {result.skipped}")
-        for report in result.reports:
-            _print_report(screen, report)
 
 
 def _print_report(screen: Console, report: Report) -> None:
@@ -182,14 +176,6 @@ def _print_report(screen: Console, report: Report) -> None:
         screen.print(f"  {against(report)}")
     for error in worst(report.points):
         screen.print(f"  worst: {error}")
-
-
-def _document(result: CaseResult) -> dict[str, Any]:
-    return {
-        "name": result.case.name,
-        "skipped": result.skipped,
-        "reports": [_report(report) for report in result.reports],
-    }
 
 
 def _report(report: Report) -> dict[str, Any]:

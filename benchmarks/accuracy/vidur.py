@@ -105,21 +105,18 @@ def _collectives(folder: Path, dropped: dict[str, int]) -> Iterator[Sample]:
             rows = list(csv.DictReader((folder / name / f"{kind}.csv").read_text().splitlines()))
             inside = [row for row in rows if row["devices_per_node"] == row["num_workers"]]
             dropped[CROSS] = dropped.get(CROSS, 0) + len(rows) - len(inside)
-            yield _collective(inside, kind, name.partition("_")[0])
+            card = accelerator(CARDS[name.partition("_")[0]])
+            gpus = np.array([float(row["num_workers"]) for row in inside])
+            size = np.array([float(row["size"]) for row in inside])
+            median = f"time_stats.{kind}.median"
+            seconds = np.array([float(row[median]) for row in inside]) * 1e-3
+            ring = 2 * (gpus - 1) / gpus if kind == "all_reduce" else 1.0
+            link = np.full(len(inside), card.local_bandwidth)
+            columns = {"gpus": gpus, "volume": ring * size, "link": link}
+            octaves = np.floor(np.log2(size)).astype(int).astype(np.str_)
+            yield Sample(card.name, "NCCL (vidur)", kind, columns, seconds, octaves)
     copied = (folder / "h100_pairwise_nvlink" / "send_recv.csv").read_text().splitlines()
     dropped[COPIED] = len(copied) - 1
-
-
-def _collective(rows: list[dict[str, str]], kind: str, name: str) -> Sample:
-    card = accelerator(CARDS[name])
-    gpus = np.array([float(row["num_workers"]) for row in rows])
-    size = np.array([float(row["size"]) for row in rows])
-    seconds = np.array([float(row[f"time_stats.{kind}.median"]) for row in rows]) * 1e-3
-    ring = 2 * (gpus - 1) / gpus if kind == "all_reduce" else 1.0
-    link = np.full(len(rows), card.local_bandwidth)
-    columns = {"gpus": gpus, "volume": ring * size, "link": link}
-    octaves = np.floor(np.log2(size)).astype(int).astype(np.str_)
-    return Sample(card.name, "NCCL (vidur)", kind, columns, seconds, octaves)
 
 
 CASES = (

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request; times [s], lengths [tokens]. ``left``: tokens that it still wants."""
+    """One request; times [s], lengths [tokens]. ``remaining``: tokens that it still wants."""
 
     model: str
     arrival: float
     inputs: float
     outputs: int
-    left: int = 0
+    remaining: int = 0
     decode: str = ""
     first: float = inf
     joined: float = inf
@@ -219,17 +219,17 @@ class BatchEngine:
         self._arrive()
         while self._waiting and len(self._ends) < self.max_batch:
             request = self._waiting[0]
-            context = request.inputs + request.outputs - request.left
+            context = request.inputs + request.outputs - request.remaining
             if self._ends and self._cached + context > self._times.capacity:
                 return
             self._waiting.popleft()
             self._begin(request)
-            if not request.left:
+            if not request.remaining:
                 self._end(request)
                 continue
             self._numbers += 1
-            self._ends[self._numbers] = self._steps + request.left
-            heappush(self._due, (self._steps + request.left, self._numbers, request))
+            self._ends[self._numbers] = self._steps + request.remaining
+            heappush(self._due, (self._steps + request.remaining, self._numbers, request))
             self._young.append((self._numbers, request))
             self._cached += context
 
@@ -295,7 +295,7 @@ class BatchEngine:
         while self._young[-1][0] not in self._ends:
             self._young.pop()  # left long ago
         number, request = self._young.pop()
-        request.left = self._ends.pop(number) - self._steps
-        self._cached -= request.inputs + request.outputs - request.left
+        request.remaining = self._ends.pop(number) - self._steps
+        self._cached -= request.inputs + request.outputs - request.remaining
         self._waiting.appendleft(request)
         self._counters.preempted += 1

@@ -228,7 +228,7 @@ class Fleet:
     def _again(self, requests: Iterable[Request]) -> None:
         """Restart requests that were begun nowhere, or in vain."""
         for request in requests:
-            request.left, request.first, request.joined = request.outputs, inf, inf
+            request.remaining, request.first, request.joined = request.outputs, inf, inf
             request.tries += 1
             self.tally.at(self.now).retried += 1
             self._send(request, self.now, None)

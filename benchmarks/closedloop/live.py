@@ -80,7 +80,7 @@ class Live:
         """Read every pod that answers."""
         pages = [self._read(pod, fleet.now) for pod in fleet.pods() if pod.page is not None]
         self._scrapes.append(joined(pages, fleet.now))
-        self._steady &= not self.rollout.left
+        self._steady &= not self.rollout.remaining
 
     def window(self, fleet: Fleet) -> None:
         """Count the window, and ask; the last scrape is the first of the next window.
@@ -88,8 +88,8 @@ class Live:
         A window in which islands changed tells little of the demand: it is not asked about.
         """
         scrapes, self._scrapes = self._scrapes, self._scrapes[-1:]
-        steady, self._steady = self._steady, not self.rollout.left
-        if steady and not self.rollout.left:
+        steady, self._steady = self._steady, not self.rollout.remaining
+        if steady and not self.rollout.remaining:
             sources = _sources(fleet)
             counted = {model: count_window(scrapes, source) for model, source in sources.items()}
             models = {

@@ -68,7 +68,7 @@ def _until(fleet: Fleet, at: float, traffic: Traffic, pilot: Pilot) -> None:
     """Beat by beat while tables are to be published, else at once."""
     while fleet.now < at - 1e-9:
         pilot.rollout.go_on(fleet)
-        beat = min(at, fleet.now + BEAT) if pilot.rollout.left else at
+        beat = min(at, fleet.now + BEAT) if pilot.rollout.remaining else at
         fleet.advance(beat, traffic)
     pilot.rollout.go_on(fleet)
 

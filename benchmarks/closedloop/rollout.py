@@ -24,18 +24,18 @@ class Rollout:
     """Steps that are still to come. ``drain`` [s]; ``since``: when the last one was published."""
 
     drain: float
-    left: list[Step] = field(default_factory=list)
+    remaining: list[Step] = field(default_factory=list)
     since: float = 0.0
     published: int = 0
 
     def begin(self, steps: Sequence[Step], at: float) -> None:
         """Take over from whatever was under way; the first step may be published at ``at`` [s]."""
-        self.left, self.since = list(steps), at
+        self.remaining, self.since = list(steps), at
 
     def go_on(self, fleet: Fleet) -> None:
         """Publish every table whose wait is over."""
-        while self.left and self._over(self.left[0], fleet):
-            fleet.apply(self.left.pop(0).content)
+        while self.remaining and self._over(self.remaining[0], fleet):
+            fleet.apply(self.remaining.pop(0).content)
             self.since = fleet.now
             self.published += 1
 

@@ -128,20 +128,13 @@ def attack(place: Place, count: int, seconds: float) -> Attack:
 def _edits(place: Place, enough: Callable[[int], bool]) -> list[float]:
     durations: list[float] = []
     while not enough(len(durations)):
-        durations.append(_edit(place, f"{random.randint(4, 15)}.{random.randint(0, 999999):06d}"))  # noqa: S311
+        budget = f"{random.randint(4, 15)}.{random.randint(0, 999999):06d}"  # noqa: S311
+        started = time.monotonic()
+        place.api.patch(place.other, "victim", {"budgetPerHour": budget})
+        eventually(lambda: ready(place.api.plans(place.other)[0])[0] == "True", within=60)
+        durations.append(time.monotonic() - started)
         time.sleep(0.5)
     return durations
-
-
-def _edit(place: Place, budget: str) -> float:
-    started = time.monotonic()
-    place.api.patch(place.other, "victim", {"budgetPerHour": budget})
-    eventually(lambda: ready(_victim(place))[0] == "True", within=60)
-    return time.monotonic() - started
-
-
-def _victim(place: Place) -> dict[str, Any]:
-    return place.api.plans(place.other)[0]
 
 
 def hostile(n: int) -> dict[str, Any]:
@@ -187,23 +180,16 @@ def unrest(place: Place, seconds: float, seed: int = 1) -> Unrest:
             place.api.delete(place.namespace, name)
             place.api.create(place.namespace, name, small(budgetPerHour=budget))
         else:
-            _delete_table(place, name)
+            command = (f"-n={place.namespace}", "delete", "configmap", f"{name}-routing")
+            place.plane.kubectl(*command, "--ignore-not-found", "--wait=false")
         changes += 1
         if dice.random() < 0.02:
             _fault(place, dice)
             faults += 1
         time.sleep(0.25)
-    eventually(lambda: all(_is_answered(p) for p in place.api.plans(place.namespace)), within=120)
+    answers = ("True", "False")
+    eventually(lambda: all(ready(p)[0] in answers for p in place.api.plans(place.namespace)), 120)
     return Unrest(time.monotonic() - started, changes, faults)
-
-
-def _is_answered(plan: dict[str, Any]) -> bool:
-    return ready(plan)[0] in ("True", "False")
-
-
-def _delete_table(place: Place, name: str) -> None:
-    command = (f"-n={place.namespace}", "delete", "configmap", f"{name}-routing")
-    place.plane.kubectl(*command, "--ignore-not-found", "--wait=false")
 
 
 def _fault(place: Place, dice: random.Random) -> None:
