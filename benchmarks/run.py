@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from archipelago.planner.problem import PlanningProblem
 from benchmarks.instances import INSTANCES, Instance
 from benchmarks.markdown import put, table
 
@@ -141,7 +140,7 @@ def measure(instance: Instance) -> Row:
         gpus=sum(pool.available for pool in problem.pools),
         types=len({pool.accelerator.name for pool in problem.pools}),
         models=len(problem.models),
-        classes=_classes(problem),
+        classes=len({name for pool in problem.pools for name in pool.classes}),
         theta=plan.theta,
         cost=float(plan.cost_per_hour),
         islands=len(plan.islands),
@@ -152,11 +151,6 @@ def measure(instance: Instance) -> Row:
         nodes=outcome.nodes,
         megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
-
-
-def _classes(problem: PlanningProblem) -> int:
-
-    return len({name for pool in problem.pools for name in pool.classes})
 
 
 def measured(instance: Instance, repeats: int) -> Row:

@@ -149,11 +149,6 @@ def median_error(points: Iterable[Point]) -> float:
     return _quantile(np.abs(errors(points)), 0.5)
 
 
-def p90_error(points: Iterable[Point]) -> float:
-    """Return the 90th percentile of the absolute relative errors; nan without points."""
-    return _quantile(np.abs(errors(points)), 0.9)
-
-
 def bias(points: Iterable[Point]) -> float:
     """Return the median of the signed relative errors; positive if predictions are too high."""
     return _quantile(errors(points), 0.5)

@@ -1,5 +1,6 @@
 """The samples as a picture: memory, descriptors and tasks over time, phases shaded."""
 
+from itertools import groupby
 from pathlib import Path
 
 import matplotlib as mpl
@@ -21,23 +22,15 @@ def draw(samples: list[Sample], path: Path) -> None:
         axis.plot(seconds, values, linewidth=1)
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
-        for number, (phase, start, end) in enumerate(_spans(samples)):
-            axis.axvspan(start, end, color=f"C{number}", alpha=0.08)
+        for number, (phase, group) in enumerate(groupby(samples, lambda sample: sample.phase)):
+            seconds = [sample.seconds for sample in group]
+            start = seconds[0]
+            axis.axvspan(start, seconds[-1], color=f"C{number}", alpha=0.08)
             if axis is axes[0]:
                 axis.text(start, 0, f" {phase}", fontsize=8, va="bottom")
     axes[-1].set_xlabel("seconds")
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def _spans(samples: list[Sample]) -> list[tuple[str, float, float]]:
-    spans: list[tuple[str, float, float]] = []
-    for sample in samples:
-        if spans and spans[-1][0] == sample.phase:
-            spans[-1] = (sample.phase, spans[-1][1], sample.seconds)
-        else:
-            spans.append((sample.phase, sample.seconds, sample.seconds))
-    return spans
 
 
 def slopes(samples: list[Sample], phase: str) -> dict[str, float]:

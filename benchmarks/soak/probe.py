@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import linear_regression
 from types import TracebackType
 from typing import Self
 
@@ -73,7 +74,4 @@ def slope(points: list[tuple[float, float]]) -> float:
     """Growth per hour by least squares; 0 of fewer than two points."""
     if len(points) < 2:
         return 0.0
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    return HOUR * sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
+    return HOUR * linear_regression(*zip(*points, strict=True)).slope

@@ -24,7 +24,6 @@ from benchmarks.accuracy.case import (
     by_key,
     coverage,
     median_error,
-    p90_error,
     summarise,
     verdicts,
 )
@@ -65,7 +64,7 @@ def test_errors_are_relative_to_the_measurement_and_signed() -> None:
     points = [point(11, 10), point(8, 10), point(10, 10)]
     # +10 %, -20 %, 0 %: median size 10 %, p90 10 + 0.8 x 10 = 18 %, median with sign 0 %
     assert median_error(points) == pytest.approx(0.10)
-    assert p90_error(points) == pytest.approx(0.18)
+    assert summarise(points).p90 == pytest.approx(0.18)
     assert bias(points) == pytest.approx(0.0)
     assert summarise(points).largest == pytest.approx(0.20)
 

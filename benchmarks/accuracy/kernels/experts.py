@@ -124,7 +124,10 @@ def _sample(table: Table, variant: str, dtype: str) -> Sample:
     operand, weight = FORMATS[dtype]
     card = table.accelerator
     hidden, inner = table.floats("hidden_size"), table.floats("inter_size")
-    loads = _loads(table)
+    names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
+    numbers = zip(*(table.floats(name).astype(int).tolist() for name in names), strict=True)
+    laws = table.texts("distribution").tolist()
+    loads = [busiest(*row, law) for row, law in zip(numbers, laws, strict=True)]
     columns = {
         "rows": np.maximum(1e-9, np.array([load.rows for load in loads])),
         "touched": np.maximum(0.5, np.array([load.touched for load in loads])),
@@ -136,13 +139,6 @@ def _sample(table: Table, variant: str, dtype: str) -> Sample:
         "bandwidth": table.constant(card.bandwidth),
     }
     return Sample(card.name, table.engine, variant, columns, table.seconds, _groups(table))
-
-
-def _loads(table: Table) -> list[Load]:
-    names = ("num_tokens", "num_experts", "topk", "moe_ep_size")
-    numbers = zip(*(table.floats(name).astype(int).tolist() for name in names), strict=True)
-    laws = table.texts("distribution").tolist()
-    return [busiest(*row, law) for row, law in zip(numbers, laws, strict=True)]
 
 
 def _groups(table: Table) -> NDArray[np.str_]:
