@@ -242,6 +242,14 @@ class Plan:
         return members
 
 
+class Wait(StrEnum):
+    """What a table of a rollout waits for before it is published."""
+
+    NONE = "None"
+    DRAIN = "Drain"  # requests under way on the islands that change have ended
+    READY = "Ready"  # the pods of the islands that changed are ready
+
+
 @dataclass(frozen=True)
 class Relaxation:
     """The smallest change of one kind that would make the problem feasible."""

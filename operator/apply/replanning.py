@@ -11,13 +11,13 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from archipelago.planner.service.messages import PlanRequest, ReplanRequest
+from archipelago.planner.service.messages import PlanRequest, ReplanRequest, TableStep
 
 from ..decide.rollout import base_hash
 from ..errors import Retryable
 from ..planning.messages import Job, plan_ready, time_limit
 from ..planning.result import PlanReady
-from ..resources.live import ReplanKind, Step
+from ..resources.live import ReplanKind
 from ..resources.names import Key
 from ..resources.objects import (
     PlanObject,
@@ -134,7 +134,7 @@ class PlanExecutor:
         (self._planner if solve else self._quick).ask(job)
 
     async def adopted(
-        self, plan: PlanObject, table: TableObject, steps: tuple[Step, ...]
+        self, plan: PlanObject, table: TableObject, steps: tuple[TableStep, ...]
     ) -> PlanReady | None:
         """Return the stored table as a result of the planner; None if it is not there any more."""
         content = await self._tables.content(plan, table)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from archipelago.planner.plan import Wait
+
 from ..planning.result import PlanFailed, PlanReady
-from ..resources.live import ReplanKind, StepGate, TableOrigin
+from ..resources.live import ReplanKind, TableOrigin
 from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
 from .actions import Action, ReadIslands, Requeue, StartReplan
 from .state import Now, PendingReplan, PlanState
@@ -46,7 +48,7 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         step, since = state.steps[0], now.monotonic - state.rollout.step_at
         if since < 0:
             return (Requeue(-since, "the writer of the last table goes first"),)
-        if step.until is StepGate.READY and live.pods:
+        if step.wait is Wait.READY and live.pods:
             reason = f"pods of {len(step.islands)} islands are not ready"
             return (Requeue(PATIENCE - since, reason),)
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
@@ -92,9 +94,9 @@ def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
     step, since = state.steps[0], now.monotonic - state.rollout.step_at
     if lost_islands(plan, table.islands) or since < 0:
         return False  # a repair, or the writer of the last table, goes first
-    if step.until is StepGate.READY and plan.live.pods:
+    if step.wait is Wait.READY and plan.live.pods:
         return not plan.live.unready(table.islands) & set(step.islands)
-    return step.until is StepGate.NONE or since >= drain(plan)
+    return step.wait is Wait.NONE or since >= drain(plan)
 
 
 def wait_for_drain(

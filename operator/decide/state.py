@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from archipelago.planner.service.messages import TableStep
+
 from ..errors import Backoff
 from ..planning.messages import next_table
 from ..planning.result import PlanOutcome, PlanReady, ReplanResult
-from ..resources.live import ALONE, LiveStatus, ReplanKind, Step, StoredTable, TableOrigin
+from ..resources.live import ALONE, LiveStatus, ReplanKind, StoredTable, TableOrigin
 from ..resources.names import timestamp
 from ..resources.status import Finding, Reason, Status
 
@@ -187,7 +189,7 @@ class PlanState:
         return self.ready if self.ready and self.ready.content is not None else None
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[TableStep, ...]:
         """Tables of a rollout that come after the stored one."""
         return self.ready.steps if self.ready and self.ready.content is None else ()
 

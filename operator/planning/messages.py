@@ -21,7 +21,7 @@ from archipelago.planner.service.messages import (
 )
 from archipelago.planner.table.shards import split
 
-from ..resources.live import ReplanKind, Step, StepGate, TableOrigin
+from ..resources.live import ReplanKind, TableOrigin
 from ..resources.names import TABLE_BYTES, Key
 from ..resources.objects import PlanObject
 from ..resources.status import Reason, bounded
@@ -69,14 +69,11 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
     """
     if isinstance(reply, FailureReply):
         return PlanFailed(inputs_hash, Reason(reply.reason), reply.message)
-    steps = tuple(
-        Step(step.content, StepGate(step.wait), step.islands, step.message, frozenset(step.nodes))
-        for step in reply.steps
-    )
     first = None
-    if steps:
-        first = plan_ready(inputs_hash, steps[0].content, reply.summary, reply.message, limit)
-        first = replace(first, steps=steps[1:], nodes=steps[0].nodes)
+    if reply.steps:
+        step, *rest = reply.steps
+        first = plan_ready(inputs_hash, step.content, reply.summary, reply.message, limit)
+        first = replace(first, steps=tuple(rest), nodes=frozenset(step.nodes))
     if isinstance(reply, ReplanReply):
         large = {"steps", "state"}
         facts = REPLY.dump_python(reply, mode="json", by_alias=True, exclude=large)
@@ -119,7 +116,7 @@ def next_table(before: PlanReady, limit: int = TABLE_BYTES) -> PlanReady:
     step, *rest = before.steps
     table = plan_ready(before.inputs_hash, step.content, before.summary, before.message, limit)
     table = replace(table, steps=tuple(rest), origin=before.origin, seconds=before.seconds)
-    return replace(table, nodes=step.nodes, base_hash=before.content_hash)
+    return replace(table, nodes=frozenset(step.nodes), base_hash=before.content_hash)
 
 
 _NEXT_REQUEST: Final = {"Reroute": ReplanKind.WINDOW, "Reshape": ReplanKind.SOLVE}

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from archipelago.planner.service.messages import TableStep
 from archipelago.planner.table.shards import Piece
 
-from ..resources.live import ReplanKind, Step, TableOrigin
+from ..resources.live import ReplanKind, TableOrigin
 from ..resources.status import Reason, Summary
 
 # The process failed, not the request: the same inputs may succeed later.
@@ -42,7 +43,7 @@ class PlanReady:
     content: str | None
     pieces: tuple[Piece, ...] = ()
     seconds: float = 0.0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TableStep, ...] = ()
     origin: TableOrigin | None = None
     event: Reason | None = None
     nodes: frozenset[str] = frozenset()

@@ -6,12 +6,10 @@ metrics. Only the table of a live plan changes without an edit.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.demand.window import ObservedWindow
@@ -53,39 +51,12 @@ class TableOrigin(StrEnum):
     OWED = "owed"  # repaired while another plan was due, which is still to be made
 
 
-class StepGate(StrEnum):
-    """What must happen before a table of a rollout may be stored."""
-
-    NONE = "None"
-    DRAIN = "Drain"  # requests on islands that change have ended
-    READY = "Ready"  # pods of islands that have changed are ready
-
-
 class ReplanKind(StrEnum):
     """Kind of a request about a live plan."""
 
     REPAIR = "repair"  # remove lost islands
     WINDOW = "window"  # use a window of traffic, or find better weights after a repair
     SOLVE = "solve"  # as WINDOW, and solve the whole plan: takes seconds
-
-
-@dataclass(frozen=True)
-class Step:
-    """One table of a rollout, and what must happen before it is stored.
-
-    ``nodes``: nodes of its islands.
-    """
-
-    content: str
-    until: StepGate
-    islands: tuple[str, ...] = ()
-    message: str = ""
-    nodes: frozenset[str] = frozenset()
-
-    @cached_property
-    def content_hash(self) -> str:
-        """Return the hash by which the stored table is recognised."""
-        return hashlib.sha256(self.content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

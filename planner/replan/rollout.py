@@ -25,12 +25,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import combinations, count
 from typing import Final, TypeAlias
 
 from ..layout.assemble import label
-from ..plan import Changes, Group, IslandClass, Plan
+from ..plan import Changes, Group, IslandClass, Plan, Wait
 from ..problem import PlanningProblem
 from .repair import Unrepairable, repair
 from .types import Level
@@ -39,14 +38,6 @@ Roles: TypeAlias = "dict[str, tuple[IslandClass, tuple[str, ...]]]"
 """Class and nodes by island; an island changes if either does."""
 MOST_SPLIT: Final = 8
 """Kinds of changes that are split into two waves in every way: at most 2^8 ways."""
-
-
-class Wait(StrEnum):
-    """What a table waits for before it is published."""
-
-    NONE = "None"
-    DRAIN = "Drain"  # requests under way on ``Step.islands``, which get no new ones
-    READY = "Ready"  # the start of ``Step.islands`` in their new phase
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,10 @@ solver. ``kind`` names the model. Infinities are strings; unknown fields are ign
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -16,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from archipelago.perfmodel.errors import ArchipelagoError
 
 from ..demand.window import ObservedWindow
+from ..plan import Wait
 
 T = TypeVar("T")
 
@@ -96,14 +99,19 @@ Request: TypeAlias = PlanRequest | ReplanRequest
 class TableStep(Message):
     """One table of a rollout, as canonical JSON, and what it waits for.
 
-    ``wait``: None, Drain or Ready, of ``islands``. ``nodes``: that its islands stand on.
+    ``islands``: those to wait for. ``nodes``: that its islands stand on.
     """
 
     content: str
-    wait: str = "None"
+    wait: Wait = Wait.NONE
     islands: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     message: str = ""
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Return the hash by which the stored table is recognised."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 
 from ..check.checker import run_checks
-from ..plan import Certificate, Group, Infeasible, Plan, running_islands
+from ..plan import Certificate, Group, Infeasible, Plan, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
 from ..replan.evaluate import restate
 from ..replan.repair import Unrepairable, repair
-from ..replan.rollout import Step, Wait, island_changes, rollout, without_islands
+from ..replan.rollout import Step, island_changes, rollout, without_islands
 from ..replan.types import HOUR, Limits, RoleSwitch
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
 from ..table.plan_of_table import accounted, plan_of

@@ -28,7 +28,7 @@ from ..demand.problem import (
 )
 from ..demand.window import ObservedWindow
 from ..errors import CheckError, SolverError
-from ..plan import Plan, running_islands
+from ..plan import Plan, Wait, running_islands
 from ..problem import PlanningProblem
 from ..replan.candidates import (
     bound_candidate,
@@ -44,7 +44,6 @@ from ..replan.policy import after_change, decide
 from ..replan.repair import Unrepairable
 from ..replan.rollout import (
     Step,
-    Wait,
     drained,
     islands_phrase,
     rollout,

@@ -131,7 +131,7 @@ def table_step(spec: ServingPlanSpec, step: Step, nodes: Mapping[str, str]) -> T
     used = {node for island in step.plan.islands for node in island.nodes}
     return TableStep(
         content=checked_table(spec, step.plan, nodes),
-        wait=step.wait.value,
+        wait=step.wait,
         islands=step.islands,
         nodes=tuple(sorted(nodes.get(node, node) for node in used)),
         message=step.message,

@@ -32,7 +32,6 @@ from archipelago.operator.resources.live import (
     IslandPods,
     LiveStatus,
     ReplanKind,
-    StepGate,
     TableOrigin,
     Traffic,
 )
@@ -475,7 +474,6 @@ def test_an_unsaid_plan_begins_as_any_other() -> None:
     assert StartPlanning in [
         type(a) for a in actions_of(observation(with_early_status(live_plan())), PlanState(), NOW)
     ]
-    assert StepGate.NONE.value == "None"
 
 
 def on_nodes(live: LiveStatus, origin: TableOrigin) -> Observation:

@@ -35,6 +35,7 @@ from archipelago.operator.resources.live import IslandPods, LiveStatus, ReplanKi
 from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
 from archipelago.operator.resources.status import ConditionStatus, ConditionType, Finding, Reason
 from archipelago.operator.traffic.watcher import TrafficWatcher
+from archipelago.planner.plan import Wait
 from archipelago.planner.service.messages import TableStep
 from tests.operator.decide.test_rollout import (
     CHANGED,
@@ -61,7 +62,7 @@ from tests.support.operator.situations import (
 
 LIMIT = 1 << 20
 STRANGE = content(weight=99)
-ROLLED = ((DRAINED, "None"), (CHANGED, "Drain"), (NEW, "Ready"))
+ROLLED = ((DRAINED, Wait.NONE), (CHANGED, Wait.DRAIN), (NEW, Wait.READY))
 """The tables of our answer."""
 
 

@@ -30,18 +30,18 @@ def weights(plan: Plan, j: int = 0) -> dict[tuple[str, str], int]:
     return {(p.prefill, p.decode): p.weight for p in plan.routes[j].pairs}
 
 
-def test_headroom_is_what_the_busiest_island_leaves() -> None:
+def test_headroom_is_the_inverse_of_the_largest_load() -> None:
     assert theta(standing.two_pools()) == pytest.approx(4 / 3)
 
 
-def test_headroom_of_many_demands_is_one_product() -> None:
+def test_headroom_of_several_demands() -> None:
     """Twice the requests, half the headroom; none, no end to it."""
     load = loads_of(standing.two_pools())
     rates = np.array([[7.5, 7.5], [15.0, 15.0], [0.0, 0.0]])
     assert load.headroom(rates).tolist() == pytest.approx([4 / 3, 2 / 3, np.inf])
 
 
-def test_a_range_without_a_route_is_reported() -> None:
+def test_requests_without_a_route_are_unserved() -> None:
     standing = paper.two_pools()
     cut = replace(standing.plan, routes=standing.plan.routes[:1])
     assert loads_of(standing, cut).unserved(np.array([3.0, 1.0])) == pytest.approx(0.25)
@@ -57,7 +57,7 @@ def test_the_best_weights_make_both_islands_equally_busy() -> None:
     assert found.islands == standing.plan.islands  # nobody restarts
 
 
-def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
+def test_one_flip_of_the_idlest_phase_doubles_the_headroom() -> None:
     standing = paper.one_and_three()
     plan = best_flips(standing, 1)
     assert plan is not None
@@ -67,7 +67,7 @@ def test_one_flip_doubles_what_one_prefill_island_carries() -> None:
     assert theta(standing, plan) == pytest.approx(2.0)
 
 
-def test_no_more_islands_flip_than_help() -> None:
+def test_flips_that_add_no_headroom_are_not_made() -> None:
     """Three and one carry as much as two and two."""
     deployed = standing.one_and_three()
     plan = best_flips(deployed, 3)
@@ -87,7 +87,7 @@ def test_the_limit_on_flips_holds() -> None:
         assert len(island_changes(table, plan).flipped) == most
 
 
-def test_an_island_can_change_its_phase() -> None:
+def test_a_flip_may_create_a_group_of_a_new_phase() -> None:
     """Pool b has only decode islands; a new group of prefill islands stands there."""
     templates = (
         standing.template("a", P, 0.1, 0.1),
@@ -102,7 +102,7 @@ def test_an_island_can_change_its_phase() -> None:
     assert {g.name: g.islands for g in plan.groups} == {"p": 1, "d": 2, "m-b-1g-prefill": 1}
 
 
-def test_islands_that_cannot_change_phase_do_not() -> None:
+def test_there_is_no_flip_without_templates_of_another_phase() -> None:
     """``roleSwitch: none`` leaves out the templates of the other phase."""
     standing = paper.one_and_three()
     fixed = replace(standing, templates=standing.templates[:1])
@@ -110,20 +110,20 @@ def test_islands_that_cannot_change_phase_do_not() -> None:
 
 
 @pytest.mark.parametrize(("switch", "seconds"), [("online", 13.0), ("restart", 157.0)])
-def test_a_flip_costs_what_its_engine_takes(switch: str, seconds: float) -> None:
+def test_the_disruption_of_a_flip_depends_on_the_role_switch(switch: str, seconds: float) -> None:
     deployed = replace(standing.one_and_three(), switch={"m": RoleSwitch(switch)})
     candidates = evaluate_candidates(deployed, Limits())
     assert candidates[Level.FLIP].disruption == seconds  # one island of one GPU
 
 
-def test_every_level_says_what_it_would_reach() -> None:
+def test_every_level_has_its_headroom_and_gain() -> None:
     keep, reroute, flip = evaluate_candidates(standing.one_and_three(), Limits())
     assert (keep.theta, reroute.theta, flip.theta) == pytest.approx((1.0, 1.0, 2.0))
     assert flip.gain == flip.gain_low == pytest.approx(1.0)
     assert reroute.note == "no better weights"
 
 
-def test_a_gain_is_certain_where_both_tables_suffer_alike() -> None:
+def test_gains_are_computed_draw_by_draw() -> None:
     """Rates 10 % off move both tables by the same factor: the gain of a flip stays 1."""
     draws = standing.draws(10.0, 0.0) * np.linspace(0.8, 1.2, 200)[:, np.newaxis]
     keep, _, flip = evaluate_candidates(standing.one_and_three(), Limits(), draws)
@@ -131,12 +131,12 @@ def test_a_gain_is_certain_where_both_tables_suffer_alike() -> None:
     assert flip.gain_low == pytest.approx(1.0)
 
 
-def test_a_bound_says_how_much_reshaping_could_gain() -> None:
+def test_a_bound_limits_the_gain_of_a_reshape() -> None:
     reached = bound_candidate(standing.one_and_three(), 1.5)
     assert (reached.theta, reached.gain, reached.bound_only) == (1.5, 0.5, True)
 
 
-def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
+def test_restated_rates_follow_the_weights() -> None:
     """Theta 4/3 at 15 req/s is 20 req/s in all, 10 of them on either prefill island."""
     table = restate(standing.two_pools(), 4 / 3)
     assert table.throughput == pytest.approx(20.0)
@@ -147,7 +147,7 @@ def test_rates_stated_for_a_table_are_those_of_its_weights() -> None:
 # --- repair ---
 
 
-def test_a_lost_group_leaves_its_requests_to_the_others() -> None:
+def test_a_repair_sends_the_requests_of_a_lost_group_to_the_others() -> None:
     found = repair(standing.two_pools().plan, {"slow-0"})
     assert isinstance(found, Plan)
     assert weights(found) == {("fast", "d"): MILLION}
@@ -164,7 +164,7 @@ def test_a_group_that_loses_half_its_islands_gets_half_the_share() -> None:
     assert weights(found) == {("slow", "d"): 333_333, ("fast", "d"): 666_667}
 
 
-def test_a_range_whose_groups_are_gone_goes_to_those_of_longer_ranges() -> None:
+def test_a_range_that_lost_its_groups_goes_to_groups_of_longer_ranges() -> None:
     routes: tuple[dict[tuple[str, str], int], ...] = (
         {("slow", "d"): MILLION},
         {("fast", "d"): MILLION},
@@ -175,13 +175,13 @@ def test_a_range_whose_groups_are_gone_goes_to_those_of_longer_ranges() -> None:
     assert weights(found, 0) == {("fast", "d"): MILLION}
 
 
-def test_a_phase_without_islands_keeps_the_last_good_table() -> None:
+def test_a_model_without_islands_of_a_phase_cannot_be_repaired() -> None:
     found = repair(standing.two_pools().plan, {"d-0"})
     assert isinstance(found, Unrepairable)
     assert found.model == "m"
 
 
-def test_a_loss_of_somebody_elses_island_changes_nothing() -> None:
+def test_the_loss_of_an_island_of_another_plan_changes_nothing() -> None:
     table = standing.two_pools().plan
     assert repair(table, {"other-0"}) is table
 
@@ -202,7 +202,7 @@ def tables(draw: st.DrawFn) -> Plan:
 
 
 @given(tables(), st.sets(st.sampled_from([i.name for i in standing.plan(GROUPS).islands])))
-def test_a_repair_never_routes_to_what_is_lost(table: Plan, lost: set[str]) -> None:
+def test_a_repair_never_routes_to_lost_islands(table: Plan, lost: set[str]) -> None:
     found = repair(table, lost)
     if isinstance(found, Unrepairable):
         left = [i.group for i in table.islands if i.name not in lost]

@@ -36,12 +36,12 @@ def renamed(table: Plan, **names: str) -> Plan:
     return replace(table, islands=tuple(islands))
 
 
-def test_other_weights_are_a_reroute() -> None:
+def test_a_change_of_weights_is_a_reroute() -> None:
     other = replace(OLD, routes=OLD.routes[:1])
     assert island_changes(OLD, other).level is Level.REROUTE
 
 
-def test_an_island_that_changes_phase_where_it_stands_is_a_flip() -> None:
+def test_a_change_of_phase_on_the_same_gpus_is_a_flip() -> None:
     """One of one GPU: it starts anew in its place, and nothing moves."""
     change = island_changes(OLD, on(OLD, p1="d"))
     assert (change.level, change.flipped, change.gpus) == (Level.FLIP, frozenset({"p-1"}), 0)
@@ -65,7 +65,7 @@ def test_an_island_that_starts_stops_or_moves_is_a_reshape(change: str) -> None:
     assert not found.flipped
 
 
-def test_a_new_island_of_equal_hardware_in_its_place_is_a_phase_change() -> None:
+def test_a_new_island_on_equal_hardware_becomes_a_change_of_phase() -> None:
     """The planner stops p-1 and starts d-2: p-1 becomes a decode island, under its name."""
     new = renamed(on(OLD, p1="d"), p1="d-2")
     assert island_changes(OLD, new).level is Level.RESHAPE
@@ -76,12 +76,12 @@ def test_a_new_island_of_equal_hardware_in_its_place_is_a_phase_change() -> None
     assert (here.changes.started, here.changes.stopped) == (("p-1",), ("p-1",))
 
 
-def test_where_engines_keep_their_phase_it_is_another_island() -> None:
+def test_a_new_island_stays_new_if_engines_cannot_change_phase() -> None:
     new = renamed(on(OLD, p1="d"), p1="d-2")
     assert island_changes(OLD, in_place(OLD, new, PROBLEM, frozenset({"m"}))).level is Level.RESHAPE
 
 
-def test_names_that_a_new_island_has_taken_are_given_back() -> None:
+def test_names_stay_unique_if_a_new_island_has_the_name_of_an_old_one() -> None:
     """The planner's new decode island is called p-0, as one that stops; p-0 is who flips."""
     old = renamed(OLD, d0="x", d1="y")
     new = renamed(on(old, p0="d"), p0="y", y="z", x="p-0")
@@ -91,7 +91,7 @@ def test_names_that_a_new_island_has_taken_are_given_back() -> None:
     assert len(island_changes(old, here).flipped) >= 1
 
 
-def test_islands_that_would_only_stop_stand_by() -> None:
+def test_islands_that_would_only_stop_stay_idle() -> None:
     """Their GPUs are paid for: they stay without requests, and nothing moves."""
     new = counted(replace(OLD, islands=OLD.islands[1:]))
     kept = with_standby(OLD, new, PROBLEM)
@@ -99,7 +99,7 @@ def test_islands_that_would_only_stop_stand_by() -> None:
     assert island_changes(OLD, kept).level is Level.REROUTE
 
 
-def test_the_planners_answer_takes_the_place_of_its_level_where_it_is_better() -> None:
+def test_a_planned_table_replaces_a_worse_one_of_its_level() -> None:
     """A flip of 1.3 for one of 1.2; there is then nothing for GPUs to move for."""
     lower = tuple(Candidate(level, 1.0, 1.0, plan=OLD) for level in (Level.KEEP, Level.REROUTE))
     flip, better = (Candidate(Level.FLIP, low, low, plan=OLD) for low in (1.2, 1.3))
@@ -110,7 +110,7 @@ def test_the_planners_answer_takes_the_place_of_its_level_where_it_is_better() -
     assert with_planned((*lower, better), flip)[2] is better
 
 
-def test_without_gpus_that_may_move_nobody_asks_the_planner() -> None:
+def test_the_planner_does_not_run_if_no_gpu_may_move() -> None:
     keep = Candidate(Level.KEEP, 0.5, 0.5, plan=OLD)
     bound = Candidate(Level.RESHAPE, 2.0, 2.0, bound_only=True)
     for gpus, asked in ((0, False), (1, True)):

@@ -65,7 +65,7 @@ def windows(
 # --- safety ---
 
 
-def test_enough_headroom_is_kept() -> None:
+def test_a_table_with_enough_headroom_stays() -> None:
     """1 / 0.8 = 1.25 and a hundredth more."""
     assert windows([seen(1.26, 1.26, keep=1.26)])[0].level is Level.KEEP
 
@@ -77,19 +77,19 @@ def test_the_lowest_level_that_restores_safety_is_taken() -> None:
     assert found.plan is TABLE
 
 
-def test_a_flip_is_taken_where_weights_do_not_suffice() -> None:
+def test_a_flip_is_taken_if_weights_do_not_restore_safety() -> None:
     found = windows([seen(1.22, 1.3, keep=1.2)])[0]
     assert (found.level, found.trigger) == (Level.FLIP, Trigger.SAFETY)
 
 
-def test_the_best_there_is_says_how_much_of_the_demand_fits() -> None:
+def test_degraded_is_the_share_of_the_demand_that_fits() -> None:
     found = windows([seen(0.7, 0.9, keep=0.6)])[0]
     assert found.level is Level.FLIP
     assert found.degraded == pytest.approx(0.9)
     assert "90.0% of the demand fits" in found.message
 
 
-def test_one_unsafe_window_restarts_nobody() -> None:
+def test_one_unsafe_window_restarts_no_island() -> None:
     """Nor the second of two that are not in a row.
 
     A window just after a change holds both kinds of traffic: a phase chosen by it would be the
@@ -103,13 +103,13 @@ def test_one_unsafe_window_restarts_nobody() -> None:
     assert over == [Level.KEEP, Level.FLIP]
 
 
-def test_other_weights_do_not_make_an_unsafe_window_forgotten() -> None:
+def test_a_reroute_does_not_reset_the_count_of_unsafe_windows() -> None:
     twice = replace(SAFE, confirm=2)
     levels = [d.level for d in windows([seen(0.95, 1.3, keep=0.8)] * 2, twice)]
     assert levels == [Level.REROUTE, Level.FLIP]
 
 
-def test_where_the_mean_does_not_fit_it_is_judged_by_the_mean() -> None:
+def test_levels_compare_by_the_mean_if_the_mean_demand_does_not_fit() -> None:
     """All intervals are wide, and keeping loses a quarter of the requests for sure."""
 
     def level(which: Level, low: float, theta: float) -> Candidate:
@@ -128,7 +128,7 @@ def test_where_the_mean_does_not_fit_it_is_judged_by_the_mean() -> None:
     assert windows([light])[0].level is Level.KEEP
 
 
-def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:
+def test_an_unsafe_table_is_safe_again_above_the_hysteresis_only() -> None:
     """With 2 %: below 1.25 it is unsafe, and until 1.275."""
     margin = replace(SAFE, hysteresis=0.02, confirm=9)
     states = [
@@ -138,7 +138,7 @@ def test_what_was_unsafe_is_safe_again_with_a_margin_only() -> None:
     assert states == [0, 1, 2, 0, 0]
 
 
-def test_the_planner_is_asked_where_only_it_could_help() -> None:
+def test_a_reshape_is_requested_if_only_it_could_restore_safety() -> None:
     """Meanwhile weights, which cost nothing, but no flip that may be in vain."""
     window = seen(0.7, 0.8, keep=0.6)
     bound = reached(Level.RESHAPE, 2.0, plan=None, bound_only=True)
@@ -154,7 +154,7 @@ def test_the_planner_is_asked_where_only_it_could_help() -> None:
 # --- gain ---
 
 
-def test_a_gain_is_acted_on_when_enough_windows_show_it() -> None:
+def test_a_gain_is_taken_after_enough_windows() -> None:
     """Two of three: no, yes, and after the act the count starts again."""
     window = seen(1.5, 1.5, keep=1.3)
     found = [(d.level, d.trigger) for d in windows([window] * 2)]
@@ -162,7 +162,7 @@ def test_a_gain_is_acted_on_when_enough_windows_show_it() -> None:
     assert windows([window] * 2)[1].state.gainful == ()
 
 
-def test_a_gain_within_the_tolerance_is_left() -> None:
+def test_a_gain_within_the_tolerance_is_not_taken() -> None:
     assert {d.level for d in windows([seen(1.35, 1.35, keep=1.3)] * 9)} == {Level.KEEP}
 
 
@@ -173,13 +173,13 @@ def test_a_flip_must_pay_for_its_disruption() -> None:
         assert windows([window] * 2, replace(SAFE, horizon=horizon))[1].level is level
 
 
-def test_nobody_restarts_for_a_gain_with_ample_headroom() -> None:
+def test_no_island_restarts_for_a_gain_with_ample_headroom() -> None:
     """But other weights may come."""
     assert windows([seen(2.5, 5.0, keep=2.5)] * 2)[1].level is Level.KEEP
     assert windows([seen(3.0, 5.0, keep=2.5)] * 2)[1].level is Level.REROUTE
 
 
-def test_a_higher_level_must_add_to_the_lower_one() -> None:
+def test_a_higher_level_must_gain_over_the_lower_one() -> None:
     """11 % by weights, 12 % by a flip: the one per cent is not worth a restart."""
     assert windows([seen(1.44, 1.456, keep=1.3)] * 2)[1].level is Level.REROUTE
 
@@ -193,7 +193,7 @@ def acted(
     return PolicyState(changes=(Change(at, level, Trigger.GAIN, tuple(changed)),))
 
 
-def test_cool_down_holds_a_flip_back_and_says_so() -> None:
+def test_a_flip_waits_for_the_cool_down() -> None:
     found = windows([seen(1.2, 1.3, keep=1.2)], state=acted(-200.0))[0]
     assert found.level is Level.KEEP
     assert "the cool-down lasts another 100 s" in found.message
@@ -214,7 +214,7 @@ def test_no_more_changes_than_allowed_in_an_hour() -> None:
         )
 
 
-def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
+def test_no_limit_applies_to_repairs_and_reroutes_for_safety() -> None:
     state = acted(-1.0)
     assert windows([seen(1.3, keep=1.2)], state=state)[0].level is Level.REROUTE
     lost = seen(1.3, keep=1.2, lost=frozenset({"d-0"}))
@@ -224,7 +224,7 @@ def test_no_limit_holds_back_a_repair_or_weights_for_safety() -> None:
 # --- what is not to be believed, and modes ---
 
 
-def test_a_repair_comes_first_and_wants_a_second_look() -> None:
+def test_a_repair_comes_first_and_requests_another_decision() -> None:
     found = windows([seen(1.3, keep=1.2, lost=frozenset({"d-0"}), demand_trusted=False)])[0]
     assert (found.trigger, found.requested_level) == (Trigger.REPAIR, Level.REROUTE)
     assert found.plan is not None
@@ -239,13 +239,13 @@ def test_a_repair_comes_first_and_wants_a_second_look() -> None:
         {"lost": frozenset({"p-0"})},  # no prefill left
     ],
 )
-def test_the_last_good_table_stays(more: dict[str, object]) -> None:
+def test_the_table_stays_if_nothing_can_be_decided(more: dict[str, object]) -> None:
     found = windows([seen(1.3, keep=1.2, **more)])[0]
     assert (found.plan, found.trigger) == (None, Trigger.NONE)
     assert found.message
 
 
-def test_off_only_reports() -> None:
+def test_mode_off_changes_nothing() -> None:
     found = windows([seen(1.3, 2.0, keep=1.2)], replace(SAFE, mode=Mode.OFF))[0]
     assert found.plan is None
     assert [r.theta for r in found.candidates] == [1.2, 1.3, 2.0]
@@ -254,7 +254,7 @@ def test_off_only_reports() -> None:
 ADVISE = replace(SAFE, mode=Mode.ADVISE)
 
 
-def test_a_proposal_is_carried_out_by_its_hash_only() -> None:
+def test_a_proposal_is_carried_out_if_its_hash_is_approved() -> None:
     window = seen(1.3, 2.0, keep=1.2)
     first = windows([window], ADVISE)[0]
     assert first.plan is None
@@ -268,7 +268,7 @@ def test_a_proposal_is_carried_out_by_its_hash_only() -> None:
 
 
 @pytest.mark.parametrize("cause", ["table", "inputs", "time"])
-def test_a_proposal_expires_with_its_inputs(cause: str) -> None:
+def test_a_proposal_expires_with_its_base_or_time(cause: str) -> None:
     window = seen(1.3, 2.0, keep=1.2)
     first = windows([window], ADVISE)[0]
     assert first.proposal is not None
@@ -328,14 +328,14 @@ def eight(rate: float, prefill: int = 4) -> DeployedIslands:
 
 
 @pytest.mark.slow
-def test_noise_flips_nobody() -> None:
+def test_noise_causes_no_change() -> None:
     """Four hours at 70 % of the best table: 35 req/s where prefill carries 50 and decode 60."""
     cluster = Cluster(eight(35.0, prefill=5), Limits(), np.random.default_rng(1))
     acts = Counter(cluster.window(60.0 * i, (17.5, 17.5)).level for i in range(240))
     assert acts == {Level.KEEP: 240}
 
 
-def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
+def test_a_shift_of_the_mix_causes_one_flip() -> None:
     """Long prompts triple: prefill carries 28 req/s at 0.125 s each on 4 islands, 40 on 5 to 6.
 
     Mean prompt 0.05 * 7/28 + 0.15 * 21/28 = 0.125 s: h = 4 / (28 * 0.125) = 1.14, below 1.25. With
@@ -350,7 +350,7 @@ def test_a_shift_is_followed_once_and_not_undone_by_noise() -> None:
 
 
 @pytest.mark.slow
-def test_steps_by_ten_undo_nothing_within_the_dwell_time() -> None:
+def test_swings_of_the_mix_flip_no_island_within_its_dwell_time() -> None:
     """Demand swings between mixes every 12 minutes for two hours."""
     limits = Limits()
     cluster = Cluster(eight(28.0), limits, np.random.default_rng(3))

@@ -43,7 +43,7 @@ NAMES = ("h100-16-llama70b", "l40s-8-llama8b", "two-models-h100-l4", "either-l40
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_plan_at_its_own_demand_has_the_headroom_that_it_promises(name: str) -> None:
+def test_a_plan_has_its_planned_headroom_on_the_planned_demand(name: str) -> None:
     """At half of its theta, 2; and neither other weights nor flips find more than its gap."""
     problem, plan = planned(name)
     levels = evaluate_candidates(deployed_islands(demand(problem, plan, 0.5), plan), Limits())
@@ -52,7 +52,7 @@ def test_a_plan_at_its_own_demand_has_the_headroom_that_it_promises(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_independent_checker_agrees_with_what_is_said_of_every_table(name: str) -> None:
+def test_the_independent_checker_accepts_every_candidate(name: str) -> None:
     """The published table, other weights and flips, for longer prompts than were planned."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
@@ -67,7 +67,7 @@ def test_the_independent_checker_agrees_with_what_is_said_of_every_table(name: s
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_reshaping_moves_no_more_than_allowed_and_the_bound_holds(name: str) -> None:
+def test_a_reshape_obeys_the_limit_of_moved_gpus_and_the_bound(name: str) -> None:
     """More GPUs may move, more can be reached; never more than the bound."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
@@ -89,7 +89,7 @@ def admitted(plan: Plan) -> dict[str, tuple[object, int]]:
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_an_engine_that_runs_on_admits_the_batch_that_it_was_started_with(name: str) -> None:
+def test_running_engines_keep_their_max_batch(name: str) -> None:
     """Whatever operating point its rows are of, by other weights, flips and the planner."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
@@ -105,7 +105,7 @@ def test_an_engine_that_runs_on_admits_the_batch_that_it_was_started_with(name: 
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_the_planners_answer_is_the_level_that_its_changes_are(name: str) -> None:
+def test_the_level_of_a_reshape_follows_from_its_changes(name: str) -> None:
     """Without GPUs that may move it is other weights; and never more flips than allowed."""
     problem, plan = planned(name)
     observed = demand(problem, plan, 0.9, shift=True)
@@ -123,7 +123,7 @@ def test_the_planners_answer_is_the_level_that_its_changes_are(name: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_thousand_islands_are_decided_about_in_a_quarter_of_a_second() -> None:
+def test_a_decision_about_a_thousand_islands_takes_a_quarter_of_a_second() -> None:
     """CPU seconds, the best of three: other work on the machine does not count."""
     rows = [measure("fleet-10k", 1) for _ in range(3)]
     assert rows[0].islands > 900

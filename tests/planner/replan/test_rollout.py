@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archipelago.planner.documents import canonical_bytes
-from archipelago.planner.plan import MILLION, Island, Plan
+from archipelago.planner.plan import MILLION, Island, Plan, Wait
 from archipelago.planner.problem import Phase, PlanningProblem
 from archipelago.planner.replan.candidates import evaluate_candidates
 from archipelago.planner.replan.deployed import deployed_islands
 from archipelago.planner.replan.repair import Unrepairable
-from archipelago.planner.replan.rollout import Step, Wait, drained, rollout
+from archipelago.planner.replan.rollout import Step, drained, rollout
 from archipelago.planner.replan.types import Limits
 from archipelago.planner.table.validate import validate_content
 from archipelago.planner.table.write import routing_content
@@ -83,7 +83,7 @@ def waits(steps: tuple[Step, ...]) -> list[str]:
     return [step.wait.value for step in steps]
 
 
-def test_other_weights_are_one_table() -> None:
+def test_a_reroute_is_one_table() -> None:
     old = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 1)}, (PAIR, PAIR))
     halves = {("p", "d"): 500_000, ("q", "d"): 500_000}
     new = replace(plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 1)}, (PAIR, halves)))
@@ -123,7 +123,7 @@ def swapped() -> tuple[Plan, Plan]:
     return old, replace(new, islands=tuple(replace(i, group=THERE[i.name]) for i in old.islands))
 
 
-def test_islands_change_in_waves_where_all_at_once_would_leave_nobody() -> None:
+def test_islands_change_in_two_waves_if_a_phase_would_be_empty() -> None:
     """First one of each, then the others; two islands always serve."""
     old, new = swapped()
     steps = rolled(old, new)
@@ -138,7 +138,7 @@ def test_islands_change_in_waves_where_all_at_once_would_leave_nobody() -> None:
     ]
 
 
-def test_what_has_no_order_is_not_begun() -> None:
+def test_a_change_without_a_safe_order_is_refused() -> None:
     """One prefill and one decode island cannot change places while they serve."""
     old = plan({"p": ("a", P, 1), "q": ("b", D, 1)}, ({("p", "q"): MILLION},) * 2)
     new = plan({"x": ("a", D, 1), "y": ("b", P, 1)}, ({("y", "x"): MILLION},) * 2)
@@ -148,7 +148,7 @@ def test_what_has_no_order_is_not_begun() -> None:
     assert "no order of changes" in found.message
 
 
-def test_islands_that_are_not_ready_get_nothing_in_any_table() -> None:
+def test_islands_that_are_not_ready_get_no_requests_in_any_table() -> None:
     old = plan({"p": ("a", P, 2), "q": ("b", P, 1), "d": ("a", D, 3)}, (HALVES_PQ, HALVES_PQ))
     new = turned(old, {"p": ("a", P, 3), "q": ("b", P, 1), "d": ("a", D, 2)}, {"d-2": "p"})
     new = replace(new, routes=old.routes)
@@ -182,7 +182,7 @@ def test_an_island_that_takes_the_gpus_of_another_waits_for_it() -> None:
     ]
 
 
-def test_islands_that_only_stop_need_no_change_of_others() -> None:
+def test_islands_that_only_stop_take_two_tables() -> None:
     old = plan({"p": ("a", P, 2), "d": ("a", D, 2)})
     new = plan({"p": ("a", P, 1), "d": ("a", D, 2)})
     steps = rolled(old, new)
@@ -191,7 +191,7 @@ def test_islands_that_only_stop_need_no_change_of_others() -> None:
     assert steps[1].islands == ("p-1",)
 
 
-def test_a_range_goes_to_no_island_that_may_refuse_it() -> None:
+def test_sure_drains_send_a_range_to_groups_that_serve_it() -> None:
     """The long range's only prefill group may not leave for another that never served it."""
     short, long = {("p", "d"): MILLION}, {("q", "d"): MILLION}
     old = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 2)}, (short, long))
@@ -205,7 +205,9 @@ def test_a_range_goes_to_no_island_that_may_refuse_it() -> None:
     st.lists(st.integers(0, 3), min_size=4, max_size=4),
     st.sets(st.integers(0, 15), max_size=2),
 )
-def test_any_flips_of_any_table(counts: list[int], moves: list[int], idle: set[int]) -> None:
+def test_any_flips_roll_out_without_losing_requests(
+    counts: list[int], moves: list[int], idle: set[int]
+) -> None:
     """Two pools with prefill and decode each; some islands of every group change their phase."""
     places = (("a", P), ("a", D), ("b", P), ("b", D))
     names = ("ap", "ad", "bp", "bd")
