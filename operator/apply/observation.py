@@ -114,7 +114,14 @@ class ObservationBuilder:
         try:
             resolved = self._resolve(plan, inventory)
         except SpecError as error:
-            return replace(plan, live=replace(live, refusal=_refusal(error)))
+            reason = Reason.INVALID_SPEC
+            if isinstance(error, NoPoolError):
+                reason = Reason.NO_NODES
+            elif any(path.endswith(".accelerator") for path, _ in error.problems):
+                reason = Reason.UNKNOWN_ACCELERATOR
+            message = "; ".join(str(error).splitlines())
+            refusal = Finding(ConditionStatus.FALSE, reason, message)
+            return replace(plan, live=replace(live, refusal=refusal))
         live = replace(
             live,
             node_names=resolved.names,
@@ -143,13 +150,3 @@ def _hash(document: object) -> str:
 
 def _plan_selector(plan: PlanObject) -> PlanSelector | None:
     return plan_selector(plan.key, plan.uid, plan.created, plan.spec)
-
-
-def _refusal(error: SpecError) -> Finding:
-    """Why nothing can be planned, with the reason that fits."""
-    message = "; ".join(str(error).splitlines())
-    if isinstance(error, NoPoolError):
-        return Finding(ConditionStatus.FALSE, Reason.NO_NODES, message)
-    unknown = any(path.endswith(".accelerator") for path, _ in error.problems)
-    reason = Reason.UNKNOWN_ACCELERATOR if unknown else Reason.INVALID_SPEC
-    return Finding(ConditionStatus.FALSE, reason, message)

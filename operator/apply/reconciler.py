@@ -187,7 +187,10 @@ class Reconciler:
         key = observation.key
         match action, observation.plan, observation.table:
             case Forget(), _, _:
-                self._forget(key)
+                self._states.pop(key, None)
+                self._executor.cancel(key)
+                for holder in (self._observations, self._cache, self._events, self._metrics):
+                    holder.forget(key)
             case Requeue(seconds), _, _:
                 self._enqueue_after(key, seconds)
             case RefreshInventory(), _, _:
@@ -250,14 +253,6 @@ class Reconciler:
         except Refused as refusal:
             state = self._state(plan.key).with_refusal(str(refusal), action.sequence, now)
             self._states[plan.key] = state
-
-    def _forget(self, key: Key) -> None:
-        self._states.pop(key, None)
-        self._observations.forget(key)
-        self._executor.cancel(key)
-        self._cache.forget(key)
-        self._events.forget(key)
-        self._metrics.forget(key)
 
 
 def _log(
