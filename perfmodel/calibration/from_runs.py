@@ -44,7 +44,9 @@ def calibrate(points: Sequence[EnginePoint], source: str = "") -> tuple[Calibrat
     sets = grouped(
         points,
         lambda point: (
-            *(point.accelerator, point.engine, point.version),
+            point.accelerator,
+            point.engine,
+            point.version,
             loop_parameters(served_model(point.model, point.precision, point.engine)),
         ),
     )
@@ -58,14 +60,9 @@ def relatives(names: Sequence[str], accelerator: str, engine: str) -> list[dict[
     """
     rows: list[dict[str, Any]] = read.read("calibration/data/fits.yaml")["fits"]
     alike = [row for row in rows if set(row["values"]) == set(names)]
-    for near in (
-        [row for row in alike if row["engine"] == engine],
-        [row for row in alike if row["accelerator"] == accelerator],
-        alike,
-    ):
-        if near:
-            return [row["values"] for row in near]
-    return []
+    of_engine = [row for row in alike if row["engine"] == engine]
+    of_accelerator = [row for row in alike if row["accelerator"] == accelerator]
+    return [row["values"] for row in of_engine or of_accelerator or alike]
 
 
 def _calibration(points: Sequence[EnginePoint], source: str) -> Calibration:
