@@ -192,6 +192,8 @@ def safe(text: object) -> str:
 Document: TypeAlias = dict[str, Any]
 
 API_VERSION = "archipelago.dev/v1alpha1"
+NAMED_KEY = "x-named-by"
+"""Key of a list in a JSON schema: the field that identifies an item, for the CRD generator."""
 PLAN = "Plan"
 INFEASIBLE = "Infeasible"
 THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1", Objective.COST: "1"}

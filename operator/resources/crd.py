@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from archipelago.planner.servingplan.rules import NAMED_KEY, RULES_KEY
+from archipelago.planner.documents import NAMED_KEY
+from archipelago.planner.servingplan.rules import RULES_KEY
 from archipelago.planner.servingplan.schema import API_VERSION, KIND, ServingPlanSpec
 from archipelago.planner.servingplan.types import DECIMAL, LARGE_DECIMAL, REMEDIES
 

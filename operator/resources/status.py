@@ -31,12 +31,11 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
+from archipelago.planner.documents import NAMED_KEY
+
 from .names import timestamp
 
 MESSAGE_BYTES = 1024
-
-NAMED_KEY = "x-named-by"
-"""As in ``planner.servingplan.rules``, which loads numpy with its package; a test compares them."""
 
 
 class ConditionType(StrEnum):

@@ -25,8 +25,7 @@ Location: TypeAlias = tuple[int | str, ...]
 """Place of a field: the keys and indices from the root of the resource."""
 
 RULES_KEY = "x-rules"
-NAMED_KEY = "x-named-by"
-"""Keys in the JSON schema that the CRD generator translates for the API server."""
+"""Key in the JSON schema that the CRD generator translates for the API server."""
 
 
 @dataclass(frozen=True)

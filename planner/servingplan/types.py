@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from .rules import NAMED_KEY
+from ..documents import NAMED_KEY
 
 DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 LARGE_DECIMAL = r"^[0-9]{1,15}(\.[0-9]{1,6})?$"

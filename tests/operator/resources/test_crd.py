@@ -14,9 +14,7 @@ import pytest
 import yaml
 from pydantic import Field, create_model
 
-from archipelago.operator.resources import status
 from archipelago.operator.resources.crd import NotStructural, definition, page, structural, to_yaml
-from archipelago.planner.servingplan import rules
 from archipelago.planner.servingplan.rules import SpecObject
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "serving-plan.md"
@@ -275,7 +273,3 @@ def test_a_rule_on_a_decimal_waits_until_it_is_one() -> None:
         r"(has(self.maxUnservable) && !self.maxUnservable.matches("
         r"r'^[0-9]{1,9}(\.[0-9]{1,6})?$')) || (double(self.maxUnservable) <= 1.0)"
     )
-
-
-def test_status_and_spec_mark_named_lists_by_the_same_key() -> None:
-    assert status.NAMED_KEY == rules.NAMED_KEY
