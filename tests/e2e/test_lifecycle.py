@@ -70,8 +70,7 @@ def test_the_first_example_has_its_table_in_five_seconds_and_an_edit_too(
     before = plans.table("first")
 
     plans.patch("first", {"budgetPerHour": "40"})
-    generation = "identity", "generation"
-    edit = seconds_until(lambda: _at(plans.table("first"), *generation) == 2, 5)
+    edit = seconds_until(lambda: plans.table("first").get("identity", {}).get("generation") == 2, 5)
 
     report("edit to new table", edit)
     plans.wait_ready("first")
@@ -320,12 +319,6 @@ def _everything(plans: Plans, *names: str) -> list[Any]:
         (plans.plan(name), plans.get("configmap", f"{name}-routing"), plans.events(name))
         for name in names
     ]
-
-
-def _at(document: dict[str, Any], *path: str) -> Any:  # noqa: ANN401  # any JSON
-    for step in path:
-        document = document.get(step, {})
-    return document
 
 
 def _with_managers(plans: Plans, kind: str, name: str) -> dict[str, Any]:

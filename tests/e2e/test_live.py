@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from tests.support.e2e.operators import Operator, Plans, seconds_until, small
 from tests.support.faults.history import PLAN, TABLE, History
 from tests.support.faults.recorder import recorded
 from tests.support.prometheus.pages import EngineCounts, Pages, vllm
-from tests.support.prometheus.server import Prometheus, Target, scraping
+from tests.support.prometheus.server import Prometheus, Target, repeating, scraping
 
 pytestmark = pytest.mark.cluster
 
@@ -236,23 +235,6 @@ class EnginePages:
         )
 
 
-@contextmanager
-def serving(engines: EnginePages) -> Iterator[None]:
-    over = threading.Event()
-
-    def serve() -> None:
-        while not over.wait(BEAT):
-            engines.beat()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def said(history: History) -> list[Said]:
     """What ``MetricsAvailable`` said, one entry for as long as it stood."""
     stored = [v.conditions.get("MetricsAvailable") for v in history.ordered(PLAN)]
@@ -275,7 +257,7 @@ def test_every_fault_of_an_island_is_stored_once_and_goes_again(
     engines = EnginePages(prometheus, pages, plans.namespace, dict.fromkeys(islands, 100))
     whole = ("True", "Observed", "the traffic of 1 models is read from source main")
     engines.found()
-    with serving(engines):
+    with repeating(engines.beat, BEAT):
         eventually(lambda: plans.conditions("chat")["MetricsAvailable"]["status"] == "True", 60)
         with recorded(Api.of(cluster), plans.namespace, History()) as history:
 

@@ -116,15 +116,15 @@ def test_old_shards_stay_for_the_grace_period_and_go_then(
 
     assert before != after
     assert set(went) == before - after
-    replaced = min(when for when, table, _ in tables(history, "chat-routing") if _second(table))
+    replaced = min(
+        when
+        for when, table, _ in tables(history, "chat-routing")
+        if table is not None and table["identity"]["generation"] == 2
+    )
     for name, when in went.items():
         assert when - replaced >= GRACE - 0.2, name
     assert [wrong for _, _, wrong in tables(history, "chat-routing") if wrong] == []
     assert plans.get("configmap", "mine")["data"] == {"a": "b"}
-
-
-def _second(table: dict[str, Any] | None) -> bool:
-    return table is not None and table["identity"]["generation"] == 2
 
 
 def test_a_shard_that_was_deleted_comes_back(plans: Plans, sharding: Operator) -> None:

@@ -182,16 +182,11 @@ def test_infeasible_is_an_answer(run: Runner, tmp_path: Path) -> None:
     assert (refused.status, "no plan to verify" in refused.err) == (2, True)
 
 
-def _spec_error(body: dict[str, Any], tmp_path: Path) -> Path:
-    path = tmp_path / "bad.yaml"
-    path.write_text(yaml.safe_dump(body))
-    return path
-
-
 def test_every_mistake_gets_one_line_with_its_place(run: Runner, tmp_path: Path) -> None:
     body = small(bogus=1)
     body["spec"]["pools"][0]["count"] = -1
-    result = run("plan", "-f", _spec_error(body, tmp_path))
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(body))
+    result = run("plan", "-f", tmp_path / "bad.yaml")
     assert result.status == 2
     lines = result.err.splitlines()
     assert all(line.startswith("error: ") for line in lines)

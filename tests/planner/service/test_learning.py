@@ -279,16 +279,14 @@ def played() -> list[Answer]:
     drawn = poisson(problem, np.ones(1), 20_000, np.random.default_rng(1))
     rate = 0.7 * float(reply["summary"]["throughput"])
     mix = Mix(drawn.inputs, drawn.outputs)
-    world = World(problem, {MODEL: "Online"}, slower=_slower)
+    world = World(
+        problem, {MODEL: "Online"}, slower=lambda *of: 1.3 if of == ("h100", "decode") else 1.0
+    )
     live = Live(body, calibrates=True)
     course = Course(lambda: Traffic((Spell(MODEL, 0.0, 330.0, rate, mix),)), window=30.0)
     play(world, json.loads(reply["steps"][-1]["content"]), course, live)
     assert live.failures == []
     return live.log
-
-
-def _slower(pool: str, phase: str) -> float:
-    return 1.3 if (pool, phase) == ("h100", "decode") else 1.0
 
 
 @pytest.mark.slow

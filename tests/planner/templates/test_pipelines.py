@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from archipelago.planner.check.checker import run_checks
 from archipelago.planner.errors import InputError
 from archipelago.planner.plan import Infeasible, Plan, Planned, running_islands
-from archipelago.planner.problem import Billing, Domain, Link, Phase, PlanningProblem, Pool, Targets
+from archipelago.planner.problem import Billing, Domain, Link, Phase, PlanningProblem, Targets
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategies.exact import ExactStrategy
@@ -249,7 +249,9 @@ def test_more_gpus_never_give_less(
         if gigabits is not None:
             problem = zones(problem, gigabits)
         pools = [
-            replace(p, count=n, gpus_per_node=1, domains=_grown(p, n))
+            replace(
+                p, count=n, gpus_per_node=1, domains=tuple(replace(d, nodes=n) for d in p.domains)
+            )
             for p, n in zip(problem.pools, numbers, strict=True)
         ]
         return replace(problem, pools=tuple(pools))
@@ -259,10 +261,6 @@ def test_more_gpus_never_give_less(
         return
     many = planned(sized([a + b for a, b in zip(counts, more, strict=True)]))
     assert many.theta >= few.plan.theta * (1 - GAP)
-
-
-def _grown(pool: Pool, nodes: int) -> tuple[Domain, ...]:
-    return tuple(replace(domain, nodes=nodes) for domain in pool.domains)
 
 
 @pytest.mark.parametrize("case", ["either", "two classes with a link", "rentable"])

@@ -29,6 +29,11 @@ PORTS = range(20000, 32000)
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 LOG_TAIL_LINES = 15
+# Files of a control plane, in its directory.
+KEY = "service-accounts.key"
+TOKENS = "tokens.csv"
+POLICY = "audit-policy.yaml"
+MANAGER = "kube-controller-manager.kubeconfig"
 
 # What the tests need of Kubernetes besides the API: deletion that cascades and completes, service
 # accounts with tokens, and quotas. No pods are run, so nothing that manages them.
@@ -170,13 +175,19 @@ class ControlPlane(Cluster):
         self._start_apiserver()
         self._wait_until(self._is_ready, "kube-apiserver")
         # Not before: its certificate is there before it is written to its end.
-        for user, path in (("admin", self.kubeconfig), ("kube-controller-manager", self._manager)):
+        for user, path in (
+            ("admin", self.kubeconfig),
+            ("kube-controller-manager", self.directory / MANAGER),
+        ):
             write_kubeconfig(
                 path, url=self.url, ca=self.ca, token=tokens[user], namespace="default"
             )
         self.install(manifests)
         self._start_controller_manager()
-        self._wait_until(self._has_default_account, "kube-controller-manager")
+        account = ("get", "serviceaccount", "default", "--namespace=default")
+        self._wait_until(
+            lambda: self.kubectl(*account, check=False).returncode == 0, "kube-controller-manager"
+        )
 
     def _start_etcd(self) -> None:
         url = f"http://127.0.0.1:{self.etcd_port}"
@@ -195,15 +206,17 @@ class ControlPlane(Cluster):
         """Key of the service accounts' tokens, users, audit policy."""
         command = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout"]
         try:
-            subprocess.run([*command, "-out", self._key], check=True, capture_output=True)
+            subprocess.run(
+                [*command, "-out", self.directory / KEY], check=True, capture_output=True
+            )
         except FileNotFoundError:
             raise ControlPlaneError("the control plane needs the program openssl") from None
         rows = [
             f'{token},system:{user},{user},"system:masters"\n' for user, token in tokens.items()
         ]
-        self._tokens.touch(mode=0o600)
-        self._tokens.write_text("".join(rows))
-        self._policy.write_text(audit.POLICY)
+        (self.directory / TOKENS).touch(mode=0o600)
+        (self.directory / TOKENS).write_text("".join(rows))
+        (self.directory / POLICY).write_text(audit.POLICY)
 
     def _start_apiserver(self) -> None:
         self.processes.start(
@@ -216,12 +229,12 @@ class ControlPlane(Cluster):
             f"--secure-port={self.port}",
             f"--cert-dir={self.ca.parent}",  # it makes its certificate there, once
             "--authorization-mode=RBAC",
-            f"--token-auth-file={self._tokens}",
+            f"--token-auth-file={self.directory / TOKENS}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={self._key}",
-            f"--service-account-signing-key-file={self._key}",
+            f"--service-account-key-file={self.directory / KEY}",
+            f"--service-account-signing-key-file={self.directory / KEY}",
             "--service-cluster-ip-range=10.0.0.0/24",
-            f"--audit-policy-file={self._policy}",
+            f"--audit-policy-file={self.directory / POLICY}",
             f"--audit-log-path={self.audit_log}",
             "--allow-privileged=true",
         )
@@ -230,10 +243,10 @@ class ControlPlane(Cluster):
         self.processes.start(
             "kube-controller-manager",
             self.programs["kube-controller-manager"],
-            f"--kubeconfig={self._manager}",
+            f"--kubeconfig={self.directory / MANAGER}",
             f"--controllers={','.join(self.controllers)}",
             f"--root-ca-file={self.ca}",
-            f"--service-account-private-key-file={self._key}",
+            f"--service-account-private-key-file={self.directory / KEY}",
             "--leader-elect=false",  # there is one, and the lease costs seconds
             "--secure-port=0",
         )
@@ -255,28 +268,8 @@ class ControlPlane(Cluster):
     def _is_ready(self) -> bool:
         return _status("/readyz", self.port, self.ca) == http.HTTPStatus.OK
 
-    def _has_default_account(self) -> bool:
-        account = ("get", "serviceaccount", "default", "--namespace=default")
-        return self.kubectl(*account, check=False).returncode == 0
-
     def _log_tail(self, name: str) -> str:
         return "\n".join(self.processes.log(name).read_text().splitlines()[-LOG_TAIL_LINES:])
-
-    @property
-    def _key(self) -> Path:
-        return self.directory / "service-accounts.key"
-
-    @property
-    def _tokens(self) -> Path:
-        return self.directory / "tokens.csv"
-
-    @property
-    def _policy(self) -> Path:
-        return self.directory / "audit-policy.yaml"
-
-    @property
-    def _manager(self) -> Path:
-        return self.directory / "kube-controller-manager.kubeconfig"
 
 
 def _status(path: str, port: int, ca: Path) -> int | None:

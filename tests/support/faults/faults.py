@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from archipelago.operator.resources.names import SELECTOR
 from tests.support.controlplane import ControlPlane, eventually
 from tests.support.faults.bench import PATIENCE, Bench, second
-from tests.support.faults.rules import Action, Call, Exchange, Rule, after, before, stale, writes_of
+from tests.support.faults.rules import Action, Exchange, Rule, after, before, stale, writes_of
 from tests.support.faults.stage import Phase, Stage
 
 Fault: TypeAlias = Callable[[Stage], None]
@@ -159,15 +159,14 @@ def watches_end_in(code: int) -> Fault:
         stage.end()
         for kind in ("servingplans", "configmaps"):
             asked = sum(
-                began < call.at < stage.over and _streams(call, kind) for call in proxy.calls
+                began < call.at < stage.over
+                and call.kind == kind
+                and (call.is_watch or call.is_list)
+                for call in proxy.calls
             )
             assert asked <= RATE * (stage.over - began) + 2, f"{asked} requests for {kind}"
 
     return storm
-
-
-def _streams(call: Call, kind: str) -> bool:
-    return call.kind == kind and (call.is_watch or call.is_list)
 
 
 def two_operators(stage: Stage) -> None:

@@ -5,7 +5,7 @@ import re
 import threading
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,24 +81,35 @@ class Prometheus:
 @contextmanager
 def scraping(prometheus: Prometheus, fleet: str) -> Iterator[None]:
     """Scrape the pods that the simulated fleet at this URL lists, as a service discovery would."""
-    over = threading.Event()
 
     def follow() -> None:
-        while not over.wait(1.0):
-            with (
-                suppress(OSError),  # tried again
-                urllib.request.urlopen(f"{fleet}/targets", timeout=5) as answer,  # noqa: S310
-            ):
-                prometheus.scrape(
-                    Target(
-                        pod["targets"][0],
-                        {k: v for k, v in pod["labels"].items() if not k.startswith("__")},
-                        pod["labels"]["__metrics_path__"],
-                    )
-                    for pod in json.load(answer)
+        with (
+            suppress(OSError),  # tried again
+            urllib.request.urlopen(f"{fleet}/targets", timeout=5) as answer,  # noqa: S310
+        ):
+            prometheus.scrape(
+                Target(
+                    pod["targets"][0],
+                    {k: v for k, v in pod["labels"].items() if not k.startswith("__")},
+                    pod["labels"]["__metrics_path__"],
                 )
+                for pod in json.load(answer)
+            )
 
-    thread = threading.Thread(target=follow, daemon=True)
+    with repeating(follow, 1.0):
+        yield
+
+
+@contextmanager
+def repeating(action: Callable[[], object], seconds: float) -> Iterator[None]:
+    """Run the action in a thread, with pauses of so many seconds."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield
