@@ -22,7 +22,8 @@ from .apply.events import Events
 from .apply.observation import ObservationBuilder
 from .apply.reconciler import Reconciler
 from .cluster.client import ApiCluster
-from .cluster.informer import INVENTORY, EventHandler, Informer, WatchHealth
+from .cluster.handlers import INVENTORY, EventHandler, WatchHealth
+from .cluster.informer import Informer
 from .cluster.prerequisites import CrdReady, PermissionCheck
 from .cluster.resync import NodeResync, Resync
 from .decide.state import Now

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from .cluster.informer import INVENTORY, KINDS, WatchHealth
+from .cluster.handlers import INVENTORY, KINDS, WatchHealth
 from .errors import SettingsError
 
 if TYPE_CHECKING:

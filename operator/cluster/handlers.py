@@ -1,27 +1,264 @@
-"""The handlers and settings of kopf.
+"""What kopf calls: the handlers of its events, its login, and the trace of its requests.
 
 Only ``on.event`` handlers: they never patch, add no finalizer and no annotation, and keep no state
-per object. They are coroutines, which kopf does not run in threads.
+per object. They are coroutines, which kopf does not run in threads. They parse objects and hand
+small facts to the operator's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
+import os
 import threading
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Collection, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import aiohttp
 import kopf
 
-from ..resources.names import GROUP, PLURAL, SELECTOR, VERSION
-from .client import NOT_OVER
+from ..errors import Backoff
+from ..inventory.nodes import read_versioned
+from ..inventory.pods import read_pod
+from ..logs import Outages
+from ..resources.names import GROUP, PLURAL, VERSION, Key
+from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
+from .client import KUBECONFIG
 
 if TYPE_CHECKING:
-    from .informer import EventHandler
+    from ..inventory.cluster_inventory import ClusterInventory
+    from ..metrics import Metrics
+    from ..resources.cache import Cache
 
-STREAM = "watcher for "  # kopf's name of a task that lists and watches
+S = TypeVar("S", PlanObject, TableObject | ShardObject)
+
+RESTART: Final = Backoff(1.0, 30.0)
+"""Before a login or a start after failures."""
+KINDS: Final = (PLURAL, "configmaps")
+INVENTORY: Final = ("nodes", "pods")
+"""Watched as well if the inventory is on and permitted."""
+STREAM: Final = "watcher for "  # kopf's name of a task that lists and watches
+_LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
+
+
+def server_of_pod(environment: Mapping[str, str]) -> str:
+    """Return the API server's address from the pod's environment; it needs no DNS."""
+    host, port = (environment[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+class LoginBackoff:
+    """How long to wait before the credentials are read again.
+
+    After a 401 kopf reads them again and repeats the request at once. That is right if a token
+    expired and the kubelet has written the next. If the account was deleted, it would repeat the
+    request dozens of times a second, as long as the pod lives.
+    """
+
+    def __init__(
+        self, last_answer: Callable[[], float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._last_answer = last_answer
+        self._clock = clock
+        self._logged_in = float("-inf")
+        self._denied = False
+        self._failures = 0
+
+    def denied(self) -> None:
+        """Note that the API server refused the credentials."""
+        self._denied = True
+
+    def pause(self) -> float:
+        """Return the wait before this login [s]; 0 if the last credentials worked once."""
+        failed = self._denied and self._last_answer() <= self._logged_in
+        self._failures = self._failures + 1 if failed else 0
+        self._denied = False
+        return RESTART.delay(self._failures)
+
+    def logged_in(self) -> None:
+        """Note that the credentials were read."""
+        self._logged_in = self._clock()
+
+
+class WatchHealth:
+    """Time of the last answer to each kind's list or watch; written and read by two threads."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._outages = Outages(clock)
+        self._started = clock()
+        self._answered: dict[str, float] = {}
+        self._failing: dict[str, float] = {}
+
+    def answered(self, kind: str) -> bool:
+        """Note an answer; return whether the request before had failed."""
+        self._answered[kind] = self._clock()
+        self._outages.works(f"the watch of {kind}")
+        return self._failing.pop(kind, None) is not None
+
+    def failed(self, kind: str, why: str) -> None:
+        """Note a failed request."""
+        self._failing.setdefault(kind, self._clock())
+        self._metrics.stream_failures.labels(kind).inc()
+        self._outages.failed(f"the watch of {kind}", why)
+
+    def has_answered(self, kind: str) -> bool:
+        """Return whether a list or watch of that kind was ever answered."""
+        return kind in self._answered
+
+    def age(self, kind: str) -> float:
+        """Return the time since the last answer [s]. A healthy watch is renewed every 300 s."""
+        return self._clock() - self._answered.get(kind, self._started)
+
+    def failing_for(self, kind: str) -> float:
+        """Return the time since requests began to fail [s]; 0 if the last one succeeded."""
+        since = self._failing.get(kind)
+        return 0.0 if since is None else self._clock() - since
+
+    def ended(self, kind: str) -> None:
+        """Forget a kind that is not watched any more."""
+        self._answered.pop(kind, None)
+        self._failing.pop(kind, None)
+
+    def last_answer(self) -> float:
+        """Return the time of the last answer for any kind [monotonic s]; -infinity without one."""
+        return max(self._answered.values(), default=float("-inf"))
+
+
+class EventHandler:
+    """Parse the events of kopf's thread and hand them to the operator's event loop."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        enqueue: Callable[[Key], None],
+        health: WatchHealth,
+        loop: asyncio.AbstractEventLoop,
+        inventory: ClusterInventory,
+        *,
+        on_refusal: Callable[[], None],
+        on_gap: Callable[[str], None],
+    ) -> None:
+        self._cache = cache
+        self._enqueue = enqueue
+        self._health = health
+        self._loop = loop
+        self._inventory = inventory
+        self._pods: set[str] = set()  # uids that the inventory has; only kopf's thread uses it
+        self._on_refusal = on_refusal
+        self._on_gap = on_gap
+        self._backoff = LoginBackoff(health.last_answer)
+
+    async def plan(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a ServingPlan."""
+        plan = PlanObject.from_body(event["object"])
+        self._hand_over(event, plan, self._cache.update_plan, self._cache.delete_plan)
+
+    async def table(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a ConfigMap with our label; without the label it counts as deleted."""
+        table = read_config_map(event["object"])
+        self._hand_over(event, table, self._cache.update_table, self._cache.delete_table)
+
+    async def node(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a node."""
+        node, version = read_versioned(event["object"])
+        if event["type"] == "DELETED":
+            self._loop.call_soon_threadsafe(self._inventory.delete_node, node.name, version)
+        else:
+            self._loop.call_soon_threadsafe(self._inventory.update_node, node, version)
+
+    async def pod(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a pod; one without GPUs and without a plan is ignored."""
+        meta = event["object"]["metadata"]
+        pod = None if event["type"] == "DELETED" else read_pod(event["object"])
+        if pod is not None:
+            self._pods.add(pod.uid)
+            self._loop.call_soon_threadsafe(self._inventory.update_pod, pod)
+        elif meta["uid"] in self._pods:
+            self._pods.discard(meta["uid"])
+            version = int(meta["resourceVersion"])
+            self._loop.call_soon_threadsafe(self._inventory.delete_pod, meta["uid"], version)
+
+    async def login(self, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
+        """Return a traced session with the credentials of KUBECONFIG, else of the pod.
+
+        kopf by itself would prefer a file in HOME to the pod's credentials, and would need the
+        cluster's DNS to find the API server.
+        """
+        await asyncio.sleep(self._backoff.pause())
+        self._backoff.logged_in()
+        by_file = bool(os.environ.get(KUBECONFIG))
+        read = kopf.login_with_kubeconfig if by_file else kopf.login_with_service_account
+        credentials = read(settings=settings)
+        if credentials is None:
+            raise kopf.PermanentError("neither KUBECONFIG nor a service account is there")
+        return kopf.AiohttpSession(
+            server=credentials.server if by_file else server_of_pod(os.environ),
+            default_namespace=credentials.default_namespace,
+            aiohttp_session=aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ssl=credentials.as_ssl_context()),
+                headers=credentials.as_http_headers(),
+                read_bufsize=_LONGEST_LINE,
+                trace_configs=[self._trace()],
+                trust_env=False,
+            ),
+        )
+
+    def _trace(self) -> aiohttp.TraceConfig:
+        """Return a trace that notes every answer and failure of kopf's requests."""
+
+        async def ended(
+            _session: object, _context: object, params: aiohttp.TraceRequestEndParams
+        ) -> None:
+            status, kind = params.response.status, _kind(params.url.path)
+            if status == HTTPStatus.UNAUTHORIZED:
+                self._backoff.denied()
+            if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                self._loop.call_soon_threadsafe(self._on_refusal)
+            if kind and status < 400:  # noqa: PLR2004  # client and server errors
+                # kopf listed or reconnected: it does not report deletions.
+                # Later pages of a list have the version of its first.
+                listed = not {"watch", "continue"} & params.url.query.keys()
+                if self._health.answered(kind) or listed:
+                    self._loop.call_soon_threadsafe(self._on_gap, kind)
+            elif kind:
+                self._health.failed(kind, f"{status} {params.response.reason}")
+
+        async def broke(
+            _session: object, _context: object, params: aiohttp.TraceRequestExceptionParams
+        ) -> None:
+            if kind := _kind(params.url.path):
+                cause = f"{type(params.exception).__name__}: {params.exception}"
+                self._health.failed(kind, cause)
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(ended)
+        trace.on_request_exception.append(broke)
+        return trace
+
+    def _hand_over(
+        self,
+        event: Any,  # noqa: ANN401
+        item: S,
+        update: Callable[[S], Key | None],
+        delete: Callable[[Key, str], Key | None],
+    ) -> None:
+        """Update the cache in the operator's event loop, and enqueue the plan of the object."""
+
+        def take() -> None:
+            key = delete(item.key, item.uid) if event["type"] == "DELETED" else update(item)
+            if key is not None:
+                self._enqueue(key)
+
+        self._loop.call_soon_threadsafe(take)
+
+
+def _kind(path: str) -> str | None:
+    """Return the kind that a request lists or watches; None for other requests of kopf."""
+    kind = path.rsplit("/", 1)[-1]
+    return kind if kind in (*KINDS, *INVENTORY) else None
 
 
 def registry(
@@ -52,38 +289,3 @@ def registry(
         stop.set()
 
     return handlers
-
-
-class EndlessBackoff:
-    """Delays between tries [s], without end: a finite list would end the process in a minute."""
-
-    def __iter__(self) -> Iterator[float]:
-        for delay in itertools.chain((1, 1, 2, 3, 5, 8), itertools.repeat(10)):
-            yield delay * random.uniform(0.8, 1.2)  # noqa: S311  # not for secrets
-
-
-def kopf_settings(silence: float) -> kopf.OperatorSettings:
-    """Return what keeps the watches alive and the load of the server low; each value was measured.
-
-    ``silence`` [s]: the server sends a bookmark every minute, so a watch that is silent is dead.
-    """
-    settings = kopf.OperatorSettings()
-    networking, watching = settings.networking, settings.watching
-    networking.connect_timeout, networking.request_timeout = 5, 30
-    networking.error_backoffs = EndlessBackoff()
-    networking.enforce_retry_after = True
-    watching.connect_timeout, watching.server_timeout, watching.client_timeout = 5, 300, 330
-    watching.inactivity_timeout = silence
-    # A watch that always ends in 410 costs two requests each time: a list and a watch.
-    watching.reconnect_backoff = 1.5
-    watching.chunk_size = 500
-    watching.label_selectors["", "v1", "configmaps"] = SELECTOR
-    watching.field_selectors["", "v1", "pods"] = NOT_OVER
-    # The task of an object keeps its last event for so long: a lot of memory for 5,000 nodes.
-    settings.queueing.idle_timeout = 0.5
-    settings.scanning.disabled = True  # so no right to watch namespaces or definitions is needed
-    settings.posting.enabled = False  # apply/events.py writes events
-    settings.posting.loggers = False
-    settings.process.ultimate_exiting_timeout = 25
-    settings.peering.standalone = True
-    return settings

@@ -7,7 +7,7 @@ from random import Random
 import aiohttp
 import pytest
 
-from archipelago.operator.cluster.informer import WatchHealth
+from archipelago.operator.cluster.handlers import WatchHealth
 from archipelago.operator.errors import SettingsError
 from archipelago.operator.health import Health, Lag, serve
 from archipelago.operator.metrics import Metrics

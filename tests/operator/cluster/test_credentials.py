@@ -1,6 +1,6 @@
 """How the watches log in."""
 
-from archipelago.operator.cluster.informer import LoginBackoff, server_of_pod
+from archipelago.operator.cluster.handlers import LoginBackoff, server_of_pod
 
 
 def test_a_pod_finds_its_api_server_without_dns() -> None:

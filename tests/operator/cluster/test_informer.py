@@ -1,7 +1,7 @@
 """When the watches count as dead, and what is told about them."""
 
-from archipelago.operator.cluster.handlers import EndlessBackoff
-from archipelago.operator.cluster.informer import WatchHealth, recent_failures
+from archipelago.operator.cluster.handlers import WatchHealth
+from archipelago.operator.cluster.informer import EndlessBackoff, recent_failures
 from archipelago.operator.metrics import Metrics
 
 NEVER = float("-inf")

@@ -11,7 +11,7 @@ import pytest
 
 from archipelago.operator.cluster import resync
 from archipelago.operator.cluster.client import ApiCluster
-from archipelago.operator.cluster.informer import WatchHealth
+from archipelago.operator.cluster.handlers import WatchHealth
 from archipelago.operator.errors import Retryable
 from archipelago.operator.inventory.cluster_inventory import ClusterInventory
 from archipelago.operator.metrics import Metrics
