@@ -11,8 +11,8 @@ from itertools import groupby
 
 from ..documents import Document, canonical, safe
 from ..plan import Plan
-from ..problem import STAGES, PlanningProblem, Pool
-from .plot_marks import Mark, group_marks, headline, subline
+from ..problem import STAGES, PlanningProblem
+from .plot_marks import group_marks, headline, subline
 from .show_plan import condensed, stage_shares
 
 WIDTH = 48
@@ -31,11 +31,16 @@ def text_plot(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
     yield ""
     width = max(len(safe(pool.name)) for pool in problem.pools)
     for pool in problem.pools:
-        text = f"{plan.used(pool.name):,} of {pool.count:,} GPUs"
+        used = plan.used(pool.name)
+        text = f"{used:,} of {pool.count:,} GPUs"
+        parts = [(marks[g.name].letter, g.gpus_of(pool.name) * g.islands) for g in plan.groups]
         if pool.available > pool.count:
+            parts.append((FREE, max(pool.count - used, 0)))
+            parts.append((RENTABLE, pool.available - max(pool.count, used)))
             rented = dict(plan.rented).get(pool.name, 0)
             text += f", {rented:,} of {pool.available - pool.count:,} rented"
-        yield f"{safe(pool.name):<{width}}  {_bar_of(pool, plan, marks)}  {text}"
+        shares = ((label, gpus / pool.available) for label, gpus in parts)
+        yield f"{safe(pool.name):<{width}}  {bar(shares)}  {text}"
     yield ""
     width = max((len(mark.letter) for mark in marks.values()), default=1)
     for group in plan.groups:
@@ -55,10 +60,10 @@ def text_plot(problem: PlanningProblem, plan: Plan) -> Iterator[str]:
             share = sum(route.share for route in block)
             yield f"{label:>{width}}  requests  {bar([(FILL, share)])}  {share:.1%}"
             for stage in STAGES:
-                shares = sorted(stage_shares(block, stage).items())
-                parts = [(marks[name].letter, part) for name, part in shares]
-                text = ", ".join(f"{letter} {part:.0%}" for letter, part in parts)
-                yield f"{'':{width}}  {stage:<8}  {bar(parts)}  {text}"
+                by_name = sorted(stage_shares(block, stage).items())
+                letters = [(marks[name].letter, part) for name, part in by_name]
+                text = ", ".join(f"{letter} {part:.0%}" for letter, part in letters)
+                yield f"{'':{width}}  {stage:<8}  {bar(letters)}  {text}"
 
 
 def plot_document(problem: PlanningProblem, plan: Plan) -> Document:
@@ -110,12 +115,3 @@ def bar(parts: Iterable[tuple[str, float]], width: int = WIDTH) -> str:
         columns = round(min(end, 1.0) * width) - len(text)
         text += (label * columns)[:columns]
     return text + FREE * (width - len(text))
-
-
-def _bar_of(pool: Pool, plan: Plan, marks: dict[str, Mark]) -> str:
-    """Return a bar of the GPUs that exist or can be rented: in islands, free, or not rented."""
-    used = [(marks[g.name].letter, g.gpus_of(pool.name) * g.islands) for g in plan.groups]
-    if pool.available > pool.count:
-        used.append((FREE, max(pool.count - plan.used(pool.name), 0)))
-        used.append((RENTABLE, pool.available - max(pool.count, plan.used(pool.name))))
-    return bar((label, gpus / pool.available) for label, gpus in used)

@@ -201,7 +201,7 @@ def short_name(name: str, model: str, phase: Phase) -> str:
 def condensed(routes: Iterable[Route]) -> list[list[Route]]:
     """Return runs of neighbouring ranges that use the same groups, or that are rare."""
     ordered = sorted(routes, key=lambda route: route.range)
-    blocks = [list(run) for _, run in groupby(ordered, key=_used)]
+    blocks = [list(run) for _, run in groupby(ordered, key=_groups_of)]
     merged: list[list[Route]] = []
     for rare, run in groupby(blocks, key=lambda block: sum(r.share for r in block) < RARE):
         together = list(run)
@@ -209,7 +209,7 @@ def condensed(routes: Iterable[Route]) -> list[list[Route]]:
     return merged
 
 
-def _used(route: Route) -> tuple[frozenset[str], ...]:
+def _groups_of(route: Route) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(getattr(pair, stage) for pair in route.pairs) for stage in STAGES)
 
 

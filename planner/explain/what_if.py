@@ -78,7 +78,10 @@ def _pool_with_count(spec: dict[str, Any], rest: str, text: str) -> tuple[dict[s
     """Return a pool with a stated count, and the value of the change."""
     pool, value = _named(spec["pools"], "pool", rest, text)
     if "count" not in pool:
-        raise _refuse(text, f"pool {pool['name']} finds its nodes: state count in the file")
+        raise _refuse(
+            text,
+            f"pool {pool['name']} takes its nodes from a nodeSelector: state count in the file",
+        )
     return pool, value
 
 

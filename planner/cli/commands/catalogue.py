@@ -15,7 +15,7 @@ from ...documents import Document, canonical, safe
 from ...problem import DEFAULT_CLASS
 from ...servingplan import load_resource
 from ...templates.catalogue import build_catalogue
-from ...templates.template import IslandThroughput, Template, island_throughput, place_name
+from ...templates.template import island_throughput, place_name
 from ..show_plan import phrase
 from ..terminal import console, print_table, progress
 from .files import planned_problem, read_calibration_files, read_text, write_document
@@ -87,11 +87,28 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
         catalogue = build_catalogue(problem, report)
     offers = [(template, island_throughput(problem, template)) for template in catalogue.templates]
     if form == "json":
-        document = {
-            "name": problem.name,
-            "templates": [_template(*offer) for offer in offers],
-            "exclusions": [asdict(exclusion) for exclusion in catalogue.exclusions],
-        }
+        templates = []
+        for template, offer in offers:
+            fields: Document = {
+                "name": template.key,
+                "model": template.model,
+                "pool": template.pool,
+            }
+            if template.domain_class != DEFAULT_CLASS:
+                fields["domainClass"] = template.domain_class
+            fields |= {"phase": template.phase, "gpus": template.gpus}
+            if template.parts:
+                fields["parts"] = [asdict(part) for part in template.parts]
+            fields |= {
+                "parallelism": asdict(template.parallelism),
+                "maxBatch": template.max_batch,
+                "requestsPerSecond": offer.rate,
+                "share": offer.share,
+                "requestsPerDollar": offer.per_dollar,
+            }
+            templates.append(fields)
+        exclusions = [asdict(exclusion) for exclusion in catalogue.exclusions]
+        document = {"name": problem.name, "templates": templates, "exclusions": exclusions}
         write_document(canonical(document), form)
         return 0
     out = console()
@@ -115,21 +132,3 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
     for exclusion in catalogue.exclusions:
         out.print(f"  {safe(exclusion.template)}: {safe(exclusion.reason)}", soft_wrap=True)
     return 0
-
-
-def _template(template: Template, offer: IslandThroughput) -> Document:
-    is_default = template.domain_class == DEFAULT_CLASS
-    return {
-        "name": template.key,
-        "model": template.model,
-        "pool": template.pool,
-        **({} if is_default else {"domainClass": template.domain_class}),
-        "phase": str(template.phase),
-        "gpus": template.gpus,
-        **({"parts": [asdict(part) for part in template.parts]} if template.parts else {}),
-        "parallelism": asdict(template.parallelism),
-        "maxBatch": template.max_batch,
-        "requestsPerSecond": offer.rate,
-        "share": offer.share,
-        "requestsPerDollar": offer.per_dollar,
-    }

@@ -43,7 +43,7 @@ def read_text(path: str) -> str:
     except OSError as error:
         raise InputError(f"{name}: {error.strerror or error}; give a file that exists") from None
     if len(data) > LARGEST:
-        raise InputError(f"{name}: longer than {LARGEST} bytes, which no file of Archipelago has")
+        raise InputError(f"{name}: larger than {LARGEST} bytes, the most that is read")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -39,21 +39,18 @@ def run(path: str, form: str, model: str | None, workload: str | None) -> int:
         raise InputError(f"{path}: no node has GPUs that can be used; see the lines above")
     document: Document = {"pools": [*nodes.pools]}
     if model is not None:
-        document = _serving_plan(document, model, workload)
+        lengths = ASSUMED
+        if workload is None:
+            warn(
+                "no --workload: lengths are assumed (median 1,000 in, mean 200 out); give a trace's"
+            )
+        else:
+            file = parse_document(read_text(workload), workload)
+            lengths = file.get("workload", file)
+        name = architecture(model).name
+        label = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
+        models = [{"name": label, "architecture": name, "workload": lengths}]
+        document = resource_document(label, {"models": models, **document})
+        load_resource(document)  # refuse a plan that breaks a rule here, not when it is read
     write_document(document, form)
     return 1 if nodes.unknown else 0
-
-
-def _serving_plan(pools: Document, model: str, workload: str | None) -> Document:
-    name = architecture(model).name
-    if workload is None:
-        warn("no --workload: lengths are assumed (median 1,000 in, mean 200 out); give a trace's")
-        lengths = ASSUMED
-    else:
-        file = parse_document(read_text(workload), workload)
-        lengths = file.get("workload", file)
-    label = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
-    models = [{"name": label, "architecture": name, "workload": lengths}]
-    document = resource_document(label, {"models": models, **pools})
-    load_resource(document)  # refuse a plan that breaks a rule here, not when it is read
-    return document

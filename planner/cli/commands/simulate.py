@@ -11,7 +11,6 @@ from archipelago.perfmodel.workload.traces import read_trace
 
 from ...documents import Document, canonical, safe
 from ...problem import Phase
-from ...simulate.fleet import GroupResult
 from ...simulate.run import Scenario, Simulation, simulate
 from ..terminal import console, print_table, progress
 from .diff import read_plan
@@ -42,6 +41,29 @@ def simulation_document(result: Simulation, scenario: Scenario) -> Document:
         )
         row = {"name": model.model, "requests": model.requests, "refused": model.refused}
         models.append(row | {"ttftMilliseconds": ttft, "tpotMilliseconds": tpot})
+    groups = []
+    for group in result.groups:
+        fields: Document = {
+            "name": group.group,
+            "phase": group.phase,
+            "islands": group.islands,
+            "requests": group.requests,
+            "waitMilliseconds": _milliseconds(group.wait),
+        }
+        if Phase.PREFILL in group.phase.stages:
+            fields |= {"busy": group.busy, "expectedBusy": group.expected_busy}
+        if Phase.DECODE in group.phase.stages:
+            sequences = group.expected_sequences
+            fields |= {
+                "sequences": group.sequences,
+                "expectedSequences": sequences if math.isfinite(sequences) else None,
+                "kvTokens": group.kv_tokens,
+                "kvCapacity": group.kv_capacity,
+                "stepMilliseconds": _milliseconds(group.step_time),
+                "expectedStepMilliseconds": _milliseconds(group.expected_step_time),
+                "preempted": group.preempted,
+            }
+        groups.append(fields)
     document: Document = canonical(
         {
             "kind": "Simulation",
@@ -53,34 +75,10 @@ def simulation_document(result: Simulation, scenario: Scenario) -> Document:
             "plannedRequestsPerSecond": result.promised,
             "missed": result.missed,
             "models": models,
-            "groups": [_group(group) for group in result.groups],
+            "groups": groups,
         }
     )
     return document
-
-
-def _group(group: GroupResult) -> Document:
-    fields: Document = {
-        "name": group.group,
-        "phase": group.phase,
-        "islands": group.islands,
-        "requests": group.requests,
-        "waitMilliseconds": _milliseconds(group.wait),
-    }
-    if Phase.PREFILL in group.phase.stages:
-        fields |= {"busy": group.busy, "expectedBusy": group.expected_busy}
-    if Phase.DECODE in group.phase.stages:
-        sequences = group.expected_sequences
-        fields |= {
-            "sequences": group.sequences,
-            "expectedSequences": sequences if math.isfinite(sequences) else None,
-            "kvTokens": group.kv_tokens,
-            "kvCapacity": group.kv_capacity,
-            "stepMilliseconds": _milliseconds(group.step_time),
-            "expectedStepMilliseconds": _milliseconds(group.expected_step_time),
-            "preempted": group.preempted,
-        }
-    return fields
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -20,7 +20,6 @@ from archipelago.perfmodel.workload.traces import read_trace
 from ...documents import Document, canonical, safe
 from ...errors import InputError
 from ...formats.plan_file import resource_document
-from ...problem import ModelDemand
 from ...servingplan import load_resource, to_problem
 from ..terminal import console, print_table, progress
 from .files import parse_document, read_text, warn, write_document
@@ -83,25 +82,40 @@ def show(path: str, form: str) -> int:
     if document.get("kind") == "ServingPlan":
         resource = load_resource(text)
     elif "workload" in document:  # the architecture and the pool do not matter
-        demand = {"architecture": "DeepSeek-V3", "workload": document["workload"]}
+        fields = {"architecture": "DeepSeek-V3", "workload": document["workload"]}
         pool = {"name": "any", "accelerator": "H200", "count": 8}
-        spec = {"models": [{"name": "workload", **demand}], "pools": [pool]}
+        spec = {"models": [{"name": "workload", **fields}], "pools": [pool]}
         resource = load_resource(resource_document("workload", spec))
     else:
         raise InputError(
             f"{path}: neither a ServingPlan nor a workload; give a ServingPlan or the output of "
             "`archipelago workload from-trace`"
         )
-    models = [_document(model) for model in to_problem("workload", resource.spec).models]
+    models: list[Document] = []
+    for demand in to_problem("workload", resource.spec).models:
+        moments = demand.lengths.moments(demand.ranges)
+        ranges = [
+            {
+                "min": span.min,
+                "max": span.max,
+                "share": float(share),
+                "outputMean": float(output),
+                "contextMean": float(context),
+            }
+            for span, share, output, context in zip(
+                demand.ranges, moments.probability, moments.output, moments.context, strict=True
+            )
+        ]
+        quantiles = {f"p{q * 100:.0f}": demand.lengths.quantile(q) for q in QUANTILES}
+        models.append(canonical({"name": demand.name, "quantiles": quantiles, "ranges": ranges}))
     if form == "json":
         write_document({"models": models}, form)
         return 0
     out = console()
     for model in models:
-        ranges = model["ranges"]
-        widest = max(item["share"] for item in ranges)
-        quantiles = ", ".join(f"{key} {value:,.0f}" for key, value in model["quantiles"].items())
-        out.print(f"{safe(model['name'])}: input tokens {quantiles}", style="bold")
+        widest = max(item["share"] for item in model["ranges"])
+        text = ", ".join(f"{key} {value:,.0f}" for key, value in model["quantiles"].items())
+        out.print(f"{safe(model['name'])}: input tokens {text}", style="bold")
         rows = (
             (
                 f"{item['min']:,} - {item['max'] - 1:,}",
@@ -110,31 +124,9 @@ def show(path: str, form: str) -> int:
                 f"{item['contextMean']:,.0f}",
                 "#" * round(20 * item["share"] / widest),
             )
-            for item in ranges
+            for item in model["ranges"]
         )
         heads = (">INPUT TOKENS", ">REQUESTS", ">OUTPUT TOKENS", ">MEAN CONTEXT", "")
         print_table(out, heads, rows, gap=0)
         out.print()
     return 0
-
-
-def _document(model: ModelDemand) -> Document:
-    moments = model.lengths.moments(model.ranges)
-    rows = zip(model.ranges, moments.probability, moments.output, moments.context, strict=True)
-    document: Document = canonical(
-        {
-            "name": model.name,
-            "quantiles": {f"p{q * 100:.0f}": model.lengths.quantile(q) for q in QUANTILES},
-            "ranges": [
-                {
-                    "min": span.min,
-                    "max": span.max,
-                    "share": float(share),
-                    "outputMean": float(output),
-                    "contextMean": float(context),
-                }
-                for span, share, output, context in rows
-            ],
-        }
-    )
-    return document

@@ -87,7 +87,7 @@ def test_a_pool_that_is_gone_takes_its_pipelines_and_links_along() -> None:
 
 @pytest.mark.parametrize("change", ["pool=h100:8", "pool=h100:+8", "rent=h100:8"])
 def test_a_pool_whose_nodes_are_found_has_no_count_to_change(change: str) -> None:
-    with pytest.raises(InputError, match="pool h100 finds its nodes: state count in the file"):
+    with pytest.raises(InputError, match="pool h100 takes its nodes from a nodeSelector: state"):
         spec(change, of=load_resource(good()["nodes-found"]))
 
 
