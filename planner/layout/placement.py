@@ -219,8 +219,8 @@ def _fewest_nodes(
             load[node] += min(sizes[island], node_gpus)
     need = -(-sum(sizes.values()) // node_gpus)
     everything = [node for nodes in domains.values() for node in nodes]
-    chosen = set(sorted(everything, key=lambda node: -load[node])[:need])
-    return {name: tuple(n for n in nodes if n in chosen) for name, nodes in domains.items()}
+    fullest = set(sorted(everything, key=lambda node: -load[node])[:need])
+    return {name: tuple(n for n in nodes if n in fullest) for name, nodes in domains.items()}
 
 
 MOST_ISLANDS = 100_000
@@ -265,10 +265,12 @@ def place(
         nodes: dict[str, tuple[str, ...]] = {}
         gpus = {n: g.gpus_of(pool.name) for g in groups for n in names[g.name]}
         for domain_class in pool.classes:
-            here = [g for g in groups if g.domain_class == domain_class and g.gpus_of(pool.name)]
-            sizes = {name: gpus[name] for g in here for name in names[g.name]}
-            stay = {name: _part_nodes(problem, kept[name], pool) for name in sizes if name in kept}
-            assignment = assign_nodes(pool, sizes, domain_class, stay, deadline=deadline)
+            members = [g for g in groups if g.domain_class == domain_class and g.gpus_of(pool.name)]
+            sizes = {name: gpus[name] for g in members for name in names[g.name]}
+            before = {
+                name: _part_nodes(problem, kept[name], pool) for name in sizes if name in kept
+            }
+            assignment = assign_nodes(pool, sizes, domain_class, before, deadline=deadline)
             nodes |= assignment.nodes
             moved |= set(assignment.moved)
         where[pool.name], rented[pool.name] = nodes, _gpus_to_rent(pool, gpus, nodes)
@@ -329,12 +331,12 @@ def _names(
     names = {}
     for group in groups:
         candidates = unassigned[group.island_class]
-        stay = candidates[: group.islands]
+        old = candidates[: group.islands]
         unassigned[group.island_class] = candidates[group.islands :]
         fresh = (n for i in count() if (n := f"{group.name}-{i}") not in taken)
-        new = [next(fresh) for _ in range(group.islands - len(stay))]
+        new = [next(fresh) for _ in range(group.islands - len(old))]
         taken.update(new)
-        names[group.name] = sorted([*stay, *new], key=_natural)
+        names[group.name] = sorted([*old, *new], key=_natural)
     return names
 
 

@@ -160,9 +160,9 @@ def _on_islands(program: Program, solution: FloatArray, idle: NDArray[np.bool_])
     for d, phase in product(range(len(program.demands)), STAGES):
         serving = (demand == d) & ((phases == phase) | (phases == Phase.MIXED)) & ~idle
         for j in np.flatnonzero(program.demands[d].served & (program.demands[d].probability <= 0)):
-            here = serving & (program.pair_range == j)
-            if pairs[here].sum() <= 0:
-                pairs[here & (phases == phase)] = values[THETA]
+            able = serving & (program.pair_range == j)
+            if pairs[able].sum() <= 0:
+                pairs[able & (phases == phase)] = values[THETA]
     return values
 
 

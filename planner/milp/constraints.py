@@ -141,10 +141,10 @@ def _demand_rows(rows: _RowBuilder, program: Program) -> None:
             ranges = np.flatnonzero(demand.served)
             position = np.full(len(demand.served), -1)
             position[ranges] = np.arange(len(ranges))
-            chosen = _pairs_of(program, d, serving)
-            row = np.concatenate([position[program.pair_range[chosen]], np.arange(len(ranges))])
-            column = np.concatenate([program.first_pair + chosen, np.full(len(ranges), THETA)])
-            value = np.concatenate([np.ones(len(chosen)), -np.ones(len(ranges))])
+            pairs = _pairs_of(program, d, serving)
+            row = np.concatenate([position[program.pair_range[pairs]], np.arange(len(ranges))])
+            column = np.concatenate([program.first_pair + pairs, np.full(len(ranges), THETA)])
+            value = np.concatenate([np.ones(len(pairs)), -np.ones(len(ranges))])
             zeros = np.zeros(len(ranges))
             rows.add(row, column, value, (zeros, zeros))
 
@@ -167,14 +167,14 @@ def _flow_rows(rows: _RowBuilder, program: Program) -> None:
                 continue
             templates = np.flatnonzero(in_stage & (program.demand_of == d))
             for domain_class in sorted(set(class_of[templates].tolist())):
-                chosen = _pairs_of(program, d, in_stage & (class_of == domain_class))
+                pairs = _pairs_of(program, d, in_stage & (class_of == domain_class))
                 flows = np.array(places.get((d, side, domain_class), []), dtype=np.int64)
                 of_flow = np.array(
                     [program.flows[c - program.first_flow].range for c in flows], dtype=np.int64
                 )
-                row = np.concatenate([program.pair_range[chosen], of_flow])
-                column = np.concatenate([program.first_pair + chosen, flows])
-                value = np.concatenate([np.ones(len(chosen)), -np.ones(len(flows))])
+                row = np.concatenate([program.pair_range[pairs], of_flow])
+                column = np.concatenate([program.first_pair + pairs, flows])
+                value = np.concatenate([np.ones(len(pairs)), -np.ones(len(flows))])
                 zeros = np.zeros(len(demand.served))
                 rows.add(row, column, value, (zeros, zeros))
 

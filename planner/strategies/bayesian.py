@@ -322,15 +322,15 @@ class _LayoutEvaluator:
         assignment = assign(inner, InnerParams(seed=self.problem.solver.seed))
         if assignment is None:
             return Trial(counts)
-        chosen = [
+        templates = [
             None if job < 0 else self.best[kind][int(job)]
             for kind, job in zip(layout, assignment.job, strict=True)
         ]
-        np.add.at(counts, [c for c in chosen if c is not None], 1)
+        np.add.at(counts, [c for c in templates if c is not None], 1)
         theta = _theta(self.program, counts, self.problem)
         if theta <= 0:  # some range without a probability has no island for its route
             return Trial(counts)
-        routed = _theta_of_routes(self.program, self.problem, chosen, inner, assignment)
+        routed = _theta_of_routes(self.program, self.problem, templates, inner, assignment)
         return Trial(counts, assignment.throughput, routed, theta)
 
     def _inner_problem(self, layout: tuple[tuple[str, int], ...]) -> InnerProblem:
@@ -388,7 +388,7 @@ def _theta(program: Program, counts: NDArray[np.int64], problem: PlanningProblem
 def _theta_of_routes(
     program: Program,
     problem: PlanningProblem,
-    chosen: list[int | None],
+    templates: list[int | None],
     inner: InnerProblem,
     assignment: Assignment,
 ) -> float:
@@ -400,7 +400,7 @@ def _theta_of_routes(
     start = np.cumsum([0, *[len(d.probability) for d in program.demands]])
     models = {model.name: model for model in problem.models}
     work = []
-    for i, c in enumerate(chosen):
+    for i, c in enumerate(templates):
         if c is None:
             continue
         d, template = int(program.demand_of[c]), program.templates[c]

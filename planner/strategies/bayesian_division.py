@@ -51,25 +51,18 @@ def divide(gpus: int, division: Division, smallest: int) -> tuple[int, ...]:
 
 
 def islands(pool: Pool, division: Division, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes of a pool's islands, largest first; ``sizes``: of the catalogue [GPUs]."""
+    """Return the sizes of a pool's islands, largest first; ``sizes``: of the catalogue [GPUs].
+
+    Sizes are rounded down to the catalogue's. An island that does not fit on the pool's nodes
+    beside the larger ones takes the next smaller size that does; that happens only if domains are
+    no multiple of a size, or a node is incomplete.
+    """
     if not sizes:
         return ()
-    usable = sorted(sizes)
-    ideal = divide(pool.count, division, usable[0])
-    rounded = [max(size for size in usable if size <= gpus) for gpus in ideal]
-    return _fitted(pool, rounded, usable)
-
-
-def _fitted(pool: Pool, rounded: Sequence[int], usable: Sequence[int]) -> tuple[int, ...]:
-    """Fit islands on the pool's nodes, larger ones first.
-
-    An island that does not fit takes the next smaller size that does. The result differs from
-    ``rounded`` only if domains are no multiple of a size, or a node is incomplete.
-    """
-    chain = [(size, capacity(pool, size)) for size in {*island_sizes(pool), *usable}]
+    chain = [(size, capacity(pool, size)) for size in {*island_sizes(pool), *sizes}]
     placed: list[int] = []
-    for largest in sorted(rounded, reverse=True):
-        choices = (size for size in reversed(usable) if size <= largest)
+    for largest in sorted(divide(pool.count, division, min(sizes)), reverse=True):
+        choices = sorted((size for size in sizes if size <= largest), reverse=True)
         fit = next((size for size in choices if _packs([*placed, size], chain)), None)
         if fit is not None:
             placed.append(fit)

@@ -144,9 +144,9 @@ def _one_job_each(program: pulp.LpProblem, inner: InnerProblem, variables: _Vari
         program += pulp.lpSum(parts[job]) == z
     jobs = range(inner.rate.shape[1])
     for i, equals in enumerate(variables.members):
-        chosen = pulp.lpSum(variables.z[i, k] for k in jobs if (i, k) in variables.z)
+        islands = pulp.lpSum(variables.z[i, k] for k in jobs if (i, k) in variables.z)
         count = len(equals)
-        program += (chosen == count) if inner.budget is None else (chosen <= count)
+        program += (islands == count) if inner.budget is None else (islands <= count)
     if inner.budget is not None:
         cost = pulp.lpSum(
             float(inner.price[variables.first(i)]) * z for (i, _), z in variables.z.items()

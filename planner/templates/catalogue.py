@@ -77,7 +77,7 @@ def build_catalogue(
 
 
 def templates_of(
-    given: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
+    candidates: Iterable[Shape], calibrations: tuple[Calibration, ...] = ()
 ) -> tuple[Template, ...]:
     """Build the templates of given shapes, without dominated operating points.
 
@@ -85,7 +85,7 @@ def templates_of(
     """
     templates: list[Template] = []
     cache: TemplateCache = {}
-    for shape in given:
+    for shape in candidates:
         result = _cached(shape, calibrations, cache)
         if not isinstance(result, Unusable):
             templates.extend(_in_pools_of(shape, template) for template in result)
@@ -146,14 +146,12 @@ def _prune(
     return undominated, dropped
 
 
-def _dominates(one: Template, other: Template) -> bool:
-    """Return whether the GPUs of ``other`` serve at least as much as islands of ``one``."""
-    if one.phase is not other.phase or other.gpus % one.gpus:
+def _dominates(small: Template, large: Template) -> bool:
+    """Return whether the GPUs of ``large`` serve at least as much as islands of ``small``."""
+    if small.phase is not large.phase or large.gpus % small.gpus:
         return False
-    count = other.gpus // one.gpus
-    if any(b.gpus != count * a.gpus for a, b in zip(one.sections, other.sections, strict=True)):
+    count, ranges = large.gpus // small.gpus, large.servable
+    if any(b.gpus != count * a.gpus for a, b in zip(small.sections, large.sections, strict=True)):
         return False
-    ranges = other.servable
-    return bool(
-        one.servable[ranges].all() and (one.rows[:, ranges] <= count * other.rows[:, ranges]).all()
-    )
+    capable = small.servable[ranges].all()
+    return bool(capable and (small.rows[:, ranges] <= count * large.rows[:, ranges]).all())
