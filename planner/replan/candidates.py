@@ -115,9 +115,9 @@ def _with_running_batch(problem: PlanningProblem, old: Plan, new: Plan) -> Plan:
     classes = {group.name: group.island_class for group in new.groups}
     batch: dict[str, int] = {}
     for island in new.islands:
-        was = running.get(island.name)
-        if was is not None and was.island_class == classes[island.group]:
-            batch[island.group] = min(was.max_batch, batch.get(island.group, was.max_batch))
+        engine = running.get(island.name)
+        if engine is not None and engine.island_class == classes[island.group]:
+            batch[island.group] = min(engine.max_batch, batch.get(island.group, engine.max_batch))
     groups = tuple(replace(g, max_batch=batch.get(g.name, g.max_batch)) for g in new.groups)
     plan = replace(new, groups=groups)
     if all(g.max_batch >= planned.max_batch for g, planned in zip(groups, new.groups, strict=True)):

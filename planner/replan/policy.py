@@ -113,9 +113,9 @@ class PolicyInput:
         if limited and (wait := limits.cool_down - (now - limited[-1].at)) > 0:
             return f"the cool-down lasts another {wait:.0f} s"
         recent = (c for c in state.changes if now - c.at < limits.dwell)
-        young = {name for change in recent for name in change.changed} & candidate.changed
-        if young:
-            return f"the dwell time of {islands_phrase(young)} has not ended ({min(young)})"
+        dwelling = {name for change in recent for name in change.changed} & candidate.changed
+        if dwelling:
+            return f"the dwell time of {islands_phrase(dwelling)} has not ended ({min(dwelling)})"
         return None
 
 

@@ -31,18 +31,18 @@ class Unrepairable:
 
 @dataclass(frozen=True)
 class _Survivors:
-    """Groups that still have islands; ``stays``: the share of islands that each still has."""
+    """Groups that still have islands; ``remaining``: the share of islands that each still has."""
 
     plan: Plan
     groups: dict[str, Group]
-    stays: dict[str, float]
+    remaining: dict[str, float]
 
     def weight(self, pair: Pair) -> float:
         """Return the pair's weight times what remains of both groups (a mixed group once)."""
         if pair.prefill not in self.groups or pair.decode not in self.groups:
             return 0.0
         sides = {pair.prefill, pair.decode}
-        return pair.weight * float(np.prod([self.stays[name] for name in sides]))
+        return pair.weight * float(np.prod([self.remaining[name] for name in sides]))
 
 
 def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:
@@ -57,7 +57,14 @@ def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | 
     """
     if not any(island.name in lost for island in plan.islands):
         return plan
-    survivors = _survivors(plan, lost)
+    groups, remaining = {}, {}
+    all_members = plan.members()
+    for group in plan.groups:
+        members = all_members[group.name]
+        if alive := sum(member not in lost for member in members):
+            groups[group.name] = replace(group, islands=alive)
+            remaining[group.name] = alive / len(members)
+    survivors = _Survivors(plan, groups, remaining)
     for model in sorted({group.model for group in plan.groups}):
         if not any(_possible_pairs(survivors, model)):
             return Unrepairable(
@@ -75,16 +82,6 @@ def repair(plan: Plan, lost: AbstractSet[str], *, sure: bool = False) -> Plan | 
         changes=None,
         interval=None,
     )
-
-
-def _survivors(plan: Plan, lost: AbstractSet[str]) -> _Survivors:
-    groups, stays = {}, {}
-    for name, members in plan.members().items():
-        group = next(g for g in plan.groups if g.name == name)
-        if alive := sum(member not in lost for member in members):
-            groups[name] = replace(group, islands=alive)
-            stays[name] = alive / len(members)
-    return _Survivors(plan, groups, stays)
 
 
 def _rerouted(survivors: _Survivors, route: Route) -> Route:

@@ -12,12 +12,11 @@ import json
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from ..check.checker import run_checks
-from ..plan import Certificate, Group, Infeasible, Plan, Wait, running_islands
+from ..plan import Certificate, Infeasible, Plan, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
 from ..replan.evaluate import restate
@@ -33,7 +32,7 @@ from .plan import describe, largest_ttft, plan, summary
 from .reply import table_step
 from .state import decode_calibration
 
-KEPT = "the deployed islands stay: a cheaper plan would not pay for its changes"
+DEPLOYED_STAY = "the deployed islands stay: a cheaper plan would not pay for its changes"
 """Why a plan of least cost is not the cheapest one."""
 
 
@@ -74,14 +73,10 @@ def change_cost(
         group = groups[island.group]
         online = island.name in change.flipped and switch.get(group.model) is RoleSwitch.ONLINE
         if island.name in change.flipped | change.moved:
-            lost += _price(group, price) * (limits.online if online else limits.restart)
+            dollars = sum(part.gpus * price[part.pool] for part in group.sections)  # per second
+            lost += dollars * (limits.online if online else limits.restart)
     now, then = accounted(old, problem).cost_per_hour, accounted(new, problem).cost_per_hour
     return ChangeCost(float(now - then), lost)
-
-
-def _price(group: Group, price: Mapping[str, float]) -> float:
-    """Return the price of one island [$/s]."""
-    return sum(part.gpus * price[part.pool] for part in group.sections)
 
 
 def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan | None:
@@ -96,13 +91,10 @@ def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan 
     plan = accounted(restate(deployed_islands(bare, old), np.finfo(np.float64).max), bare)
     cost = float(plan.cost_per_hour)
     gap = (cost - best.certificate.bound) / cost if cost else 0.0
-    proof = Certificate(best.certificate.bound, gap, complete=False, reason=KEPT)
+    proof = Certificate(best.certificate.bound, gap, complete=False, reason=DEPLOYED_STAY)
     plan = replace(plan, objective=Objective.COST, certificate=proof, strategy=best.strategy)
     findings = [line for item in run_checks(bare, plan) for line in item.findings]
     return plan if not findings and plan.theta >= (problem.min_headroom or 0.0) else None
-
-
-AT_ONCE: Final = "no order of changes keeps every range served, so all change at once"
 
 
 def plan_request(request: PlanRequest) -> Reply:
@@ -172,7 +164,8 @@ def _steps(
     Islands that are not ready get no requests on the way. The last table has them all the same: a
     requested plan is published completely, and its pods follow it.
     """
-    at_once = (Step(new, Wait.NONE, (), AT_ONCE),)
+    message = "no order of changes keeps every range served, so all change at once"
+    at_once = (Step(new, Wait.NONE, (), message),)
     if old is None:
         return at_once
     models = {group.model for group in new.groups}

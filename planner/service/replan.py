@@ -283,9 +283,9 @@ def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound |
         return None
     if last is not None and not situation.request.request.solve:
         scaled = replace(last, theta=last.theta * last.rate / situation.rate, rate=situation.rate)
-        young = last.age < max(LEAST_AGE, situation.request.limits.cool_down)
+        recent = last.age < max(LEAST_AGE, situation.request.limits.cool_down)
         near = 1 / MOVED < situation.rate / last.rate < MOVED
-        if young and near and scaled.theta >= best:
+        if recent and near and scaled.theta >= best:
             return scaled
     try:
         return ProvenBound(theta_bound(situation.problem), situation.rate, 0.0)

@@ -71,24 +71,24 @@ class OnlineCalibration:
         """Return the problem with the corrections in use; itself if there are none."""
         if not self.used:
             return problem
-        found = applicable(problem, applied(problem.calibrations, self.used))
-        return replace(problem, calibrations=found)
+        calibrations = applied(problem.calibrations, self.used)
+        return replace(problem, calibrations=applicable(problem, calibrations))
 
     def rows(self) -> list[dict[str, str]]:
         """Return the learnt factors, their 90 % intervals and the factors in use, for people."""
-        used = {_key(one): one.factor for one in self.used}
+        used = {_key(row): row.factor for row in self.used}
         return [
             {
-                "accelerator": one.accelerator,
-                "model": one.model,
-                "phase": one.phase,
-                "factor": f"{one.factor:.3f}",
-                "low": f"{one.factor * one.interval.low:.3f}",
-                "high": f"{one.factor * one.interval.high:.3f}",
-                "used": f"{used.get(_key(one), 1.0):.3f}",
-                "windows": str(one.rows),
+                "accelerator": row.accelerator,
+                "model": row.model,
+                "phase": row.phase,
+                "factor": f"{row.factor:.3f}",
+                "low": f"{row.factor * row.interval.low:.3f}",
+                "high": f"{row.factor * row.interval.high:.3f}",
+                "used": f"{used.get(_key(row), 1.0):.3f}",
+                "windows": str(row.rows),
             }
-            for one in corrections(self.state, 0.0)
+            for row in corrections(self.state, 0.0)
         ]
 
     @property
