@@ -4,7 +4,7 @@ ArchipelagoError
 └── OperatorError
     ├── SettingsError         the environment cannot be used: name the variable, end the process
     └── ClusterError          the API server's answer, translated in ``cluster/client.py``
-        ├── Retryable             send the request again after ``delay`` seconds (429, 5xx, none)
+        ├── Retryable             repeat the request after ``delay`` seconds (429, 5xx, no answer)
         ├── Conflict              another writer was faster: read and decide again (409)
         ├── NotFound              the object was deleted: forget it (404)
         └── Refused               a retry alone does not help: show it in the status
@@ -55,7 +55,7 @@ class ClusterError(OperatorError):
     """The API server did not carry out a request."""
 
 
-class Retryable(ClusterError):  # noqa: N818  # a consequence, not a suffix
+class Retryable(ClusterError):  # noqa: N818  # named after what the caller does
     """The same request may succeed later; ``delay`` [s]: as the server demands, or None."""
 
     def __init__(self, message: str, delay: float | None = None) -> None:

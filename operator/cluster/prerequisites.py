@@ -93,12 +93,12 @@ MOST_NAMED: Final = 10
 class MissingPermission:
     """A permission that is not granted in a namespace; "" if it is needed in all."""
 
-    right: Permission
+    permission: Permission
     namespace: str
 
     def __str__(self) -> str:
         where = f"in namespace {self.namespace}" if self.namespace else "in all namespaces"
-        return f"{self.right} {where}"
+        return f"{self.permission} {where}"
 
 
 class PermissionCheck:
@@ -126,8 +126,8 @@ class PermissionCheck:
         self._due = asyncio.Event()
         self._missing: tuple[MissingPermission, ...] = ()
         self._needed = (*NEEDED, *PODS) if inventory else NEEDED
-        self._of_nodes = NODES if inventory else ()
-        self._without: tuple[Permission, ...] = ()
+        self._node_permissions = NODES if inventory else ()
+        self._missing_node_permissions: tuple[Permission, ...] = ()
         self.reviewed = asyncio.Event()
         """Set after the first review."""
         self.on_nodes: Callable[[tuple[Permission, ...]], None] = lambda _missing: None
@@ -146,7 +146,7 @@ class PermissionCheck:
     @property
     def may_see_nodes(self) -> bool:
         """Whether no permission about nodes is known to be missing."""
-        return not self._without
+        return not self._missing_node_permissions
 
     async def run(self) -> None:
         """Review until cancelled: now, after refusals, and repeatedly while one is missing."""
@@ -154,7 +154,13 @@ class PermissionCheck:
             self._due.clear()
             await self._review()
             await asyncio.sleep(PAUSE)
-            recheck = RECHECK if self._missing else RECHECK_NODES if self._without else None
+            recheck = (
+                RECHECK
+                if self._missing
+                else RECHECK_NODES
+                if self._missing_node_permissions
+                else None
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if recheck is None else recheck - PAUSE):
                     await self._due.wait()
@@ -164,34 +170,39 @@ class PermissionCheck:
         try:
             missing = tuple(
                 [
-                    MissingPermission(right, namespace or "")
+                    MissingPermission(permission, namespace or "")
                     for namespace in self._namespaces
-                    for right in self._needed
-                    if not await self._cluster.may(right, namespace)
+                    for permission in self._needed
+                    if not await self._cluster.may(permission, namespace)
                 ]
             )
-            granted = [(right, await self._cluster.may(right, None)) for right in self._of_nodes]
+            granted = [
+                (permission, await self._cluster.may(permission, None))
+                for permission in self._node_permissions
+            ]
         except ClusterError as error:
             self._outages.failed("reviewing our permissions", str(error))
             return
         self._outages.works("reviewing our permissions")
-        for right in self._needed:
-            count = sum(item.right == right for item in missing)
-            self._metrics.missing_rights.labels(right.verb, right.resource).set(count)
+        for permission in self._needed:
+            count = sum(item.permission == permission for item in missing)
+            self._metrics.missing_rights.labels(permission.verb, permission.resource).set(count)
         before, self._missing = self._missing, missing
         if missing and missing != before:
             log.error("%s; grant what deploy/base/rbac.yaml grants", "; ".join(self.findings()))
         elif before and not missing:
             log.info("every right is granted now")
-        without = tuple(right for right, is_granted in granted if not is_granted)
-        if without != self._without:
-            self._without = without
-            if without:
+        missing_for_nodes = tuple(
+            permission for permission, is_granted in granted if not is_granted
+        )
+        if missing_for_nodes != self._missing_node_permissions:
+            self._missing_node_permissions = missing_for_nodes
+            if missing_for_nodes:
                 log.warning(
                     "pools with a nodeSelector have no nodes: rights in the cluster are missing",
-                    extra={"rights": ", ".join(map(str, without))},
+                    extra={"rights": ", ".join(map(str, missing_for_nodes))},
                 )
             else:
                 log.info("the nodes of the cluster may be listed now")
-            self.on_nodes(without)
+            self.on_nodes(missing_for_nodes)
         self.reviewed.set()

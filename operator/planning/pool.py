@@ -217,6 +217,7 @@ class PlannerPool:
             self._arrived.notify_all()
 
     async def _start_worker(self) -> Worker:
+        """Start a process; each failure from the third in a row on fails one waiting job."""
         failures = 0
         while True:
             try:

@@ -60,7 +60,9 @@ class Worker:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._logging = asyncio.create_task(self._log(), name=f"stderr of planner {self.pid}")
+        self._logging = asyncio.create_task(
+            self._read_stderr(), name=f"stderr of planner {self.pid}"
+        )
 
     @classmethod
     async def start(cls, memory_mib: int) -> Worker:
@@ -150,14 +152,15 @@ class Worker:
             await asyncio.wait_for(self._process.wait(), timeout=1.0)
             await asyncio.wait_for(asyncio.shield(self._logging), timeout=1.0)
         code, tail = self._process.returncode, "\n".join(self._tail)
-        # The operator sends no SIGKILL while it awaits a reply: the kernel does, short of memory.
+        # While a reply is awaited, SIGKILL can only come from the kernel, when memory runs out.
         if code == -signal.SIGKILL or any(word in tail for word in _OUT_OF_MEMORY):
             return WorkerDied(Reason.PLANNER_OOM, "the planner process ran out of memory", tail)
         last = self._tail[-1] if self._tail else "no message"
         message = f"the planner process ended with {_name(code)}: {last}"
         return WorkerDied(Reason.PLANNER_CRASHED, message, tail)
 
-    async def _log(self) -> None:
+    async def _read_stderr(self) -> None:
+        """Log standard error, and keep its last lines for ``_autopsy``."""
         if self._process.stderr is None:
             return
         with suppress(ValueError):  # a line that is too long counts as the end

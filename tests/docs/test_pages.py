@@ -54,8 +54,7 @@ def test_every_block_has_a_language_that_the_tests_know() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n == "README.md" else pytest.mark.slow) for n in TYPED],
+    "name", [pytest.param(n, marks=[] if n == "README.md" else pytest.mark.slow) for n in TYPED]
 )
 def test_what_a_page_types_comes_true(name: str, workshop: Workshop) -> None:
     """In the page's order, in one folder: what a line writes the next ones read."""
@@ -221,9 +220,7 @@ def test_all_that_is_planted_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_a_planted_line_that_fails_or_prints_something_else_fails(
-    workshop: Workshop,
-) -> None:
+def test_a_planted_line_that_fails_or_prints_something_else_fails(workshop: Workshop) -> None:
     told = [workshop.problem(command) for command in planted().commands]
     assert [bool(problem) for problem in told] == [False, True, True, False, True]
     assert "ended with 2, not 0" in told[1]

@@ -86,7 +86,7 @@ def test_families_are_few_have_one_prefix_and_a_help() -> None:
     assert all(len(family.documentation) >= 10 for family in collected)
 
 
-def test_names_end_in_their_base_unit_and_counters_in_total() -> None:
+def test_names_have_no_scaled_unit_and_counters_end_in_total() -> None:
     metrics = Metrics()
     crooked = re.compile(r"(milli|micro|nano|kilo|mega|mebi|percent|minutes|_ms|_mib)")
     for family in metrics.registry.collect():

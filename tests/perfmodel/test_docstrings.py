@@ -21,13 +21,7 @@ FOLDERS = ("roofline", "capacity", "literature", "workload")
 PLAIN = {"float", "int", "FloatArray", "NDArray"}
 """Types of arguments that are figures."""
 
-FIGURES = PLAIN | {
-    "AffineStep",
-    "DecodePoint",
-    "RangeMoments",
-    "Parts",
-    "XiongParameters",
-}
+FIGURES = PLAIN | {"AffineStep", "DecodePoint", "RangeMoments", "Parts", "XiongParameters"}
 """Types of results that are figures."""
 
 UNITS = (

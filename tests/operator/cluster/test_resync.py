@@ -129,9 +129,7 @@ async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_node
     task.cancel()
 
 
-async def test_after_a_gap_of_plans_nothing_else_is_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_after_a_gap_of_plans_nothing_else_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "PAUSE", PAUSE)
     cluster, others = Empty(), []
 

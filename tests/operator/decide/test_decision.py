@@ -110,7 +110,7 @@ def test_what_is_settled_stays_untouched_with_and_without_memory() -> None:
     assert actions_of(settled, planned_state(splan).with_table_written(NOW), later(1e6)) == ()
 
 
-def test_a_status_lost_to_a_kill_is_written_after_planning_again() -> None:
+def test_after_a_kill_before_the_status_was_written_the_plan_is_planned_again() -> None:
     splan = plan()
     actions = actions_of(observation(splan, stored(splan)), PlanState(), NOW)
 

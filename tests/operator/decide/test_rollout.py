@@ -503,8 +503,7 @@ def test_a_table_on_nodes_that_went_while_it_was_made_is_repaired_before_it_is_s
     ]
 
     pending = state.with_request(
-        ReplanKind.REPAIR,
-        PendingReplan("", "newer", TableOrigin.REPAIRED, result.content_hash),
+        ReplanKind.REPAIR, PendingReplan("", "newer", TableOrigin.REPAIRED, result.content_hash)
     )
     assert actions_of(damaged, pending, NOW) == ()
     answer = decided("repair-1", (CHANGED, "None"), trigger="Repair", level="Keep")

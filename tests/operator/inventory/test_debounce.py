@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archipelago.operator.inventory.debounce import (
-    EVERY,
-    REPAIR,
-    REPLAN,
-    PendingEvents,
-)
+from archipelago.operator.inventory.debounce import EVERY, REPAIR, REPLAN, PendingEvents
 from archipelago.operator.inventory.flap_damping import DAMPING, FORGET, SETTLE, FlapDamper
 
 PROMPT = 2.0

@@ -15,11 +15,7 @@ import yaml
 
 from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector
 from archipelago.operator.inventory.pools import PlanInventory, PoolInventory
-from archipelago.operator.inventory.resolve import (
-    NoPoolError,
-    plan_selector,
-    resolved_spec,
-)
+from archipelago.operator.inventory.resolve import NoPoolError, plan_selector, resolved_spec
 from archipelago.operator.resources.names import Key
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import MAX_DOMAINS

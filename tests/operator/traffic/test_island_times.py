@@ -6,12 +6,7 @@ from math import nan
 import pytest
 
 from archipelago.operator.traffic.queries import ModelFacts, PlanFacts, build_queries
-from archipelago.operator.traffic.samples import (
-    Scrape,
-    SeriesSelector,
-    failed_scrape,
-    joined,
-)
+from archipelago.operator.traffic.samples import Scrape, SeriesSelector, failed_scrape, joined
 from archipelago.operator.traffic.signals import adapters
 from archipelago.operator.traffic.window import island_times
 from archipelago.planner.demand.window import IslandTimes, rounded_times

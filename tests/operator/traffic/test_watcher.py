@@ -118,9 +118,7 @@ async def test_a_bad_certificate_file_is_named(tmp_path: Path) -> None:
     await sources.close()
 
 
-async def test_plans_scraped_at_once_share_only_connections(
-    tmp_path: Path,
-) -> None:
+async def test_plans_scraped_at_once_share_only_connections(tmp_path: Path) -> None:
     """Twenty plans at once through sixteen connections; each has the answers to its questions."""
 
     def answer_of(
@@ -173,10 +171,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_source_is_read_with_its_defaults(file: Path) -> None:
     (entry,) = read_sources(file).values()
-    assert (entry.name, entry.address) == (
-        "cluster",
-        "https://prometheus.monitoring.svc:9090/base",
-    )
+    assert (entry.name, entry.address) == ("cluster", "https://prometheus.monitoring.svc:9090/base")
     assert (entry.timeout_seconds, entry.stale_after_seconds) == (5, 120)
     labels = (entry.namespace_label, entry.plan_label, entry.island_label)
     assert labels == ("namespace", "archipelago_dev_plan", "archipelago_dev_island")

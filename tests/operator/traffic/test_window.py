@@ -22,13 +22,7 @@ from archipelago.operator.traffic.samples import (
     joined,
 )
 from archipelago.operator.traffic.signals import NEEDED, Scope, Signal, adapters
-from archipelago.operator.traffic.window import (
-    MOST,
-    WindowKey,
-    Windows,
-    count_window,
-    share_labels,
-)
+from archipelago.operator.traffic.window import MOST, WindowKey, Windows, count_window, share_labels
 from archipelago.perfmodel.workload.lengths import Range, from_samples
 from archipelago.planner.demand.counters import Buckets
 from archipelago.planner.demand.estimate import ObservedDemand, Prior, estimate_demand
@@ -173,9 +167,7 @@ def test_a_pod_found_by_two_monitors_counts_once() -> None:
     for at, done in ((0.0, 100), (10.0, 160)):
         both = [
             from_exposition(
-                vllm(done + extra, 4, 1).encode(),
-                at,
-                {ISLAND: "a", "pod": "a-0", "job": job},
+                vllm(done + extra, 4, 1).encode(), at, {ISLAND: "a", "pod": "a-0", "job": job}
             )
             for job, extra in (("pods", 0), ("services", 2))
         ]

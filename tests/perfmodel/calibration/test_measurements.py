@@ -44,9 +44,7 @@ def test_a_plain_row_is_read_in_seconds(tmp_path: Path) -> None:
     assert (found.ttft, found.tpot) == pytest.approx((0.1213, 0.0174))
 
 
-def test_repeats_that_differ_in_the_last_digit_count_once_with_the_lower_tp(
-    tmp_path: Path,
-) -> None:
+def test_repeats_that_differ_in_the_last_digit_count_once_with_the_lower_tp(tmp_path: Path) -> None:
     wide = DENSE.replace(",2,1.0,1.0,2,1,121.3,17.4,", ",4,1.0,1.0,4,1,121.30000001,17.400000002,")
     loaded = points(tmp_path, wide, DENSE)
     assert [point.parallelism.tp for point in loaded.rows] == [2]

@@ -5,12 +5,7 @@ import pytest
 
 from archipelago.perfmodel.errors import OutOfRange, PerfModelError
 from archipelago.perfmodel.literature.measured import Limits, MeasuredTable, Measurements, fit_plane
-from archipelago.perfmodel.literature.xiong import (
-    Fitted,
-    Samples,
-    XiongParameters,
-    fit_xiong,
-)
+from archipelago.perfmodel.literature.xiong import Fitted, Samples, XiongParameters, fit_xiong
 from archipelago.perfmodel.model import Promise, broken
 
 LIMITS = Limits(max_length=8192, kv_capacity=100_000, max_sequences=64, kv_bytes_per_token=1e5)

@@ -14,12 +14,7 @@ from archipelago.perfmodel.errors import DoesNotFit, PerfModelError
 from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.memory import LayerCounts, consecutive
 from archipelago.perfmodel.roofline.parallelism import Parallelism
-from archipelago.perfmodel.roofline.pipeline import (
-    Pipeline,
-    Section,
-    TypicalRequest,
-    layer_splits,
-)
+from archipelago.perfmodel.roofline.pipeline import Pipeline, Section, TypicalRequest, layer_splits
 from tests.support.perfmodel import tiny_model
 
 LENGTHS = np.geomspace(1, 100_000, 40)

@@ -913,11 +913,7 @@ def test_document_with_wrong_used_gpus_of_a_pipeline_is_a_finding() -> None:
     assert [*structure.check_document(broken, PIPELINE)] == ["pools[b].used: 2 stated, it is 4"]
 
 
-@given(
-    prompts=st.floats(0.001, 0.7),
-    beta=st.floats(0.0, 2e-3),
-    kappa=st.floats(0.0, 2e-6),
-)
+@given(prompts=st.floats(0.001, 0.7), beta=st.floats(0.0, 2e-3), kappa=st.floats(0.0, 2e-6))
 def test_steady_state_of_a_mixed_island_equals_the_closed_form(
     prompts: float, beta: float, kappa: float
 ) -> None:

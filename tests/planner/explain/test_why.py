@@ -269,8 +269,7 @@ NODES = Pool("p", accelerator("H20"), 56, Decimal(1), 8, RACKS)
 
 
 @pytest.mark.parametrize(
-    ("delta", "domains"),
-    [(8, (4, 4)), (-8, (2, 4)), (-24, (0, 4)), (16, (4, 5))],
+    ("delta", "domains"), [(8, (4, 4)), (-8, (2, 4)), (-24, (0, 4)), (16, (4, 5))]
 )
 def test_nodes_go_where_they_complete_most_and_leave_where_they_break_least(
     delta: int, domains: tuple[int, int]

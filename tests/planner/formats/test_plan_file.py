@@ -256,10 +256,7 @@ def test_infeasible_document_says_what_would_help() -> None:
 
 
 BROKEN = {
-    "kind": (
-        "Infeasible",
-        "kind: 'Infeasible': write 'Plan'. Give the output of",
-    ),
+    "kind": ("Infeasible", "kind: 'Infeasible': write 'Plan'. Give the output of"),
     "apiVersion": ("v2", "apiVersion: 'v2': write 'archipelago.dev/v1alpha1'"),
     "theta": ("8", "theta: '8': write a number"),
     "gap": (math.inf, "gap: inf: write a finite number"),

@@ -119,11 +119,7 @@ def test_every_product_of_the_table_is_in_the_catalogue() -> None:
             Why.SLICED,
             "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
         ),
-        (
-            node("n", {"nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}),
-            Why.SHARED,
-            "NVIDIA-L4-SHARED",
-        ),
+        (node("n", {"nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}), Why.SHARED, "NVIDIA-L4-SHARED"),
         (
             node("n", {**H100, "nvidia.com/gpu.sharing-strategy": "time-slicing"}),
             Why.SHARED,

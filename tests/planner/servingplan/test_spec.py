@@ -102,10 +102,7 @@ def test_all_mistakes_of_a_file_are_reported_at_once_with_their_lines() -> None:
             "spec.models[0].workload.outputTokens.mean",
             f'write a text in quotes: "200.50". {meaning} (line 11)',
         ),
-        (
-            "spec.pools[0].count",
-            f"at least 0. {gpus} (line 13)",
-        ),
+        ("spec.pools[0].count", f"at least 0. {gpus} (line 13)"),
     ]
 
 
@@ -167,11 +164,7 @@ def test_a_resource_from_the_api_server_is_read_with_its_metadata_and_status() -
 
 def test_defaults_are_those_that_are_documented() -> None:
     dumped = load_resource(MINIMAL).spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert dumped["planner"] == {
-        "strategy": "exact",
-        "seed": 0,
-        "gapPartsPerMillion": 1000,
-    }
+    assert dumped["planner"] == {"strategy": "exact", "seed": 0, "gapPartsPerMillion": 1000}
     assert dumped["routing"] == {"lengthUnit": "tokens", "unknownLength": "Longest"}
     assert dumped["models"][0]["workload"]["ranges"] == {"count": 32, "spacing": "Probability"}
     assert (dumped["maxUnservable"], dumped["suspend"]) == ("0.001", False)

@@ -62,9 +62,7 @@ def test_island_that_fits_no_domain_gets_a_smaller_size() -> None:
 
 
 @given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    st.integers(0, 24),
-    st.floats(-SKEW, SKEW),
+    st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 24), st.floats(-SKEW, SKEW)
 )
 def test_islands_satisfy_the_packing_rows(domains: list[int], count: int, skew: float) -> None:
     racks = pool(8 * sum(domains), tuple(domains))

@@ -94,9 +94,7 @@ def test_examples_have_a_proven_gap_and_no_findings(
     assert check_plan(resource.spec, outcome.plan) == []
 
 
-def test_every_island_supports_its_rates(
-    thesis: tuple[ServingPlanResource, Planned],
-) -> None:
+def test_every_island_supports_its_rates(thesis: tuple[ServingPlanResource, Planned]) -> None:
     """Promise <= evaluation at every island, at the published theta."""
     resource, outcome = thesis
     problem = to_problem("p", resource.spec)
@@ -255,9 +253,7 @@ def test_plan_costs_no_more_than_the_budget() -> None:
     assert outcome.plan.cost_per_hour <= 9
 
 
-def test_overflow_route_ends_at_the_longest_input_that_islands_hold(
-    small_plan: Planned,
-) -> None:
+def test_overflow_route_ends_at_the_longest_input_that_islands_hold(small_plan: Planned) -> None:
     """The workload ends at 8,192 tokens, the islands hold more; the checker knows how much."""
     *_, last, beyond = small_plan.plan.routes
     assert (last.range.max, beyond.range.min) == (8192, 8192)

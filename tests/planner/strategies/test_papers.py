@@ -37,12 +37,7 @@ pytestmark = pytest.mark.slow
 EXACT = SolverOptions(1e-9, 60.0)
 REQUESTS = 100.0
 """80 of the first kind and 20 of the second."""
-RATES = {
-    "t1": (1.0, 1.2),
-    "t2": (0.9, 0.9),
-    "t3": (0.3, 0.5),
-    "t2 x 2": (2.4, 1.5),
-}
+RATES = {"t1": (1.0, 1.2), "t2": (0.9, 0.9), "t3": (0.3, 0.5), "t2 x 2": (2.4, 1.5)}
 """Requests per second of one replica on each kind of request; the last on two GPUs together."""
 
 
@@ -124,8 +119,7 @@ def in_proportion(counts: tuple[int, ...]) -> dict[int, tuple[float, float]]:
 
 
 @pytest.mark.parametrize(
-    ("counts", "seconds"),
-    [((1, 1, 1, 0), 44.06), ((1, 2, 0, 0), 35.24), ((1, 0, 0, 1), 30.94)],
+    ("counts", "seconds"), [((1, 1, 1, 0), 44.06), ((1, 2, 0, 0), 35.24), ((1, 0, 0, 1), 30.94)]
 )
 def test_makespan_of_compositions_equals_the_papers(
     counts: tuple[int, ...], seconds: float

@@ -36,11 +36,7 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "bayesian-divider": lambda: BayesianDivider(TINY),
 }
 EVERY = pytest.mark.parametrize(
-    "name",
-    [
-        "exact",
-        pytest.param("bayesian-divider", marks=[needs_extra, pytest.mark.slow]),
-    ],
+    "name", ["exact", pytest.param("bayesian-divider", marks=[needs_extra, pytest.mark.slow])]
 )
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -126,10 +122,10 @@ def test_equal_seeds_give_equal_plans(name: str) -> None:
 @EVERY
 @ALL_CASES
 def test_theta_bound_and_gap_agree(name: str, case: str) -> None:
-    proof_of = planned(name, CASES[case]())[1]
-    proof = proof_of.certificate
-    assert 0 < proof_of.theta <= proof.bound
-    assert proof.gap == pytest.approx((proof.bound - proof_of.theta) / proof.bound)
+    _, plan = planned(name, CASES[case]())
+    proof = plan.certificate
+    assert 0 < plan.theta <= proof.bound
+    assert proof.gap == pytest.approx((proof.bound - plan.theta) / proof.bound)
     assert proof.complete == (proof.reason == "")
 
 
