@@ -12,7 +12,7 @@ from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.replan.candidates import reshape
 from archipelago.planner.replan.deployed import deployed_islands
 from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.reroute_flip import best_flips, best_reroute
+from archipelago.planner.replan.reroute_flip_program import best_flips, best_reroute
 from archipelago.planner.replan.rollout import rollout
 from archipelago.planner.replan.types import Level, Limits, RoleSwitch
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from archipelago.planner.documents import NAMED_KEY
-from archipelago.planner.servingplan.rules import RULES_KEY
+from archipelago.planner.servingplan.rule import RULES_KEY
 from archipelago.planner.servingplan.schema import API_VERSION, KIND, ServingPlanSpec
 from archipelago.planner.servingplan.types import DECIMAL, LARGE_DECIMAL, REMEDIES
 

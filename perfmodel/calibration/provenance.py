@@ -72,7 +72,9 @@ def efficiency_facts(
     for field in fields(Efficiency):
         row = next(row for row in rows if field.name in row.values)
         subject = f"{accelerator.name} {operand}"
-        yield _stated(subject, field.name, row, _unit(field.name), row.half_width(accelerator))
+        yield _efficiency_fact(
+            subject, field.name, row, _unit(field.name), row.half_width(accelerator)
+        )
 
 
 def overhead_facts(
@@ -83,7 +85,7 @@ def overhead_facts(
     subject = f"engine on {accelerator.name}" if accelerator else "engine"
     for field in fields(Overheads):
         row = next(row for row in rows if field.name in row.values)
-        yield _stated(subject, field.name, row, _unit(field.name), row.uncertainty)
+        yield _efficiency_fact(subject, field.name, row, _unit(field.name), row.uncertainty)
 
 
 def calibration_facts(calibration: Calibration) -> Iterator[Fact]:
@@ -114,7 +116,7 @@ def _unit(name: str) -> str:
     return _UNITS.get(name, "s" if name in _SECONDS else "1")
 
 
-def _stated(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
+def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: float) -> Fact:
     """Return a value of an efficiency row with its 90 % interval."""
     kind = SourceKind.ASSUMED if row.assumed else SourceKind.MEASURED
     title, date = _title_and_date(

@@ -138,9 +138,10 @@ def _half_widths_at(template: Template, length: float, context: float) -> dict[s
 
 
 def _idle_share(item: UsedTemplate) -> float:
-    """Return a / T, the difference between the TPOT row and the batch row of a decode template.
+    """Return a / T: the part of a decode step that does not grow with the batch, over the target.
 
-    tpot = busy / (1 - a / T) and batch = busy + o a / B, so a follows from any range served.
+    With output tokens o, largest batch B and ``busy`` for the part that grows, the rows of a range
+    are tpot = busy / (1 - a / T) and batch = busy + o a / B. So a follows from any range served.
     """
     tpot, template = item.demand.targets.tpot, item.template
     if tpot is None or "batch" not in template.row_names:
@@ -148,10 +149,12 @@ def _idle_share(item: UsedTemplate) -> float:
     row = dict(zip(template.row_names, template.rows, strict=True))
     output = item.demand.lengths.moments(item.demand.ranges).output
     limit = item.demand.max_utilisation
-    over = output / template.max_batch / limit - row["tpot"] / tpot
-    under = row["batch"] - row["tpot"]
-    at = int(np.abs(over).argmax())
-    return min(0.99, max(0.0, float(under[at] / over[at]) / tpot)) if over[at] else 0.0
+    denominator = output / template.max_batch / limit - row["tpot"] / tpot
+    numerator = row["batch"] - row["tpot"]
+    at = int(np.abs(denominator).argmax())
+    if not denominator[at]:
+        return 0.0
+    return min(0.99, max(0.0, float(numerator[at] / denominator[at]) / tpot))
 
 
 def _quantile(theta: float, rows: Iterable[UncertainRow], below: float) -> float:

@@ -30,7 +30,7 @@ from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
-from .reroute_flip import best_flips, best_reroute, relaxation_bound
+from .reroute_flip_program import best_flips, best_reroute, relaxation_bound
 from .rollout import in_place, island_changes, with_standby
 from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
 

@@ -272,7 +272,7 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         planned = _planned_candidate(situation, deployed, levels[0])
         observation = replace(observation, levels=with_planned(levels, planned))
         decision = _feasible_decision(situation, observation, replace(policy, last_solve=0.0))
-    decision = _with_ready_islands(situation, observation, decision)
+    decision = _return_idle_islands(situation, observation, decision)
     return _outcome(situation, deployed, state, decision)
 
 
@@ -341,14 +341,14 @@ def _feasible_decision(
     return _feasible_decision(situation, replace(observation, levels=levels), policy)
 
 
-def _with_ready_islands(
+def _return_idle_islands(
     situation: Situation, observation: Observation, decision: Decision
 ) -> Decision:
     """Send requests again to islands that a repair took out and that are ready.
 
-    No gain has to justify that. It also completes what a process left half done when it died. If
-    weights were chosen since, idle islands may have a reason. At most once per cool-down, so that
-    islands of almost no worth do not come and go.
+    A gain of 0.1 % is enough, and a return that a crash interrupted is finished. If a change other
+    than a repair chose the weights since, islands may be idle on purpose, and nothing is done. At
+    most once per cool-down, so that nearly useless islands do not come and go.
     """
     changes = decision.state.changes
     if changes and all(change.trigger is not Trigger.REPAIR for change in changes):
@@ -359,6 +359,7 @@ def _with_ready_islands(
     idle, used = _idle_islands(observation.plan), routed_groups(reroute.plan)
     back = [i.name for i in reroute.plan.islands if i.name in idle and i.group in used]
     recent = [c for c in changes if (c.level, c.trigger) == (Level.REROUTE, Trigger.REPAIR)]
+    # Times are relative to now, so they are negative.
     soon = recent and -recent[-1].at < situation.request.limits.cool_down
     if not back or soon or reroute.theta <= observation.levels[0].theta * (1 + LEAST_GAIN):
         return decision

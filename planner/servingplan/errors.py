@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from ..documents import brief
-from .rules import Location
+from .rule import Location
 from .schema import ServingPlanResource
 from .types import REMEDIES
 

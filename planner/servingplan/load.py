@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..documents import MISFITS, listed
 from ..errors import SpecError
 from .errors import explain, line_of, path_of
-from .rules import Location, broken_rules
+from .rule import Location, broken_rules
 from .schema import ServingPlanResource
 
 MOST_NAMED: Final = 10

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import SERVED_NAME, CatalogueName, DecimalText, Label
 from .workload import Workload
 

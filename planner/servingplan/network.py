@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import DecimalText, Label, Listed, Named
 
 END = Annotated[Label, Field(description="Class of domains at one end of the link.")]

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 
 from ..problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import (
     LABEL_KEY,
     LONGEST_KEY,

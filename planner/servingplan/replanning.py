@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import HASH, DecimalText, Label
 
 DAY = 86_400

@@ -17,7 +17,7 @@ from .models import Model
 from .network import Network, Pipeline
 from .pools import Pool
 from .replanning import Replanning
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import HEADER_NAME, DecimalText, Named
 
 MAX_BINS = 512

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.alias_generators import to_snake
 
-from .rules import Rule, SpecObject, within
+from .rule import Rule, SpecObject, within
 from .types import MAX_TOKENS, DecimalText, LargeDecimalText, Listed
 
 ROUNDING = 0.999

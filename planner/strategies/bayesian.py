@@ -272,7 +272,7 @@ def _bound(program: Program, problem: PlanningProblem) -> float:
 class _LayoutEvaluator:
     """Evaluates layouts; caches the trials of equal ones.
 
-    ``best[pool, size][job]`` is the template of that job, an index into the program's.
+    ``best[pool, size][job]`` is the index in ``program.templates`` of the best one for that job.
     """
 
     problem: PlanningProblem
@@ -296,7 +296,7 @@ class _LayoutEvaluator:
 
     @property
     def sizes(self) -> list[tuple[Pool, list[int]]]:
-        """Island sizes of every pool that some template has; the first is I_min."""
+        """Island sizes of every pool that some template has; the smallest, I_min, comes first."""
         return [
             (pool, sorted(size for name, size in self.best if name == pool.name))
             for pool in self.problem.pools

@@ -56,7 +56,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
 
 
 def explanation_document(explanation: Explanation) -> Document:
-    """Return the explanation for JSON; docs/reference/cli.md describes it."""
+    """Return the explanation for JSON: the tables that docs/reference/cli.md shows, as lists."""
     if explanation.objective is Objective.COST:
         figures: Document = {
             "planned": explanation.planned,
@@ -149,7 +149,7 @@ def _limits(out: Console, explanation: Explanation, unit: str) -> None:
         else:
             figures = f"{item.used:,.6g}", f"{item.limit:,.6g}", item.unit
         limits.append((item.kind, item.subject, *figures, binds))
-    print_table(out, ("LIMIT", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS"), limits)
+    print_table(out, ("KIND", "~OF", ">USED", ">LIMIT", "UNIT", "BINDS"), limits)
     stages = (
         (stage.model, stage.phase, f"{stage.theta:,.6g}", unit, "yes" if stage.binds else "no")
         for stage in explanation.stage_capacities

@@ -15,7 +15,7 @@ import yaml
 from pydantic import Field, create_model
 
 from archipelago.operator.resources.crd import NotStructural, definition, page, structural, to_yaml
-from archipelago.planner.servingplan.rules import SpecObject
+from archipelago.planner.servingplan.rule import SpecObject
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "serving-plan.md"
 COMMITTED = Path(__file__).parents[3] / "crds" / "archipelago.dev_servingplans.yaml"

@@ -13,7 +13,7 @@ from archipelago.planner.replan.candidates import bound_candidate, evaluate_cand
 from archipelago.planner.replan.deployed import DeployedIslands
 from archipelago.planner.replan.evaluate import headroom_of, loads_of, restate
 from archipelago.planner.replan.repair import Unrepairable, repair
-from archipelago.planner.replan.reroute_flip import best_flips, best_reroute
+from archipelago.planner.replan.reroute_flip_program import best_flips, best_reroute
 from archipelago.planner.replan.rollout import island_changes
 from archipelago.planner.replan.types import Level, Limits, RoleSwitch
 from tests.support.planner import standing

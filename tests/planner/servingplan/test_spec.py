@@ -19,7 +19,7 @@ from archipelago.planner.formats.plan_file import normalised_spec
 from archipelago.planner.problem import STAGES, Billing, Domain, Link, Objective, Phase
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.servingplan.load import prune_unknown_fields, remark
-from archipelago.planner.servingplan.rules import SpecObject
+from archipelago.planner.servingplan.rule import SpecObject
 from archipelago.planner.servingplan.types import REMEDIES
 from benchmarks.make_thesis_examples import INVENTORIES, TRACES, example
 from tests.manifests.cases import Bad, bad, good
