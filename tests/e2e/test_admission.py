@@ -489,16 +489,7 @@ def test_the_table_of_plans_fits_a_terminal(cluster: Cluster, namespace: str) ->
             "contentHash": "0123456789abcdef" * 4,
         },
     }
-    body = json.dumps({"status": status})
-    cluster.kubectl(
-        "patch",
-        "splan",
-        "minimal",
-        f"-n={namespace}",
-        "--type=merge",
-        "--subresource=status",
-        f"--patch={body}",
-    )
+    cluster.kubectl(*status_patch(namespace, status))
     table = cluster.kubectl("get", "splan", f"-n={namespace}").stdout.splitlines()
     assert table[0].split() == [
         "NAME", "READY", "REASON", "ISLANDS", "GPUS", "COST/H", "SLO", "AGE",
@@ -511,18 +502,24 @@ def test_the_table_of_plans_fits_a_terminal(cluster: Cluster, namespace: str) ->
     assert {"TTFT", "TPOT", "HASH"} <= set(wide.splitlines()[0].split())
 
 
-def test_a_status_outside_the_schema_is_refused(cluster: Cluster, namespace: str) -> None:
-    assert apply(cluster, namespace, MINIMAL)[0]
-    done = cluster.kubectl(
+def status_patch(namespace: str, status: object) -> tuple[str, ...]:
+    """The arguments of kubectl that write a status of the plan ``minimal``."""
+    patch = f"--patch={json.dumps({'status': status})}"
+    return (
         "patch",
         "splan",
         "minimal",
         f"-n={namespace}",
         "--type=merge",
         "--subresource=status",
-        '--patch={"status":{"summary":{"throughput":12.5}}}',
-        check=False,
+        patch,
     )
+
+
+def test_a_status_outside_the_schema_is_refused(cluster: Cluster, namespace: str) -> None:
+    assert apply(cluster, namespace, MINIMAL)[0]
+    refused = status_patch(namespace, {"summary": {"throughput": 12.5}})
+    done = cluster.kubectl(*refused, check=False)
     assert done.returncode != 0
     assert "status.summary.throughput" in done.stderr
 

@@ -83,11 +83,15 @@ def lost_while_planned(found: Ground) -> None:
     judge(found, 1)
 
 
-def lost_in_a_roll_out(found: Ground) -> None:
-    """After the first of three tables a node goes: repaired, and the edit is still carried out."""
+def roll_out_begun(found: Ground) -> None:
     found.begin()
     found.bench.user.edit(found.plan, SHORTER)
     found.until(lambda: found.mark() == "rolling", 20, "rolling")
+
+
+def lost_in_a_roll_out(found: Ground) -> None:
+    """After the first of three tables a node goes: repaired, and the edit is still carried out."""
+    roll_out_begun(found)
     found.go(found.names[0])
     assert found.without(found.names[0]) <= REPAIRED
     found.settled(found.names[1:], generation=2)
@@ -96,9 +100,7 @@ def lost_in_a_roll_out(found: Ground) -> None:
 
 def edited_in_a_roll_out(found: Ground) -> None:
     """The second edit counts, from wherever the first one has come to."""
-    found.begin()
-    found.bench.user.edit(found.plan, SHORTER)
-    found.until(lambda: found.mark() == "rolling", 20, "rolling")
+    roll_out_begun(found)
     found.bench.user.edit(found.plan, {"models": live_spec(found.nodes, median=4000)["models"]})
     found.settled(found.names, generation=3)
     judge(found, 1)

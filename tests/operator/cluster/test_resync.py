@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -45,19 +45,24 @@ async def installed() -> None:
     """The kind is there."""
 
 
-async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(resync, "PAUSE", PAUSE)
-    cluster = Empty()
-    again = resync.Resync(
+def resync_of(cluster: Empty, others: Callable[[], Awaitable[None]] | None = None) -> resync.Resync:
+    return resync.Resync(
         cluster,
         Cache(),
         (),
         enqueue=lambda _key: None,
         random=Random(1),  # noqa: S311
         installed=installed,
+        others=others,
     )
+
+
+async def test_a_gap_is_followed_by_one_list_and_a_storm_by_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resync, "PAUSE", PAUSE)
+    cluster = Empty()
+    again = resync_of(cluster)
     task = asyncio.create_task(again.every(HOUR, lambda: None))
     await asyncio.sleep(3 * PAUSE)
     assert cluster.lists == []
@@ -136,15 +141,7 @@ async def test_after_a_gap_of_plans_nothing_else_is_listed(monkeypatch: pytest.M
     async def more() -> None:
         others.append(len(cluster.lists))
 
-    again = resync.Resync(
-        cluster,
-        Cache(),
-        (),
-        enqueue=lambda _key: None,
-        random=Random(1),  # noqa: S311
-        installed=installed,
-        others=more,
-    )
+    again = resync_of(cluster, others=more)
     await again.until_done()
     task = asyncio.create_task(again.every(HOUR, lambda: None))
     again.request()

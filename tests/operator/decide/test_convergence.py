@@ -179,7 +179,22 @@ class Server(ApiCluster):
             raise Retryable("no answer")
 
 
-class Life:
+class Jobs:
+    """What the reconciler asks of the planner processes, kept until it is answered."""
+
+    asked: dict[Key, Job]
+
+    def ask(self, job: Job) -> None:
+        self.asked[job.key] = job
+
+    def warm(self) -> None:
+        raise AssertionError("no plan is live here")
+
+    def cancel(self, key: Key) -> None:
+        self.asked.pop(key, None)
+
+
+class Life(Jobs):
     """A user, a server and an operator that dies now and then."""
 
     def __init__(self, seed: int, limit: int = TABLE_BYTES) -> None:
@@ -198,7 +213,7 @@ class Life:
     def start_operator(self) -> None:
         """With nothing remembered; the first full list fills the cache."""
         self.cache, self.metrics = Cache(), Metrics()
-        self.asked: dict[Key, Job] = {}
+        self.asked = {}
         events = Events(self.server, self.metrics, self.now, "test")
         pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
@@ -224,17 +239,6 @@ class Life:
                 self.cache.update_table(read_config_map(copy.deepcopy(body)))
                 listed.add(Key(KEY.namespace, shard))
         self.cache.tables.delete_unlisted(listed, version, None, ConfigMapObject.is_selected)
-
-    # What the reconciler asks of the planner processes.
-
-    def ask(self, job: Job) -> None:
-        self.asked[job.key] = job
-
-    def warm(self) -> None:
-        raise AssertionError("no plan is live here")
-
-    def cancel(self, key: Key) -> None:
-        self.asked.pop(key, None)
 
     def answer(self) -> None:
         """The planner is done, or its process died."""

@@ -311,13 +311,18 @@ async def test_a_request_that_was_not_read_goes_to_the_next_process() -> None:
     assert replaced(pool.metrics) == {"EndedIdle": 1}
 
 
+async def asked_of_a_stopped_process(pool: Bench) -> int:
+    """Ask for a plan that the one process does not begin with; its pid."""
+    (pid,) = await pool.processes(1)
+    os.kill(pid, signal.SIGSTOP)
+    pool.planner.ask(Job.of(example()))
+    await asyncio.sleep(0.1)
+    return pid
+
+
 async def test_an_unread_request_is_dropped_if_there_are_newer_inputs() -> None:
     async with bench() as pool:
-        (pid,) = await pool.processes(1)
-        os.kill(pid, signal.SIGSTOP)
-        pool.planner.ask(Job.of(example()))
-        await asyncio.sleep(0.1)
-        newer = example(budgetPerHour="100")
+        pid, newer = await asked_of_a_stopped_process(pool), example(budgetPerHour="100")
         os.kill(pid, signal.SIGKILL)
         pool.planner.ask(Job.of(newer))
         verdict = await pool.answer()
@@ -388,11 +393,7 @@ async def test_large_plans_of_one_namespace_make_way_for_a_small_one_of_another(
 
 async def test_newer_inputs_replace_the_request_and_a_deletion_drops_it() -> None:
     async with bench() as pool:
-        (pid,) = await pool.processes(1)
-        os.kill(pid, signal.SIGSTOP)
-        pool.planner.ask(Job.of(example()))
-        await asyncio.sleep(0.1)
-        newer = example(budgetPerHour="100")
+        pid, newer = await asked_of_a_stopped_process(pool), example(budgetPerHour="100")
         pool.planner.ask(Job.of(newer))
         verdict = await pool.answer()
         assert verdict.inputs_hash == newer.inputs_hash

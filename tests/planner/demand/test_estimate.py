@@ -6,7 +6,6 @@ The figures of the Azure traces are quoted in docs/designs/0008-live-demand.md.
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 from archipelago.perfmodel.model import FloatArray
 from archipelago.perfmodel.workload.lengths import LengthDistribution, Range, from_samples
-from archipelago.perfmodel.workload.traces import Trace, read_trace
+from archipelago.perfmodel.workload.traces import Trace
 from archipelago.planner.demand.counters import Buckets, from_cumulative
 from archipelago.planner.demand.entropy import (
     EVEN,
@@ -30,7 +29,6 @@ from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.demand.posterior import PriorStrength
 from archipelago.planner.demand.window import Flow, Window
 
-AZURE = Path(__file__).parents[3] / "../shared/data/traces/azure_2023"
 CUTS = (0, 256, 512, 1024, 1500, 2048, 3000, 4096, 6000, 20000)
 RANGES = tuple(Range(a, b) for a, b in pairwise(CUTS))
 VLLM = tuple(float(d * 10**e) for e in range(5) for d in (1, 2, 5) if d * 10**e <= 20_000)
@@ -229,14 +227,6 @@ def test_more_requests_narrow_chance_and_not_the_grid() -> None:
     widths = [(seen.rates.high - seen.rates.low) / seen.rate for seen in (few, many)]
     assert widths[1][0] < 0.2 * widths[0][0]
     assert widths[1][1] > 0.02
-
-
-@pytest.fixture(scope="module")
-def traces() -> dict[str, Trace]:
-    if not AZURE.exists():
-        pytest.skip("../shared/data is absent")
-    names = {"conv": "AzureLLMInferenceTrace_conv.csv", "code": "AzureLLMInferenceTrace_code.csv"}
-    return {name: read_trace(AZURE / file) for name, file in names.items()}
 
 
 def mean_context(lengths: LengthDistribution) -> float:

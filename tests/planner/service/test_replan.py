@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from archipelago.operator.planning import worker
-from archipelago.perfmodel.workload.traces import Trace, read_trace
+from archipelago.perfmodel.workload.traces import Trace
 from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.plan import MILLION
 from archipelago.planner.service.inputs import limits_of, read_resource
 from archipelago.planner.table.validate import validate_content
-from tests.planner.demand.test_estimate import AZURE
 from tests.support.operator import live
 from tests.support.operator.live import (
     answer,
@@ -554,14 +553,6 @@ def test_the_worker_answers_both_kinds_of_questions() -> None:
 def test_an_unreadable_request_is_refused_with_a_reason(line: bytes) -> None:
     reply = json.loads(worker.answer(line))
     assert (reply["kind"], reply["reason"]) == ("failed", "InvalidSpec")
-
-
-@pytest.fixture(scope="module")
-def traces() -> dict[str, Trace]:
-    if not AZURE.exists():
-        pytest.skip("../shared/data is absent")
-    names = {"conv": "AzureLLMInferenceTrace_conv.csv", "code": "AzureLLMInferenceTrace_code.csv"}
-    return {name: read_trace(AZURE / file) for name, file in names.items()}
 
 
 def minute_of(trace: Trace, rate: float) -> dict[str, Any]:

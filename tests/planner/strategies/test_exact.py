@@ -38,40 +38,26 @@ def plan(resource: ServingPlanResource) -> Planned | Infeasible:
 
 def small() -> dict[str, Any]:
     """Llama-3.1-8B on 8 H20 and 8 L40S: a plan in a fraction of a second."""
+    model = {
+        "name": "llama",
+        "architecture": "Llama-3.1-8B",
+        "workload": {
+            "logNormal": {"median": 1000, "sigma": "0.8", "min": 1, "max": 8192},
+            "outputTokens": {"mean": "200"},
+            "ranges": {"count": 8},
+        },
+        "slo": {"tpotMilliseconds": 40},
+    }
+    size = {"count": 8, "gpusPerNode": 8}
+    pools = [
+        {"name": "h20", "accelerator": "H20", **size, "pricePerGPUHour": "1"},
+        {"name": "l40s", "accelerator": "L40S", **size, "pricePerGPUHour": "0.9"},
+    ]
     return {
         "apiVersion": "archipelago.dev/v1alpha1",
         "kind": "ServingPlan",
         "metadata": {"name": "small"},
-        "spec": {
-            "models": [
-                {
-                    "name": "llama",
-                    "architecture": "Llama-3.1-8B",
-                    "workload": {
-                        "logNormal": {"median": 1000, "sigma": "0.8", "min": 1, "max": 8192},
-                        "outputTokens": {"mean": "200"},
-                        "ranges": {"count": 8},
-                    },
-                    "slo": {"tpotMilliseconds": 40},
-                }
-            ],
-            "pools": [
-                {
-                    "name": "h20",
-                    "accelerator": "H20",
-                    "count": 8,
-                    "gpusPerNode": 8,
-                    "pricePerGPUHour": "1",
-                },
-                {
-                    "name": "l40s",
-                    "accelerator": "L40S",
-                    "count": 8,
-                    "gpusPerNode": 8,
-                    "pricePerGPUHour": "0.9",
-                },
-            ],
-        },
+        "spec": {"models": [model], "pools": pools},
     }
 
 

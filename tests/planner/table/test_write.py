@@ -333,7 +333,12 @@ def test_junk_is_a_finding_and_no_crash(junk: object) -> None:
 @pytest.mark.parametrize("plan", [PLAN, CLASSES, PIPELINE], ids=["base", "classes", "pipeline"])
 def test_whatever_the_schema_refuses_the_checks_refuse_too(plan: Plan) -> None:
     """Drop every field and retype every value in turn: the hand-written checks miss nothing."""
-    good, missed = of(plan), []
+    assert missed(of(plan)) == []
+
+
+def missed(good: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Places and junk values that only the schema refuses."""
+    found = []
     for path in _paths(good):
         for value in JUNK:
             broken = copy.deepcopy(good)
@@ -342,8 +347,8 @@ def test_whatever_the_schema_refuses_the_checks_refuse_too(plan: Plan) -> None:
                 place = place[step]
             place[path[-1]] = value
             if by_schema(broken) and not validate.validate_table(broken):
-                missed.append((path, value))
-    assert missed == []
+                found.append((*path, value))
+    return found
 
 
 def _paths(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -438,14 +443,7 @@ POINTER: dict[str, Any] = {
 def test_whatever_of_a_pointer_the_schema_refuses_the_checks_refuse_too() -> None:
     assert validate.validate_table(POINTER) == []
     assert by_schema(POINTER) == []
-    for path in _paths(POINTER):
-        for value in JUNK:
-            broken = copy.deepcopy(POINTER)
-            place: Any = broken
-            for step in path[:-1]:
-                place = place[step]
-            place[path[-1]] = value
-            assert validate.validate_table(broken) or not by_schema(broken), (path, value)
+    assert missed(POINTER) == []
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,14 @@ from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.decide.state import Now
 from archipelago.operator.decide.status_text import SEQUENCE
 from archipelago.operator.metrics import Metrics
-from archipelago.operator.planning.messages import Job, decode_result
+from archipelago.operator.planning.messages import decode_result
 from archipelago.operator.planning.pool import PlannerPool
 from archipelago.operator.planning.worker import answer
 from archipelago.operator.resources.cache import Cache
-from archipelago.operator.resources.names import Key
 from archipelago.operator.resources.objects import PlanObject
 from archipelago.operator.resources.status import ConditionType
 from archipelago.planner.service.messages import decode_reply, encode_request
-from tests.operator.decide.test_convergence import Server
+from tests.operator.decide.test_convergence import Jobs, Server
 from tests.support.operator.situations import KEY, NOT_LIVE, later
 
 ROUNDS = 10
@@ -45,7 +44,7 @@ class Rest:
         return same and (not self.ready or self == other)
 
 
-class Bench:
+class Bench(Jobs):
     """A plan that changes, looked after by one operator."""
 
     def __init__(self) -> None:
@@ -54,7 +53,7 @@ class Bench:
         self.seconds = 0.0
         self.generation = 0
         self.cache, metrics = Cache(), Metrics()
-        self.asked: dict[Key, Job] = {}
+        self.asked = {}
         pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
             self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
@@ -65,15 +64,6 @@ class Bench:
 
     def now(self) -> Now:
         return later(self.seconds)
-
-    def ask(self, job: Job) -> None:
-        self.asked[job.key] = job
-
-    def warm(self) -> None:
-        raise AssertionError("no plan is live here")
-
-    def cancel(self, key: Key) -> None:
-        self.asked.pop(key, None)
 
     async def change(self, spec: dict[str, Any]) -> Rest:
         """Apply the spec and go on until nothing is left to do; fails where that never is so."""
