@@ -30,10 +30,10 @@ def main() -> None:
 
     _send(replies, b"")
     # A thread waits for requests, to end with the operator even during a solve.
-    requests: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
     while True:
-        request = requests.get()
+        request = lines.get()
         _send(replies, b"")  # from here on the request causes a death
         _send(replies, answer(request))
 
@@ -56,9 +56,9 @@ def answer(line: bytes | str) -> bytes:
     return encode_reply(handle(request))
 
 
-def _listen(requests: SimpleQueue[bytes]) -> None:
+def _listen(lines: SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
-        requests.put(line)
+        lines.put(line)
     os._exit(0)
 
 
