@@ -108,6 +108,7 @@ def test_prometheus_reads_the_rules_and_finds_every_case_true(promtool: Path) ->
 
 @pytest.mark.parametrize("alert", [alert["alert"] for alert in ALERTS])
 @pytest.mark.parametrize("change", ["never", "at once", "always"])
+@pytest.mark.slow
 def test_a_rule_that_is_wrong_fails_its_cases(
     alert: str, change: str, promtool: Path, tmp_path: Path
 ) -> None:

@@ -226,6 +226,7 @@ def test_a_change_that_is_almost_right(kind: str, sign: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["resource", "plan", "table", "nodes"])
 @pytest.mark.parametrize("depth", [30, 200])
+@pytest.mark.slow
 def test_aliases_that_stand_for_billions_cost_nothing(name: str, depth: int) -> None:
     """YAML's known bomb: each line holds the one before twice; 2^30 texts of 200 bytes of file."""
     lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, depth))]

@@ -44,6 +44,7 @@ LIVES = int(os.environ.get("LIVES", "100"))
 """Of each of four batches; ``make transitions`` has 300."""
 STEPS = 60
 GRACE = 60.0
+SLOW = pytest.mark.slow
 
 
 class Server(ApiCluster):
@@ -385,7 +386,7 @@ class Life(Jobs):
 
 
 @pytest.mark.parametrize("limit", [TABLE_BYTES, 6], ids=["whole", "shards"])
-@pytest.mark.parametrize("batch", range(4))
+@pytest.mark.parametrize("batch", [0, *(pytest.param(n, marks=SLOW) for n in (1, 2, 3))])
 async def test_whatever_happened_it_comes_to_the_right_rest(batch: int, limit: int) -> None:
     for seed in range(batch * LIVES, (batch + 1) * LIVES):
         life = Life(seed, limit)

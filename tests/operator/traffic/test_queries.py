@@ -170,6 +170,7 @@ def test_halves_are_about_the_same_islands() -> None:
     assert replace(first, islands=("a",)).halves("island") == ()
 
 
+@pytest.mark.slow
 def test_an_island_is_found_by_its_name_alone(prometheus: Prometheus, pages: Pages) -> None:
     """A dot in a name is a dot."""
     lines = [f'a{{island="{name}"}} 1' for name in ("x.1", "xx1", "x-1")]

@@ -69,9 +69,8 @@ def findings(plan: Plan = PLAN, of: PlanningProblem | None = None, model: object
 
 
 def with_group(name: str, /, **changes: Any) -> Plan:  # noqa: ANN401
-    return replace(
-        PLAN, groups=tuple(replace(g, **changes) if g.name == name else g for g in GROUPS)
-    )
+    groups = tuple(replace(g, **changes) if g.name == name else g for g in GROUPS)
+    return replace(PLAN, groups=groups)
 
 
 def with_island(name: str, /, **changes: Any) -> Plan:  # noqa: ANN401

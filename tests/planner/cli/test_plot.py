@@ -67,6 +67,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("case", "plan"), CASES.values(), ids=CASES.keys())
+@pytest.mark.slow
 def test_png_is_not_blank(case: PlanningProblem, plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "plan.png"
     plot.draw(case, plan, str(path))

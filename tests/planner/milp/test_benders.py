@@ -24,8 +24,7 @@ NAMES = (
     "07-least-cost",
     "09-two-rates",
 )
-LONG = ("03-two-models", "06-two-zones", "09-two-rates")
-"""They take seconds each."""
+LONG = ("03-two-models", "06-two-zones", "09-two-rates")  # seconds each
 
 
 def example(name: str) -> PlanningProblem:

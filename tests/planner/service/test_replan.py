@@ -124,6 +124,7 @@ def test_a_loss_without_metrics_is_repaired_and_weighed_for_the_planned_traffic(
 
 
 @pytest.mark.parametrize("name", [ONE, THESIS, "03-two-models", "05-either"])
+@pytest.mark.slow
 def test_half_of_the_islands_may_go(name: str) -> None:
     """Every second one; what is left gets everything, or the table stays where a phase is gone."""
     before = table(planned(name)[1])
@@ -561,6 +562,7 @@ def minute_of(trace: Trace, rate: float) -> dict[str, Any]:
     return window({"deepseek-v3": seen(trace.inputs, trace.outputs, times=times)})
 
 
+@pytest.mark.slow
 def test_from_conversation_to_code_a_flip_suffices(traces: dict[str, Trace]) -> None:
     """Planned for conversation; prompts become twice as long and answers an eighth.
 

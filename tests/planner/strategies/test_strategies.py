@@ -131,6 +131,7 @@ def test_theta_bound_and_gap_agree(name: str, case: str) -> None:
 
 @EVERY
 @ALL_CASES
+@pytest.mark.slow
 def test_no_strategy_exceeds_the_bound_of_exact(name: str, case: str) -> None:
     """And no bound is below what exact reaches: each is a bound on all plans."""
     _, plan = planned(name, CASES[case]())

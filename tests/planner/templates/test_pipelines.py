@@ -90,6 +90,7 @@ def planned(problem: PlanningProblem) -> Plan:
 
 
 @pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.slow
 def test_plan_has_no_findings_and_a_gap_within_the_limit(case: str) -> None:
     problem = CASES[case]()
     plan = planned(problem)
@@ -100,6 +101,7 @@ def test_plan_has_no_findings_and_a_gap_within_the_limit(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.slow
 def test_order_of_pools_models_and_links_does_not_change_the_plan(case: str) -> None:
     problem = CASES[case]()
     turned = replace(
@@ -128,6 +130,7 @@ def test_divider_refuses_problems_that_it_does_not_support(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.slow
 def test_plan_does_not_depend_on_problems_planned_before(case: str) -> None:
     """Nothing is remembered between two plans: the way back leads to where one was."""
     problem = CASES[case]()
