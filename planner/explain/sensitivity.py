@@ -127,8 +127,13 @@ def resolve(base: BaseSolution, problem: PlanningProblem | None, *, better: bool
 
 
 def resolve_with(base: BaseSolution, template: int) -> Resolution:
-    """Solve the unchanged problem with at least one island of a template."""
-    return _resolution(base, base.program, base.problem, better=False, forced=template)
+    """Solve the unchanged problem with at least one island of a template.
+
+    On a copy of the program: solves of one program share loaded subproblems and cuts, and HiGHS
+    crashes if two threads use one of them at once.
+    """
+    program = replace(base.program)
+    return _resolution(base, program, base.problem, better=False, forced=template)
 
 
 def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, ...]:

@@ -222,7 +222,10 @@ class _Decomposition:
 
 
 _DECOMPOSITIONS: WeakKeyDictionary[Program, _Decomposition] = WeakKeyDictionary()
-"""By program, as long as it lives: the next objective starts from the cuts of the last one."""
+"""By program, as long as it lives: the next objective starts from the cuts of the last one.
+
+So only one thread at a time may solve a program.
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from archipelago.planner.explain.why import Explanation, explain
 from archipelago.planner.plan import Certificate, Exclusion, Group, Pair, Plan, Route
 from archipelago.planner.problem import Domain, Link, Objective, Phase, PlanningProblem, Pool
 from archipelago.planner.templates.catalogue import Catalogue
+from tests.support.planner import examples
 from tests.support.planner.command import Runner
 from tests.support.planner.handmade import PLAN
 from tests.support.planner.small import RANGES, demand, problem, template
@@ -390,3 +391,13 @@ def test_a_thesis_example_takes_at_most_fifteen_seconds(
     record_property("seconds", seconds)
     assert result.status == 0
     assert seconds <= 15
+
+
+@pytest.mark.slow
+def test_solves_side_by_side_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS crashes if two threads share a loaded program, and others' cuts change results."""
+    name = "03-two-models"
+    case, made = examples.problem_of(examples.read(name)), examples.planned(name).plan
+    by_several = explain(case, made)
+    monkeypatch.setattr(why, "THREADS", 1)
+    assert explain(case, made) == by_several
