@@ -2,6 +2,7 @@
 #
 #   docker build .                                        # or make image; the operator
 #   docker build --build-arg EXTRAS=operator,bayes .      # with the planner of the thesis (torch)
+#     --build-arg TORCH_INDEX=...                         # torch from an index of builds without CUDA
 #
 # The base needs glibc, Python 3.11 or newer as python3 with venv, and pip. Every package of the
 # operator is a wheel that is compared with its pinned hash. deploy/image builds the same image
@@ -11,6 +12,7 @@ ARG BASE_IMAGE=python:3.13-slim
 
 FROM ${BASE_IMAGE} AS build
 ARG EXTRAS=operator
+ARG TORCH_INDEX=
 # The environment gets no pip: nothing is installed at run time.
 RUN python3 -m venv --without-pip /opt/archipelago
 COPY constraints.txt constraints-bayes.txt deploy/image/requirements.txt /pins/
@@ -21,9 +23,11 @@ COPY src /source/src
 COPY perfmodel /source/perfmodel
 COPY planner /source/planner
 COPY operator /source/operator
+# What another extra adds has its version pinned and no hash: builds of torch without CUDA have others.
 # The tests of numpy and scipy are left out: 48 MB. Other packages import their own.
 RUN python3 -m pip --python=/opt/archipelago/bin/python install --no-cache-dir --compile \
       --constraint=/pins/constraints.txt --constraint=/pins/constraints-bayes.txt "/source[${EXTRAS}]" \
+      ${TORCH_INDEX:+--extra-index-url=${TORCH_INDEX}} \
  && find /opt/archipelago/lib/python*/site-packages/numpy \
          /opt/archipelago/lib/python*/site-packages/scipy -type d -name tests -prune -exec rm -rf {} +
 

@@ -7,6 +7,8 @@
 # KIND_IMAGE, KIND_CONFIG  the nodes' image (empty: kind's own), what is given to kind as --config
 # BASE_IMAGE, IMAGE  what the operator's image is built on (glibc, Python 3.11 or newer, pip), and its
 #         name; with KIND=1, an IMAGE that you name is not built
+# TORCH_INDEX  where the image with EXTRAS=bayes gets torch: an index of builds without CUDA. Empty:
+#         the index of everything else, whose build for Linux brings gigabytes of CUDA
 # DEMO_EXIT  1: the demo ends when everything was shown
 # FUZZ_SECONDS  how long each target of the fuzzer is run
 PYTHON ?= python3
@@ -16,7 +18,8 @@ KIND ?=
 KIND_IMAGE ?=
 KIND_CONFIG ?=
 BASE_IMAGE ?= python:3.13-slim
-IMAGE ?= archipelago-operator:0.1.0
+IMAGE ?= archipelago-operator:0.1.0$(if $(filter bayes,$(EXTRAS)),-bayes)
+TORCH_INDEX ?=
 FUZZ_SECONDS ?= 60
 
 export IMAGE KIND_IMAGE KIND_CONFIG
@@ -123,9 +126,9 @@ recovery: $(READY) ## play every fault five times and write docs/evidence/recove
 	$(PY) -m benchmarks.recovery > docs/evidence/recovery.md.new && mv docs/evidence/recovery.md.new docs/evidence/recovery.md
 
 .PHONY: demo
-demo: $(READY) ##* control plane, operator, first example, plan, table and plot; Ctrl-C ends it
+demo: $(READY) $(IMAGE_OF_KIND) ##* control plane, operator, first example, plan, table and plot; KIND=1: and pods
 	$(call programs)
-	$(PY) -m examples.demo $(if $(DEMO_EXIT),--once)
+	$(PY) -m examples.demo $(if $(DEMO_EXIT),--once) $(if $(KIND),--kind)
 
 .PHONY: bench
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
@@ -136,7 +139,7 @@ validate: $(READY) ## the performance model beside published measurements: write
 	$(PY) -m benchmarks.accuracy --quiet --page docs/evidence/accuracy.md || test $$? -eq 1  # 1: a bar is missed
 
 .PHONY: fuzz
-fuzz: $(READY) ## a coverage-guided fuzzer on everything that reads files, FUZZ_SECONDS=60 each
+fuzz: $(READY) ## a coverage-guided fuzzer on every reader of foreign bytes, FUZZ_SECONDS=60 each
 	@$(UV) pip install --quiet --python $(PY) --group fuzz || echo "atheris cannot be installed here"
 	$(PY) -m tests.support.fuzz --seconds $(FUZZ_SECONDS)
 
@@ -157,11 +160,12 @@ crds: $(READY) ## write crds/ and docs/reference/serving-plan.md anew from the s
 .PHONY: image
 image: ##* the operator's image, from source (needs Docker)
 	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) \
-	  --build-arg EXTRAS=operator$(addprefix $(comma),$(EXTRAS)) .
+	  --build-arg EXTRAS=operator$(addprefix $(comma),$(EXTRAS)) --build-arg TORCH_INDEX=$(TORCH_INDEX) .
 
 .PHONY: image-offline
 image-offline: $(READY) ## the same image without network while it is built, with a list of materials
-	$(PY) deploy/image/prepare.py build/image --base $(BASE_IMAGE)
+	$(PY) deploy/image/prepare.py build/image --base $(BASE_IMAGE) \
+	  $(if $(EXTRAS),--extra $(EXTRAS))
 	docker build --network none --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(IMAGE) build/image
 
 .PHONY: sbom
@@ -181,6 +185,9 @@ pins: $(READY) ## write every pin anew from pyproject.toml (asks the registry); 
 	grep -vxFf constraints.txt build/bayes.txt > constraints-bayes.txt
 	$(COMPILE) --extra operator --constraint constraints.txt --generate-hashes \
 	  --only-binary :all: --output-file $(PINS)
+	$(COMPILE) --extra operator --extra bayes --constraint constraints.txt \
+	  --constraint constraints-bayes.txt --generate-hashes --only-binary :all: \
+	  --output-file $(PINS:.txt=-bayes.txt)
 
 .PHONY: clean
 clean: ## remove the environment, build outputs and the demo's leftovers

@@ -5,6 +5,8 @@ ArchipelagoError
     ├── SettingsError         the environment cannot be used: name the variable, end the process
     └── ClusterError          the API server's answer, translated in ``cluster/client.py``
         ├── Retryable             repeat the request after ``delay`` seconds (429, 5xx, no answer)
+        │   ├── Unreadable            an object that no API server sends: skip it
+        │   └── NotLeading            not sent: another replica leads, or may
         ├── Conflict              another writer was faster: read and decide again (409)
         ├── NotFound              the object was deleted: forget it (404)
         └── Refused               a retry alone does not help: show it in the status
@@ -61,6 +63,17 @@ class Retryable(ClusterError):  # noqa: N818  # named after what the caller does
     def __init__(self, message: str, delay: float | None = None) -> None:
         super().__init__(message)
         self.delay = delay
+
+
+class Unreadable(Retryable):
+    """An object or an answer is not what its kind is; the next one may be.
+
+    What reads many objects leaves this one out and goes on.
+    """
+
+
+class NotLeading(Retryable):
+    """A write that was not sent: this replica does not lead."""
 
 
 class Conflict(ClusterError):  # noqa: N818

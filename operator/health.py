@@ -1,7 +1,8 @@
-"""Probes and metrics: ``/healthz``, ``/readyz``, ``/metrics``.
+"""What ``/healthz``, ``/readyz`` and ``/metrics`` say; ``endpoints`` serves them.
 
-kopf's probe stays green while a watch is dead. These check the age of each watch, the lag of the
-event loop, the age of the oldest key in the queue, and the clocks. All schedules use the monotonic
+kopf's probe stays green while a watch is dead. These check the age of each watch, whether the API
+server answers (`cluster/reachability`), the lag of the event loop, the age of the oldest key in the
+queue, and the clocks. All schedules use the monotonic
 clock, so a change of the wall clock or a machine that slept moves none. But stored times are then
 not comparable, so a large difference fails ``/healthz``.
 """
@@ -9,16 +10,11 @@ not comparable, so a large difference fails ``/healthz``.
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import web
-
 from .cluster.handlers import INVENTORY, KINDS, WatchHealth
-from .errors import SettingsError
 
 if TYPE_CHECKING:
     from .metrics import Metrics
@@ -32,7 +28,6 @@ OLDEST_ANSWER: Final = 400.0  # a watch is renewed after 300 s, or 330 s at the 
 LONGEST_LAG: Final = 5.0
 OLDEST_KEY: Final = 300.0
 PROBE_PERIOD: Final = 0.1
-EVERYWHERE: Final = "::"
 
 
 class Lag:
@@ -135,56 +130,3 @@ class Health:
         self._metrics.tasks.set(len(asyncio.all_tasks()))
         self._metrics.clock_skew.set(self.skew())
         return self._metrics.exposition()
-
-
-@asynccontextmanager
-async def serve(health: Health, host: str, port: int) -> AsyncIterator[int]:
-    """Serve probes and metrics; yield the port.
-
-    Raises:
-        SettingsError: this address cannot be listened on.
-    """
-
-    def answer(findings: list[str]) -> web.Response:
-        text = "".join(f"{finding}\n" for finding in findings) or "ok\n"
-        return web.Response(text=text, status=503 if findings else 200)
-
-    async def healthz(_request: web.Request) -> web.Response:
-        return answer(health.liveness_findings())
-
-    async def readyz(_request: web.Request) -> web.Response:
-        return answer(health.readiness_findings())
-
-    async def metrics(_request: web.Request) -> web.Response:
-        content = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(body=health.metrics(), headers={"Content-Type": content})
-
-    app = web.Application()
-    for handler in (healthz, readyz, metrics):
-        app.router.add_get(f"/{handler.__name__}", handler)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listening(host, port)).start()
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket; ``::`` includes IPv4, and is IPv4 alone without IPv6.
-
-    asyncio would make every IPv6 socket refuse IPv4.
-
-    Raises:
-        SettingsError: this address cannot be listened on.
-    """
-    both = host == EVERYWHERE and socket.has_dualstack_ipv6()
-    if host == EVERYWHERE and not both:
-        host = "0.0.0.0"  # noqa: S104  # the setting demands it
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
-    except OSError as error:
-        where = f"ARCHIPELAGO_HTTP_HOST={host!r}, ARCHIPELAGO_HTTP_PORT={port}"
-        raise SettingsError(f"{where}: cannot listen there: {error.strerror}") from error

@@ -4,13 +4,14 @@ Values of labels are from fixed sets, except namespace and plan, which are remov
 and the configured names of metric sources. No text of a user's resource is a label: no address, no
 credential, no free text.
 
-A plan has at most 15 series: twelve figures from its status and its last decision, and the headroom
-of three levels. A figure that is None removes its series, so that no old value is shown.
+A plan has at most 18 series: twelve figures from its status and its last decision, three of a
+search, and the headroom of three levels. A figure that is None removes its series, so that no old
+value is shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
@@ -22,6 +23,8 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.exposition import generate_latest
+
+from archipelago.planner.problem import PACKAGES
 
 from .resources.names import Key
 from .resources.status import ConditionStatus, ConditionType, Reason
@@ -67,6 +70,12 @@ DECISION_FAMILIES: Final = {
     ),
 }
 """The same of a decision: a field of its facts, or one that ``decided`` adds."""
+SEARCH_FAMILIES: Final = {
+    "plan_search_trials": ("Layouts that the search under way has tried", "trials"),
+    "plan_search_best": ("Objective of the best plan that it has found, in its unit", "best"),
+    "plan_search_bound": ("Bound of that objective", "bound"),
+}
+"""The same of a search; absent unless one is under way."""
 _TRUTHS: Final = {
     ConditionStatus.TRUE: 1.0,
     ConditionStatus.FALSE: 0.0,
@@ -95,6 +104,12 @@ class Metrics:
         self.queue_age = Gauge("queue_oldest_age_seconds", "Longest wait of a due key", **own)
         self.reconcile = Histogram("reconcile_seconds", "Work on one key", **seconds)
         self.failures = Counter("reconcile_failures", "Work that failed", ["error"], **own)
+        self.quarantines = Counter(
+            "quarantines",
+            "Objects excluded for a while because handling them failed",
+            ["kind"],
+            **own,
+        )
         self.plan_seconds = Histogram("planning_seconds", "Answer of the planner", **seconds)
         self.outcomes = Counter("plannings", "Answers of the planner", ["outcome"], **own)
         self.replacements = Counter("planner_replacements", "Processes ended", ["reason"], **own)
@@ -102,6 +117,10 @@ class Metrics:
         self.events = Counter("events", "Events written", ["reason"], **own)
         self.resyncs = Counter("resyncs", "Full lists that were completed", **own)
         self.tasks = Gauge("tasks", "Tasks of the event loop", **own)
+        self.leader = Gauge("leader", "1 if this replica leads, else 0", **own)
+        self.leader_transitions = Counter(
+            "leader_transitions", "Times that this replica began or stopped to lead", **own
+        )
         self.missing_rights = Gauge(
             "missing_rights", "Namespaces in which a right is missing", ["verb", "resource"], **own
         )
@@ -119,7 +138,10 @@ class Metrics:
         self.level_headroom = Gauge(
             "plan_level_headroom", "Multiple of the demand by level", (*_PLAN, "level"), **own
         )
-        families = {**STATUS_FAMILIES, **DECISION_FAMILIES}
+        self.strategies = Gauge(
+            "strategy_available", "1 if plans may use the strategy, else 0", ["strategy"], **own
+        )
+        families = {**STATUS_FAMILIES, **DECISION_FAMILIES, **SEARCH_FAMILIES}
         self.figures = {
             name: Gauge(name, text, _PLAN, **own) for name, (text, _) in families.items()
         }
@@ -201,6 +223,17 @@ class Metrics:
         headrooms = {level["level"]: level.get("theta") for level in facts.get("levels") or ()}
         for level in LEVELS:
             _set(self.level_headroom, headrooms.get(level), *key, level)
+
+    def searching(self, key: Key, found: Mapping[str, Any]) -> None:
+        """Set the figures of a search that is under way; empty if none is any more."""
+        if key in self._plans:
+            for name, (_, field) in SEARCH_FAMILIES.items():
+                _set(self.figures[name], found.get(field), *key)
+
+    def set_strategies(self, available: Collection[str]) -> None:
+        """Set which strategies plans may use."""
+        for name in PACKAGES:
+            self.strategies.labels(name).set(name in available)
 
     def forget(self, key: Key) -> None:
         """Remove the figures of a deleted plan."""

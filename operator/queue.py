@@ -12,10 +12,11 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from .errors import Backoff, ClusterError, Retryable
+from .errors import Backoff, OperatorError, Retryable
 
 if TYPE_CHECKING:
     from .resources.names import Key
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 BACKOFF: Final = Backoff(0.2, 20.0)
 """A key is done within 30 s after the cause of its failure ended."""
+QUARANTINE: Final = Backoff(1.0, 300.0)
+"""A key whose handling fails for no fault of the API server; a change of it ends the wait."""
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +61,13 @@ class KeyedQueue:
         self._active.discard(key)
         self._failures.pop(key, None)
 
-    def failed(self, key: Key, now: float, at_least: float | None = None) -> float:
+    def failed(
+        self, key: Key, now: float, at_least: float | None = None, backoff: Backoff = BACKOFF
+    ) -> float:
         """End failed work; return the delay until the next try [s]."""
         self._active.discard(key)
         self._failures[key] = self._failures.get(key, 0) + 1
-        delay = max(BACKOFF.jittered(self._failures[key], self._random), at_least or 0.0)
+        delay = max(backoff.jittered(self._failures[key], self._random), at_least or 0.0)
         self.enqueue_at(key, now + delay)
         return delay
 
@@ -92,6 +97,7 @@ class Workers:
         self._count = count
         self._on_failure = on_failure
         self._wake = asyncio.Event()
+        self._running: set[asyncio.Task[None]] = set()
         self._started = False
         self._stopping = False
         self.finished = asyncio.Event()
@@ -114,7 +120,9 @@ class Workers:
                 await free.acquire()
                 key = self._queue.take(self._clock())
                 if key is not None:
-                    group.create_task(self._once(key, free), name=f"reconcile {key}")
+                    task = group.create_task(self._once(key), name=f"reconcile {key}")
+                    self._running.add(task)
+                    task.add_done_callback(partial(self._ended, key, free))
                     continue
                 free.release()
                 due = self._queue.next_due()
@@ -125,6 +133,11 @@ class Workers:
                 self._wake.clear()
         self.finished.set()
 
+    def abort(self) -> None:
+        """Cancel the work under way; its keys are not tried again."""
+        for task in self._running:
+            task.cancel()
+
     def stop(self) -> None:
         """Take no further keys."""
         self._stopping = True
@@ -132,12 +145,21 @@ class Workers:
         if not self._started:
             self.finished.set()
 
-    async def _once(self, key: Key, free: asyncio.Semaphore) -> None:
+    def _ended(self, key: Key, free: asyncio.Semaphore, task: asyncio.Task[None]) -> None:
+        """Release key and place, also of a task that was cancelled before its first step."""
+        self._running.discard(task)
+        if task.cancelled():
+            self._queue.done(key)
+        free.release()
+        self._wake.set()
+
+    async def _once(self, key: Key) -> None:
         try:
             await self._work(key)
-        except Exception as error:  # any error: the key is tried again
+        except Exception as error:  # noqa: BLE001  # any error: the key is tried again
             at_least = error.delay if isinstance(error, Retryable) else None
-            delay = self._queue.failed(key, self._clock(), at_least)
+            backoff = BACKOFF if isinstance(error, OperatorError) else QUARANTINE
+            delay = self._queue.failed(key, self._clock(), at_least, backoff)
             self._on_failure(key, error)
             log.warning(
                 "this plan will be tried again",
@@ -147,10 +169,6 @@ class Workers:
                     "delay_s": round(delay, 3),
                     "error": str(error) or repr(error),
                 },
-                exc_info=None if isinstance(error, ClusterError) else error,
             )
         else:
             self._queue.done(key)
-        finally:
-            free.release()
-            self._wake.set()

@@ -13,8 +13,10 @@ from .errors import SettingsError
 
 PREFIX = "ARCHIPELAGO_"
 OFF = "Off"
-_LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+FORMERLY = {"admin_file": "SOURCES"}
+"""Earlier names of variables, which are read if the present ones are not set."""
+LABEL = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -49,7 +51,7 @@ def _namespaces(text: str) -> tuple[str, ...]:
 
 def _selector(text: str) -> dict[str, str]:
     pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
-    if any(not _LABEL.fullmatch(key) or not _VALUE.fullmatch(value) for key, _, value in pairs):
+    if any(not LABEL.fullmatch(key) or not LABEL_VALUE.fullmatch(value) for key, _, value in pairs):
         raise ValueError(text)
     return {key: value for key, _, value in pairs}
 
@@ -70,12 +72,21 @@ class Settings:
     ] = ()
     # IPv6 and IPv4 alike: probes and Prometheus come from outside the pod.
     http_host: Annotated[str, Format("an address", str)] = "::"
-    # /healthz, /readyz, /metrics; 0: any free port, see the log.
+    # /healthz, /readyz, and /metrics without a certificate; 0: any free port, see the log.
     http_port: Annotated[int, _number(int, 0, 65535)] = 8080
+    # Folder with tls.crt and tls.key: /metrics is served over TLS on its own port, to whom the API
+    # server lets. Empty: without either, on the port above.
+    metrics_certificate: Annotated[str, Format("an absolute path", _path)] = ""
+    metrics_port: Annotated[int, _number(int, 0, 65535)] = 8443  # 0: any free port, see the log
     reconcilers: Annotated[int, _number(int, 1, 256)] = 8  # keys worked on at the same time
     planners: Annotated[int, _number(int, 1, 64)] = 2  # warm planner processes
     # RLIMIT_AS of each planner process [MiB].
     planner_memory_mib: Annotated[int, _number(int, 64, 1 << 20)] = 1536
+    # Processes that search at the same time (strategies of the image variant bayes); started when
+    # needed, ended after five idle minutes.
+    searches: Annotated[int, _number(int, 1, 16)] = 1
+    # RLIMIT_DATA of each of them [MiB].
+    search_memory_mib: Annotated[int, _number(int, 512, 1 << 20)] = 4096
     # Beyond the plan's time limit; then the process is killed.
     planner_grace_seconds: Annotated[float, _number(float, 0, 60)] = 2.0
     # Time between two full lists, +-10 %.
@@ -91,8 +102,13 @@ class Settings:
     node_selector: Annotated[
         Mapping[str, str], Format("label=value pairs separated by commas", _selector)
     ] = field(default_factory=dict)
-    # Path of the file of metric sources (traffic/config.py); empty: none.
-    sources: Annotated[str, Format("an absolute path", _path)] = ""
+    # Path of the administrator's file (admin_file.py); empty: none. Also read: ARCHIPELAGO_SOURCES.
+    admin_file: Annotated[str, Format("an absolute path", _path)] = ""
+    # Auto: On for a service account of the cluster, which has a namespace for the Lease.
+    leader_election: Annotated[str, _choice("Auto", "On", OFF)] = "Auto"
+    leader_lease_duration: Annotated[int, _number(int, 2, 60)] = 10
+    leader_renew_deadline: Annotated[float, _number(float, 0.2, 60)] = 7.0
+    leader_retry_period: Annotated[float, _number(float, 0.1, 60)] = 1.0
     log_level: Annotated[str, _choice("DEBUG", "INFO", "WARNING", "ERROR")] = "INFO"
 
     @classmethod
@@ -105,6 +121,8 @@ class Settings:
         values: dict[str, Any] = {}
         for name, hint in get_type_hints(cls, include_extras=True).items():
             variable, (rule,) = f"{PREFIX}{name.upper()}", hint.__metadata__
+            if name in FORMERLY and not environment.get(variable, "").strip():
+                variable = f"{PREFIX}{FORMERLY[name]}"
             text = environment.get(variable, "").strip()
             try:
                 values |= {name: rule.parse(text)} if text else {}

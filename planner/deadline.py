@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from types import FrameType, TracebackType
+from typing import Self, TypeVar
 
 from .errors import OutOfTimeError
 
@@ -70,6 +73,48 @@ class Deadline:
         for at, item in enumerate(items):
             self.check(doing, f"{at} {unit}")
             yield item
+
+
+class TimeIsUp(BaseException):  # an alarm, not an error: no library may swallow it
+    """The time is up; raised in the middle of whatever the main thread does."""
+
+
+class Alarm:
+    """Ends the work that it surrounds once its time is up, also inside a library.
+
+    In the main thread only: elsewhere, and where there are no such signals, it never rings.
+
+        with suppress(TimeIsUp), Alarm() as alarm:
+            alarm.ring_in(seconds)
+            work that need not be complete
+    """
+
+    def __enter__(self) -> Self:
+        """Take over the signal."""
+        self._works = threading.current_thread() is threading.main_thread()
+        self._works = self._works and hasattr(signal, "setitimer")
+        self._is_open = True
+        if self._works:
+            self._before = signal.signal(signal.SIGALRM, self._ring)
+        return self
+
+    def ring_in(self, seconds: float) -> None:
+        """Raise ``TimeIsUp`` after that time [s]; infinity: never."""
+        if self._works and math.isfinite(seconds):
+            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+
+    def _ring(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_open:
+            raise TimeIsUp
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: object, _where: TracebackType | None
+    ) -> None:
+        """Give the signal back."""
+        self._is_open = False
+        if self._works:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, self._before)
 
 
 ENDLESS = Deadline()

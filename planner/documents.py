@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import reprlib
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -29,9 +30,14 @@ MISFITS = (ValueError, TypeError, KeyError, IndexError, AttributeError, Recursio
 """Errors of PyYAML and json besides their own: a tag on a text that does not fit it, a date
 that does not exist, a number with more digits than Python converts, too many brackets."""
 
+EXACT = 2**53 - 1
+"""Largest whole number that every reader of JSON keeps as it is; the status holds 2^63 - 1."""
 LARGEST = 2_000_000
 """Largest number of values in a document; a plan of 10,000 islands has a tenth of it."""
+DEEPEST = 100
+"""Most levels of a document: far below what Python's own functions can walk through."""
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _BRIEF = reprlib.Repr()
 _BRIEF.maxother = _BRIEF.maxstring = SHOWN
 
@@ -45,7 +51,11 @@ def brief(value: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-@dataclass(frozen=True)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A JSON value and its place, for example ``groups[3].rates``."""
 
@@ -89,15 +99,38 @@ class Node:
 
     def mapping(self) -> dict[str, Any]:
         """Return a mapping with string keys."""
-        if not isinstance(self.value, dict) or not all(isinstance(k, str) for k in self.value):
+        if not isinstance(self.value, dict) or not all(map(_is_text, self.value)):
             raise self.refuse("a mapping")
         return self.value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return a mapping of strings that may be absent or null, such as labels."""
+        values = self.optional_mapping(name)
+        if not all(map(_is_text, values.values())):
+            raise self.field(name).refuse("a mapping of texts")
+        return values
+
+    def time(self) -> datetime:
+        """Return a time with its zone, in UTC."""
+        try:
+            time = datetime.fromisoformat(self.text())
+            if time.tzinfo is not None:
+                return time.astimezone(UTC)
+        except (ValueError, OverflowError):  # no time, or not one that UTC has too
+            pass
+        raise self.refuse("a time with its zone, such as 2026-01-31T12:00:00Z")
 
     def text(self) -> str:
         """Return a string."""
         if not isinstance(self.value, str):
             raise self.refuse("a string")
         return self.value
+
+    def sha256(self) -> str:
+        """Return a SHA-256 in hexadecimal."""
+        if not _SHA256.fullmatch(self.text()):
+            raise self.refuse("a sha256 in hexadecimal")
+        return self.text()
 
     def truth(self) -> bool:
         """Return a boolean."""
@@ -106,33 +139,12 @@ class Node:
         return self.value
 
     def integer(self, least: int = 0) -> int:
-        """Return a whole number of at least ``least``."""
+        """Return a whole number of at least ``least`` and at most ``EXACT``."""
         if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < least:
             raise self.refuse(f"a whole number >= {least}")
+        if self.value > EXACT:
+            raise self.refuse(f"a whole number <= {EXACT}, the largest that every reader keeps")
         return self.value
-
-    def number(self, least: float = 0.0) -> float:
-        """Return a finite number of at least ``least``."""
-        value = self.value
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.refuse("a number")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number) or number < least:
-            raise self.refuse(f"a finite number >= {least:g}")
-        return number
-
-    def decimal(self) -> Decimal:
-        """Return a decimal of a string, for money."""
-        try:
-            value = Decimal(self.text())
-        except InvalidOperation:
-            raise self.refuse("a decimal string") from None
-        if not value.is_finite():
-            raise self.refuse("a finite decimal string")
-        return value
 
     def one_of(self, kind: Callable[[str], Any]) -> Any:  # noqa: ANN401  # a StrEnum's member
         """Return a member of a ``StrEnum``."""
@@ -147,22 +159,29 @@ def plain(document: object) -> object:
     """Return the document if JSON can represent all of its values.
 
     Raises:
-        PlanFileError: a date, a number that is not finite, a key that is no text, or so many values
-            that they can only come from YAML's aliases.
+        PlanFileError: a date, a number that is not finite or has more than 64 bits, a key that is
+            no text, more levels than ``DEEPEST``, or so many values that they can only come from
+            YAML's aliases.
     """
-    stack: list[tuple[str, object]] = [("", document)]
+    stack: list[tuple[str, object, int]] = [("", document, 0)]
     count = 0
     while stack:
-        path, value = stack.pop()
+        path, value, depth = stack.pop()
         count += 1
+        if depth > DEEPEST:
+            raise PlanFileError(f"{path}: more than {DEEPEST} levels: this is no file of ours")
         if isinstance(value, dict):
-            stack += Node(value, path).mapping().items()
+            inner = Node(value, path).mapping()
+            stack += zip(inner, inner.values(), repeat(depth + 1))
         elif isinstance(value, list):
-            stack += zip(repeat(f"{path}[]"), value, strict=False)
+            stack += zip(repeat(f"{path}[]"), value, repeat(depth + 1), strict=False)
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise Node(value, path).refuse("a finite number")
-        elif not isinstance(value, str | int | None):
+        elif isinstance(value, int):
+            if not -(2**63) <= value < 2**63:
+                raise Node(value, path).refuse("a whole number of 64 bits")
+        elif not isinstance(value, str | None):
             raise Node(value, path).refuse("a text, a number or null; write a date in quotes")
         if count + len(stack) > LARGEST:
             raise PlanFileError(f"more than {LARGEST} values: this is no file of ours")
@@ -217,8 +236,15 @@ def canonical(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 
 def canonical_bytes(value: Any) -> bytes:  # noqa: ANN401
-    """Return JSON with sorted keys, without spaces, in ASCII: equal values give equal bytes."""
-    return canonical_text(canonical(value)).encode("ascii")
+    """Return JSON with sorted keys, without spaces, in ASCII: equal values give equal bytes.
+
+    Raises:
+        PlanFileError: it has more levels than Python can walk through.
+    """
+    try:
+        return canonical_text(canonical(value)).encode("ascii")
+    except RecursionError:
+        raise PlanFileError("document: too many levels: this is no file of ours") from None
 
 
 def canonical_text(exact: Any) -> str:  # noqa: ANN401
@@ -267,6 +293,37 @@ def load_document(text: str) -> Document:
     except MISFITS as error:
         raise PlanFileError(f"not readable as JSON or YAML: {error}") from None
     return Node(plain(loaded)).mapping()
+
+
+def read_json(text: object) -> Node:
+    """Read any JSON text.
+
+    Raises:
+        PlanFileError: it is no text, no JSON, or has a number that is not finite or has more than
+            64 bits.
+    """
+    if not isinstance(text, str):
+        raise Node(text).refuse("a text")
+    try:
+        return Node(json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole))
+    except json.JSONDecodeError as error:
+        raise PlanFileError(f"line {error.lineno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise PlanFileError(f"not readable as JSON: {error}") from None
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise PlanFileError(f"document: {text[:SHOWN]} is not a whole number of 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise PlanFileError(f"document: {text[:SHOWN]} is not a finite number")
+    return number
 
 
 def _yaml(text: str) -> Any:  # noqa: ANN401

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ RENTED: Final = "rented"
 
 MAX_DOMAINS: Final = 64
 """Largest number of domains that a pool of a ServingPlan may have."""
+MAX_SHARED: Final = 16
+"""Different numbers of free GPUs that the shared nodes of a domain may have."""
 
 
 def domain_classes(stated: Iterable[str]) -> tuple[str, ...]:
@@ -54,11 +57,24 @@ class Domain:
 
     Between domains of one class only the network adapters limit KV transfers; between classes a
     ``Link`` must carry them.
+
+    ``nodes``: whole ones, numbered from 0. ``shared``: free GPUs of each further node, of which
+    others hold the rest [GPUs]; they are numbered after the whole ones.
     """
 
     name: str
     nodes: int
     domain_class: str = DEFAULT_CLASS
+    shared: tuple[int, ...] = ()
+
+    @property
+    def node_count(self) -> int:
+        """Whole and shared nodes [nodes]."""
+        return self.nodes + len(self.shared)
+
+    def free(self, index: int, node_gpus: int) -> int:
+        """Return the GPUs of the node with that number; ``node_gpus``: of a whole one [GPUs]."""
+        return node_gpus if index < self.nodes else self.shared[index - self.nodes]
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,16 @@ class ModelDemand:
 
 TIME_LIMITS: Final = {"exact": 10.0, "bayesian-divider": 600.0}
 """Default time limit by strategy [s]."""
+PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "exact": (),
+    "bayesian-divider": ("ax", "botorch", "torch", "pulp"),
+}
+"""What a strategy imports beyond what every installation has: the extra ``bayes``."""
+
+
+def missing_packages(strategy: str) -> tuple[str, ...]:
+    """Return what a strategy needs and is not installed; nothing is imported to find out."""
+    return tuple(name for name in PACKAGES[strategy] if find_spec(name) is None)
 
 
 class Objective(StrEnum):

@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("no-clock", deadline=None)  # how long an example takes is the machine's
+settings.load_profile("no-clock")
 
 pytest_plugins = [
     "tests.support.controlplane.fixtures",

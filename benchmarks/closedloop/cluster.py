@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
 from collections.abc import Iterable
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
-
-import yaml
 
 from archipelago.operator.resources.names import table_name
 from archipelago.planner.kubernetes.labels import label_value
+from tests.support.controlplane.api import Api, Refused
 
 if TYPE_CHECKING:
     from benchmarks.closedloop.fleet import Pod
 
 
-TIMEOUT: Final = 5.0
-NOT_FOUND: Final = 404
 APPLY: Final = "application/apply-patch+yaml"
 MANAGER: Final = "closedloop"
 
 
 class Cluster:
-    """A plan in a namespace, by a kubeconfig with a token.
+    """A plan in a namespace, by a kubeconfig.
 
     What cannot be reached just now is answered with None, and written the next time.
     """
 
     def __init__(self, kubeconfig: Path, namespace: str, plan: str) -> None:
-        config = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-        self._context = ssl.create_default_context(cadata=authority)
-        self._server, self._token = cluster["server"], user["token"]
+        self._api = Api.by(kubeconfig)
         self._namespace, self._plan = namespace, plan
         self._written: dict[str, tuple[str, bool]] = {}
 
@@ -60,7 +50,7 @@ class Cluster:
             if self._written.get(name) != (pod.phase, pod.ready) and self._put(pod):
                 self._written[name] = (pod.phase, pod.ready)
         for name in [name for name in self._written if name not in by_name]:
-            self._ask("DELETE", f"{self._pods}/{name}?gracePeriodSeconds=0")
+            self._ask("DELETE", f"{self._pods}/{name}", gracePeriodSeconds="0")
             del self._written[name]
 
     @property
@@ -68,7 +58,7 @@ class Cluster:
         return f"/api/v1/namespaces/{self._namespace}/pods"
 
     def _put(self, pod: Pod) -> bool:
-        applied = self._ask("PATCH", f"{self._pods}/{pod.name}?{_FORCE}", self._object(pod))
+        applied = self._ask("PATCH", f"{self._pods}/{pod.name}", self._object(pod), **_FORCE)
         ready = {"type": "Ready", "status": "True" if pod.ready else "False"}
         status = {
             "apiVersion": "v1",
@@ -76,8 +66,8 @@ class Cluster:
             "metadata": {"name": pod.name},
             "status": {"phase": "Running", "conditions": [ready]},
         }
-        path = f"{self._pods}/{pod.name}/status?{_FORCE}"
-        return applied is not None and self._ask("PATCH", path, status) is not None
+        path = f"{self._pods}/{pod.name}/status"
+        return applied is not None and self._ask("PATCH", path, status, **_FORCE) is not None
 
     def _object(self, pod: Pod) -> dict[str, Any]:
         return {
@@ -94,18 +84,13 @@ class Cluster:
             "spec": {"containers": [{"name": "engine", "image": "simulated"}]},
         }
 
-    def _ask(self, verb: str, path: str, body: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
-        request = Request(  # noqa: S310  # the server of a kubeconfig
-            self._server + path,
-            method=verb,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": APPLY},
-        )
+    def _ask(
+        self, verb: str, path: str, body: dict[str, Any] | None = None, **query: str
+    ) -> dict[str, Any] | None:
         try:
-            with urlopen(request, timeout=TIMEOUT, context=self._context) as reply:  # noqa: S310
-                return json.load(reply)
-        except (HTTPError, URLError, TimeoutError, OSError):
+            return self._api(verb, path, body, APPLY, **query)
+        except (Refused, OSError, HTTPException):
             return None
 
 
-_FORCE: Final = f"fieldManager={MANAGER}&force=true"
+_FORCE: Final = {"fieldManager": MANAGER, "force": "true"}

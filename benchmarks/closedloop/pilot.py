@@ -11,12 +11,13 @@ from archipelago.planner.plan import Plan, Planned, running_islands
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.replan.candidates import reshape
 from archipelago.planner.replan.deployed import deployed_islands
-from archipelago.planner.replan.repair import Unrepairable, repair
+from archipelago.planner.replan.repair import repair
 from archipelago.planner.replan.reroute_flip_program import best_flips, best_reroute
 from archipelago.planner.replan.rollout import rollout
 from archipelago.planner.replan.types import Level, Limits, RoleSwitch
 from archipelago.planner.servingplan import ServingPlanSpec, load_resource, to_problem
 from archipelago.planner.strategies import strategy
+from archipelago.planner.table.reweigh import Unrepairable
 from archipelago.planner.table.write import routing_content
 from benchmarks.closedloop.inventory import left_of, resolved, with_nodes
 from benchmarks.closedloop.rollout import Rollout, Step

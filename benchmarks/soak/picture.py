@@ -23,11 +23,10 @@ def draw(samples: list[Sample], path: Path) -> None:
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
         for number, (phase, group) in enumerate(groupby(samples, lambda sample: sample.phase)):
-            seconds = [sample.seconds for sample in group]
-            start = seconds[0]
-            axis.axvspan(start, seconds[-1], color=f"C{number}", alpha=0.08)
+            times = [sample.seconds for sample in group]
+            axis.axvspan(times[0], times[-1], color=f"C{number}", alpha=0.08)
             if axis is axes[0]:
-                axis.text(start, 0, f" {phase}", fontsize=8, va="bottom")
+                axis.text(times[0], 0, f" {phase}", fontsize=8, va="bottom")
     axes[-1].set_xlabel("seconds")
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -19,9 +19,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
-PINS = HERE / "requirements.txt"
-# glibc versions that wheels are published for, up to Debian 12's; pip does not add the older ones.
-GLIBC = ("2_5", "2_12", "2_17", "2_24", "2_26", "2_27", "2_28", "2_31", "2_34", "2_35", "2_36")
+# glibc versions that wheels may be published for, up to Debian 12's; pip does not add older ones.
+GLIBC = tuple(f"2_{minor}" for minor in range(5, 37))
 ASK = "import platform; print(platform.python_version(), platform.machine())"
 
 
@@ -35,7 +34,8 @@ def main() -> None:
     wheels, pins = folder / "wheels", folder / "requirements.txt"
     shutil.rmtree(wheels, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    pins.write_text("".join(applying(PINS.read_text(), python)))
+    source = HERE / f"requirements{f'-{arguments.extra}' if arguments.extra else ''}.txt"
+    pins.write_text("".join(applying(source.read_text(), python)))
     _list_materials(pins, folder / "sbom.cdx.json")
     if not arguments.materials:
         _download(pins, wheels, python, machine)
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--base", help="base image to ask for its Python; needs Docker")
     parser.add_argument("--python", default=platform.python_version(), help="such as 3.13.1")
     parser.add_argument("--machine", default=platform.machine(), help="x86_64 or aarch64")
+    parser.add_argument("--extra", choices=["bayes"], help="what the image has besides")
     parser.add_argument("--materials", action="store_true", help="only pins and list of materials")
     return parser
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import click
 
+from examples.demo import on_kind
 from examples.demo.first import first_example, first_path, name_of
 from examples.demo.loss import lose_a_node
 from examples.demo.shift import observing, shift_traffic
-from examples.demo.stage import REPO, DemoError, Stage, Stopwatch, shown, title
+from examples.demo.stage import REPO, DemoError, LocalStage, Stopwatch, invite, report
 from tests.support.controlplane import ControlPlane, ControlPlaneError
 
 
@@ -31,7 +32,8 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     arguments.directory.mkdir(parents=True, exist_ok=True)
     try:
-        run(arguments.directory, arguments.example, once=arguments.once)
+        play = on_kind.run if arguments.kind else run
+        play(arguments.directory, arguments.example, once=arguments.once)
     except KeyboardInterrupt:
         click.echo("\nstopped")
     except (ControlPlaneError, DemoError) as error:
@@ -42,6 +44,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Show all of it.")
+    parser.add_argument("--kind", action="store_true", help="on a kind cluster (Docker and kind)")
     parser.add_argument("--once", action="store_true", help="end when everything was shown")
     parser.add_argument(
         "--directory", type=Path, default=REPO / ".demo", help="for kubeconfig, plan and plot"
@@ -58,7 +61,7 @@ def run(directory: Path, example: Path, *, once: bool) -> None:
     with watch.lap("starting etcd, kube-apiserver and kube-controller-manager"):
         plane = ControlPlane.start(manifests=sorted((REPO / "crds").glob("*.yaml")))
     with plane, ExitStack() as running:
-        stage = Stage(plane, directory, watch)
+        stage = LocalStage(plane, directory, watch, plane)
         kubeconfig = directory / "kubeconfig"
         shutil.copyfile(plane.kubeconfig, kubeconfig)
         kubeconfig.chmod(0o600)
@@ -72,30 +75,9 @@ def run(directory: Path, example: Path, *, once: bool) -> None:
         if prometheus is not None:
             shift_traffic(stage, prometheus)
         lose_a_node(stage)
-        _report(directory, watch)
+        report(stage)
         if not once:
-            _invite(directory, name_of(example))
-        while not once:
-            signal.pause()
-
-
-def _report(directory: Path, watch: Stopwatch) -> None:
-    title("timings")
-    for what, seconds in watch.laps:
-        click.echo(f"{seconds:6.1f} s  {what}")
-    click.echo(f"\nthe picture: {shown(directory / 'plan.png')}")
-
-
-def _invite(directory: Path, name: str) -> None:
-    title("yours to play with, from another terminal, until Ctrl-C here")
-    click.echo(f"export KUBECONFIG={(directory / 'kubeconfig').absolute()}")
-    patch = f"kubectl patch splan/{name} --type=merge -p"
-    click.echo(f"""{patch} '{{"spec": {{"budgetPerHour": "40"}}}}' # a smaller plan""")
-    click.echo(
-        f"""{patch} '{{"spec": {{"budgetPerHour": "24"}}}}' # no plan, and what would help"""
-    )
-    click.echo(f"kubectl describe splan/{name}")
-    click.echo("kubectl get splan -o wide --watch")
+            invite(stage, name_of(example))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _plan(example: Path, plot: Path) -> str:
 def stored(stage: Stage, name: str) -> str:
     """Text of a plan's routing table."""
     path = r"-o=jsonpath={.data.table\.json}"
-    return stage.plane.kubectl("get", f"configmap/{name}-routing", path).stdout
+    return stage.cluster.kubectl("get", f"configmap/{name}-routing", path).stdout
 
 
 def _outline(stage: Stage, name: str) -> str:

@@ -20,7 +20,7 @@ REPAIRED_WITHIN = 10.0
 def lose_a_node(stage: Stage) -> None:
     """Say how long a lost node stays in the table."""
     title(f"a node that is lost: {COUNT} node objects of 8 H100, and a plan that finds them")
-    nodes = Nodes(Api.of(stage.plane), "demo")
+    nodes = Nodes(Api.of(stage.cluster), "demo")
     names = nodes.names(COUNT)
     nodes.create(names)
     with stage.watch.lap("a third plan, with a nodeSelector in place of a count, until Ready"):

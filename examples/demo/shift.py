@@ -19,7 +19,7 @@ import click
 import yaml
 
 from examples.demo.first import stored
-from examples.demo.stage import REPO, DemoError, Stage, title
+from examples.demo.stage import REPO, DemoError, LocalStage, title
 from tests.support.prometheus.provision import PrometheusMissing, locate
 from tests.support.prometheus.server import Prometheus, running, scraping
 
@@ -36,7 +36,7 @@ PATIENCE = 20.0
 
 
 @contextmanager
-def observing(stage: Stage) -> Iterator[Prometheus | None]:
+def observing(stage: LocalStage) -> Iterator[Prometheus | None]:
     """Yield a Prometheus that the operator has as a source of metrics, or None without one here."""
     try:
         programs = locate()
@@ -57,7 +57,7 @@ def observing(stage: Stage) -> Iterator[Prometheus | None]:
         yield prometheus
 
 
-def shift_traffic(stage: Stage, prometheus: Prometheus) -> None:
+def shift_traffic(stage: LocalStage, prometheus: Prometheus) -> None:
     """Change the traffic, and print what the operator measured, decided and gained."""
     scenario = yaml.safe_load(SCENARIO.read_text())
     title("traffic that changes: simulated engines, a real Prometheus, the same operator")
@@ -70,7 +70,7 @@ def shift_traffic(stage: Stage, prometheus: Prometheus) -> None:
         _shift(stage, url, scenario["traffic"])
 
 
-def _served(stage: Stage, spec: Mapping[str, Any]) -> str:
+def _served(stage: LocalStage, spec: Mapping[str, Any]) -> str:
     """Apply the plan and start engines that follow its table; return where they answer."""
     manifest = stage.directory / f"{NAME}.yaml"
     head = {"apiVersion": "archipelago.dev/v1alpha1", "kind": "ServingPlan"}
@@ -86,7 +86,7 @@ def _served(stage: Stage, spec: Mapping[str, Any]) -> str:
     return log.read_text().splitlines()[0]
 
 
-def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
+def _shift(stage: LocalStage, url: str, traffic: list[dict[str, Any]]) -> None:
     calm, surge = traffic
     start = calm["minutes"] * 60
     with stage.watch.lap("until the traffic changes"):
@@ -116,13 +116,13 @@ def _shift(stage: Stage, url: str, traffic: list[dict[str, Any]]) -> None:
 class _Decisions:
     """Every decision since a moment that changed something, each once."""
 
-    stage: Stage
+    stage: LocalStage
     since: datetime
     so_far: list[dict[str, Any]] = field(default_factory=list)
 
     def look(self) -> list[dict[str, Any]]:
         """Ask for the last one, and return all so far."""
-        text = self.stage.plane.kubectl(
+        text = self.stage.cluster.kubectl(
             "get", f"splan/{NAME}", "-o=jsonpath={.status.lastDecision}"
         ).stdout
         decision = json.loads(text) if text else {}
@@ -156,12 +156,12 @@ def _time(decision: Mapping[str, Any]) -> datetime:
     return datetime.fromisoformat(decision["time"])
 
 
-def _sequence(stage: Stage) -> int:
+def _sequence(stage: LocalStage) -> int:
     sequence: int = json.loads(stored(stage, NAME))["identity"]["sequence"]
     return sequence
 
 
-def _headroom(stage: Stage) -> float | None:
+def _headroom(stage: LocalStage) -> float | None:
     return stage.metric("plan_headroom", NAME)
 
 

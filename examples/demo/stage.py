@@ -1,5 +1,6 @@
-"""What every act of the demo stands on: words on the terminal, and the operator as a process."""
+"""What every act of the demo stands on: a cluster, words on the terminal, the operator."""
 
+import re
 import signal
 import socket
 import sys
@@ -13,7 +14,7 @@ from urllib.request import urlopen
 
 import click
 
-from tests.support.controlplane import ControlPlane, ControlPlaneError
+from tests.support.controlplane import Cluster, ControlPlane, ControlPlaneError
 
 REPO = Path(__file__).parents[2]
 SYSTEM = "archipelago-system"
@@ -44,11 +45,77 @@ class Stopwatch:
 
 @dataclass
 class Stage:
-    """A control plane, a folder for what is written, and where the operator answers."""
+    """A cluster with an operator, and a folder for what is written."""
 
-    plane: ControlPlane
+    cluster: Cluster
     directory: Path
     watch: Stopwatch
+
+    def apply(self, manifest: Path) -> None:
+        """By kubectl, as a person would."""
+        self.cluster.kubectl("apply", "-f", manifest)
+
+    def wait_ready(self, name: str) -> None:
+        """Until the condition Ready of a plan is true.
+
+        Raises:
+            DemoError: it is not in time.
+        """
+        done = self.cluster.kubectl(
+            "wait",
+            "--for=condition=Ready",
+            f"splan/{name}",
+            f"--timeout={PATIENCE_SECONDS}s",
+            check=False,
+        )
+        if done.returncode:
+            raise DemoError(f"{done.stderr}the operator's last words:\n{self.last_words()}")
+
+    def until(self, condition: Callable[[], object], seconds: float, otherwise: str) -> float:
+        """Wait; returns how long it took [s].
+
+        Raises:
+            DemoError: it did not come true, or the operator has ended.
+        """
+        started = time.monotonic()
+        while not condition():
+            if self.has_ended() or time.monotonic() - started > seconds:
+                raise DemoError(f"{otherwise}; the operator's last words:\n{self.last_words()}")
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def metric(self, name: str, plan: str) -> float | None:
+        """Return a figure of a plan from the operator's metrics page; None if there is none."""
+        match = re.search(
+            rf'^archipelago_{name}{{[^}}]*plan="{plan}"[^}}]*}} (\S+)$',
+            self.metrics(),
+            re.MULTILINE,
+        )
+        return float(match[1]) if match else None
+
+    def show_kubectl(self, *words: str) -> None:
+        """Print a line that a person would type, and its answer."""
+        title(f"$ kubectl {' '.join(words)}")
+        click.echo(self.cluster.kubectl(*words).stdout)
+
+    def metrics(self) -> str:
+        """Return the operator's metrics page."""
+        raise NotImplementedError
+
+    def last_words(self) -> str:
+        """Return the end of the operator's log."""
+        raise NotImplementedError
+
+    def has_ended(self) -> bool:
+        """Whether the operator has ended."""
+        return False
+
+
+@dataclass
+class LocalStage(Stage):
+    """A control plane of ours, and the operator as a process with ``settings``."""
+
+    plane: ControlPlane
     settings: dict[str, str] = field(default_factory=dict)
     port: int = 0
 
@@ -83,56 +150,17 @@ class Stage:
         with suppress(ControlPlaneError):
             self.plane.processes.stop(OPERATOR, signal.SIGTERM)
 
-    def apply(self, manifest: Path) -> None:
-        """By kubectl, as a person would."""
-        self.plane.kubectl("apply", "-f", manifest)
+    def metrics(self) -> str:
+        """Return the operator's metrics page."""
+        return _read(f"http://127.0.0.1:{self.port}/metrics")
 
-    def wait_ready(self, name: str) -> None:
-        """Until the condition Ready of a plan is true.
-
-        Raises:
-            DemoError: it is not in time.
-        """
-        done = self.plane.kubectl(
-            "wait",
-            "--for=condition=Ready",
-            f"splan/{name}",
-            f"--timeout={PATIENCE_SECONDS}s",
-            check=False,
-        )
-        if done.returncode:
-            raise DemoError(f"{done.stderr}the operator's last words:\n{self._last_words()}")
-
-    def until(self, condition: Callable[[], object], seconds: float, otherwise: str) -> float:
-        """Wait; returns how long it took [s].
-
-        Raises:
-            DemoError: it did not come true, or the operator has ended.
-        """
-        started = time.monotonic()
-        while not condition():
-            ended = self.plane.processes.returncodes().get(OPERATOR) is not None
-            if ended or time.monotonic() - started > seconds:
-                raise DemoError(f"{otherwise}; the operator's last words:\n{self._last_words()}")
-            time.sleep(0.05)
-        return time.monotonic() - started
-
-    def metric(self, name: str, plan: str) -> float | None:
-        """Return a figure of a plan from the operator's metrics page; None if there is none."""
-        start = f"archipelago_{name}{{"
-        text = _read(f"http://127.0.0.1:{self.port}/metrics")
-        series = (line for line in text.splitlines() if line.startswith(start))
-        return next(
-            (float(line.rsplit(" ", 1)[1]) for line in series if f'plan="{plan}"' in line), None
-        )
-
-    def show_kubectl(self, *words: str) -> None:
-        """Print a line that a person would type, and its answer."""
-        title(f"$ kubectl {' '.join(words)}")
-        click.echo(self.plane.kubectl(*words).stdout)
-
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """Return the end of the operator's log."""
         return "\n".join(self.plane.processes.log(OPERATOR).read_text().splitlines()[-15:])
+
+    def has_ended(self) -> bool:
+        """Whether the operator has ended."""
+        return self.plane.processes.returncodes().get(OPERATOR) is not None
 
 
 def title(text: str) -> None:
@@ -143,6 +171,29 @@ def title(text: str) -> None:
 def shown(path: Path) -> Path:
     """Return the path as a person in the repository would type it."""
     return path.relative_to(REPO) if path.is_relative_to(REPO) else path
+
+
+def report(stage: Stage) -> None:
+    """Print how long each step took."""
+    title("timings")
+    for what, seconds in stage.watch.laps:
+        click.echo(f"{seconds:6.1f} s  {what}")
+    click.echo(f"\nthe picture: {shown(stage.directory / 'plan.png')}")
+
+
+def invite(stage: Stage, name: str) -> None:
+    """Print what a person can try, and wait for Ctrl-C."""
+    title("yours to play with, from another terminal, until Ctrl-C here")
+    click.echo(f"export KUBECONFIG={(stage.directory / 'kubeconfig').absolute()}")
+    patch = f"kubectl patch splan/{name} --type=merge -p"
+    click.echo(f"""{patch} '{{"spec": {{"budgetPerHour": "40"}}}}' # a smaller plan""")
+    click.echo(
+        f"""{patch} '{{"spec": {{"budgetPerHour": "24"}}}}' # no plan, and what would help"""
+    )
+    click.echo(f"kubectl describe splan/{name}")
+    click.echo("kubectl get splan -o wide --watch")
+    while True:
+        signal.pause()
 
 
 def _read(url: str) -> str:

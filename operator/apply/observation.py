@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
 
-from ..decide.takeover import trusted_since
 from ..inventory.ownership import PlanSelector
 from ..inventory.resolve import NoPoolError, node_names, plan_selector, resolved_spec
+from ..quarantine import Quarantine
 from ..resources.live import LiveStatus
 from ..resources.names import Key
 from ..resources.objects import Observation, PlanObject
 from ..resources.status import ConditionStatus, Finding, Reason
 
 if TYPE_CHECKING:
-    from ..decide.state import Now, PlanState
+    from ..decide.state import PlanState
     from ..inventory.cluster_inventory import ClusterInventory
     from ..inventory.pools import PlanInventory
     from ..traffic.watcher import TrafficWatcher
@@ -33,7 +33,7 @@ class _Resolved:
     """A spec with the nodes of its pools.
 
     ``original``: the spec of the plan. ``names``: Kubernetes names of nodes by the planner's names;
-    ``names_hash``: hash of them. ``nodes_hash``: hash of the nodes alone, whatever the spec.
+    ``names_hash``: hash of them.
     """
 
     original: Mapping[str, Any]
@@ -41,44 +41,59 @@ class _Resolved:
     spec: Mapping[str, Any]
     names: Mapping[str, str]
     names_hash: str
-    nodes_hash: str
 
 
 class ObservationBuilder:
     """Adds current nodes, pods and traffic to the objects of live plans."""
 
-    def __init__(self, inventory: ClusterInventory, traffic: TrafficWatcher) -> None:
+    def __init__(
+        self,
+        inventory: ClusterInventory,
+        traffic: TrafficWatcher,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        self._quarantine = quarantine or Quarantine()
         self._inventory = inventory
         self._traffic = traffic
         self._resolved: dict[Key, _Resolved] = {}
 
     def update_all(self, plans: Iterable[PlanObject | None]) -> None:
-        """Take in all plans: if two select the same node, the older plan gets it."""
-        self._inventory.replace_plans(
-            {plan.key: _plan_selector(plan) for plan in plans if plan is not None}
-        )
+        """Take in all plans: each node goes to the first of them that may claim it."""
+        selectors = []
+        for plan in filter(None, plans):
+            selector = PlanSelector(plan.key, plan.uid, plan.created, ())
+            with self._quarantine.of("ServingPlan", plan.key):
+                selector = _plan_selector(plan)
+            selectors.append(selector)
+        self._inventory.replace_plans(selectors)
 
-    def build(self, objects: Observation, state: PlanState, now: Now) -> Observation:
+    def note(self, plan: PlanObject) -> None:
+        """Take in a plan that is not decided on here, so that its nodes are known if it is."""
+        self._inventory.update_plan(_plan_selector(plan))
+
+    def build(self, objects: Observation, state: PlanState) -> Observation:
         """Return the observation with current inventory, pods and traffic added."""
         plan = objects.plan
         if plan is None:
             return objects
         selector = _plan_selector(plan)
-        self._inventory.update_plan(plan.key, selector)
+        self._inventory.update_plan(selector)
+        if not selector.pools:
+            plan = replace(plan, over_quota=self._inventory.quota_finding(plan.key))
+            objects = replace(objects, plan=plan)
         if not plan.is_live:
             return objects
         live = LiveStatus(
             pods=self._inventory.island_pods(plan.key),
             traffic=self._traffic.traffic(plan.key),
             metrics=self._traffic.finding(plan),
+            refusal=plan.over_quota,
         )
-        if selector is None:
+        if not selector.pools:
             return replace(objects, plan=replace(plan, live=live))
-        islands = objects.table.islands.values() if objects.table else ()
-        nodes = {node for island in islands for node in island.nodes}
+        nodes = set(objects.table.islands.by_node) if objects.table else set()
         nodes |= state.to_store.nodes if state.to_store else frozenset()
-        trusted = trusted_since(objects, state, now)
-        return replace(objects, plan=self._with_nodes(plan, selector, live, nodes, trusted))
+        return replace(objects, plan=self._with_nodes(plan, selector, live, nodes))
 
     def refresh(self, key: Key) -> None:
         """Take the plan's current nodes at once."""
@@ -96,7 +111,6 @@ class ObservationBuilder:
         selector: PlanSelector,
         live: LiveStatus,
         nodes: Iterable[str],
-        trusted: float,
     ) -> PlanObject:
         """Add the inventory. ``nodes``: under the stored table and the one to be stored."""
         live = replace(live, inventory=self._inventory.finding(selector))
@@ -106,11 +120,7 @@ class ObservationBuilder:
             return replace(plan, live=replace(live, refusal=refusal))
         if inventory is None:
             return replace(plan, live=replace(live, nodes_listed=False))
-        live = replace(
-            live,
-            lost_nodes=self._inventory.lost(nodes),
-            lost_nodes_if_trusted=self._inventory.lost(nodes, trusted),
-        )
+        live = replace(live, lost_nodes=self._inventory.lost(nodes))
         try:
             resolved = self._resolve(plan, inventory)
         except SpecError as error:
@@ -125,7 +135,6 @@ class ObservationBuilder:
         live = replace(
             live,
             node_names=resolved.names,
-            nodes_hash=resolved.nodes_hash,
             plan_nodes_lost=bool(self._inventory.lost(resolved.names.values())),
         )
         return replace(plan.with_nodes(resolved.spec, resolved.names_hash), live=live)
@@ -137,16 +146,12 @@ class ObservationBuilder:
             return last
         spec = resolved_spec(plan.spec, inventory)
         names = node_names(spec, inventory)
-        stocks = [[stock.gpus_per_node, dict(stock.nodes)] for stock in inventory.pools]
+        names_hash = hashlib.sha256(canonical_bytes(dict(names))).hexdigest()
         resolved = self._resolved[plan.key] = _Resolved(
-            plan.spec, inventory, spec, names, _hash(dict(names)), _hash(stocks)
+            plan.spec, inventory, spec, names, names_hash
         )
         return resolved
 
 
-def _hash(document: object) -> str:
-    return hashlib.sha256(canonical_bytes(document)).hexdigest()
-
-
-def _plan_selector(plan: PlanObject) -> PlanSelector | None:
+def _plan_selector(plan: PlanObject) -> PlanSelector:
     return plan_selector(plan.key, plan.uid, plan.created, plan.spec)

@@ -9,17 +9,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from archipelago.planner.service.messages import SearchProgress
+
+from ..decide import status_text
 from ..decide.actions import (
     Action,
     AdoptTable,
     CancelPlanning,
     EmitEvent,
+    EventType,
     Forget,
     ReadIslands,
     ReadTable,
     RefreshInventory,
+    RemoveLocked,
     RemoveShards,
     Requeue,
     StartPlanning,
@@ -29,14 +36,17 @@ from ..decide.actions import (
     WriteTable,
 )
 from ..decide.decision import Limits, decide, receive
-from ..decide.rollout import base_hash, with_replan
+from ..decide.forgery import with_given_table
+from ..decide.rollout import base_hash, follow, with_replan
 from ..decide.state import Now, PlanState
-from ..decide.takeover import follow
-from ..errors import Conflict, NotFound, OperatorError, Refused, Retryable
-from ..planning.result import PlanFailed, PlannerResult, ReplanResult
+from ..errors import Conflict, Invalid, NotFound, OperatorError, Refused, Retryable, Unreadable
+from ..planning.result import PlanFailed, PlannerResult, ReplanResult, set_aside
+from ..quarantine import Quarantine
+from ..resources.live import ReplanKind
 from ..resources.manifests import status_manifest
 from ..resources.names import TABLE_BYTES, Key, table_name
 from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
+from ..resources.status import Reason
 from .replanning import PlanExecutor
 from .tables import Tables
 
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
     from ..cluster.client import ApiCluster
     from ..metrics import Metrics
     from ..planning.pool import PlannerPool
+    from ..planning.strategies import StrategyPools
     from ..resources.cache import Cache
     from .events import Events
     from .observation import ObservationBuilder
@@ -60,6 +71,7 @@ CHANGING = (
     WriteStatus,
     WriteTable,
     WriteShards,
+    RemoveLocked,
     RemoveShards,
 )
 """After these there is a new decision."""
@@ -75,13 +87,14 @@ class Reconciler:
         cluster: ApiCluster,
         cache: Cache,
         *,
-        planner: PlannerPool,
+        planner: PlannerPool | StrategyPools,
         quick: PlannerPool,
         observations: ObservationBuilder,
         events: Events,
         metrics: Metrics,
         now: Callable[[], Now],
         enqueue_after: Callable[[Key, float], None],
+        quarantine: Quarantine | None = None,
         grace: float = 60.0,
         limit: int = TABLE_BYTES,
     ) -> None:
@@ -95,6 +108,7 @@ class Reconciler:
         self._metrics = metrics
         self._now = now
         self._enqueue_after = enqueue_after
+        self._quarantine = quarantine or Quarantine()
         self._states: dict[Key, PlanState] = {}
 
     async def reconcile(self, key: Key) -> None:
@@ -102,7 +116,36 @@ class Reconciler:
 
         Raises:
             ClusterError: the same request may succeed later.
+            Exception: this plan cannot be handled; its status says so.
         """
+        try:
+            await self._reconcile(key)
+        except Unreadable as refusal:
+            await self._set_aside(key, refusal)
+            raise
+        except OperatorError:
+            raise
+        except Exception as error:  # any error: it is this plan's alone
+            await self._set_aside(key, error)
+            raise
+
+    async def _set_aside(self, key: Key, error: Exception) -> None:
+        """Say in the status that the plan cannot be handled, if that can be written."""
+        self._quarantine.add("ServingPlan", str(key), error)
+        plan, now = self._cache.plans.get(key), self._now()
+        if plan is None or plan.deleting:
+            return
+        failure = set_aside(plan.inputs_hash, f"ServingPlan {key.name}", error)
+        status = status_text.set_aside(plan, failure.message, now.wall)
+        status, _ = status_text.checked(status, now.wall)
+        if status.says_the_same(plan.status):
+            return
+        with suppress(Exception):  # the log has it, and the next try writes it
+            await self._write_status(plan, WriteStatus(status, Reason.QUARANTINED))
+            event = EmitEvent(EventType.WARNING, Reason.QUARANTINED, failure.message)
+            await self._events.emit(plan, event)
+
+    async def _reconcile(self, key: Key) -> None:
         for _ in range(ROUNDS):
             now = self._now()
             observation, state = self._observe(key, now)
@@ -111,11 +154,34 @@ class Reconciler:
             actions, state = decide(observation, state, now, self._limits)
             self._states[key] = state
             if not await self._carry_out(observation, actions):
-                self._metrics.show(self._cache.plans.get(key))
+                with self._quarantine.of("ServingPlan", key):  # figures are no reason to stop
+                    self._metrics.show(self._cache.plans.get(key))
                 return
         raise OperatorError(f"{key}: still something to write after {ROUNDS} decisions")
 
+    def resign(self) -> None:
+        """Forget all plans: another replica may change them before this one leads again."""
+        for key in self._states:
+            self._executor.cancel(key)
+            self._tables.forget(key)
+            self._metrics.forget(key)
+        self._states.clear()
+
     def planned(self, key: Key, result: PlannerResult) -> None:
+        """Take in a result of the planner; one that cannot be handled is a failure of its plan."""
+        try:
+            self._take(key, result)
+        except Exception as error:  # noqa: BLE001  # any error: the pool and all other plans go on
+            self._quarantine.add("PlannerResult", str(key), error)
+            failure = set_aside(result.inputs_hash, "the planner's result", error)
+            state, now = self._state(key), self._now()
+            if state.planning == failure.inputs_hash:
+                self._states[key] = state.with_result(failure, now)
+            else:
+                self._states[key] = state.with_replan_failure(now)
+            self._enqueue_after(key, 0.0)
+
+    def _take(self, key: Key, result: PlannerResult) -> None:
         """Take in a result of the planner; one that nobody waits for any more is dropped."""
         now = self._now()
         observation, before = self._observe(key, now)
@@ -123,16 +189,30 @@ class Reconciler:
         if state is before:
             return
         self._states[key] = state
+        self._metrics.searching(key, {})
         replan = before.request is not None and result.inputs_hash == before.request.name
         if accepted and replan and observation.plan:
             self._report(observation.plan, observation.table, result)
         self._enqueue_after(key, 0.0)
 
+    def searching(self, key: Key, inputs_hash: str, progress: SearchProgress) -> None:
+        """Take in what a search has found; the status says it now and then."""
+        if self._state(key).planning != inputs_hash:
+            return
+        facts = {name: value for name, value in asdict(progress).items() if value is not None}
+        del facts["kind"]
+        self._metrics.searching(key, facts)
+        state = self._state(key).with_search(facts, self._now())
+        if state is not self._state(key):
+            self._states[key] = state
+            self._enqueue_after(key, 0.0)
+
     def _observe(self, key: Key, now: Now) -> tuple[Observation, PlanState]:
-        """Return what is there, and the memory, after what another operator may have stored."""
+        """Return what is there, and the memory after what is stored."""
         objects, state = self._cache.observe(key), self._state(key)
-        observation = self._observations.build(objects, state, now)
-        return follow(observation, state, now, self._limits.table_bytes)
+        observation = self._observations.build(objects, state)
+        observation, state = with_given_table(observation, state)
+        return observation, follow(observation, state, now)
 
     def _report(self, plan: PlanObject, table: TableObject | None, result: PlannerResult) -> None:
         """Log how a request about a live plan ended, and count it: figures are metrics."""
@@ -189,14 +269,16 @@ class Reconciler:
             case Forget(), _, _:
                 self._states.pop(key, None)
                 self._executor.cancel(key)
-                for holder in (self._observations, self._cache, self._events, self._metrics):
-                    holder.forget(key)
+                memories = (self._observations, self._cache, self._tables, self._events)
+                for memory in (*memories, self._metrics):
+                    memory.forget(key)
             case Requeue(seconds), _, _:
                 self._enqueue_after(key, seconds)
             case RefreshInventory(), _, _:
                 self._observations.refresh(key)
             case CancelPlanning(), _, _:
                 self._executor.cancel(key)
+                self._metrics.searching(key, {})
             case ReadTable(_, shard), _, _:
                 await self._tables.read(Key(key.namespace, shard or table_name(key.name)))
             case StartPlanning(inputs_hash), PlanObject() as plan, table:
@@ -211,8 +293,14 @@ class Reconciler:
             case StartReplan(kind), PlanObject() as plan, TableObject() as table:
                 base = await self._executor.replan_base(plan, table, self._state(key))
                 state = with_replan(self._state(key), plan, table, kind, base.content_hash)
-                self._executor.start_replan(plan, base, state, kind, self._now())
                 self._states[key] = state
+                repaired = None
+                if kind is ReplanKind.REPAIR:
+                    repaired = await self._executor.repair_large(plan, table, base, state)
+                if repaired is not None:
+                    self.planned(key, repaired)
+                else:
+                    self._executor.start_replan(plan, base, state, kind, self._now())
             case ReadIslands(), PlanObject() as plan, table:
                 if table is None or await self._tables.content(plan, table) is None:
                     raise Retryable(f"{key}: the table changed before its islands were read")
@@ -220,6 +308,8 @@ class Reconciler:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), PlanObject() as plan, _):
                 await self._store(plan, observation, action)
+            case RemoveLocked(), PlanObject(), _:
+                await self._tables.remove_locked(action)
             case RemoveShards(), PlanObject() as plan, _:
                 await self._tables.remove_shards(plan, observation, action)
             case EmitEvent(), PlanObject() as plan, _:
@@ -227,18 +317,38 @@ class Reconciler:
 
     async def _write_status(self, plan: PlanObject, action: WriteStatus) -> None:
         """Apply the status; if the plan has changed meanwhile, wait for the watch."""
+        if action.faults:
+            error = ValueError("; ".join(action.faults))
+            self._quarantine.add("Status", str(plan.key), error)
         try:
             body = await self._cluster.apply_status(status_manifest(plan, action.status))
-        except NotFound:
-            self._cache.delete_plan(plan.key, plan.uid)
+        except NotFound as answer:
+            await self._read_again(plan)
+            if self._cache.plans.get(plan.key) is not None:
+                raise Retryable(f"{plan.key} is there, and its status was not found") from answer
+            return
+        except Invalid as refusal:
+            self._quarantine.add("Status", str(plan.key), refusal)
+            if action.status.is_refusal:
+                raise  # not even few words are taken: back off
+            state, now = self._state(plan.key), self._now()
+            self._states[plan.key] = state.with_refused_status(action.status, str(refusal), now)
             return
         except Conflict as conflict:
             raise Retryable(f"{plan.key} changed before its status was written") from conflict
         finally:
             self._metrics.writes.labels("status").inc()
         self._cache.update_plan(PlanObject.from_body(body))
-        state = self._state(plan.key).with_status(action.status, plan.live, action.reserves)
+        state = self._state(plan.key).with_status(action.status, action.reserves)
         self._states[plan.key] = state
+
+    async def _read_again(self, plan: PlanObject) -> None:
+        """Read a plan whose status was not found: it is gone, made anew, or the answer is wrong."""
+        body = await self._cluster.read_plan(plan.key)
+        if body is None:
+            self._cache.delete_plan(plan.key, plan.uid)
+        else:
+            self._cache.update_plan(PlanObject.from_body(body))
 
     async def _store(
         self, plan: PlanObject, observation: Observation, action: WriteTable | WriteShards

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,19 +16,21 @@ from archipelago.planner.service.messages import PlanRequest, ReplanRequest, Tab
 from ..decide.rollout import base_hash
 from ..errors import Retryable
 from ..planning.messages import Job, plan_ready, time_limit
-from ..planning.result import PlanReady
-from ..resources.live import ReplanKind
+from ..planning.result import PlannerResult, PlanReady, ReplanResult
+from ..resources.live import ReplanKind, TableIslands
 from ..resources.names import Key
 from ..resources.objects import (
     PlanObject,
     TableObject,
-    islands_of,
     lost_islands,
+    read_islands,
 )
+from .large_repair import repaired
 
 if TYPE_CHECKING:
     from ..decide.state import Now, PlanState
     from ..planning.pool import PlannerPool
+    from ..planning.strategies import StrategyPools
     from .tables import Tables
 
 
@@ -36,23 +38,33 @@ REQUEST_SECONDS: Final = 30.0
 """Limit of a request that solves nothing: it takes a fraction of a second."""
 
 
-def plan_job(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> Job:
+@dataclass(frozen=True)
+class Base:
+    """The content that a request is about."""
+
+    content: str
+    content_hash: str
+    islands: TableIslands
+
+
+def plan_job(plan: PlanObject, base: Base | None, state: PlanState, now: Now) -> Job:
     """Return the request to plan beside what runs: the result keeps what it can.
 
     Args:
         plan: A live plan.
-        content: Of the table that runs; None if nothing runs.
+        base: The table that runs; None if nothing runs.
         state: Memory of the plan: what was learnt about times is used, but is no reason to plan.
         now: The time.
     """
-    request = PlanRequest(content=content, **_facts(plan, content, state, now))
-    return Job(plan.key, plan.inputs_hash, request, time_limit(plan))
+    islands = base.islands if base else TableIslands()
+    content = base.content if base else None
+    request = PlanRequest(content=content, **_facts(plan, islands, state, now))
+    return Job.of(plan, request)
 
 
-def _facts(plan: PlanObject, content: str | None, state: PlanState, now: Now) -> dict[str, Any]:
+def _facts(plan: PlanObject, islands: TableIslands, state: PlanState, now: Now) -> dict[str, Any]:
     """Return what every request carries: plan, nodes, islands that cannot serve, and the state."""
-    live, islands = plan.live, islands_of(json.loads(content)) if content else {}
-    memory = state.replan
+    live, memory = plan.live, state.replan
     return {
         "resource": plan.to_resource(),
         "nodes": dict(live.node_names) if live else {},
@@ -63,14 +75,6 @@ def _facts(plan: PlanObject, content: str | None, state: PlanState, now: Now) ->
     }
 
 
-@dataclass(frozen=True)
-class Base:
-    """The content that a request is about."""
-
-    content: str
-    content_hash: str
-
-
 class PlanExecutor:
     """Starts planning and re-planning with the stored table.
 
@@ -78,20 +82,28 @@ class PlanExecutor:
     """
 
     def __init__(
-        self, tables: Tables, planner: PlannerPool, quick: PlannerPool, limit: int
+        self,
+        tables: Tables,
+        planner: PlannerPool | StrategyPools,
+        quick: PlannerPool,
+        limit: int,
     ) -> None:
         self._tables = tables
         self._planner = planner
         self._quick = quick
         self._limit = limit
 
-    async def base(self, plan: PlanObject, table: TableObject | None) -> str | None:
+    async def base(self, plan: PlanObject, table: TableObject | None) -> Base | None:
         """Return the content that runs while a new plan is made; None if nothing runs."""
         if table is None or not base_hash(plan, table):
             return None
-        return await self._tables.content(plan, table)
+        content = await self._tables.content(plan, table)
+        if content is None:
+            return None
+        large = self._tables.known(table)
+        return Base(content, table.content_hash or "", large.islands if large else table.islands)
 
-    def start_plan(self, plan: PlanObject, base: str | None, state: PlanState, now: Now) -> None:
+    def start_plan(self, plan: PlanObject, base: Base | None, state: PlanState, now: Now) -> None:
         """Start to plan these inputs; a live plan keeps what it can of its ``base``."""
         self._quick.cancel(plan.key)
         self._planner.ask(plan_job(plan, base, state, now) if plan.is_live else Job.of(plan))
@@ -105,11 +117,12 @@ class PlanExecutor:
         result = state.to_store
         if result is not None and result.content is not None:
             goal = result.steps[-1].content if result.steps else result.content
-            return Base(goal, result.content_hash)
-        content = await self._tables.content(plan, table)
-        if content is None:
+            islands = await asyncio.to_thread(read_islands, goal)
+            return Base(goal, result.content_hash, islands)
+        base = await self.base(plan, table)
+        if base is None:
             raise Retryable(f"{plan.key}: the table changed before re-planning read it")
-        return Base(content, table.content_hash or "")
+        return base
 
     def start_replan(
         self, plan: PlanObject, base: Base, state: PlanState, kind: ReplanKind, now: Now
@@ -117,6 +130,7 @@ class PlanExecutor:
         """Start the request that ``state`` has under way; its result carries the request's name."""
         solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
         traffic = plan.live.traffic if plan.live else None
+        since = state.replan.repaired_at
         # Another seed for each request, and the same one if a request is repeated.
         seed = hashlib.sha256(f"{plan.uid} {state.replan.requests}".encode()).digest()[:4]
         request = ReplanRequest(
@@ -126,12 +140,29 @@ class PlanExecutor:
             window=traffic.window if traffic and not repair else None,
             solve=solve,
             approved=plan.replanning.get("approve"),
-            **_facts(plan, base.content, state, now),
+            repaired=max(0.0, now.monotonic - since) if math.isfinite(since) else None,
+            **_facts(plan, base.islands, state, now),
         )
         limit = time_limit(plan) + REQUEST_SECONDS if solve else REQUEST_SECONDS
         name = state.request.name if state.request else ""
         job = Job(plan.key, name, request, limit, urgent=repair)
         (self._planner if solve else self._quick).ask(job)
+
+    async def repair_large(
+        self, plan: PlanObject, table: TableObject, base: Base, state: PlanState
+    ) -> PlannerResult | None:
+        """Return the result of the repair under way if its table is stored in shards; else None."""
+        content = self._tables.known(table)
+        if content is None or base.content_hash != table.content_hash or state.request is None:
+            return None
+        name = state.request.name
+        found = await asyncio.to_thread(repaired, plan, table, content, name, self._limit)
+        if found is None:
+            return None
+        result, remaining = found
+        if isinstance(result, ReplanResult) and result.table is not None:
+            self._tables.expect(table.key, result.table.content_hash, remaining)
+        return result
 
     async def adopted(
         self, plan: PlanObject, table: TableObject, steps: tuple[TableStep, ...]

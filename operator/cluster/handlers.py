@@ -16,15 +16,16 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiohttp
-import kopf
 
 from ..errors import Backoff
 from ..inventory.nodes import read_versioned
 from ..inventory.pods import read_pod
 from ..logs import Outages
+from ..quarantine import Quarantine
 from ..resources.names import GROUP, PLURAL, VERSION, Key
 from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
 from .client import KUBECONFIG
+from .libraries import kopf
 
 if TYPE_CHECKING:
     from ..inventory.cluster_inventory import ClusterInventory
@@ -140,7 +141,10 @@ class EventHandler:
         *,
         on_refusal: Callable[[], None],
         on_gap: Callable[[str], None],
+        quarantine: Quarantine,
+        on_event: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
+        self._on_event = on_event
         self._cache = cache
         self._enqueue = enqueue
         self._health = health
@@ -149,37 +153,46 @@ class EventHandler:
         self._pods: set[str] = set()  # uids that the inventory has; only kopf's thread uses it
         self._on_refusal = on_refusal
         self._on_gap = on_gap
+        self._quarantine = quarantine
         self._backoff = LoginBackoff(health.last_answer)
 
     async def plan(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a ServingPlan."""
-        plan = PlanObject.from_body(event["object"])
-        self._hand_over(event, plan, self._cache.update_plan, self._cache.delete_plan)
+        with self._quarantine.of("ServingPlan", name_of(event["object"])):
+            plan = PlanObject.from_body(event["object"])
+            self._hand_over(event, plan, self._cache.update_plan, self._cache.delete_plan)
 
     async def table(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a ConfigMap with our label; without the label it counts as deleted."""
-        table = read_config_map(event["object"])
-        self._hand_over(event, table, self._cache.update_table, self._cache.delete_table)
+        with self._quarantine.of("ConfigMap", name_of(event["object"])):
+            table = read_config_map(event["object"])
+            self._hand_over(event, table, self._cache.update_table, self._cache.delete_table)
 
     async def node(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a node."""
-        node, version = read_versioned(event["object"])
-        if event["type"] == "DELETED":
-            self._loop.call_soon_threadsafe(self._inventory.delete_node, node.name, version)
-        else:
-            self._loop.call_soon_threadsafe(self._inventory.update_node, node, version)
+        name = name_of(event["object"])
+        with self._quarantine.of("Node", name):
+            self._on_event("nodes", event)
+            node, version = read_versioned(event["object"])
+            if event["type"] == "DELETED":
+                self._soon("Node", name, self._inventory.delete_node, node.name, version)
+            else:
+                self._soon("Node", name, self._inventory.update_node, node, version)
 
     async def pod(self, event: Any, **_: Any) -> None:  # noqa: ANN401
         """Handle an event of a pod; one without GPUs and without a plan is ignored."""
-        meta = event["object"]["metadata"]
-        pod = None if event["type"] == "DELETED" else read_pod(event["object"])
-        if pod is not None:
-            self._pods.add(pod.uid)
-            self._loop.call_soon_threadsafe(self._inventory.update_pod, pod)
-        elif meta["uid"] in self._pods:
-            self._pods.discard(meta["uid"])
-            version = int(meta["resourceVersion"])
-            self._loop.call_soon_threadsafe(self._inventory.delete_pod, meta["uid"], version)
+        name = name_of(event["object"])
+        with self._quarantine.of("Pod", name):
+            self._on_event("pods", event)
+            meta = event["object"]["metadata"]
+            pod = None if event["type"] == "DELETED" else read_pod(event["object"])
+            if pod is not None:
+                self._pods.add(pod.uid)
+                self._soon("Pod", name, self._inventory.update_pod, pod)
+            elif meta["uid"] in self._pods:
+                self._pods.discard(meta["uid"])
+                version = int(meta["resourceVersion"])
+                self._soon("Pod", name, self._inventory.delete_pod, meta["uid"], version)
 
     async def login(self, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
         """Return a traced session with the credentials of KUBECONFIG, else of the pod.
@@ -252,7 +265,24 @@ class EventHandler:
             if key is not None:
                 self._enqueue(key)
 
-        self._loop.call_soon_threadsafe(take)
+        kind = "ServingPlan" if isinstance(item, PlanObject) else "ConfigMap"
+        self._soon(kind, str(item.key), take)
+
+    def _soon(self, kind: str, name: str, take: Callable[..., object], *facts: object) -> None:
+        """Hand facts about one object over to the operator's event loop."""
+
+        def safely() -> None:
+            with self._quarantine.of(kind, name):
+                take(*facts)
+
+        self._loop.call_soon_threadsafe(safely)
+
+
+def name_of(body: object) -> str:
+    """Return namespace and name of any object, to name it in a log line."""
+    meta = body.get("metadata") if isinstance(body, Mapping) else None
+    parts = (meta.get("namespace"), meta.get("name")) if isinstance(meta, Mapping) else ()
+    return "/".join(str(part) for part in parts if part) or "without a name"
 
 
 def _kind(path: str) -> str | None:

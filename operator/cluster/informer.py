@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-import kopf
-
 from ..errors import OperatorError
 from ..resources.names import SELECTOR
 from .client import NOT_OVER
 from .handlers import INVENTORY, RESTART, EventHandler, WatchHealth, registry
+from .libraries import kopf
 
 if TYPE_CHECKING:
     from ..metrics import Metrics

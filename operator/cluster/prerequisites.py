@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ClusterError
 from ..logs import Outages
+from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import API_VERSION, GROUP, PLURAL, Permission
 
 if TYPE_CHECKING:
@@ -76,16 +77,25 @@ NEEDED: Final = (
     Permission("create", "events.k8s.io", "events"),
 )
 """In every served namespace. Together with ``PODS`` and ``NODES``: deploy/base/rbac.yaml."""
+LEASE: Final = tuple(Permission(verb, LEASE_GROUP, LEASES) for verb in ("get", "create", "update"))
+"""In the operator's own namespace, unless ``ARCHIPELAGO_LEADER_ELECTION=Off``."""
 PODS: Final = (Permission("list", "", "pods"), Permission("watch", "", "pods"))
 """In every served namespace, unless ``ARCHIPELAGO_INVENTORY=Off``."""
 NODES: Final = (Permission("list", "", "nodes"), Permission("watch", "", "nodes"))
 """In the cluster. Without them pools with a nodeSelector have no nodes; all else works."""
+REVIEWS: Final = (
+    Permission("create", "authentication.k8s.io", "tokenreviews"),
+    Permission("create", "authorization.k8s.io", "subjectaccessreviews"),
+)
+"""In the cluster, if metrics are for those alone whom the API server lets read them."""
 RECHECK: Final = 15.0
 """Time until a missing permission is reviewed again [s]."""
 RECHECK_NODES: Final = 120.0
 """The same for those of nodes, which may be missing on purpose [s]."""
 PAUSE: Final = 5.0
 """Shortest time between two reviews [s], however often the API server refuses."""
+AT_ONCE: Final = 8
+"""Reviews at the same time: the watches wait for the first answers."""
 MOST_NAMED: Final = 10
 
 
@@ -109,6 +119,8 @@ class PermissionCheck:
         namespaces: To review; none: all.
         metrics: Where missing permissions are shown.
         inventory: Whether nodes and pods are watched.
+        reviews: Whether tokens and users are reviewed.
+        home: Namespace of the Lease; None: there is none.
     """
 
     def __init__(
@@ -118,14 +130,18 @@ class PermissionCheck:
         metrics: Metrics,
         *,
         inventory: bool = True,
+        reviews: bool = False,
+        home: str | None = None,
     ) -> None:
         self._cluster = cluster
-        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        needed = (*NEEDED, *PODS) if inventory else NEEDED
+        self._needed = [(right, where) for where in namespaces or (None,) for right in needed]
+        self._needed += [(right, home) for right in LEASE if home]
+        self._needed += [(right, None) for right in REVIEWS if reviews]
         self._metrics = metrics
         self._outages = Outages()
         self._due = asyncio.Event()
         self._missing: tuple[MissingPermission, ...] = ()
-        self._needed = (*NEEDED, *PODS) if inventory else NEEDED
         self._node_permissions = NODES if inventory else ()
         self._missing_node_permissions: tuple[Permission, ...] = ()
         self.reviewed = asyncio.Event()
@@ -167,26 +183,28 @@ class PermissionCheck:
 
     async def _review(self) -> None:
         """Show what is missing; log it if it has changed."""
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def may(permission: Permission, namespace: str | None) -> bool:
+            async with room:
+                return await self._cluster.may(permission, namespace)
+
         try:
-            missing = tuple(
-                [
-                    MissingPermission(permission, namespace or "")
-                    for namespace in self._namespaces
-                    for permission in self._needed
-                    if not await self._cluster.may(permission, namespace)
-                ]
-            )
-            granted = [
-                (permission, await self._cluster.may(permission, None))
-                for permission in self._node_permissions
-            ]
+            needed = [*self._needed, *((right, None) for right in self._node_permissions)]
+            answers = await asyncio.gather(*(may(*each) for each in needed))
         except ClusterError as error:
             self._outages.failed("reviewing our permissions", str(error))
             return
         self._outages.works("reviewing our permissions")
-        for permission in self._needed:
+        missing = tuple(
+            MissingPermission(permission, namespace or "")
+            for (permission, namespace), is_granted in zip(self._needed, answers, strict=False)
+            if not is_granted
+        )
+        for permission in {permission for permission, _ in self._needed}:
             count = sum(item.permission == permission for item in missing)
             self._metrics.missing_rights.labels(permission.verb, permission.resource).set(count)
+        granted = zip(self._node_permissions, answers[len(self._needed) :], strict=True)
         before, self._missing = self._missing, missing
         if missing and missing != before:
             log.error("%s; grant what deploy/base/rbac.yaml grants", "; ".join(self.findings()))

@@ -12,7 +12,7 @@ that were not kept. A missing permission fails nothing here; ``PermissionCheck``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -21,6 +21,7 @@ from ..errors import Backoff, ClusterError, Forbidden
 from ..inventory.nodes import read_versioned
 from ..inventory.pods import read_pod
 from ..logs import Outages
+from ..quarantine import Quarantine
 from ..resources.names import Key
 from ..resources.objects import (
     ConfigMapObject,
@@ -29,17 +30,23 @@ from ..resources.objects import (
     TableObject,
     read_config_map,
 )
+from .handlers import name_of
 
 if TYPE_CHECKING:
     from ..inventory.cluster_inventory import ClusterInventory
     from ..resources.cache import Cache
     from .client import ApiCluster
+    from .gaps import Noted
 
 
 LIST_BACKOFF: Final = Backoff(0.2, 10.0)
 """Between lists at the start that fail."""
 PAUSE: Final = 5.0
 """Time after a failed list before the next [s]."""
+
+
+S = TypeVar("S", PlanObject, TableObject | ShardObject)
+T = TypeVar("T")
 
 
 class NodeResync:
@@ -51,11 +58,16 @@ class NodeResync:
         inventory: ClusterInventory,
         namespaces: tuple[str, ...],
         may_see_nodes: Callable[[], bool],
+        *,
+        quarantine: Quarantine,
+        noted: Noted,
     ) -> None:
+        self._noted = noted
         self._cluster = cluster
         self._inventory = inventory
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._may_see_nodes = may_see_nodes
+        self._quarantine = quarantine
         self._outages = Outages()
         self._lock = asyncio.Lock()
         self._due = asyncio.Event()
@@ -77,14 +89,17 @@ class NodeResync:
             ClusterError: a list failed; the pages before are taken in.
         """
         for namespace in self._namespaces:
-            uids: set[str] = set()
+            uids, keys = set[str](), set[tuple[str, str]]()
             with suppress(Forbidden):
                 async for page in self._cluster.pods(namespace):
                     version = int(page["metadata"]["resourceVersion"])
-                    pods = await asyncio.to_thread(list, map(read_pod, page["items"]))
+                    keys |= self._noted.page("pods", page["items"])
+                    pods = await asyncio.to_thread(self._read, "Pod", read_pod, page["items"])
                     for pod in filter(None, pods):
-                        self._inventory.update_pod(pod)
                         uids.add(pod.uid)
+                        with self._quarantine.of("Pod", pod.uid):
+                            self._inventory.update_pod(pod)
+                self._noted.listed("pods", keys, version, namespace or "")
                 self._inventory.replace_pods(uids, version, namespace)
         await self._nodes()
 
@@ -109,18 +124,32 @@ class NodeResync:
             return
         async with self._lock:
             self._inventory.begin_list()
-            names: set[str] = set()
+            names, keys = set[str](), set[tuple[str, str]]()
             with suppress(Forbidden):
                 async for page in self._cluster.nodes():
                     version = int(page["metadata"]["resourceVersion"])
-                    nodes = await asyncio.to_thread(list, map(read_versioned, page["items"]))
+                    keys |= self._noted.page("nodes", page["items"])
+                    names |= {name_of(body) for body in page["items"]}
+                    nodes = await asyncio.to_thread(
+                        self._read, "Node", read_versioned, page["items"]
+                    )
                     for node, node_version in nodes:
-                        self._inventory.update_node(node, node_version)
-                        names.add(node.name)
+                        with self._quarantine.of("Node", node.name):
+                            self._inventory.update_node(node, node_version)
+                self._noted.listed("nodes", keys, version, "")
                 self._inventory.replace_nodes(names, version)
 
+    def _read(
+        self, kind: str, read: Callable[[Mapping[str, Any]], T], bodies: Iterable[Mapping[str, Any]]
+    ) -> list[T]:
+        """Read the objects of a page; one that cannot be read is left out."""
+        items = []
+        for body in bodies:
+            with self._quarantine.of(kind, name_of(body)):
+                items.append(read(body))
+        return items
 
-S = TypeVar("S", PlanObject, TableObject | ShardObject)
+
 JITTER = 0.1
 """Share by which the period of full lists varies."""
 
@@ -140,11 +169,13 @@ class Resync:
         enqueue: Callable[[Key], None],
         random: Random,
         installed: Callable[[], Awaitable[None]],
+        quarantine: Quarantine,
         others: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._installed = installed
+        self._quarantine = quarantine
         self._others = others
         self._outages = Outages()
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
@@ -164,11 +195,16 @@ class Resync:
         """
         cache, deleted = self._cache, list[Key]()
         for namespace in self._namespaces:
-            plans = _updated(
-                self._cluster.plans(namespace), PlanObject.from_body, cache.update_plan
+            plans = self._updated(
+                "ServingPlan",
+                self._cluster.plans(namespace),
+                PlanObject.from_body,
+                cache.update_plan,
             )
             deleted += cache.plans.delete_unlisted(*await plans, namespace)
-            tables = _updated(self._cluster.tables(namespace), read_config_map, cache.update_table)
+            tables = self._updated(
+                "ConfigMap", self._cluster.tables(namespace), read_config_map, cache.update_table
+            )
             selected = ConfigMapObject.is_selected
             cache.tables.delete_unlisted(*await tables, namespace, selected)
         if self._others is not None and others:
@@ -203,18 +239,22 @@ class Resync:
             await self.until_done(others=not gap)
             done()
 
+    async def _updated(
+        self,
+        kind: str,
+        pages: AsyncIterator[Mapping[str, Any]],
+        parse: Callable[[Mapping[str, Any]], S],
+        update: Callable[[S], Key | None],
+    ) -> tuple[set[Key], str]:
+        """Update the cache from a full list; return the keys and the version of the list.
 
-async def _updated(
-    pages: AsyncIterator[Mapping[str, Any]],
-    parse: Callable[[Mapping[str, Any]], S],
-    update: Callable[[S], Key | None],
-) -> tuple[set[Key], str]:
-    """Update the cache from a full list; return the keys and the version of the list."""
-    keys, version = set[Key](), "0"
-    async for page in pages:
-        version = page["metadata"]["resourceVersion"]
-        for body in page["items"]:
-            item = await asyncio.to_thread(parse, body)
-            update(item)
-            keys.add(item.key)
-    return keys, version
+        An object that cannot be read stays as it was known: its key counts as listed.
+        """
+        keys, version = set[Key](), "0"
+        async for page in pages:
+            version = page["metadata"]["resourceVersion"]
+            for body in page["items"]:
+                with self._quarantine.of(kind, name_of(body)):
+                    keys.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+                    update(await asyncio.to_thread(parse, body))
+        return keys, version

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from ..resources.live import ReplanKind
     from ..resources.names import Identity
-    from ..resources.objects import ShardObject
+    from ..resources.objects import ConfigMapObject, ShardObject
     from ..resources.status import Reason, Status
 
 
@@ -43,11 +43,15 @@ class CancelPlanning(_Bare):
 
 @dataclass(frozen=True)
 class WriteStatus:
-    """Apply the status. ``reserves``: the sequence it reserves for the next table; 0 for none."""
+    """Apply the status. ``reserves``: the sequence it reserves for the next table; 0 for none.
+
+    ``faults``: fields that were changed because the schema does not take them.
+    """
 
     status: Status
     reason: str
     reserves: int = 0
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,14 @@ class RemoveShards:
     """Delete these versions of our shards, unless the stored table has changed."""
 
     shards: tuple[ShardObject, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class RemoveLocked:
+    """Delete these versions of our ConfigMaps, which nobody can change, to make them anew."""
+
+    objects: tuple[ConfigMapObject, ...]
     reason: str
 
 
@@ -147,6 +159,7 @@ Action: TypeAlias = (
     | WriteTable
     | WriteShards
     | RemoveShards
+    | RemoveLocked
     | ReadTable
     | AdoptTable
     | ReadIslands

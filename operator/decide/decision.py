@@ -30,6 +30,7 @@ from .actions import (
     Forget,
     ReadTable,
     RefreshInventory,
+    RemoveLocked,
     RemoveShards,
     Requeue,
     StartPlanning,
@@ -49,9 +50,8 @@ from .rollout import (
     rollout_timed_out,
     wait_for_drain,
 )
-from .shard_gc import dues, in_the_way, to_write, with_readable_table
+from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
 from .state import RECHECK, STRIKES, Now, PlanState
-from .takeover import wait_for_writer
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,8 @@ def decide(
         actions = (*_cancel(state, "the plan is gone"), Forget("the plan is gone"))
     else:
         if plan.live is not None:
-            live = replace(plan.live, reported=state.reported or plan.live.reported)
-            live = replace(live, decision=state.decision) if state.unreported else live
-            plan = replace(plan, live=live)
+            decision = state.decision if state.unreported else plan.live.decision
+            plan = replace(plan, live=replace(plan.live, decision=decision))
         observation = with_readable_table(replace(observation, plan=plan))
         actions = _Decision(plan, observation, state, now).actions()
     for action in actions:
@@ -93,8 +92,11 @@ def decide(
                 state = replace(state, planning=None)
             case ReadTable():
                 state = replace(state, recheck_at=now.monotonic + RECHECK)
+            case WriteStatus(reserves=sequence):
+                state = replace(state, given=max(state.given, sequence))
             case WriteTable():  # the sequence is used up: the reply to the write may be lost
-                state = replace(state, reserved=0, last_sequence=action.sequence)
+                stored = state.to_store.content_hash if state.to_store else ""
+                state = replace(state, reserved=0, given_hash=stored)
     return actions, state
 
 
@@ -149,18 +151,14 @@ class _Decision:
             wait = Requeue(seconds, "readers of an earlier table may need its shards")
             remove = RemoveShards(shards, "no table has named them for the grace period")
             actions = (remove if due else wait,)
-        actions = (*actions, *live_actions(self.observation, state, now))
-        if plan.live is None or plan.live.yield_until is None:
-            return actions
-        seconds = plan.live.yield_until - now.monotonic
-        return (*actions, Requeue(seconds, "another operator goes on with its table"))
+        return (*actions, *live_actions(self.observation, state, now))
 
     def _pursue(self) -> tuple[Action, ...]:
         """Bring the plan one step closer to a current table that the status reports."""
         plan, state = self.plan, self.state
         result = state.result_for(plan.inputs_hash)
-        if plan.live is not None and plan.live.refusal is not None:
-            refusal = plan.live.refusal  # there are no nodes to plan with
+        refusal = plan.over_quota or (plan.live.refusal if plan.live else None)
+        if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
         if result is None:
             if self._is_reported() and not is_unfinished(plan, self.table):
@@ -190,6 +188,7 @@ class _Decision:
             and plan.status.observed_generation == plan.generation
             and plan.status.is_true_at(ConditionType.READY, plan.generation)
             and plan.status.summary.get("contentHash") == table.content_hash
+            and status_text.PENDING not in plan.status.summary  # else it reports the table before
         )
 
     def _refresh(self) -> tuple[Action, ...]:
@@ -203,8 +202,6 @@ class _Decision:
         plan = self.plan
         if self.state.planning is None and may_adopt(plan, self.table, self.state):
             return (AdoptTable("re-planning made it of the same inputs"),)
-        if plan.live is not None and plan.live.yield_until is not None:
-            return ()
         return self._start_planning()
 
     def _start_planning(self) -> tuple[Action, ...]:
@@ -214,10 +211,13 @@ class _Decision:
         if self.state.planning == plan.inputs_hash:
             start = ()
         if plan.status.is_complete and plan.status.observed_generation == plan.generation:
-            return start
+            if not self.state.search or dict(self.state.search) == dict(plan.status.search):
+                return start
+            status = replace(plan.status, search=self.state.search)
+            return (*start, *self._write(status, "what the search has found"))
         sequence = status_text.last_sequence(plan, self.table) + 1
         status = status_text.planning(plan, sequence, self.now.wall)
-        return (*start, WriteStatus(status, "a plan is on its way", reserves=sequence))
+        return (*start, *self._write(status, "a plan is on its way", reserves=sequence))
 
     def _publish(self, result: PlanReady) -> tuple[Action, ...]:
         """Store the table unless it is stored, or report why it cannot be stored."""
@@ -228,10 +228,21 @@ class _Decision:
             return (ReadTable("the name is taken", shard),)
         if foreign is not None:
             reason = Reason.NAME_CONFLICT
-            message = "exists and is not this plan's: rename the plan, or delete that ConfigMap"
+            command = f"kubectl -n {foreign.key.namespace}"
+            message = (
+                "exists and is not this plan's: rename the plan, or delete that ConfigMap: "
+                f"{command} delete configmap {foreign.key.name}"
+            )
             if foreign.deleting or foreign.belongs_to_predecessor_of(plan):
                 reason = Reason.WAITING_FOR_COLLECTION
                 message = "of a deleted plan is still there: the table follows once it is removed"
+            if foreign.deleting and foreign.finalizers:
+                held = ", ".join(foreign.finalizers)
+                message = (
+                    f"is being deleted and its finalizers hold it ({held}): the table follows once "
+                    f"it is gone. If nobody will remove them: {command} patch configmap "
+                    f'{foreign.key.name} --type=merge -p \'{{"metadata":{{"finalizers":null}}}}\''
+                )
             message = f"ConfigMap {foreign.key.name} {message}"
             return self._give_up(result, reason, message, state.recheck_at)
         if table is not None and table.is_up_to_date(plan) and is_written_of(plan, result, table):
@@ -263,14 +274,11 @@ class _Decision:
         return (*self._report(status, reason), *wait)
 
     def _report_stored(self, table: TableObject, result: PlanReady) -> tuple[Action, ...]:
-        """Report the stored table, unless its writer has done so or will in a moment."""
+        """Report the stored table."""
         if is_whole_again(self.plan, table) and result.content is None:
             return self._start_planning()
         if result.adopted and self._is_reported():
             return self._refresh()
-        seconds = wait_for_writer(result, self.state, self.now)
-        if seconds > 0:
-            return (Requeue(seconds, "another operator stored it and is about to report it"),)
         status = status_text.published(self.plan, result, table, self.now.wall)
         return self._report(status, Reason.PUBLISHED, quiet=result.origin is not None)
 
@@ -278,11 +286,13 @@ class _Decision:
         """Reserve a sequence, write the shards, write the table: one of them per decision."""
         plan, table, reserved = self.plan, self.table, self.state.reserved
         last = status_text.last_sequence(plan, table)
-        stored = table.identity.sequence if table and table.identity else 0
-        if not reserved == last > stored:
-            status = status_text.reserving(plan.status, last + 1)
-            return (WriteStatus(status, "a sequence for the table", reserves=last + 1),)
+        if not reserved == last > status_text.sequence_of(table):
+            status = status_text.reserving(plan.status, last + 1, result.content_hash)
+            return self._write(status, "a sequence for the table", reserves=last + 1)
         missing = to_write(self.observation, result, reserved)
+        locked = to_replace(self.observation, missing)
+        if locked:
+            return (RemoveLocked(locked, "it cannot be changed: it is made anew"),)
         if missing:
             return (WriteShards(content, missing, reserved, "the pointer will name them"),)
         reason = "the table is of other inputs or was changed" if table else "there is no table"
@@ -299,22 +309,38 @@ class _Decision:
         A decision of re-planning has an event of its own. ``quiet``: the table comes from
         re-planning, so a new one needs no other event. There is none while planning.
         """
-        before = self.plan.status
-        if status.says_the_same(before):
-            return ()
-        write = WriteStatus(status, reason)
+        actions = self._write(status, reason)
+        if not actions or not isinstance(actions[0], WriteStatus):
+            return actions
+        before, status = self.plan.status, actions[0].status
         if status.last_decision and dict(status.last_decision) != dict(before.last_decision):
-            return (write, status_text.decision_event(status.last_decision))
+            return (*actions, status_text.decision_event(status.last_decision))
         old, new = before.condition(ConditionType.READY), status.condition(ConditionType.READY)
         if new is None or new.status is ConditionStatus.UNKNOWN:
-            return (write,)
+            return actions
         same = old is not None and (old.status, old.reason) == (new.status, new.reason)
         same_table = before.summary.get("contentHash") == status.summary.get("contentHash")
         if same and (quiet or same_table):
-            return (write,)
+            return actions
         normal = new.status is ConditionStatus.TRUE or new.reason is Reason.SUSPENDED
         kind = EventType.NORMAL if normal else EventType.WARNING
-        return (write, EmitEvent(kind, new.reason, new.message))
+        return (*actions, EmitEvent(kind, new.reason, new.message))
+
+    def _write(self, status: Status, reason: str, reserves: int = 0) -> tuple[Action, ...]:
+        """Write the status as its schema takes it, if that says anything new.
+
+        One that the API server refused is not sent again for a while: a status of few words says
+        so instead.
+        """
+        state, wait = self.state, list[Action]()
+        status, faults = status_text.checked(status, self.now.wall)
+        seconds = state.status_retry.at - self.now.monotonic
+        if seconds > 0 and status_text.is_again(status, state.refused):
+            status = status_text.refused(status, state.status_retry.message, self.now.wall)
+            wait = [Requeue(seconds, "the status was refused")]
+        if status.says_the_same(self.plan.status):
+            return tuple(wait)
+        return (WriteStatus(status, reason, reserves, faults), *wait)
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:

@@ -16,7 +16,7 @@ from ..planning.result import PlanFailed, PlanReady
 from ..resources.live import ReplanKind, TableOrigin
 from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
 from .actions import Action, ReadIslands, Requeue, StartReplan
-from .state import Now, PendingReplan, PlanState
+from .state import Now, PendingReplan, PlanState, Seen
 
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
@@ -25,37 +25,60 @@ PATIENCE: Final = 900.0
 decide again, without those islands."""
 
 
+def follow(observation: Observation, state: PlanState, now: Now) -> PlanState:
+    """Return the memory after what is stored.
+
+    A result holds only over the table that it was made over, so step k+1 of a rollout is only ever
+    stored over step k. If its own table is stored, only the reply to that write was lost.
+    """
+    plan, table = observation.plan, observation.table
+    if plan is None or not plan.is_live or table is None or not is_as_written(plan, table):
+        return state
+    if table.content_hash != state.seen.content_hash:
+        state = replace(state, seen=Seen(table.content_hash, now.monotonic))
+    result = state.ready
+    if result is None or (result.content is None and not result.steps):
+        return state
+    of_these_inputs = table.inputs_hash == result.inputs_hash and table.is_valid_for(plan)
+    if of_these_inputs and is_written_of(plan, result, table):
+        return state if result.content is None else state.with_table_written(now)
+    if result.content is not None and result.base_hash in (None, table.content_hash):
+        return state
+    return replace(state, result=None, failed_repairs=frozenset(), unreported=False)
+
+
 def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
     """Return what to do if the table is stored and reported."""
     plan, table = observation.plan, observation.table
     live = plan.live if plan else None
     if plan is None or table is None or live is None or not live.nodes_listed:
         return ()
-    if state.request is not None or state.to_store is not None or not is_as_written(plan, table):
+    if state.to_store is not None or not is_as_written(plan, table):
         return ()
     if table.shards and not table.islands:
         return (ReadIslands("where the islands of a table in shards stand"),)
+    lost = lost_islands(plan, table.islands)
+    repair = StartReplan(ReplanKind.REPAIR, f"islands on lost nodes: {len(lost)}")
+    if lost and table.shards and not state.failed_repairs.issuperset(lost):
+        return (repair,)  # at once, whatever is under way: no process is asked
+    if state.request is not None:
+        return ()
     if now.monotonic < state.replan_retry.at:
         return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
-    lost = lost_islands(plan, table.islands)
     if lost:
-        if state.failed_repairs.issuperset(lost):
-            return ()  # no table works without them: another plan is on its way
-        return (StartReplan(ReplanKind.REPAIR, f"islands on lost nodes: {len(lost)}"),)
+        # Without any table that works without them, another plan is on its way.
+        hopeless = state.irreparable == table.content_hash
+        return () if hopeless and state.failed_repairs.issuperset(lost) else (repair,)
     if state.planning is not None:
         return ()
     if state.steps:
         step, since = state.steps[0], now.monotonic - state.rollout.step_at
-        if since < 0:
-            return (Requeue(-since, "the writer of the last table goes first"),)
         if step.wait is Wait.READY and live.pods:
             reason = f"pods of {len(step.islands)} islands are not ready"
             return (Requeue(PATIENCE - since, reason),)
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
     if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
         return ()  # without a plan for its inputs, its traffic leads to nothing
-    if live.yield_until is not None:
-        return ()  # its writer goes on with it
     if state.replan.next_request is not None:
         return (StartReplan(state.replan.next_request, "the last result asks for it"),)
     traffic, approved = live.traffic, plan.replanning.get("approve")
@@ -92,8 +115,8 @@ def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
     if plan is None or table is None or plan.live is None or not state.steps:
         return False
     step, since = state.steps[0], now.monotonic - state.rollout.step_at
-    if lost_islands(plan, table.islands) or since < 0:
-        return False  # a repair, or the writer of the last table, goes first
+    if lost_islands(plan, table.islands):
+        return False  # a repair goes first
     if step.wait is Wait.READY and plan.live.pods:
         return not plan.live.unready(table.islands) & set(step.islands)
     return step.wait is Wait.NONE or since >= drain(plan)
@@ -106,12 +129,12 @@ def wait_for_drain(
 
     Its islands may still have requests: they get no new ones, but since when is not known.
     """
-    stored, result = state.stored, state.ready
-    if table is None or table.origin is not TableOrigin.ROLLING or stored is None:
+    result = state.ready
+    if table is None or table.origin is not TableOrigin.ROLLING:
         return ()
     if result is None or result.origin is not None or lost_islands(plan, table.islands):
         return ()
-    seconds = stored.since + drain(plan) - now.monotonic
+    seconds = state.seen.at + drain(plan) - now.monotonic
     return (Requeue(seconds, "requests of the last step end"),) if seconds > 0 else ()
 
 

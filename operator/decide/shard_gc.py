@@ -8,6 +8,7 @@ version and its grace period starts again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,22 @@ def to_write(observation: Observation, result: PlanReady, sequence: int) -> tupl
         if not is_safe(shard)
     }
     return tuple(missing.values())
+
+
+def to_replace(observation: Observation, missing: Iterable[Piece]) -> tuple[ConfigMapObject, ...]:
+    """Return what has to be deleted before the table and its missing pieces can be written.
+
+    What is immutable cannot be changed. A shard is so on purpose, and stays with its text.
+    """
+    plan, table = observation.plan, observation.table
+    if plan is None:
+        return ()
+    locked: list[ConfigMapObject] = [table] if table is not None and table.locked else []
+    for shard in shards_of(plan.key.name, missing):
+        stored = observation.shards.get(shard.name)
+        if stored is not None and stored.locked and stored.text_hash != shard.hash:
+            locked.append(stored)
+    return tuple(locked)
 
 
 def in_the_way(observation: Observation, result: PlanReady) -> ConfigMapObject | None:

@@ -17,9 +17,9 @@ from archipelago.planner.service.messages import TableStep
 from ..errors import Backoff
 from ..planning.messages import next_table
 from ..planning.result import PlanOutcome, PlanReady, ReplanResult
-from ..resources.live import ALONE, LiveStatus, ReplanKind, StoredTable, TableOrigin
+from ..resources.live import ALONE, ReplanKind, TableOrigin
 from ..resources.names import timestamp
-from ..resources.status import Finding, Reason, Status
+from ..resources.status import Reason, Status
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -27,8 +27,12 @@ RETRY: Final = Backoff(60.0, 1800.0)
 """Until inputs that failed are planned again."""
 REPLAN_RETRY: Final = Backoff(5.0, 300.0)
 """Until a failed request about a live plan is repeated."""
+SEARCH_REPORT: Final = 10.0
+"""Seconds between two reports of what a search has found."""
 REFUSED_RETRY: Final = Backoff(1.0, 30.0)
 """Until a refused write is tried again."""
+STATUS_RETRY: Final = Backoff(5.0, 300.0)
+"""Until a refused status is tried again."""
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is read again: no watch reports it."""
 
@@ -46,6 +50,14 @@ class Due(NamedTuple):
 
     version: str
     at: float
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The content that is stored, by its hash, and when it was first seen [monotonic s]."""
+
+    content_hash: str | None = None
+    at: float = -math.inf
 
 
 @dataclass(frozen=True)
@@ -91,6 +103,7 @@ class ReplanMemory:
         requests: Number of requests so far.
         state: What the last result hands to the next request.
         state_at: When that result came.
+        repaired_at: When lost islands left the table, if `state` does not have it; -infinity: no.
         next_request: Kind of request that the last result asks for.
         last_window: End of the last window that was used.
         approved: Hash of the proposal whose approval was passed on.
@@ -99,6 +112,7 @@ class ReplanMemory:
     requests: int = 0
     state: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     state_at: float = -math.inf
+    repaired_at: float = -math.inf
     next_request: ReplanKind | None = None
     last_window: float = -math.inf
     approved: str = ""
@@ -131,35 +145,44 @@ class PlanState:
 
     Attributes:
         planning: Hash of the inputs that the planner works on.
+        search: What its search has found, as the status is to say it.
+        search_at: When that was reported.
         planning_base: Hash of the content that runs meanwhile; empty if none does; None if it does
             not matter.
         result: Last result of the planner.
         retry: Failures of the planner; when the same inputs may be planned again.
         reserved: Sequence that the status has reserved for the next table; 0 for none.
-        last_sequence: Sequence that was last written, with or without success.
+        given: Highest sequence that was given to a table of the plan, as far as is known.
+        given_hash: Hash of the content that this process stored last.
         write_retry: Refused writes of tables.
+        refused: The status that the API server refused last, if it is still what would be written.
+        status_retry: Refused writes of the status.
         recheck_at: When an object in the way of the table may be read again.
         spare: Shards that no table needs any more, by name, and when they may go.
         request: Request about a live plan that is under way.
         replan: What the next such request starts from.
         replan_retry: Failed requests.
-        failed_repairs: Lost islands of the last repair; only a new plan helps if it failed.
+        failed_repairs: Lost islands of the last repair, until its table is stored.
         irreparable: Hash of a content of which nothing is left without its lost nodes.
         refreshed: The irreparable content for which the inventory was last refreshed.
         rollout: When tables were stored.
         decision: Last decision worth reporting.
         unreported: Whether the status lacks that decision.
-        reported: Findings that this operator has reported.
-        stored: The stored table as first seen; None before that (`takeover`).
+        seen: The stored table of a live plan.
     """
 
     planning: str | None = None
+    search: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    search_at: float = -math.inf
     planning_base: str | None = None
     result: PlanOutcome | None = None
     retry: Retry = Retry()
     reserved: int = 0
-    last_sequence: int = 0
+    given: int = 0
+    given_hash: str = ""
     write_retry: Retry = Retry()
+    refused: Status | None = None
+    status_retry: Retry = Retry()
     recheck_at: float = 0.0
     spare: Mapping[str, Due] = field(default_factory=dict)
     request: PendingReplan | None = None
@@ -171,8 +194,7 @@ class PlanState:
     rollout: Rollout = Rollout()
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     unreported: bool = False
-    reported: frozenset[Finding] = frozenset()
-    stored: StoredTable | None = None
+    seen: Seen = Seen()
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
@@ -199,10 +221,18 @@ class PlanState:
         return replace(
             self,
             planning=inputs_hash,
+            search=ALONE,
+            search_at=-math.inf,
             planning_base=base_hash,
             retry=replace(self.retry, failures=0) if other_inputs else self.retry,
             request=None,
         )
+
+    def with_search(self, found: Mapping[str, Any], now: Now) -> PlanState:
+        """Return the state with what a search has found, unless it was reported a moment ago."""
+        if now.monotonic - self.search_at < SEARCH_REPORT:
+            return self
+        return replace(self, search=found, search_at=now.monotonic)
 
     def with_result(self, result: PlanOutcome, now: Now) -> PlanState:
         """Return the state with a result of the planner; some failures are tried again, later."""
@@ -245,11 +275,18 @@ class PlanState:
         state = replace(
             self,
             request=None,
-            replan=replace(
-                self.replan,
-                state=result.state,
-                state_at=now.monotonic,
-                next_request=result.next_request,
+            replan=(
+                replace(
+                    self.replan,
+                    state=result.state,
+                    state_at=now.monotonic,
+                    repaired_at=-math.inf,
+                    next_request=result.next_request,
+                )
+                if result.state is not None
+                else replace(
+                    self.replan, repaired_at=now.monotonic, next_request=result.next_request
+                )
             ),
             replan_retry=Retry(),
         )
@@ -268,30 +305,27 @@ class PlanState:
         )
         return replace(state, result=table, planning=None)
 
-    def with_status(self, status: Status, live: LiveStatus | None, reserves: int = 0) -> PlanState:
-        """Return the state after a status write; later reports of another operator stay.
-
-        ``live``: the facts it was made of. ``reserves``: the sequence that it reserves; 0: none.
-        """
-        findings = (live.inventory, live.metrics) if live else ()
+    def with_status(self, status: Status, reserves: int = 0) -> PlanState:
+        """Return the state after a status write, which reserves that sequence; 0: none."""
         return replace(
             self,
-            reported=frozenset(
-                finding
-                for finding in findings
-                if finding
-                and (finding in self.reported or any(c.says(finding) for c in status.conditions))
-            ),
             unreported=self.unreported and dict(status.last_decision) != dict(self.decision),
             reserved=reserves or self.reserved,
+            refused=self.refused if status.is_refusal else None,
+            status_retry=self.status_retry if status.is_refusal else Retry(),
         )
+
+    def with_refused_status(self, status: Status, message: str, now: Now) -> PlanState:
+        """Return the state after the API server refused a status: it is tried again later."""
+        retry = self.status_retry.after_failure(STATUS_RETRY, now, message)
+        return replace(self, refused=status, status_retry=retry)
 
     def with_table_written(self, now: Now) -> PlanState:
         """Return the state after the table has been stored; from now on it is read from there."""
         result = self.result
         if isinstance(result, PlanReady):
             result = None if result.origin is TableOrigin.OWED else result.without_content()
-        state = replace(self, result=result, write_retry=Retry())
+        state = replace(self, result=result, write_retry=Retry(), failed_repairs=frozenset())
         rollout = self.rollout.after_table(now, unfinished=bool(state.steps))
         return replace(state, rollout=rollout)
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from archipelago.planner.documents import EXACT
+
 from ..planning.result import PlanFailed, PlanOutcome, PlanReady
 from ..resources import status
 from ..resources.names import timestamp
@@ -22,6 +24,15 @@ if TYPE_CHECKING:
 Findings: TypeAlias = dict[ConditionType, Finding]
 
 SEQUENCE: Final = "tableSequence"
+PENDING: Final = "pendingHash"
+POINTER: Final = "pointerHash"
+COUNTED: Final = EXACT // 2
+"""Largest sequence of a stored table that the next one continues: far below what can be stored."""
+
+ANSWER: Final = 400
+"""Characters of the API server's refusal that a condition repeats."""
+_KEPT: Final = ("table", "contentHash", "shortHash", SEQUENCE, PENDING, POINTER)
+"""What the next process has to know of a plan."""
 
 _ACTIVE = Finding(ConditionStatus.FALSE, Reason.ACTIVE, "the plan is kept up to date")
 
@@ -47,23 +58,24 @@ def planning(plan: PlanObject, sequence: int, now: datetime) -> Status:
     return reserving(_status(plan, {**unknown, **fixed}, before.summary, now), sequence)
 
 
-def reserving(status: Status, sequence: int) -> Status:
-    """Return the status with a sequence reserved for the next table.
+def reserving(status: Status, sequence: int, content_hash: str = "") -> Status:
+    """Return the status with a sequence reserved for the next table, and its content if known.
 
     It is stored before the table is written. So no sequence is used twice or goes back, whoever
     deletes the table and whenever the operator is killed.
     """
-    return replace(status, summary={**status.summary, SEQUENCE: sequence})
+    pending = {PENDING: content_hash} if content_hash else {}
+    return replace(status, summary={**status.summary, SEQUENCE: sequence, **pending})
 
 
 def last_sequence(plan: PlanObject, table: TableObject | None) -> int:
     """Return the highest sequence that a table of the plan may have."""
-    return max(_sequence(table), int(plan.status.summary.get(SEQUENCE, 0)))
+    return max(sequence_of(table), int(plan.status.summary.get(SEQUENCE, 0)))
 
 
 def published(plan: PlanObject, result: PlanReady, table: TableObject, now: datetime) -> Status:
     """Return the status if the stored table is current."""
-    where = f"ConfigMap {table.key.name}, sequence {_sequence(table)}"
+    where = f"ConfigMap {table.key.name}, sequence {sequence_of(table)}"
     findings = {
         ConditionType.READY: Finding(
             ConditionStatus.TRUE, Reason.PUBLISHED, f"{result.message}; {where}"
@@ -72,7 +84,11 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
         ConditionType.PUBLISHED: Finding(ConditionStatus.TRUE, Reason.PUBLISHED, where),
     }
     stored = {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}
-    return _settled(plan, findings, {**result.summary, **stored}, result, now)
+    stale = (PENDING, POINTER)
+    summary = {name: value for name, value in result.summary.items() if name not in stale}
+    if table.shards:
+        summary[POINTER] = table.stored_hash
+    return _settled(plan, findings, {**summary, **stored}, result, now)
 
 
 def failed(
@@ -127,6 +143,55 @@ def refreshed(plan: PlanObject, now: datetime) -> Status:
     return _status(plan, findings, plan.status.summary, now)
 
 
+def checked(wanted: Status, now: datetime) -> tuple[Status, tuple[str, ...]]:
+    """Return the status as its schema takes it, and the fields that had to be changed for that.
+
+    If any, ``Planned`` names them: each is a defect of the operator, to be reported.
+    """
+    wanted, faults = wanted.checked()
+    planned = wanted.condition(ConditionType.PLANNED)
+    if not faults or planned is None:
+        return wanted, faults
+    message = f"left out of the status, report it: {'; '.join(faults)}. {planned.message}"
+    finding = Finding(planned.status, Reason.STATUS_REFUSED, message)
+    findings = {ConditionType.PLANNED: finding}
+    conditions = status.at(planned.observed_generation, findings, wanted.conditions, now)
+    return replace(wanted, conditions=conditions), faults
+
+
+def is_again(wanted: Status, refused: Status | None) -> bool:
+    """Whether a status says what was refused; its sequence is a new one each time."""
+    if refused is None:
+        return False
+    wanted, refused = reserving(wanted, 0), reserving(refused, 0)
+    return wanted.says_the_same(refused)
+
+
+def refused(wanted: Status, answer: str, now: datetime) -> Status:
+    """Return a status of few words instead of one that the API server refused."""
+    words = "".join(char if char.isprintable() else " " for char in answer[:ANSWER])
+    message = f"the API server refused the status, it is tried again later; report it: {words}"
+    statuses = {item.type: item.status for item in wanted.conditions}
+    statuses[ConditionType.READY] = ConditionStatus.FALSE
+    findings = {
+        kind: Finding(found, Reason.STATUS_REFUSED, message) for kind, found in statuses.items()
+    }
+    summary = {name: wanted.summary[name] for name in _KEPT if name in wanted.summary}
+    conditions = status.at(wanted.observed_generation, findings, wanted.conditions, now)
+    return Status(wanted.observed_generation, conditions, summary)
+
+
+def set_aside(plan: PlanObject, why: str, now: datetime) -> Status:
+    """Return the status of a plan whose handling failed: nobody knows whether its table fits."""
+    findings = {
+        ConditionType.READY: Finding(ConditionStatus.FALSE, Reason.QUARANTINED, why),
+        ConditionType.PLANNED: Finding(ConditionStatus.UNKNOWN, Reason.QUARANTINED, why),
+    }
+    unknown = Finding(ConditionStatus.UNKNOWN, Reason.QUARANTINED, why)
+    absent = {kind: unknown for kind in ConditionType if plan.status.condition(kind) is None}
+    return _status(plan, {**absent, **findings}, plan.status.summary, now)
+
+
 def decision_event(decision: Summary) -> EmitEvent:
     """Return the event of a decision about a live plan."""
     message = str(decision.get("message", ""))
@@ -177,25 +242,19 @@ def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetim
 
 
 def _nodes(plan: PlanObject) -> Finding:
+    if plan.over_quota is not None:
+        return plan.over_quota
     if plan.live is None or plan.live.inventory is None:
         message = "every pool states its GPUs in spec.pools"
         return Finding(ConditionStatus.TRUE, Reason.STATIC_COUNT, message)
-    return _or_reported(plan, ConditionType.INVENTORY_RESOLVED, plan.live.inventory)
-
-
-def _or_reported(plan: PlanObject, kind: ConditionType, finding: Finding) -> Finding:
-    """Keep what another operator reported: two operators may see different things."""
-    before = plan.status.condition(kind)
-    if before is None or plan.live is None or finding not in plan.live.reported:
-        return finding
-    return Finding(before.status, before.reason, before.message)
+    return plan.live.inventory
 
 
 def _metrics(plan: PlanObject) -> Finding:
     """Return the present finding; before the first window is over, the last reported one."""
     finding = plan.live.metrics if plan.live else None
     if finding is not None:
-        return _or_reported(plan, ConditionType.METRICS_AVAILABLE, finding)
+        return finding
     if not plan.replanning.get("source"):
         message = "spec.replanning.source is not set: the spec's rates are used"
         return Finding(ConditionStatus.UNKNOWN, Reason.NOT_CONFIGURED, message)
@@ -224,5 +283,7 @@ def _summary_of(plan: PlanObject, table: TableObject | None) -> Summary:
     return {**(plan.status.summary if owned else {}), SEQUENCE: last}
 
 
-def _sequence(table: TableObject | None) -> int:
-    return table.identity.sequence if table and table.identity else 0
+def sequence_of(table: TableObject | None) -> int:
+    """Return the table's sequence; 0 if nothing can be counted on from there: it is not ours."""
+    sequence = table.identity.sequence if table and table.identity else 0
+    return sequence if sequence <= COUNTED else 0

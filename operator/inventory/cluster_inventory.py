@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -22,24 +23,29 @@ from typing import Final
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.kubernetes.nodes import NodeSummary
 
+from ..quarantine import Quarantine
 from ..resources.live import IslandPods
 from ..resources.names import Key, Permission
 from ..resources.status import Finding
+from .claims import Claims
 from .debounce import Debouncer
 from .node_store import NodeChange, NodeStore
 from .nodes import Shape
-from .ownership import PlanSelector, assign_owners, label_keys
+from .ownership import NodeIndex, Ownership, PlanSelector, assign_owners, label_keys
 from .pods import PodFacts, PodTable
 from .pools import (
     PlanInventory,
     ResolveContext,
     inventory_finding,
+    quota_finding,
     resolve_inventory,
     unlisted_finding,
 )
 
 TURN: Final = 0.05
 """Shortest time between two ticks [s], however many events come."""
+OWNED: Final = 1.0
+"""Shortest time between two looks at who owns the nodes [s], except to decide on a plan."""
 PRUNE: Final = 600.0
 """Time between two removals of old records [s]."""
 
@@ -48,7 +54,7 @@ class ClusterInventory:
     """Nodes and pods, the plan that each belongs to, and the changes that a plan has to learn of.
 
     Args:
-        allowed: The administrator's selector: no plan gets a node outside it.
+        allowed: The operator's node selector: no plan gets a node outside it.
         on_news: Called with plans and True if they lost nodes (their tables need a repair), or
             False if their ``inventory`` has changed.
         on_pods: Called with a plan whose island pods changed: scheduled, ready, phase, deleted.
@@ -66,17 +72,25 @@ class ClusterInventory:
         clock: Callable[[], float] = time.monotonic,
         *,
         off: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._allowed = allowed
         self._on_news, self._on_pods = on_news, on_pods
         self._on_missing_labels = on_missing_labels
         self._clock = clock
         self._off = off
+        self._quarantine = quarantine or Quarantine()
         self._nodes, self._pods = NodeStore(), PodTable()
         self._missing: tuple[Permission, ...] = ()
-        self._plans: dict[Key, PlanSelector | None] = {}
+        self._claims = Claims()
+        self._plans: dict[Key, PlanSelector] = {}
         self._labels: dict[Key, Key] = {}  # namespace and label value of its pods -> the plan
         self._inventories: dict[Key, PlanInventory] = {}
+        self._users: defaultdict[str, set[Key]] = defaultdict(set)  # plans planned with a node
+        self._index: NodeIndex | None = None  # None: the nodes have changed
+        self._ownership = Ownership()
+        self._is_owned = False  # whether the ownership is of these nodes, plans and rules
+        self._owned_at = -math.inf
         self._waiting: set[Key] = set()
         self._debouncer = Debouncer()
         self._pruned = clock()
@@ -109,6 +123,7 @@ class ClusterInventory:
     def replace_nodes(self, names: Collection[str], version: int) -> None:
         """End a list of all nodes that was taken at that version."""
         deleted, labels_changed = self._nodes.end_list(names, version, self._clock())
+        self._disown(nodes=True)
         for change in deleted:
             self._node_changed(change)
         if labels_changed:
@@ -121,7 +136,7 @@ class ClusterInventory:
     def update_pod(self, pod: PodFacts) -> None:
         """Take in a pod that requests GPUs or has the label of a plan."""
         before = self._pods.get(pod.uid)
-        if self._pods.update(pod):
+        if self._pods.update(pod, self._clock()):
             self._pod_changed(before, pod)
 
     def delete_pod(self, uid: str, version: int) -> None:
@@ -139,38 +154,47 @@ class ClusterInventory:
         """Set the permissions that are missing to list the nodes; none: listing is permitted."""
         if tuple(missing) != self._missing:
             self._missing = tuple(missing)
-            live = frozenset(key for key, selector in self._plans.items() if selector)
+            live = frozenset(selector.key for selector in self._selectors())
             if live:
                 self._on_news(live, False)  # no node was lost
 
     # Called for every plan, live or not.
 
-    def replace_plans(self, plans: Mapping[Key, PlanSelector | None]) -> None:
-        """Set all plans; None: all pools of the plan state counts."""
-        for key in self._plans.keys() - plans.keys():
+    def replace_plans(self, plans: Iterable[PlanSelector]) -> None:
+        """Set all plans."""
+        by_key = {plan.key: plan for plan in plans}
+        for key in self._plans.keys() - by_key.keys():
             self.delete_plan(key)
-        for key, selector in plans.items():
-            self.update_plan(key, selector)
+        for selector in by_key.values():
+            self.update_plan(selector)
 
-    def update_plan(self, key: Key, selector: PlanSelector | None) -> None:
+    def update_plan(self, selector: PlanSelector) -> None:
         """Take in a plan; the same selector again costs nothing."""
-        if key in self._plans and self._plans[key] == selector:
+        key = selector.key
+        if self._plans.get(key) == selector:
             return
-        before = self._plans.get(key)
         self._plans[key] = selector
         self._labels[_pod_label(key)] = key
-        self._inventories.pop(key, None)
-        self._notify_younger(before, selector)
+        self._set(key, None)
+        self._disown()
         self._check_labels()
 
     def delete_plan(self, key: Key) -> None:
         """Remove a plan; its nodes are free."""
-        before = self._plans.pop(key, None)
+        if self._plans.pop(key, None) is not None:
+            self._disown()
         self._labels.pop(_pod_label(key), None)
         self._waiting.discard(key)
-        self._inventories.pop(key, None)
+        self._set(key, None)
         self._debouncer.delete(key)
-        self._notify_younger(before, None)
+
+    def set_claims(self, claims: Claims) -> None:
+        """Set the administrator's rules; the same rules again cost nothing."""
+        if claims != self._claims:
+            self._claims = claims
+            self._disown()
+            self._add_events(self._inventories)
+            self._check_labels()
 
     # Called to decide on a plan.
 
@@ -179,12 +203,12 @@ class ClusterInventory:
 
         It stays the same until the plan's pools change or ``on_news`` reports another one.
         """
-        self.update_plan(selector.key, selector)
+        self.update_plan(selector)
         if selector.key not in self._inventories:
-            if self._nodes.lacks(label_keys((selector,), self._allowed)):
+            if self._nodes.lacks(label_keys((selector,), self._allowed, self._claims)):
                 self._waiting.add(selector.key)
                 return None
-            self._inventories[selector.key] = self._resolve(selector)
+            self._set(selector.key, self._resolve(selector))
         return self._inventories[selector.key]
 
     def refresh(self, key: Key) -> None:
@@ -193,7 +217,8 @@ class ClusterInventory:
         if selector is None or before is None:
             self._debouncer.done(key, replanned=False)
             return
-        inventory = self._inventories[key] = self._resolve(selector)
+        inventory = self._resolve(selector)
+        self._set(key, inventory)
         changed = not inventory.equivalent(before)
         self._debouncer.done(key, replanned=changed)
         if changed:
@@ -206,21 +231,22 @@ class ClusterInventory:
             return unlisted_finding(self._missing, off=self._off)
         return inventory_finding(inventory)
 
-    def lost(self, names: Iterable[str], trusted: float = -math.inf) -> frozenset[str]:
+    def quota_finding(self, key: Key) -> Finding | None:
+        """Return the condition of a plan without nodes that asks for more than a quota."""
+        plan = self._plans.get(key)
+        over = self._owned().over.get(plan.uid) if plan and self._claims.rules else None
+        return quota_finding(over) if over else None
+
+    def lost(self, names: Iterable[str]) -> frozenset[str]:
         """Return the nodes whose pods do not serve now: deleted, not ready, being removed.
 
         A node that comes back stays lost for a while (``flap_damping``); a cordoned node is not
         lost. No node is lost before the first list is complete.
-
-        Args:
-            names: Nodes to look up.
-            trusted: When another operator, which may not have seen their losses, planned with them
-                [s].
         """
         if not self.complete:
             return frozenset()
         now = self._clock()
-        return frozenset(name for name in names if self._nodes.is_lost(name, now, trusted))
+        return frozenset(name for name in names if self._nodes.is_lost(name, now))
 
     def island_pods(self, key: Key) -> dict[str, IslandPods]:
         """Return the pods of the plan's islands, by label value (``label_value(island)``)."""
@@ -237,12 +263,19 @@ class ClusterInventory:
         now = self._clock()
         for facts in self._nodes.take_settled(now):
             self._add_events(self._selecting((facts.shape,)))
+        for pod in self._pods.take_late(now):
+            if node := self._nodes.get(pod.node):
+                self._add_events(self._selecting((node.shape,)))
+        if self.complete and not self._is_owned and now >= self._owned_at + OWNED:
+            self._owned()
         lost = self._debouncer.take_losses(now)
         if lost:
             self._on_news(lost, True)  # their tables need a repair
         ready = self._debouncer.next_ready()
         if ready is not None:
-            self.refresh(ready)
+            with self._quarantine.of("Inventory", ready):
+                self.refresh(ready)
+            self._debouncer.done(ready, replanned=True)  # tried again with its next event
         if now - self._pruned > PRUNE:
             self._pruned = now
             self._nodes.prune(now)
@@ -250,13 +283,17 @@ class ClusterInventory:
 
     def wake(self) -> float:
         """Return when to ``tick`` next if no event comes [monotonic s]; infinity: no need."""
-        return min(self._debouncer.wake(), self._nodes.wake(self._clock()))
+        late = self.complete and not self._is_owned
+        owned = self._owned_at + OWNED if late else math.inf
+        nodes = self._nodes.wake(self._clock())
+        return min(self._debouncer.wake(), nodes, self._pods.wake(), owned)
 
     async def run(self) -> None:
         """Tick whenever something is due, until cancelled."""
         while True:
             self._wake.clear()
-            self.tick()
+            with self._quarantine.of("Inventory", "all nodes"):
+                self.tick()
             wait = self.wake() - self._clock()
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if wait == math.inf else max(0.0, wait)):
@@ -264,38 +301,100 @@ class ClusterInventory:
             await asyncio.sleep(TURN)
 
     def _selectors(self) -> list[PlanSelector]:
-        return [selector for selector in self._plans.values() if selector]
+        return [selector for selector in self._plans.values() if selector.pools]
 
     def _label_keys(self) -> frozenset[str]:
-        return label_keys(self._selectors(), self._allowed)
+        return label_keys(self._selectors(), self._allowed, self._claims)
 
     def _check_labels(self) -> None:
         if self.complete and self._nodes.lacks(self._label_keys()):
             self._on_missing_labels()
 
+    def _set(self, key: Key, inventory: PlanInventory | None) -> None:
+        """Set what a plan is planned with; tell the owners of the nodes that it leaves."""
+        before = self._inventories.pop(key, None)
+        names = inventory.names if inventory else frozenset[str]()
+        removed = (before.names if before else frozenset[str]()) - names
+        for name in removed:
+            self._users[name].discard(key)
+            if not self._users[name]:
+                del self._users[name]
+        for name in names:
+            self._users[name].add(key)
+        if inventory is not None:
+            self._inventories[key] = inventory
+        owners = (self._ownership.owners.get(name) for name in removed)
+        self._add_events({owner.key for owner in owners if owner and owner.key != key})
+
+    def _disown(self, *, nodes: bool = False) -> None:
+        """Note that nodes, plans or rules have changed, so that ownership is decided anew."""
+        self._is_owned = False
+        if nodes:
+            self._index = None
+        if self.complete:
+            self._wake.set()
+
+    def _nodes_by_label(self) -> NodeIndex:
+        if self._index is None:
+            self._index = NodeIndex(self._nodes)
+        return self._index
+
+    def _owned(self) -> Ownership:
+        """Return the ownership as of now; plans that get or lose a node have an event."""
+        if self._is_owned:
+            return self._ownership
+        before, index = self._ownership, self._nodes_by_label()
+        now = assign_owners(self._plans.values(), index, self._allowed, self._claims)
+        self._ownership, self._is_owned, self._owned_at = now, True, self._clock()
+        old, new = before.owners, now.owners
+        moved = {name for name in old.keys() | new.keys() if old.get(name) is not new.get(name)}
+        if moved:
+            shapes = {id(node.shape) for node in map(self._nodes.get, moved) if node}
+            self._add_events(
+                plan.key
+                for plan in self._selectors()
+                if any(id(alike.shape) in shapes for alike in index.selected_by(plan))
+            )
+        keys = {plan.uid: plan.key for plan in self._plans.values()}
+        uids = before.over.keys() | now.over.keys()
+        changed = {keys[u] for u in uids if before.over.get(u) != now.over.get(u) and u in keys}
+        self._add_events(changed)
+        if static := frozenset(key for key in changed if not self._plans[key].pools):
+            self._on_news(static, False)  # no node was lost
+        return now
+
     def _resolve(self, selector: PlanSelector) -> PlanInventory:
-        now, nodes = self._clock(), list(self._nodes)
+        now, key = self._clock(), selector.key
+        selected = self._nodes_by_label().selected_by(selector)
+        nodes = [node for alike in selected for node in alike.nodes]
         context = ResolveContext(
-            assign_owners(self._selectors(), nodes, self._allowed),
-            self._pods.held_by_others(_pod_label(selector.key)),
+            self._owned(),
+            self._pods.held_by_others(
+                _pod_label(key), {node.name: node.shape.allocatable_gpus for node in nodes}
+            ),
             lambda name: self._nodes.is_steady(name, now),
             self._allowed,
+            self._claims,
+            lambda name: bool(self._users.get(name, set()) - {key}),
         )
         return resolve_inventory(selector, nodes, context)
 
     def _node_changed(self, change: NodeChange | None) -> None:
-        if change is None or not self.complete:
+        if change is None:
+            return
+        self._disown(nodes=True)
+        if not self.complete:
             return
         if change.is_loss:
             pods = {self._labels.get(label) for label in self._pods.plans_on(change.name)}
-            users = {key for key, item in self._inventories.items() if change.name in item.names}
+            users = self._users.get(change.name, set())
             self._add_events(users.union(key for key in pods if key), (change.name,))
         self._add_events(self._selecting(change.shapes))
 
     def _pod_changed(self, before: PodFacts | None, after: PodFacts | None) -> None:
         pods = [pod for pod in (before, after) if pod]
         holders = [pod for pod in pods if pod.gpus]
-        claims = [(pod.node, pod.gpus, pod.plan) for pod in holders]
+        claims = [(pod.node, pod.gpus, pod.started, pod.plan) for pod in holders]
         if claims[:1] != claims[1:]:  # not the same before and after
             for pod in holders:
                 if node := self._nodes.get(pod.node):
@@ -313,14 +412,6 @@ class ClusterInventory:
             for plan in self._selectors()
             if any(shape.matches(pool.selector) for pool in plan.pools for shape in shapes)
         }
-
-    def _notify_younger(self, *changed: PlanSelector | None) -> None:
-        """Add an event for the plans that get the nodes which these leave."""
-        ages = [(plan.created, plan.uid) for plan in changed if plan]
-        if ages:
-            self._add_events(
-                plan.key for plan in self._selectors() if (plan.created, plan.uid) > min(ages)
-            )
 
     def _add_events(self, keys: Iterable[Key], lost: tuple[str, ...] = ()) -> None:
         now = self._clock()

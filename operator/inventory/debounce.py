@@ -112,8 +112,9 @@ class Debouncer:
     def done(self, key: Key, *, replanned: bool) -> None:
         """Finish a ready plan; if it was not planned again, the next time is not delayed by it."""
         before = self._ready.pop(key, None)
-        if before is not None and not replanned:
-            self._pending[key] = replace(self._pending[key], replanned=before)
+        pending = self._pending.get(key)
+        if before is not None and pending is not None and not replanned:
+            self._pending[key] = replace(pending, replanned=before)
 
     def delete(self, key: Key) -> None:
         """Remove a plan that was deleted."""

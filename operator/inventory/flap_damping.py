@@ -61,18 +61,12 @@ class FlapDamper:
             self._records[name] = UptimeRecord(up, now, losses)
         self._names.add(name)
 
-    def is_trusted(self, name: str, now: float, trusted: float = -math.inf) -> bool:
-        """Return whether the node's past allows its use.
-
-        Args:
-            name: Of the node.
-            now: Monotonic time [s].
-            trusted: When another operator trusted it [s]; enough if it has been up since then.
-        """
+    def is_trusted(self, name: str, now: float) -> bool:
+        """Return whether the node's past allows its use."""
         record = self._records.get(name)
         if record is None:
             return name in self._names
-        return now >= record.trusted_from or (record.up and record.since <= trusted)
+        return now >= record.trusted_from
 
     def next_trusted(self, now: float) -> float:
         """Return when the next node that is up becomes trusted [s]; infinity without one."""

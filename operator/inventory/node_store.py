@@ -88,12 +88,9 @@ class NodeStore:
         self.complete = True
         return [change for change in deleted if change], labels_changed
 
-    def is_lost(self, name: str, now: float, trusted: float = -math.inf) -> bool:
-        """Return whether the node's pods do not serve, or serve again for too short a time.
-
-        ``trusted``: as in ``FlapDamper.is_trusted``.
-        """
-        return self.get(name) is None or not self._serving.is_trusted(name, now, trusted)
+    def is_lost(self, name: str, now: float) -> bool:
+        """Return whether the node's pods do not serve, or serve again for too short a time."""
+        return self.get(name) is None or not self._serving.is_trusted(name, now)
 
     def is_steady(self, name: str, now: float) -> bool:
         """Return whether the node's past allows planning with it."""

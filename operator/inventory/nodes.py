@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archipelago.planner.documents import Node
 from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node
+
+from ..resources.reading import read_version, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node. ``version``, of the object, grows with every report and does not compare."""
+    """One node.
+
+    ``version``, of the object, grows with every report and does not compare. ``created``: its
+    creationTimestamp, as text that sorts by time.
+    """
 
     name: str
     shape: Shape
     version: int = field(compare=False)
+    created: str = ""
 
 
 def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
@@ -88,10 +94,10 @@ def read_versioned(body: Mapping[str, Any]) -> tuple[NodeSummary, int]:
     """Return a node and the version of its object.
 
     Raises:
-        PlanFileError: the object is not a node.
-        InputError: the object has another kind.
+        Unreadable: the object is no node.
     """
-    return read_node(Node(body)), int(body["metadata"]["resourceVersion"])
+    with reading("Node", body) as item:
+        return read_node(item), int(read_version(item.field("metadata")))
 
 
 class NodeTable:
@@ -124,7 +130,7 @@ class NodeTable:
         if shape is None:
             return self.delete(node.name)
         self._nodes[node.name] = NodeFacts(
-            node.name, self._shapes.setdefault(shape, shape), version
+            node.name, self._shapes.setdefault(shape, shape), version, node.created
         )
         self._used[shape] += 1
         if before is not None:

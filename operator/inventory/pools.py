@@ -1,31 +1,36 @@
 """The pools of one plan: their nodes, the excluded nodes, and the condition; pure.
 
-Every selected node is either in the pool or listed as excluded with a reason. A node counts with
-all its GPUs or not at all, because all nodes of a pool of a ServingPlan have the same number.
+Every selected node is either in the pool or listed as excluded with a reason. All nodes of a pool
+have the same number of GPUs. A node of which pods outside the plan hold some is shared: it counts
+with those that are free, as many as the pool's islands can take, and has no island over two nodes.
 
-The message of the condition ``InventoryResolved`` counts before it names, names at most five nodes,
-and never another plan: readers of one namespace must not learn about another.
+The message of the condition ``InventoryResolved`` counts before it names, and names at most five
+nodes. It names who has the others: a plan of the same namespace by name, of another one only the
+namespace, and not even that if the administrator says so. Readers of one namespace must not learn
+the names of objects in another.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final
 
 from archipelago.planner.documents import listed
-from archipelago.planner.kubernetes.labels import hashed_label
+from archipelago.planner.kubernetes.labels import digest, hashed_label
 from archipelago.planner.kubernetes.nodes import UNKNOWN_PRODUCT, Why
+from archipelago.planner.problem import MAX_SHARED
 
 from ..resources.names import Permission
 from ..resources.status import ConditionStatus, Finding, Reason
+from .claims import NO_RULES, ClaimRule, Claims
 from .nodes import NodeFacts
-from .ownership import PlanSelector, PoolSelector
+from .ownership import OverQuota, Ownership, PlanSelector, PoolSelector
 
 NAMED: Final = 5
 """Nodes that a message names."""
@@ -35,8 +40,12 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 class ExclusionReason(StrEnum):
     """Why a selected node is not in the pool, besides the reasons that the node itself states."""
 
-    CLAIMED = "belongs to an older plan"
+    CLAIMED = "belongs to another plan"
     FORBIDDEN = "outside the operator's selector"
+    NOT_PERMITTED = "outside what the namespace may claim"
+    OVER_QUOTA = "beyond the namespace's quota"
+    SUSPENDED = "the plan is suspended"
+    IN_USE = "another plan has not left it yet"
     OTHER = "another accelerator"
     ODD = "another number of GPUs"
     NO_DOMAIN = "no domain label"
@@ -62,47 +71,81 @@ class PoolInventory:
         pool: The selector.
         gpus_per_node: GPUs of each of its nodes [GPUs].
         nodes: Names of whole nodes by domain; one domain ``""`` without a domain label.
+        shared: GPUs that may be used of each node of which others hold some, by domain and
+            name [GPUs].
     """
 
     pool: PoolSelector
     gpus_per_node: int
     nodes: Mapping[str, tuple[str, ...]]
+    shared: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def shared_count(self) -> int:
+        """GPUs that may be used of shared nodes [GPUs]."""
+        return sum(sum(free.values()) for free in self.shared.values())
 
     @property
     def count(self) -> int:
         """GPUs that may be used [GPUs]."""
-        return self.gpus_per_node * sum(map(len, self.nodes.values()))
+        return self.gpus_per_node * sum(map(len, self.nodes.values())) + self.shared_count
+
+    def in_order(self) -> dict[str, tuple[str, ...]]:
+        """Return the nodes by domain as the planner numbers them.
+
+        Shared nodes follow the whole ones, those with most free GPUs first.
+        """
+        by_domain = {}
+        for domain in sorted({*self.nodes, *self.shared}):
+            free = self.shared.get(domain, {})
+            shared = (name for _, name in sorted((-gpus, name) for name, gpus in free.items()))
+            by_domain[domain or self._only] = (*sorted(self.nodes.get(domain, ())), *shared)
+        return by_domain
+
+    @property
+    def _only(self) -> str:
+        """The name of the domain without a label: the planner needs one if it has shared nodes.
+
+        Its digits keep the nodes' names apart from those of a pool ``<this>-all``.
+        """
+        return f"all-{digest(self.pool.name)}" if self.shared else ""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a ServingPlan that state these counts."""
         fields: dict[str, Any] = {"count": self.count}
         if self.count:
             fields["gpusPerNode"] = self.gpus_per_node
-        if self.pool.domain_label and self.nodes:
-            fields["domains"] = [
-                {"name": name, "nodes": len(nodes)} for name, nodes in self.nodes.items()
-            ]
+        if (self.pool.domain_label and self.nodes) or self.shared:
+            fields["domains"] = [self._domain(name) for name in sorted({*self.nodes, *self.shared})]
         return fields
+
+    def _domain(self, name: str) -> dict[str, Any]:
+        domain = {"name": name or self._only, "nodes": len(self.nodes.get(name, ()))}
+        free = Counter(self.shared.get(name, {}).values())
+        shared = [{"gpus": gpus, "nodes": free[gpus]} for gpus in sorted(free, reverse=True)]
+        return domain | ({"sharedNodes": shared} if shared else {})
 
 
 @dataclass(frozen=True)
 class PlanInventory:
-    """The pools of one plan, and all nodes that they select but cannot use."""
+    """The pools of one plan, all nodes that they select but cannot use, and exceeded quotas."""
 
     pools: tuple[PoolInventory, ...]
     excluded: tuple[ExcludedNode, ...]
+    over: tuple[OverQuota, ...] = ()
+    suspended: bool = False
 
     @cached_property
     def names(self) -> frozenset[str]:
         """Names of its nodes."""
-        domains = (nodes for pool in self.pools for nodes in pool.nodes.values())
+        domains = (nodes for pool in self.pools for nodes in pool.in_order().values())
         return frozenset(chain.from_iterable(domains))
 
     def equivalent(self, other: PlanInventory) -> bool:
         """Return whether both give the same plan and the same condition."""
         return (
-            [(pool.gpus_per_node, pool.nodes) for pool in self.pools]
-            == [(pool.gpus_per_node, pool.nodes) for pool in other.pools]
+            [(pool.gpus_per_node, pool.nodes, pool.shared) for pool in self.pools]
+            == [(pool.gpus_per_node, pool.nodes, pool.shared) for pool in other.pools]
         ) and inventory_finding(self) == inventory_finding(other)
 
 
@@ -111,16 +154,20 @@ class ResolveContext:
     """What decides besides the nodes themselves.
 
     Attributes:
-        owners: Uid of the plan that owns each node (``assign_owners``).
+        ownership: Of all nodes (``assign_owners``).
         held: GPUs of each node that pods outside the plan hold [GPUs].
         steady: Whether a node's past allows planning with it (``flap_damping``).
-        allowed: The administrator's selector.
+        allowed: The operator's node selector.
+        claims: The administrator's rules.
+        in_use: Whether another plan is still planned with a node.
     """
 
-    owners: Mapping[str, str]
+    ownership: Ownership
     held: Mapping[str, int]
     steady: Callable[[str], bool]
     allowed: Mapping[str, str]
+    claims: Claims = NO_RULES
+    in_use: Callable[[str], bool] = lambda _name: False
 
 
 def resolve_inventory(
@@ -130,12 +177,13 @@ def resolve_inventory(
     excluded: list[ExcludedNode] = []
     members: dict[str, list[NodeFacts]] = {pool.name: [] for pool in plan.pools}
     by_name = sorted(plan.pools, key=lambda pool: pool.name)
+    rules = context.claims.of(plan.key.namespace).values()
     for node in sorted(nodes, key=lambda n: n.name):
         selecting = (pool for pool in by_name if node.shape.matches(pool.selector))
         pool = plan.pool_of(node.shape) or next(selecting, None)
         if pool is None:
             continue
-        reason = _exclusion(plan, pool, node, context)
+        reason = _exclusion(plan, pool, node, context, rules)
         if reason is None:
             members[pool.name].append(node)
         else:
@@ -147,6 +195,8 @@ def resolve_inventory(
         most_common = max(sizes, key=lambda size: (sizes[size], size), default=0)
         size = pool.gpus_per_node or most_common
         domains: dict[str, list[str]] = {}
+        parts: dict[str, dict[str, int]] = {}
+        step = part_step(pool, size)
         for node in members[pool.name]:
             shape, held = node.shape, context.held.get(node.name, 0)
             if shape.allocatable_gpus != size:
@@ -154,15 +204,36 @@ def resolve_inventory(
                     f"{shape.allocatable_gpus} of {shape.capacity_gpus} allocatable, not {size}"
                 )
                 excluded.append(ExcludedNode(node.name, pool.name, ExclusionReason.ODD, detail))
-            elif held:
+                continue
+            value = shape.label(pool.domain_label) if pool.domain_label else None
+            domain, usable = domain_name(value) if value else "", max(0, size - held) // step * step
+            if not held:
+                domains.setdefault(domain, []).append(node.name)
+            elif usable:
+                parts.setdefault(domain, {})[node.name] = usable
+            else:
                 detail = f"{held} of {size}"
                 excluded.append(ExcludedNode(node.name, pool.name, ExclusionReason.HELD, detail))
-            else:
-                value = shape.label(pool.domain_label) if pool.domain_label else None
-                domains.setdefault(domain_name(value) if value else "", []).append(node.name)
         whole = {name: tuple(domains[name]) for name in sorted(domains)}
-        pools.append(PoolInventory(pool, size, whole))
-    return PlanInventory(tuple(pools), tuple(sorted(excluded, key=lambda item: item.node)))
+        pools.append(PoolInventory(pool, size, whole, parts))
+    over = context.ownership.over.get(plan.uid, ())
+    by_node = tuple(sorted(excluded, key=lambda item: item.node))
+    return PlanInventory(tuple(pools), by_node, over, plan.suspended)
+
+
+def part_step(pool: PoolSelector, size: int) -> int:
+    """Return the GPUs that are taken together of a shared node [GPUs].
+
+    The smallest island, since the others are multiples of it. On very large nodes more, so that no
+    more than ``MAX_SHARED`` numbers differ. All of a node if none may be shared.
+
+    Args:
+        pool: The selector.
+        size: GPUs of a whole node [GPUs].
+    """
+    if pool.smallest_island is None:
+        return max(size, 1)
+    return pool.smallest_island * -(-size // (MAX_SHARED * pool.smallest_island)) or 1
 
 
 def domain_name(value: str) -> str:
@@ -171,7 +242,11 @@ def domain_name(value: str) -> str:
 
 
 def _exclusion(
-    plan: PlanSelector, pool: PoolSelector, node: NodeFacts, context: ResolveContext
+    plan: PlanSelector,
+    pool: PoolSelector,
+    node: NodeFacts,
+    context: ResolveContext,
+    rules: Collection[ClaimRule],
 ) -> tuple[Why | ExclusionReason, str] | None:
     """Return why a node is excluded: the most permanent reason first."""
     shape = node.shape
@@ -181,8 +256,17 @@ def _exclusion(
         return shape.permanent_reason, shape.detail
     if shape.accelerator != pool.accelerator:
         return ExclusionReason.OTHER, shape.accelerator
-    if context.owners.get(node.name) != plan.uid:
-        return ExclusionReason.CLAIMED, ""
+    if plan.suspended:
+        return ExclusionReason.SUSPENDED, ""
+    owner = context.ownership.owners.get(node.name)
+    if owner is None or owner.uid != plan.uid:
+        if not any(shape.matches(rule.node_selector) for rule in rules):
+            return ExclusionReason.NOT_PERMITTED, ""
+        if owner is None:
+            return ExclusionReason.OVER_QUOTA, ""
+        return ExclusionReason.CLAIMED, _owner_words(plan, owner, context.claims)
+    if context.in_use(node.name):
+        return ExclusionReason.IN_USE, ""
     if pool.domain_label and not shape.label(pool.domain_label):
         return ExclusionReason.NO_DOMAIN, pool.domain_label
     if shape.temporary_reason:
@@ -192,18 +276,38 @@ def _exclusion(
     return None if context.steady(node.name) else (ExclusionReason.UNSTEADY, "")
 
 
+def _owner_words(plan: PlanSelector, owner: PlanSelector, claims: Claims) -> str:
+    """Return what the owner of a node is called to a plan that selects it, too."""
+    if plan.key.namespace != owner.key.namespace:
+        there = f"namespace {owner.key.namespace}"
+        return there if claims.tell_namespaces else "another namespace"
+    if plan.priority != owner.priority:
+        return f"plan {owner.key.name} of priority {owner.priority}"
+    return f"the older plan {owner.key.name}"
+
+
 def inventory_finding(inventory: PlanInventory) -> Finding:
     """Return the condition: the reason that explains most, and a sentence for each problem.
 
     Claimed and unknown nodes come before an empty pool: they may be why it is empty.
     """
-    summary = "GPUs in use by pool: " + ", ".join(
-        f"{p.pool.name} {p.count}" for p in inventory.pools
-    )
+    if inventory.suspended:
+        message = (
+            "a suspended plan claims no nodes and its table stays; when it goes on, it claims them "
+            "again by priority and age"
+        )
+        return Finding(ConditionStatus.UNKNOWN, Reason.SUSPENDED, message)
+    summary = "GPUs in use by pool: " + ", ".join(map(_counted, inventory.pools))
     problems: list[tuple[Reason, str]] = []
     if claimed := [n for n in inventory.excluded if n.reason is ExclusionReason.CLAIMED]:
-        text = f"{len(claimed)} nodes that this plan selects belong to an older plan"
-        problems.append((Reason.POOL_CLAIMED, f"{text}: {first_names(claimed)}"))
+        counts = Counter(node.detail for node in claimed)
+        whom = listed([f"{n} to {who}" for who, n in sorted(counts.items())], NAMED)
+        text = f"{len(claimed)} nodes that this plan selects belong to others ({whom})"
+        names = listed([node.node for node in claimed], NAMED)
+        remedy = "raise spec.priority over plans of this namespace, or select other nodes"
+        problems.append((Reason.POOL_CLAIMED, f"{text}: {names}; {remedy}"))
+    if over := [quota_sentence(item) for item in inventory.over]:
+        problems.append((Reason.QUOTA_EXCEEDED, "; ".join(over)))
     if unknown := [n for n in inventory.excluded if n.reason in UNKNOWN_PRODUCT]:
         text = f"{len(unknown)} nodes have accelerators that are not in the catalogue"
         problems.append((Reason.UNKNOWN_ACCELERATOR, f"{text}: {first_names(unknown)}"))
@@ -218,6 +322,36 @@ def inventory_finding(inventory: PlanInventory) -> Finding:
         return Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, summary)
     message = "; ".join([*(sentence for _, sentence in problems), summary])
     return Finding(ConditionStatus.FALSE, problems[0][0], message)
+
+
+def _counted(pool: PoolInventory) -> str:
+    """Return the GPUs of a pool, and how many of them are on nodes that others use as well."""
+    nodes = sum(map(len, pool.shared.values()))
+    shared = f" ({pool.shared_count} of them on {nodes} shared nodes)" if nodes else ""
+    return f"{pool.pool.name} {pool.count}{shared}"
+
+
+def quota_sentence(over: OverQuota) -> str:
+    """Return what was refused, the quota, what is claimed of it, and the remedy."""
+    quota = over.quota
+    kind = f"{quota.accelerator} GPUs" if quota.accelerator else "GPUs"
+    if quota.rule is None:
+        return (
+            f"namespace {quota.namespace} may claim no GPUs, and this plan asks for "
+            f"{over.refused} {kind}: ask the administrator for a rule in nodeClaims"
+        )
+    return (
+        f"{over.refused} {kind} that this plan asks for are beyond the quota of namespace "
+        f"{quota.namespace}: {over.claimed} of {quota.limit:g} are claimed "
+        f"(maxGpus of nodeClaims[{quota.rule}]); raise spec.priority of this plan over others of "
+        "the namespace, make those smaller, or ask the administrator for more"
+    )
+
+
+def quota_finding(over: Sequence[OverQuota]) -> Finding:
+    """Return the condition of a plan that states more GPUs than its namespace may claim."""
+    message = "; ".join(map(quota_sentence, over))
+    return Finding(ConditionStatus.FALSE, Reason.QUOTA_EXCEEDED, message)
 
 
 def unlisted_finding(missing: Sequence[Permission], *, off: bool) -> Finding:

@@ -5,11 +5,13 @@
 counts as if a person had written them.
 
 The planner numbers nodes: ``<pool>-<domain>-0`` and so on. The n-th of a domain stands for the n-th
-of its real nodes in alphabetical order (``node_names``). Routing content has the real names.
+of its real nodes: the whole ones in alphabetical order, then those shared with pods of others
+(``node_names``). Routing content has the real names.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -35,23 +37,24 @@ class NoPoolError(SpecError):
     """No pool of the plan has a node now; what runs stays as it is."""
 
 
-def plan_selector(
-    key: Key, uid: str, created: datetime, spec: Mapping[str, Any]
-) -> PlanSelector | None:
-    """Return the selectors of a plan; None if all its pools state counts.
+def plan_selector(key: Key, uid: str, created: datetime, spec: Mapping[str, Any]) -> PlanSelector:
+    """Return what a plan claims.
 
     Args:
         key: Namespace and name of the plan.
         uid: Of its object.
-        created: creationTimestamp of its object: of two plans that select a node, the older has it.
+        created: creationTimestamp of its object.
         spec: As stored in the API server.
     """
-    pools = []
-    for pool in _selecting(spec):
+    pools, stated = list[PoolSelector](), Counter[str]()
+    for pool in spec.get("pools") or ():
         try:
             name = accelerator(pool["accelerator"]).name  # nodes have the catalogue's spelling
         except UnknownName:
             name = pool["accelerator"]
+        if not pool.get("nodeSelector"):
+            stated[name] += pool.get("count", 0)
+            continue
         pools.append(
             PoolSelector(
                 name=pool["name"],
@@ -59,9 +62,15 @@ def plan_selector(
                 selector=dict(pool["nodeSelector"]),
                 gpus_per_node=pool.get("gpusPerNode"),
                 domain_label=pool.get("domainLabel"),
+                smallest_island=(
+                    min(pool.get("islandSizes") or [1])
+                    if pool.get("billing", "PerGPU") == "PerGPU"
+                    else None
+                ),
             )
         )
-    return PlanSelector(key, uid, created, tuple(pools)) if pools else None
+    priority, suspended = spec.get("priority", 0), bool(spec.get("suspend", False))
+    return PlanSelector(key, uid, created, tuple(pools), priority, suspended, stated)
 
 
 def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
@@ -86,9 +95,9 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
         except UnknownName as error:
             problems.append((f"spec.pools[{index}].accelerator", str(error)))
         stock = inventories.get(pool["name"])
-        if stock and len(stock.nodes) > MAX_DOMAINS:
+        if stock and len(stock.in_order()) > MAX_DOMAINS:
             message = (
-                f"{pool.get('domainLabel')} has {len(stock.nodes)} values on the nodes of the "
+                f"{pool.get('domainLabel')} has {len(stock.in_order())} values on the nodes of the "
                 f"pool, at most {MAX_DOMAINS} domains are planned with: name a label of larger "
                 "domains, or make several pools"
             )
@@ -137,13 +146,13 @@ def node_names(spec: Mapping[str, Any], inventory: PlanInventory) -> dict[str, s
         spec: The resolved spec (``resolved_spec``).
         inventory: The inventory that it was resolved with.
     """
-    by_pool = {pool.pool.name: pool.nodes for pool in inventory.pools}
+    by_pool = {pool.pool.name: pool for pool in inventory.pools}
     names: dict[str, str] = {}
     for pool in spec["pools"]:
-        domains = by_pool.get(pool["name"])
-        if domains is not None:
-            for domain, nodes in domains.items():
-                for index, real in enumerate(sorted(nodes)):
+        stock = by_pool.get(pool["name"])
+        if stock is not None:
+            for domain, nodes in stock.in_order().items():
+                for index, real in enumerate(nodes):
                     names[node_name(pool["name"], domain or None, index)] = real
         elif size := pool.get("gpusPerNode"):  # named as by ``packing.nodes_of``
             stated = [(domain["name"], domain["nodes"]) for domain in pool.get("domains") or ()]

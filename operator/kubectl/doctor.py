@@ -7,20 +7,23 @@ test compares it with docs/how-to/runbook.md.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from archipelago.planner.documents import canonical_bytes, listed
+from archipelago.perfmodel.errors import ArchipelagoError
+from archipelago.planner.documents import Node, canonical_bytes, listed, plain, read_json
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.table.shards import assemble
 from archipelago.planner.table.validate import validate_table
 
+from ..errors import Unreadable
 from ..resources import crd
+from ..resources.lease import lease_name, read_lease, read_strategies
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject, TableObject
 from ..resources.status import ConditionStatus, ConditionType, Reason
@@ -53,13 +56,14 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.PROPOSED: "Set `spec.replanning.approve` to the hash, or leave it: it expires.",
     Reason.DEGRADED: "Add GPUs, or raise the limits of `spec.replanning`.",
     Reason.SOURCE_UNKNOWN: (
-        "Use one of the names in the message, or ask the operator's administrator to add it."
+        "Use one of the names in the message, or ask the operator's administrator to add it, or "
+        "this namespace to its `allowedNamespaces`."
     ),
     Reason.SOURCE_FAILED: "Check the source. It is read again in the next window.",
     Reason.ANSWER_UNUSABLE: (
-        "Correct the address or the labels of the source in the operator's configuration. If the "
-        "message names `DuplicateSeries`, scrape each pod once, and use a server that merges "
-        "replicas."
+        "Correct the address or the labels of the source in the operator's configuration, and look "
+        "at the metrics that the message names. If it names `SeveralModels`, set "
+        "`models[].engine.servedName`."
     ),
     Reason.SIGNAL_MISSING: (
         "Label the pods with `archipelago.dev/plan` and `archipelago.dev/island`, and scrape "
@@ -72,7 +76,18 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.INVALID_SPEC: "Correct the fields that the message names.",
     Reason.UNKNOWN_ACCELERATOR: "Use one of the names in the message.",
     Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
-    Reason.POOL_CLAIMED: "Narrow the selector of one of the plans, or delete the older one.",
+    Reason.STRATEGY_UNAVAILABLE: (
+        "Install the operator's image that has the strategy (chart: `image.variant=bayes`; "
+        "kustomize: `deploy/components/bayes`), or choose strategy `exact`."
+    ),
+    Reason.POOL_CLAIMED: (
+        "Raise `spec.priority` over the other plan of the namespace, or narrow the selector of one "
+        "of them. Of another namespace: ask the administrator for nodes of your own."
+    ),
+    Reason.QUOTA_EXCEEDED: (
+        "Raise `spec.priority` of this plan, make others of the namespace smaller or suspend them, "
+        "or ask the administrator for more."
+    ),
     Reason.NO_NODES: (
         "Correct the pool's selector, accelerator or domain label, or fix the nodes. If the "
         "message names a right or a setting, correct that."
@@ -87,6 +102,14 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.WRITE_REFUSED: (
         "Do what the server's message asks for. The write is tried again after 1 to 30 s."
     ),
+    Reason.QUARANTINED: (
+        "Report it with the ServingPlan and the operator's log. It is tried again after 1 s to 5 "
+        "minutes, and at once when the plan or its ConfigMap changes."
+    ),
+    Reason.STATUS_REFUSED: (
+        "Apply the definition in [crds](../../crds/) of the operator's version. If that does not "
+        "help, report it. The status is tried again after 5 s to 5 minutes."
+    ),
     Reason.LAST_GOOD_KEPT: (
         "Fix what `Planned` names. Routers continue with the table that they have."
     ),
@@ -95,8 +118,8 @@ REMEDY: Final[dict[Reason, str]] = {
         "after 1 to 30 minutes."
     ),
     Reason.PLANNER_OOM: (
-        "Use fewer ranges, pools or island sizes, or raise `ARCHIPELAGO_PLANNER_MEMORY_MIB` of "
-        "the operator."
+        "Use fewer ranges, pools or island sizes, or raise the setting that the message names: "
+        "`ARCHIPELAGO_PLANNER_MEMORY_MIB` or, of a search, `ARCHIPELAGO_SEARCH_MEMORY_MIB`."
     ),
     Reason.PLANNER_CRASHED: (
         "Report it with the ServingPlan and the operator's log. Planning is tried again after 1 "
@@ -114,8 +137,12 @@ REMEDY: Final[dict[Reason, str]] = {
 LABEL: Final = "app.kubernetes.io/name"
 OPERATOR: Final = "archipelago-operator"
 """Value of that label at the operator's deployment and pods."""
+LEASE: Final = lease_name(())
+"""How the names of the operator's Leases begin."""
 SHOWN: Final = 5
 """Names in one sentence."""
+MANY: Final = 50
+"""Namespaces in one sentence."""
 RESTARTS: Final = 3
 """Restarts of the operator's container that give a warning."""
 
@@ -168,65 +195,130 @@ def forbidden(subject: str, what: str) -> Check:
     return Check(subject, Verdict.UNKNOWN, f"you may not {what}", _ASK)
 
 
-def definition(body: Mapping[str, Any] | None) -> Check:
+def unreadable(subject: str, error: ArchipelagoError, command: str) -> Check:
+    """Return the check for an object that is not what its kind is; the command shows it."""
+    return Check(subject, Verdict.FAIL, f"cannot be read: {error}", f"look at `{command}`")
+
+
+def judged(subject: str, judge: Callable[[], Check], command: str) -> Check:
+    """Return a check on objects that others wrote: what cannot be read is a finding."""
+    try:
+        return judge()
+    except (InputError, Unreadable) as error:
+        return unreadable(subject, error, command)
+
+
+def definition(body: object | None) -> Check:
     """Check that the custom resource is installed, accepted, and of this version."""
     subject, install = "custom resource", "kubectl apply --server-side -f crds/"
     if body is None:
         return Check(subject, Verdict.FAIL, f"{crd.NAME} is not installed", install)
-    if _condition(body, "Established").get("status") != "True":
-        text = f"{crd.NAME} is not Established: {_message(body, 'NamesAccepted')}"
-        return Check(subject, Verdict.FAIL, text, "kubectl describe crd " + crd.NAME)
-    versions = {version["name"]: version for version in body["spec"]["versions"]}
-    stored = versions.get(crd.VERSION, {})
-    if not stored.get("served"):
-        text = f"{crd.NAME} serves {', '.join(versions)}, this program reads {crd.VERSION}"
-        return Check(subject, Verdict.FAIL, text, f"{install}, of this program's version")
-    ours = crd.definition()["spec"]["versions"][0]["schema"]
-    if canonical_bytes(ours) != canonical_bytes(stored.get("schema")):
-        text = f"{crd.NAME} has another schema than this program: the two are of two releases"
-        return Check(subject, Verdict.WARN, text, f"{install}, of this program's version")
-    return Check(subject, Verdict.OK, f"{crd.NAME} is Established and of this version")
+
+    def judge() -> Check:
+        stored = Node(body)
+        if _condition(stored, "Established").get("status") != "True":
+            text = f"{crd.NAME} is not Established: {_message(stored, 'NamesAccepted')}"
+            return Check(subject, Verdict.FAIL, text, "kubectl describe crd " + crd.NAME)
+        versions = {
+            version.field("name").text(): version.mapping()
+            for version in stored.field("spec").field("versions").items()
+        }
+        version = versions.get(crd.VERSION, {})
+        if version.get("served") is not True:
+            text = f"{crd.NAME} serves {', '.join(versions)}, this program reads {crd.VERSION}"
+            return Check(subject, Verdict.FAIL, text, f"{install}, of this program's version")
+        ours = crd.definition()["spec"]["versions"][0]["schema"]
+        if canonical_bytes(ours) != canonical_bytes(plain(version.get("schema"))):
+            text = f"{crd.NAME} has another schema than this program: the two are of two releases"
+            return Check(subject, Verdict.WARN, text, f"{install}, of this program's version")
+        return Check(subject, Verdict.OK, f"{crd.NAME} is Established and of this version")
+
+    return judged(subject, judge, f"kubectl get crd {crd.NAME} -o yaml")
 
 
-def deployment(items: Sequence[Mapping[str, Any]], namespace: str) -> Check:
+def deployment(items: Sequence[object], namespace: str) -> Check:
     """Check that the operator is deployed and available."""
-    for item in items:
-        template = item["spec"]["template"]
-        if (template["metadata"].get("labels") or {}).get(LABEL) == OPERATOR:
-            break
-    else:
-        text = f"no deployment of {OPERATOR} in namespace {namespace}"
-        remedy = "kubectl apply -k deploy/base, or name its namespace with --operator-namespace"
-        return Check("operator", Verdict.FAIL, text, remedy)
-    name = item["metadata"]["name"]
-    replicas = item["spec"].get("replicas", 1)
-    ready = item.get("status", {}).get("readyReplicas", 0)
-    images = ", ".join(container["image"] for container in template["spec"]["containers"])
-    if replicas == 0:
-        remedy = f"kubectl scale -n {namespace} deployment/{name} --replicas=1"
-        return Check("operator", Verdict.FAIL, f"{name} is scaled to 0", remedy)
-    text = f"{name} ({images}): {ready} of {replicas} ready"
-    if ready < 1:
-        return Check("operator", Verdict.FAIL, text, f"kubectl describe -n {namespace} pods")
-    return Check("operator", Verdict.OK, text)
+    subject = "operator"
+
+    def judge() -> Check:
+        for item in map(Node, items):
+            template = item.field("spec").field("template")
+            if template.field("metadata").texts("labels").get(LABEL) == OPERATOR:
+                break
+        else:
+            text = f"no deployment of {OPERATOR} in namespace {namespace}"
+            remedy = "kubectl apply -k deploy/base, or name its namespace with --operator-namespace"
+            return Check(subject, Verdict.FAIL, text, remedy)
+        name = item.field("metadata").field("name").text()
+        stated = item.field("spec").optional("replicas")
+        replicas = stated.integer() if stated else 1
+        ready = _count(item, "readyReplicas")
+        containers = template.field("spec").field("containers").items()
+        images = ", ".join(container.field("image").text() for container in containers)
+        if replicas == 0:
+            remedy = f"kubectl scale -n {namespace} deployment/{name} --replicas=2"
+            return Check(subject, Verdict.FAIL, f"{name} is scaled to 0", remedy)
+        text = f"{name} ({images}): {ready} of {replicas} ready"
+        if ready < 1:
+            return Check(subject, Verdict.FAIL, text, f"kubectl describe -n {namespace} pods")
+        return Check(subject, Verdict.OK, text)
+
+    return judged(subject, judge, f"kubectl get -n {namespace} deployments -o yaml")
 
 
-def health(pods: Sequence[Mapping[str, Any]], namespace: str) -> Check:
-    """Check that the operator's pod is ready (/readyz), and how often it was restarted."""
+def health(pods: Sequence[object], namespace: str) -> Check:
+    """Check that the operator's pods are ready (/readyz), and how often they were restarted."""
     subject = "operator health"
     logs = f"kubectl logs -n {namespace} deployment/{OPERATOR} --previous"
     if not pods:
         return Check(subject, Verdict.FAIL, f"no pod of {OPERATOR} in namespace {namespace}", logs)
-    ready = [pod for pod in pods if _condition(pod, "Ready").get("status") == "True"]
-    if not ready:
-        why = _message(pods[0], "Ready") or _message(pods[0], "PodScheduled") or "not ready"
-        return Check(subject, Verdict.FAIL, f"{pods[0]['metadata']['name']}: {why}", logs)
-    states = ready[0].get("status", {}).get("containerStatuses", [])
-    restarts = sum(state.get("restartCount", 0) for state in states)
-    text = f"{ready[0]['metadata']['name']} is ready, restarted {restarts} times"
-    if restarts >= RESTARTS:
-        return Check(subject, Verdict.WARN, text, logs)
-    return Check(subject, Verdict.OK, text)
+
+    def judge() -> Check:
+        all_pods = [*map(Node, pods)]
+        ready = [pod for pod in all_pods if _condition(pod, "Ready").get("status") == "True"]
+        if not ready:
+            first = all_pods[0]
+            why = _message(first, "Ready") or _message(first, "PodScheduled") or "not ready"
+            return Check(subject, Verdict.FAIL, f"{_name(first)}: {why}", logs)
+        status = ready[0].optional("status")
+        states = status.optional_items("containerStatuses") if status else ()
+        counts = (state.optional("restartCount") for state in states)
+        restarts = sum(count.integer() for count in counts if count)
+        text = f"{_name(ready[0])} is ready, restarted {restarts} times"
+        if restarts >= RESTARTS:
+            return Check(subject, Verdict.WARN, text, logs)
+        return Check(subject, Verdict.OK, text)
+
+    return judged(subject, judge, f"kubectl get -n {namespace} pods -o yaml")
+
+
+def leader(leases: Iterable[object], pods: Sequence[object], namespace: str) -> Check:
+    """Name the replica that leads, since when, and those that stand by.
+
+    Several operators, each for its own namespaces, have a Lease each.
+    """
+    subject = "leader"
+
+    def judge() -> Check:
+        ours = [item for item in map(Node, leases) if _name(item).startswith(LEASE)]
+        stored = [read_lease(item.value) for item in ours]
+        led = [lease for lease in stored if lease.holder]
+        names = [_name(pod) for pod in map(Node, pods)]
+        if not led:
+            if len(names) == 1:
+                return Check(subject, Verdict.OK, "no Lease: a single replica does not need one")
+            text = f"no replica leads: no Lease of {LEASE} in namespace {namespace} has a holder"
+            return Check(subject, Verdict.WARN, text, f"kubectl get -n {namespace} leases,pods")
+        holders = []
+        for lease in led:
+            strategies = listed(read_strategies(lease), SHOWN)
+            more = f", with strategies {strategies}" if strategies else ""
+            holders.append(f"{lease.holder} since {lease.acquired or 'unknown'}{more}")
+        standby = [n for n in names if not any(lease.holder.startswith(n) for lease in led)]
+        waiting = f"; standing by: {listed(standby, SHOWN)}" if standby else ""
+        return Check(subject, Verdict.OK, listed(holders, SHOWN) + waiting)
+
+    return judged(subject, judge, f"kubectl get -n {namespace} leases -o yaml")
 
 
 def rights(allowed: Mapping[Permission, bool]) -> Check:
@@ -239,7 +331,11 @@ def rights(allowed: Mapping[Permission, bool]) -> Check:
 
 
 def plan(body: Mapping[str, Any]) -> Check:
-    """Check that a plan is served; if not, name the remedy."""
+    """Check that a plan is served; if not, name the remedy.
+
+    Raises:
+        Unreadable: it is no object of an API server.
+    """
     plan = PlanObject.from_body(body)
     subject = f"plan {plan.key}"
     ready = plan.status.condition(ConditionType.READY)
@@ -264,6 +360,9 @@ def table(
 
     Returns None if the plan was never published; ``plan`` reports why. ``shards``: readable
     texts by name.
+
+    Raises:
+        Unreadable: the plan or the ConfigMap is no object of an API server.
     """
     plan = PlanObject.from_body(body)
     summary = plan.status.summary
@@ -278,12 +377,11 @@ def table(
     if not pointer.belongs_to(plan):
         return Check(subject, Verdict.FAIL, f"{name} belongs to another owner", again)
     try:
-        document = json.loads((stored.get("data") or {}).get(TABLE_KEY, ""))
+        text = Node(stored).optional_mapping("data").get(TABLE_KEY, "")
+        document = read_json(text).value
         findings = validate_table(document) or validate_table(
             assemble(document, shards.__getitem__)
         )
-    except ValueError as error:
-        findings = [f"{TABLE_KEY} is not JSON: {error}"]
     except KeyError as error:
         findings = [f"its shard, ConfigMap {error.args[0]}, does not exist or you may not read it"]
     except PlanFileError as error:
@@ -298,6 +396,20 @@ def table(
     spread = f" in {len(pointer.shards)} shards" if pointer.shards else ""
     text = f"{name}, sequence {sequence}, content {content}{spread}: valid"
     return Check(subject, Verdict.OK, text)
+
+
+def usage(bodies: Iterable[Mapping[str, Any]]) -> Check:
+    """Say how many GPUs the planned islands of each namespace have, the most first.
+
+    Raises:
+        Unreadable: a plan is no object of an API server.
+    """
+    gpus: Counter[str] = Counter()
+    for plan in map(PlanObject.from_body, bodies):
+        gpus[plan.key.namespace] += plan.status.summary.get("gpus", 0)
+    used = [f"{namespace} {count}" for namespace, count in gpus.most_common() if count]
+    text = f"used by plans, by namespace: {listed(used, MANY) or 'none'}"
+    return Check("GPUs", Verdict.OK, text)
 
 
 def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
@@ -323,11 +435,23 @@ def nodes(items: Iterable[Mapping[str, Any]]) -> Check:
     return Check(subject, Verdict.OK, f"{gpus} GPUs that can be used: {names}")
 
 
-def _condition(body: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = (body.get("status") or {}).get("conditions") or ()
-    return next((item for item in conditions if item.get("type") == kind), {})
+def _condition(body: Node, kind: str) -> Mapping[str, Any]:
+    status = body.optional("status")
+    conditions = status.optional_items("conditions") if status else ()
+    items = (item.mapping() for item in conditions)
+    return next((item for item in items if item.get("type") == kind), {})
 
 
-def _message(body: Mapping[str, Any], kind: str) -> str:
+def _message(body: Node, kind: str) -> str:
     condition = _condition(body, kind)
     return str(condition.get("message") or condition.get("reason") or "")
+
+
+def _count(body: Node, field: str) -> int:
+    status = body.optional("status")
+    count = status.optional(field) if status else None
+    return count.integer() if count else 0
+
+
+def _name(body: Node) -> str:
+    return body.field("metadata").field("name").text()

@@ -5,22 +5,22 @@ Requests are sent one after the other.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from archipelago.planner.documents import Node, read_json
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.table.shards import assemble
+from archipelago.planner.table.validate import validate_table
 
 from ..cluster.client import ApiCluster
 from ..errors import Forbidden, NotFound
 from ..resources import crd
-from ..resources.names import TABLE_KEY, Key, table_name
-from ..resources.objects import PlanObject, TableObject
-from ..resources.shards import SHARD_KEY
+from ..resources.names import TABLE_KEY, Key, table_key
+from ..resources.objects import PlanObject, TableObject, read_shard
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,13 @@ async def table_content(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str
     if pointer is None:
         return None
     try:
-        table = json.loads((pointer.get("data") or {}).get(TABLE_KEY, ""))
-        content = assemble(table, (await stored_shards(api, pointer)).__getitem__)["content"]
-    except (ValueError, KeyError, PlanFileError):
+        table = read_json(Node(pointer).field("data").field(TABLE_KEY).text())
+        if validate_table(table.value):
+            return None
+        whole = assemble(table.value, (await stored_shards(api, pointer)).__getitem__)
+        return Node(whole).field("content").mapping()
+    except (KeyError, PlanFileError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 async def items_of(api: ApiCluster, path: str, selector: str = "") -> list[Mapping[str, Any]]:
@@ -81,7 +83,7 @@ async def stored_table(api: ApiCluster, body: Mapping[str, Any]) -> Mapping[str,
     """Return the ConfigMap of a plan's table; None without one, or without permission."""
     key = PlanObject.from_body(body).key
     try:
-        return await api.read_table(Key(key.namespace, table_name(key.name)))
+        return await api.read_table(table_key(key))
     except (NotFound, Forbidden):
         return None
 
@@ -93,9 +95,9 @@ async def stored_shards(api: ApiCluster, pointer: Mapping[str, Any] | None) -> d
         return texts
     table = TableObject.from_body(pointer)
     for shard in table.shards:
-        with suppress(NotFound, Forbidden):
+        with suppress(NotFound, Forbidden, PlanFileError):
             body = await api.read_table(Key(table.key.namespace, shard.name))
-            texts[shard.name] = (body.get("data") or {}).get(SHARD_KEY, "")
+            texts[shard.name] = read_shard(body)
     return texts
 
 

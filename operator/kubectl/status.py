@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -21,8 +22,9 @@ from archipelago.planner.cli.terminal import console, grid, paragraph
 from archipelago.planner.documents import Document, canonical, safe
 
 from ..cluster.client import ApiCluster
-from ..errors import Forbidden, NotFound
+from ..errors import Forbidden, NotFound, Unreadable
 from ..resources import crd, names
+from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject
 from ..resources.status import ConditionStatus, ConditionType
@@ -202,6 +204,8 @@ async def _checks(target: ClusterTarget) -> list[Check]:
                 return judge(await items_of(api, path, selector))
             except Forbidden:
                 return doctor.forbidden(subject, f"list {path.rsplit('/', 1)[-1]}")
+            except Unreadable as error:
+                return doctor.unreadable(subject, error, f"kubectl get --raw {path}")
 
         version = await api.read("/version")
         checks = [Check("API server", Verdict.OK, f"Kubernetes {version.get('gitVersion')}")]
@@ -221,8 +225,14 @@ async def _checks(target: ClusterTarget) -> list[Check]:
         checks.append(operator)
         if operator.verdict is not Verdict.FAIL or "ready" in operator.text:
             judge = partial(doctor.health, namespace=place)
-            pods, label = f"/api/v1/namespaces/{place}/pods", f"{doctor.LABEL}={doctor.OPERATOR}"
-            checks.append(await check_list(pods, "operator health", judge, label))
+            path, label = f"/api/v1/namespaces/{place}/pods", f"{doctor.LABEL}={doctor.OPERATOR}"
+            pods: Items = []
+            with suppress(Forbidden, Unreadable):
+                pods = await items_of(api, path, label)
+            checks.append(await check_list(path, "operator health", judge, label))
+            leases = f"/apis/{LEASE_GROUP}/v1/namespaces/{place}/{LEASES}"
+            judge = partial(doctor.leader, pods=pods, namespace=place)
+            checks.append(await check_list(leases, "leader", judge))
 
         allowed = {
             right: await api.may(
@@ -245,10 +255,18 @@ async def _plans_and_tables(api: ApiCluster, namespace: str | None) -> list[Chec
     except Forbidden:
         return [doctor.forbidden("plans", f"list {crd.PLURAL}")]
     checks: list[Check] = []
+    readable = []
     for body in plans:
-        checks.append(doctor.plan(body))
-        pointer = await stored_table(api, body)
-        table = doctor.table(body, pointer, await stored_shards(api, pointer))
-        checks += [table] if table else []
+        try:
+            checks.append(doctor.plan(body))
+            pointer = await stored_table(api, body)
+            table = doctor.table(body, pointer, await stored_shards(api, pointer))
+        except Unreadable as error:
+            checks.append(doctor.unreadable("plan or table", error, "kubectl get splan,cm -o yaml"))
+        else:
+            checks += [table] if table else []
+            readable.append(body)
+    if namespace is None and readable:
+        checks.append(doctor.usage(readable))
     place = "the cluster" if namespace is None else f"namespace {namespace}"
     return checks or [Check("plans", Verdict.OK, f"there is no ServingPlan in {place}")]

@@ -27,6 +27,10 @@ from ..resources.objects import PlanObject
 from ..resources.status import Reason, bounded
 from .result import PlanFailed, PlannerResult, PlanReady, ReplanResult
 
+DEFAULT: Final = "exact"
+"""Strategy of a plan that names none."""
+FOREVER: Final = 86400.0
+"""No planning takes longer [s]."""
 SHORT: Final = 12
 """Digits of a hash that people compare."""
 
@@ -36,8 +40,9 @@ class Job:
     """A request in the queue for a planner process.
 
     ``inputs_hash``: names the result; of a re-planning job the name of the request. ``time_limit``
-    [s]: of the solver. ``urgent`` jobs go first. ``requeues``: how often a process ended before it
-    read the request.
+    [s]: of the solver. ``urgent`` jobs go first. ``strategy``: that the request asks for.
+    ``expected`` [s]: how long the plan took the last time, as far as its status says. ``requeues``:
+    how often a process ended before it read the request. ``deaths``: how often one ended after it.
     """
 
     key: Key
@@ -45,20 +50,36 @@ class Job:
     request: Request
     time_limit: float
     urgent: bool = False
+    strategy: str = DEFAULT
+    expected: float | None = None
     requeues: int = 0
+    deaths: int = 0
 
     @classmethod
-    def of(cls, plan: PlanObject) -> Job:
-        """Return the job that plans a static ServingPlan."""
+    def of(cls, plan: PlanObject, request: PlanRequest | None = None) -> Job:
+        """Return the job that plans a ServingPlan; without a request, from nothing but its spec."""
         return cls(
-            plan.key, plan.inputs_hash, PlanRequest(resource=plan.to_resource()), time_limit(plan)
+            plan.key,
+            plan.inputs_hash,
+            request or PlanRequest(resource=plan.to_resource()),
+            time_limit(plan),
+            strategy=(plan.spec.get("planner") or {}).get("strategy", DEFAULT),
+            expected=_last_seconds(plan),
         )
+
+
+def _last_seconds(plan: PlanObject) -> float | None:
+    """Return how long the last planning took, as the status says it."""
+    try:
+        return min(float(plan.status.last_plan["planSeconds"]), FOREVER)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def time_limit(plan: PlanObject) -> float:
     """Return the time limit of the plan's solver [s]."""
     planner = plan.spec.get("planner") or {}
-    default = TIME_LIMITS.get(planner.get("strategy", "exact"), TIME_LIMITS["exact"])
+    default = TIME_LIMITS.get(planner.get("strategy", DEFAULT), TIME_LIMITS[DEFAULT])
     return float(planner.get("timeLimitSeconds", default))
 
 
@@ -85,7 +106,6 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
             decision=_decision(reply, facts),
             facts=facts,
             message=reply.message,
-            reasons=reply.reasons,
         )
     return first or PlanFailed(inputs_hash, Reason.CHECK_FAILED, "the reply has no table")
 

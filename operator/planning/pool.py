@@ -5,10 +5,11 @@ is replaced silently; one that ends during a request fails that request. Request
 per key; urgent ones go first. One process more than may work is kept warm, for the request after a
 cancelled one.
 
-``FairQueue`` decides which request is next. Namespaces take turns. A namespace whose plans took
-long recently leaves one process to others, so a small plan elsewhere does not wait for the deadline
-of a large one. A namespace that holds all processes before that is known has its newest request
-preempted: it waits again.
+``FairQueue`` (turns.py) decides which request is next, and which makes way.
+
+A pool of searches starts its process for the first request, since it takes gigabytes and seconds,
+and ends it when none has come for ``IDLE``; it keeps none besides. A process that dies during a
+search costs that search: it is begun again once.
 """
 
 from __future__ import annotations
@@ -16,91 +17,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from archipelago.planner.service.messages import Reply
+from archipelago.planner.service.messages import PlanRequest, Reply, SearchProgress
 
 from ..errors import Backoff
 from ..metrics import Metrics
+from ..quarantine import Quarantine
 from ..resources.names import TABLE_BYTES, Key
 from ..resources.status import Reason
 from .messages import Job, decode_result
 from .process import RequestNotRead, Worker, WorkerDied
-from .result import PlanFailed, PlannerResult, ReplanResult
-
-LONG: Final = 1.0
-"""Mean planning time from which a namespace leaves one process to others [s]."""
-WEIGHT: Final = 0.3
-"""Weight of the newest plan in that mean."""
-PATIENCE: Final = 0.2
-"""Time before a job may be preempted [s]: most are done by then."""
-
-
-class FairQueue:
-    """Fair queueing between namespaces, with preemption."""
-
-    def __init__(self, processes: int) -> None:
-        self._processes = processes
-        self._turn = 0
-        self._served: dict[str, int] = {}
-        self._mean: dict[str, float] = {}
-
-    def pick(self, waiting: Iterable[Key], running: Collection[Key]) -> Key | None:
-        """Return the next key to plan; None if no process is free for any that waits."""
-        if len(running) >= self._processes:
-            return None
-        first: dict[str, Key] = {}
-        for key in waiting:
-            first.setdefault(key.namespace, key)
-        shares = Counter(key.namespace for key in running)
-        allowed = [
-            key
-            for space, key in first.items()
-            if self._processes == 1
-            or self._mean.get(space, 0.0) < LONG
-            or shares[space] < self._processes - 1
-        ]
-        return min(allowed, key=lambda key: self._served.get(key.namespace, 0), default=None)
-
-    def preempt(
-        self, waiting: Iterable[Key], running: Mapping[Key, float], now: float
-    ) -> Key | None:
-        """Return the key to preempt for a namespace that waits and holds nothing; None: none.
-
-        ``running``: since when [s]. It is the newest job of the namespace that holds most
-        processes, unless that is its only one.
-        """
-        held = Counter(key.namespace for key in running)
-        if len(running) < self._processes or all(key.namespace in held for key in waiting):
-            return None
-        space, most = held.most_common(1)[0]
-        newest = max((k for k in running if k.namespace == space), key=lambda k: running[k])
-        return newest if most > 1 and now - running[newest] >= PATIENCE else None
-
-    def taken(self, key: Key) -> None:
-        """Note that the namespace had its turn."""
-        self._turn += 1
-        self._served[key.namespace] = self._turn
-
-    def ended(self, key: Key, seconds: float) -> None:
-        """Note how long the job took, whatever its result."""
-        before = self._mean.get(key.namespace, seconds)
-        self._mean[key.namespace] = before + WEIGHT * (seconds - before)
-
-    def preempted(self, key: Key) -> None:
-        """Note a preemption: from now on the namespace leaves one process to others."""
-        self._mean[key.namespace] = max(LONG, self._mean.get(key.namespace, 0.0))
-
+from .result import PROCESS_FAILURES, PlanFailed, PlannerResult, ReplanResult, set_aside
+from .turns import PATIENCE, FairQueue
 
 START_BACKOFF: Final = Backoff(2.0, 30.0)
 START_TRIES: Final = 3
 MOST_REQUEUES: Final = 3
 """Processes in a row that may end before they read a request; the next one fails the job."""
+MOST_DEATHS: Final = 1
+"""Processes that may die during one search; the next death fails it."""
+IDLE: Final = 300.0
+"""Time without a search after which its process is ended [s]."""
 ENDED_IDLE: Final = "EndedIdle"
+NOT_NEEDED: Final = "NotNeeded"
 
 log = logging.getLogger(__name__)
 
@@ -109,12 +53,14 @@ log = logging.getLogger(__name__)
 class Limits:
     """Limits of each planner process. ``grace`` [s]: beyond the plan's own time limit.
 
-    ``table_bytes``: of one ConfigMap; larger contents are cut into shards.
+    ``table_bytes``: of one ConfigMap; larger contents are cut into shards. ``idle`` [s]: of a
+    process for searches.
     """
 
     memory_mib: int
     grace: float
     table_bytes: int = TABLE_BYTES
+    idle: float = IDLE
 
 
 @dataclass(frozen=True)
@@ -126,10 +72,19 @@ class Running:
     since: float
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A job that waits for a process, since when [monotonic s]."""
+
+    job: Job
+    since: float
+
+
 class PlannerPool:
     """Planner processes; ``on_result`` is called with every result of a job not dropped since.
 
-    Not ``warm``: the processes start with the first call of ``warm``.
+    Not ``warm``: the processes start with the first call of ``warm``. ``searches``: they are for
+    searches, and start with the first request; ``on_progress`` is called with what these find.
     """
 
     def __init__(
@@ -140,8 +95,14 @@ class PlannerPool:
         metrics: Metrics,
         *,
         warm: bool = True,
+        quarantine: Quarantine | None = None,
+        searches: bool = False,
+        on_progress: Callable[[Job, SearchProgress], None] = lambda _job, _progress: None,
     ) -> None:
+        self._quarantine = quarantine or Quarantine()
         self._count = count
+        self._searches = searches
+        self._on_progress = on_progress
         self._warm = asyncio.Event()
         if warm:
             self._warm.set()
@@ -149,16 +110,20 @@ class PlannerPool:
         self._on_result = on_result
         self._metrics = metrics
         self._turns = FairQueue(count)
-        self._waiting: dict[Key, Job] = {}
+        self._waiting: dict[Key, Waiting] = {}
         self._running: dict[Key, Running] = {}
+        self._news = asyncio.Event()
         self._arrived = asyncio.Condition()
         self._wakes: set[asyncio.Task[None]] = set()
         self._workers: set[Worker] = set()
+        self._starting = 0
 
     def ask(self, job: Job) -> None:
         """Queue this job; an earlier one for its key is dropped."""
         self.cancel(job.key)
-        self._waiting[job.key] = job
+        if job.expected is not None:
+            self._turns.expect(job.key, job.expected)
+        self._waiting[job.key] = Waiting(job, time.monotonic())
         self._call_one()
 
     def warm(self) -> None:
@@ -178,26 +143,36 @@ class PlannerPool:
         await self._warm.wait()
         try:
             async with asyncio.TaskGroup() as group:
-                for number in range(self._count + (self._count > 1)):
+                spare = self._count > 1 and not self._searches
+                for number in range(self._count + spare):
                     group.create_task(self._keep(), name=f"planner {number}")
+                group.create_task(self._make_way(), name="turns of planners")
         finally:
             await asyncio.gather(*(worker.kill() for worker in self._workers))
 
     def _call_one(self) -> None:
-        """Wake one idle process."""
+        """Wake the idle processes."""
+        self._news.set()
         wake = asyncio.create_task(self._wake())
         self._wakes.add(wake)
         wake.add_done_callback(self._wakes.discard)
 
     async def _wake(self) -> None:
         async with self._arrived:
-            self._arrived.notify()
+            self._arrived.notify_all()
 
     async def _keep(self) -> None:
         """Serve with one process after the other; wait if processes end idle repeatedly."""
         idle_ends = 0
         while True:
-            worker = await self._start_worker()
+            if self._searches:
+                async with self._arrived:
+                    await self._arrived.wait_for(self._needs_process)
+            self._starting += 1
+            try:
+                worker = await self._start_worker()
+            finally:
+                self._starting -= 1
             self._workers.add(worker)
             end = asyncio.create_task(self._notify_of_end(worker), name=f"end of {worker.pid}")
             try:
@@ -208,43 +183,55 @@ class PlannerPool:
             await worker.kill()
             self._workers.discard(worker)
             idle_ends = idle_ends + 1 if why == ENDED_IDLE else 0
-            await asyncio.sleep(START_BACKOFF.delay(idle_ends - 1))
+            failed_search = self._searches and why in PROCESS_FAILURES
+            await asyncio.sleep(START_BACKOFF.delay(1 if failed_search else idle_ends - 1))
+
+    def _needs_process(self) -> bool:
+        """Whether more requests wait than processes are idle or starting."""
+        return len(self._waiting) > self._starting + len(self._workers) - len(self._running)
 
     async def _notify_of_end(self, worker: Worker) -> None:
         """Wake all if a process has ended, because it may be idle."""
         await worker.ended()
-        async with self._arrived:
-            self._arrived.notify_all()
+        await self._wake()
 
     async def _start_worker(self) -> Worker:
         """Start a process; each failure from the third in a row on fails one waiting job."""
         failures = 0
         while True:
             try:
-                return await Worker.start(self._limits.memory_mib)
+                return await Worker.start(self._limits.memory_mib, searches=self._searches)
             except (WorkerDied, OSError) as error:
                 failures += 1
                 _report("planner process does not start", error)
                 if failures >= START_TRIES and self._waiting:
-                    job = self._waiting.pop(next(iter(self._waiting)))
+                    job = self._waiting.pop(next(iter(self._waiting))).job
                     reason = getattr(error, "reason", Reason.PLANNER_CRASHED)
                     self._deliver(job, PlanFailed(job.inputs_hash, reason, str(error)), 0.0)
                 await asyncio.sleep(START_BACKOFF.delay(failures))
 
     async def _serve(self, worker: Worker) -> str:
         """Run jobs until the process has to be replaced; return why."""
+        is_first = True
         while True:
-            job = await self._next(worker)
-            if job is None:
+            waited = await self._next(worker)
+            if waited is None and not worker.has_ended:
+                return NOT_NEEDED
+            if waited is None:
                 log.warning("planner process ended idle", extra={"end": await worker.ended()})
                 return ENDED_IDLE
-            reply = asyncio.create_task(worker.ask(job.request), name=f"plan {job.key}")
-            started = time.monotonic()
-            work = self._running[job.key] = Running(job, reply, started)
+            job, request, started = waited.job, waited.job.request, time.monotonic()
+            if is_first and self._searches and isinstance(request, PlanRequest):
+                # Waiting for the libraries to be loaded counts against the plan's time limit.
+                request = replace(request, spent=started - max(waited.since, worker.begun))
+            is_first = False
+            work = worker.ask(request, partial(self._on_progress, job))
+            reply = asyncio.create_task(work, name=f"plan {job.key}")
+            running = self._running[job.key] = Running(job, reply, started)
             try:
                 await asyncio.wait({reply}, timeout=job.time_limit + self._limits.grace)
                 is_cancelled = reply.cancelled() or not reply.done()
-                if self._running.get(job.key) is not work:  # dropped or preempted meanwhile
+                if self._running.get(job.key) is not running:  # dropped or preempted meanwhile
                     if is_cancelled:
                         return "Cancelled"
                     continue
@@ -252,18 +239,32 @@ class PlannerPool:
                 death = None if is_cancelled else reply.exception()
                 if isinstance(death, RequestNotRead) and job.requeues < MOST_REQUEUES:
                     log.warning("planner process ended idle", extra={"end": str(death)})
-                    again = replace(job, requeues=job.requeues + 1)
-                    self._waiting = {job.key: again, **self._waiting}
-                    self._call_one()
+                    self._wait_again(replace(job, requeues=job.requeues + 1))
                     return ENDED_IDLE
+                if self._searches and isinstance(death, WorkerDied) and job.deaths < MOST_DEATHS:
+                    _report(f"planner process died at {job.key}, which is begun again", death)
+                    self._wait_again(replace(job, deaths=job.deaths + 1))
+                    return death.reason
                 result = self._result(job, reply)
                 self._deliver(job, result, time.monotonic() - started)
-                if isinstance(result, PlanFailed) and result.is_retryable:
+                if (
+                    isinstance(result, PlanFailed)
+                    and result.is_retryable
+                    and result.reason is not Reason.SOLVER_FAILED  # then the process is as before
+                ):
                     return result.reason
             finally:
                 if not reply.cancelled():
-                    self._turns.ended(job.key, time.monotonic() - started)
+                    answered = reply.done() and reply.exception() is None
+                    seconds = worker.processor_seconds if answered else None
+                    clock = time.monotonic() - started
+                    self._turns.ended(job.key, clock if seconds is None else seconds)
                 reply.cancel()
+
+    def _wait_again(self, job: Job) -> None:
+        """Queue a job again, first of its namespace."""
+        self._waiting = {job.key: Waiting(job, time.monotonic()), **self._waiting}
+        self._call_one()
 
     def _result(self, job: Job, reply: asyncio.Task[Reply]) -> PlannerResult:
         if not reply.done():
@@ -279,13 +280,17 @@ class PlannerPool:
             return PlanFailed(job.inputs_hash, death.reason, str(death))
         except asyncio.CancelledError:
             return PlanFailed(job.inputs_hash, Reason.PLANNER_CRASHED, "the request was cancelled")
+        except Exception as error:  # noqa: BLE001  # any error: a reply that cannot be read is this plan's alone
+            self._quarantine.add("PlannerResult", str(job.key), error)
+            return set_aside(job.inputs_hash, "the planner's reply", error)
 
     def _deliver(self, job: Job, result: PlannerResult, seconds: float) -> None:
         result = replace(result, seconds=seconds)
         if isinstance(result, PlanFailed) and result.reason is Reason.PLANNER_OOM:
+            setting = "SEARCH" if self._searches else "PLANNER"
             message = (
                 f"{result.message} ({self._limits.memory_mib} MiB): use fewer ranges, pools or "
-                "island sizes, or raise ARCHIPELAGO_PLANNER_MEMORY_MIB of the operator"
+                f"island sizes, or raise ARCHIPELAGO_{setting}_MEMORY_MIB of the operator"
             )
             result = replace(result, message=message)
         if not isinstance(result, ReplanResult):
@@ -293,31 +298,47 @@ class PlannerPool:
             self._metrics.planned(outcome, seconds)
         self._on_result(job.key, result)
 
-    async def _next(self, worker: Worker) -> Job | None:
-        """Wait for the next job; None if the process ended meanwhile.
+    async def _next(self, worker: Worker) -> Waiting | None:
+        """Wait for the next job; None if the process ended meanwhile, or is not needed any more.
 
-        Urgent jobs go first. A job is preempted for a namespace that waits; it is queued again,
-        first of its namespace.
+        Urgent jobs go first.
         """
+        idle_since = time.monotonic()
         async with self._arrived:
             while not worker.has_ended:
-                since = {key: work.since for key, work in self._running.items()}
-                newest = self._turns.preempt(self._waiting, since, time.monotonic())
-                if newest is not None:
-                    work = self._running.pop(newest)
-                    self._waiting = {newest: work.job, **self._waiting}
-                    work.reply.cancel()
-                    self._turns.preempted(newest)
-                urgent = [key for key, job in self._waiting.items() if job.urgent]
-                key = self._turns.pick(urgent or self._waiting, self._running)
+                now = time.monotonic()
+                urgent = {key: at for key, at in self._waiting.items() if at.job.urgent}
+                waiting = {key: at.since for key, at in (urgent or self._waiting).items()}
+                key = self._turns.pick(waiting, self._since(), now)
                 if key is not None:
                     self._turns.taken(key)
                     return self._waiting.pop(key)
+                if self._searches and now - idle_since >= self._limits.idle:
+                    return None
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(PATIENCE / 2 if self._waiting else None):
+                    idle = self._limits.idle if self._searches else None
+                    async with asyncio.timeout(PATIENCE / 2 if self._waiting else idle):
                         await self._arrived.wait()
-            self._arrived.notify()  # what woke us may have been meant for any process
             return None
+
+    def _since(self) -> dict[Key, float]:
+        """Return what is worked on, since when [s]."""
+        return {key: work.since for key, work in self._running.items()}
+
+    async def _make_way(self) -> None:
+        """Preempt jobs for others; they are queued again, first of their namespace."""
+        while True:
+            if not self._waiting:
+                self._news.clear()
+                await self._news.wait()
+            now = time.monotonic()
+            key = self._turns.preempt(self._waiting, self._since(), now)
+            if key is not None:
+                work = self._running.pop(key)
+                work.reply.cancel()
+                self._turns.preempted(key, now - work.since)
+                self._wait_again(work.job)
+            await asyncio.sleep(PATIENCE / 2)
 
 
 def _report(what: str, error: WorkerDied | OSError) -> None:

@@ -7,8 +7,10 @@ import logging
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -16,23 +18,32 @@ from archipelago.planner.service.messages import (
     MessageError,
     Reply,
     Request,
-    decode_reply,
+    SearchProgress,
+    Spent,
+    decode_line,
     encode_request,
 )
 
 from ..resources.status import Reason
+from .worker import SEARCHES
 
 LARGEST_REPLY: Final = 64 << 20  # bytes of one line
 TAIL_LINES: Final = 20
 _COMMAND: Final = (sys.executable, "-P", "-m", "archipelago.operator.planning.worker")
 # One thread each: the pool decides how many processors planning uses, and thread stacks count
-# against the memory limit.
-_THREADS: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# against the memory limit. A backtrace would push the cause out of the last lines.
+_ENVIRONMENT: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RUST_BACKTRACE": "0",
+}
 _OUT_OF_MEMORY: Final = (
     "MemoryError",
     "bad_alloc",
     "Cannot allocate memory",
     "Memory allocation still failed",  # OpenBLAS
+    "memory allocation of",  # Rust, in pydantic
 )
 
 log = logging.getLogger(__name__)
@@ -55,9 +66,14 @@ class RequestNotRead(WorkerDied):
 
 
 class Worker:
-    """A planner process that is ready for a request."""
+    """A planner process that is ready for a request.
 
-    def __init__(self, process: Process) -> None:
+    ``begun``: when its start began [monotonic s]. ``processor_seconds``: of the last request [s].
+    """
+
+    def __init__(self, process: Process, begun: float) -> None:
+        self.begun = begun
+        self.processor_seconds: float | None = None
         self._process = process
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._logging = asyncio.create_task(
@@ -65,23 +81,25 @@ class Worker:
         )
 
     @classmethod
-    async def start(cls, memory_mib: int) -> Worker:
-        """Start a process and wait until its libraries are loaded.
+    async def start(cls, memory_mib: int, *, searches: bool = False) -> Worker:
+        """Start a process and wait until its libraries are loaded; with those of ``searches``.
 
         Raises:
             WorkerDied: it ended before that.
         """
+        begun = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *_COMMAND,
             str(memory_mib),
+            *((SEARCHES,) if searches else ()),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             limit=LARGEST_REPLY,
-            env=os.environ | _THREADS,
+            env=os.environ | _ENVIRONMENT,
             start_new_session=True,  # Ctrl-C is for the operator, which ends its workers itself
         )
-        worker = cls(process)
+        worker = cls(process, begun)
         try:
             await worker._line()
         except BaseException:
@@ -103,8 +121,12 @@ class Worker:
         """Wait for the end, and return its cause."""
         return _name(await self._process.wait())
 
-    async def ask(self, request: Request) -> Reply:
-        """Send a request and wait for the reply.
+    async def ask(
+        self,
+        request: Request,
+        on_progress: Callable[[SearchProgress], None] = lambda _progress: None,
+    ) -> Reply:
+        """Send a request and wait for the reply; ``on_progress`` gets what comes before it.
 
         Raises:
             RequestNotRead: the process ended before it had read the request.
@@ -119,8 +141,16 @@ class Worker:
             await self._line()
         except WorkerDied as death:
             raise RequestNotRead(death.reason, str(death), death.tail) from death
+        self.processor_seconds = None
         try:
-            return decode_reply(await self._line())
+            while True:
+                line = decode_line(await self._line())
+                if isinstance(line, SearchProgress):
+                    on_progress(line)
+                elif isinstance(line, Spent):
+                    self.processor_seconds = line.processor_seconds
+                else:
+                    return line
         except MessageError as error:
             raise await self._autopsy() from error
 
@@ -164,9 +194,10 @@ class Worker:
         if self._process.stderr is None:
             return
         with suppress(ValueError):  # a line that is too long counts as the end
-            while line := (await self._process.stderr.readline()).decode(errors="replace").rstrip():
-                self._tail.append(line)
-                log.debug(line, extra={"planner": self.pid})
+            while line := await self._process.stderr.readline():
+                if text := line.decode(errors="replace").rstrip():
+                    self._tail.append(text)
+                    log.debug(text, extra={"planner": self.pid})
 
 
 def _name(code: int | None) -> str:

@@ -14,7 +14,13 @@ from ..resources.status import Reason, Summary
 
 # The process failed, not the request: the same inputs may succeed later.
 PROCESS_FAILURES = frozenset(
-    {Reason.PLANNER_TIMEOUT, Reason.PLANNER_OOM, Reason.PLANNER_CRASHED, Reason.SOLVER_FAILED}
+    {
+        Reason.PLANNER_TIMEOUT,
+        Reason.PLANNER_OOM,
+        Reason.PLANNER_CRASHED,
+        Reason.SOLVER_FAILED,
+        Reason.QUARANTINED,
+    }
 )
 
 
@@ -28,7 +34,6 @@ class PlanReady:
         seconds: How long planning took [s].
         steps: Tables that come after it before the change is whole.
         origin: How the table of a live plan came to be.
-        event: Reason of the event, if it is not that a plan was made.
         nodes: Nodes of its islands, of live plans.
         base_hash: Hash of the stored content that it was made over, empty if there was none; it is
             stored over no other. None: over any.
@@ -45,7 +50,6 @@ class PlanReady:
     seconds: float = 0.0
     steps: tuple[TableStep, ...] = ()
     origin: TableOrigin | None = None
-    event: Reason | None = None
     nodes: frozenset[str] = frozenset()
     base_hash: str | None = None
     adopted: bool = False
@@ -70,6 +74,16 @@ class PlanFailed:
         return self.reason in PROCESS_FAILURES
 
 
+def set_aside(inputs_hash: str, what: str, error: Exception) -> PlanFailed:
+    """Return the failure of a plan that is set aside because ``what`` could not be handled."""
+    form = type(error).__name__
+    message = (
+        f"handling {what} failed with {form}: this plan alone is set aside, and tried again later "
+        "and at its next change. Report it with the operator's log"
+    )
+    return PlanFailed(inputs_hash, Reason.QUARANTINED, message)
+
+
 PlanOutcome: TypeAlias = PlanReady | PlanFailed
 
 
@@ -78,18 +92,18 @@ class ReplanResult:
     """A decision about a live plan; ``inputs_hash`` is the name of the request.
 
     ``table``: the first one of a change, None if nothing changes. ``next_request``: kind of the
-    request to make next. ``state``: for it. ``decision``: ``status.lastDecision``, empty if it
-    stays. ``facts``: the reply as JSON, without tables and state.
+    request to make next. ``state``: for it; None: the last one stays. ``decision``:
+    ``status.lastDecision``, empty if it stays. ``facts``: the reply as JSON, without tables and
+    state.
     """
 
     inputs_hash: str
     table: PlanReady | None
     next_request: ReplanKind | None
-    state: Mapping[str, Any]
+    state: Mapping[str, Any] | None
     decision: Mapping[str, Any]
     facts: Mapping[str, Any]
     message: str
-    reasons: tuple[str, ...] = ()
     seconds: float = 0.0
 
 

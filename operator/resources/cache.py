@@ -6,12 +6,12 @@ numbers that grow with time. A list also shows what is gone, which an interrupte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from .live import TableIsland
-from .names import Key, table_name
+from .live import TableIslands
+from .names import Key, table_key
 from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
 from .shards import shard_stem, stem_of
 
@@ -30,6 +30,14 @@ class Store(Generic[S]):
     def get(self, key: Key) -> S | None:
         """Return the newest version, or None."""
         return self._objects.get(key)
+
+    def versions(self) -> dict[tuple[str, str], int]:
+        """Return the version of every object that our lists show, by namespace and name."""
+        return {
+            (key.namespace, key.name): _version(item)
+            for key, item in self._objects.items()
+            if not isinstance(item, ConfigMapObject) or item.is_selected()
+        }
 
     def keys(self) -> tuple[Key, ...]:
         """Return the keys of all objects."""
@@ -76,6 +84,13 @@ class Store(Generic[S]):
         return tuple(deleted)
 
 
+class LargeContent(NamedTuple):
+    """The content of a live plan's table in shards: canonical JSON, and its islands."""
+
+    text: str
+    islands: TableIslands
+
+
 class Cache:
     """Plans, tables and shards; the name of a table or shard gives its plan, whoever made it."""
 
@@ -83,12 +98,13 @@ class Cache:
         self.plans: Store[PlanObject] = Store()
         self.tables: Store[TableObject | ShardObject] = Store()
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
-        self._islands: dict[Key, tuple[str | None, Mapping[str, TableIsland]]] = {}  # by table
+        self._contents: dict[Key, dict[str, LargeContent]] = {}  # by table and hash
+        self._refused: dict[Key, str] = {}  # pointer to what is no table, by table
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def update_plan(self, plan: PlanObject) -> Key | None:
         """Store a plan; return the key to reconcile, None if nothing is new."""
-        self._plan_of_table[_table_key(plan.key)] = plan.key
+        self._plan_of_table[table_key(plan.key)] = plan.key
         self._plan_of_table[_stem_key(plan.key)] = plan.key
         return plan.key if self.plans.update(plan) else None
 
@@ -102,15 +118,33 @@ class Cache:
             self._shards.setdefault(_home(table.key), set()).add(table.key)
         return self._plan_of_table.get(_home(table.key)) if self.tables.update(table) else None
 
-    def update_islands(self, table: TableObject, islands: Mapping[str, TableIsland]) -> None:
-        """Store the islands of a table in shards, for as long as its content is the same."""
-        self._islands[table.key] = (table.content_hash, islands)
+    def update_content(self, key: Key, content_hash: str, content: LargeContent) -> None:
+        """Store the content of a table in shards, or of one that is about to be stored there."""
+        self._contents.setdefault(key, {})[content_hash] = content
+
+    def has_content(self, key: Key, content_hash: str) -> bool:
+        """Return whether a content of that hash is kept for the table."""
+        return content_hash in self._contents.get(key, {})
+
+    def refuse_content(self, table: TableObject) -> None:
+        """Note that the shards of a table are no table together: it is observed as modified."""
+        self._refused[table.key] = table.stored_hash or ""
+
+    def content(self, table: TableObject) -> LargeContent | None:
+        """Return the content of a table in shards, if it has been read; drop earlier ones."""
+        contents, wanted = self._contents.get(table.key, {}), table.content_hash
+        if wanted is None or wanted not in contents:
+            return None
+        while (first := next(iter(contents))) != wanted:
+            del contents[first]
+        return contents[wanted]
 
     def delete_table(self, key: Key, uid: str | None = None) -> Key | None:
         """Delete a table or shard; return the key of its plan."""
         if not self.tables.delete(key, uid):
             return None
-        self._islands.pop(key, None)
+        self._contents.pop(key, None)
+        self._refused.pop(key, None)
         home = _home(key)
         shards = self._shards.get(home, set())
         shards.discard(key)
@@ -120,19 +154,22 @@ class Cache:
 
     def forget(self, key: Key) -> None:
         """Drop a deleted plan, except a table that is still there."""
-        self._islands.pop(_table_key(key), None)
-        self._plan_of_table.pop(_table_key(key), None)
+        self._contents.pop(table_key(key), None)
+        self._refused.pop(table_key(key), None)
+        self._plan_of_table.pop(table_key(key), None)
         self._plan_of_table.pop(_stem_key(key), None)
 
     def observe(self, key: Key) -> Observation:
         """Return all objects that a decision about this key needs."""
-        table = self.tables.get(_table_key(key))
+        table = self.tables.get(table_key(key))
         if not isinstance(table, TableObject):
             table = None
+        elif table.shards and self._refused.get(table.key) == table.stored_hash:
+            table = replace(table, stored_hash=None)
         elif table.shards:
-            content_hash, islands = self._islands.get(table.key, (None, {}))
-            if content_hash == table.content_hash:
-                table = replace(table, islands=islands)
+            content = self.content(table)
+            if content is not None:
+                table = replace(table, islands=content.islands)
         shards = map(self.tables.get, sorted(self._shards.get(_stem_key(key), ())))
         by_name = {shard.key.name: shard for shard in shards if isinstance(shard, ShardObject)}
         return Observation(key, self.plans.get(key), table, by_name)
@@ -145,10 +182,6 @@ def _home(key: Key) -> Key:
 
 def _stem_key(plan: Key) -> Key:
     return Key(plan.namespace, shard_stem(plan.name))
-
-
-def _table_key(plan: Key) -> Key:
-    return Key(plan.namespace, table_name(plan.name))
 
 
 def _version(item: PlanObject | ConfigMapObject) -> int:

@@ -6,10 +6,10 @@ metrics. Only the table of a live plan changes without an edit.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.demand.window import ObservedWindow
@@ -60,36 +60,30 @@ class ReplanKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class StoredTable:
-    """The stored table as this process first saw it. Times are monotonic seconds.
-
-    Attributes:
-        by_other: Whether another operator stored it while this process ran.
-        since: When it was first seen.
-        inputs_since: When the first table of its inputs was.
-        replanned_at: When another operator last planned with other nodes for the same spec.
-        nodes_hash: Nodes of this operator that a stored table was last made of.
-    """
-
-    sequence: int = 0
-    content_hash: str | None = None
-    inputs_hash: str | None = None
-    spec_hash: str | None = None
-    origin: TableOrigin | None = None
-    by_other: bool = False
-    since: float = -math.inf
-    inputs_since: float = -math.inf
-    replanned_at: float = -math.inf
-    nodes_hash: str | None = None
-
-
-@dataclass(frozen=True)
 class TableIsland:
     """An island of a stored table."""
 
     model: str
     phase: str
     nodes: tuple[str, ...]
+    gpus: int = 1
+
+
+class TableIslands(dict[str, TableIsland]):
+    """The islands of a stored table by name, in its order; it does not change once it is made."""
+
+    @cached_property
+    def by_node(self) -> dict[str, list[str]]:
+        """Names of islands by node."""
+        names: dict[str, list[str]] = {}
+        for name, island in self.items():
+            for node in island.nodes:
+                names.setdefault(node, []).append(name)
+        return names
+
+    def without(self, names: Collection[str]) -> TableIslands:
+        """Return the islands without these."""
+        return TableIslands((n, island) for n, island in self.items() if n not in names)
 
 
 @dataclass(frozen=True)
@@ -115,21 +109,15 @@ class LiveStatus:
     Attributes:
         nodes_listed: Whether the nodes have been listed at all.
         lost_nodes: Lost nodes, of those under the stored table or the one to be stored.
-        lost_nodes_if_trusted: The same if nodes count as serving that the writer of the stored
-            table trusted when it planned with them.
         plan_nodes_lost: Whether a node that a plan would use now is lost.
         pods: Pods of the islands, by the value of the island label; empty if no pod carries the
             label of the plan.
         traffic: The last complete window.
         node_names: Kubernetes names of nodes, by the planner's names.
-        nodes_hash: Hash of the nodes of all pools, whatever the spec; None if no pool selects any.
         refusal: Why nothing can be planned with the nodes; None if it can.
         inventory: Finding for ``InventoryResolved``; None: the one of static plans.
         metrics: Finding for ``MetricsAvailable``; None: the one of static plans.
         decision: Last change, if the status does not have it yet.
-        reported: Findings that this operator has reported; another one may report others.
-        yield_until: Until when [monotonic s] the stored table, or the rest of its rollout, is left
-            to the operator that stored it; None if this one may change it.
     """
 
     nodes_listed: bool = True
@@ -142,10 +130,6 @@ class LiveStatus:
     inventory: Finding | None = None
     metrics: Finding | None = None
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
-    reported: frozenset[Finding] = frozenset()
-    yield_until: float | None = None
-    nodes_hash: str | None = None
-    lost_nodes_if_trusted: frozenset[str] = frozenset()
 
     def unready(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
         """Return the islands that must not get requests: not ready, or in another phase.

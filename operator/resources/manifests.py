@@ -15,7 +15,6 @@ from .names import (
     INPUTS,
     KIND,
     LIVE,
-    SPEC,
     TABLE_KEY,
     Identity,
     Manifest,
@@ -24,7 +23,7 @@ from .names import (
     table_name,
     timestamp,
 )
-from .objects import ConfigMapObject, PlanObject, ShardObject, TableObject, owner_reference
+from .objects import PlanObject, ShardObject, TableObject, owner_reference
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer, pointer_hash, shard_labels, shards_of
 from .status import Status
 
@@ -55,10 +54,10 @@ def table_manifest(
         document = {"apiVersion": API_VERSION, "identity": stamped, "kind": "RoutingTable"} | shards
         text, written_hash = canonical_bytes(document).decode(), pointer_hash(shards)
     annotations = {INPUTS: plan.inputs_hash, CONTENT: written_hash}
-    annotations |= {LIVE: origin, SPEC: plan.spec_hash} if origin else {}
+    annotations |= {LIVE: origin} if origin else {}
     name, labels = table_name(plan.key.name), table_labels(plan.key.name)
-    data = {TABLE_KEY: text}
-    return _config_map(plan, table, name, labels=labels, annotations=annotations, data=data)
+    version, data = table.resource_version if table else MUST_NOT_EXIST, {TABLE_KEY: text}
+    return _config_map(plan, version, name, labels=labels, annotations=annotations, data=data)
 
 
 def shard_manifest(
@@ -66,28 +65,29 @@ def shard_manifest(
 ) -> Manifest:
     """Return the ConfigMap of a shard, for the table of that sequence."""
     labels, annotations = shard_labels(plan.key.name), {NEEDED_BY: str(sequence)}
-    data, name = {SHARD_KEY: text}, shard.name
-    manifest = _config_map(plan, stored, name, labels=labels, annotations=annotations, data=data)
+    version, data = stored.resource_version if stored else None, {SHARD_KEY: text}
+    name = shard.name
+    manifest = _config_map(plan, version, name, labels=labels, annotations=annotations, data=data)
     return manifest | {"immutable": True}
 
 
 def _config_map(
     plan: PlanObject,
-    stored: ConfigMapObject | None,
+    version: str | None,
     name: str,
     *,
     labels: dict[str, str],
     annotations: dict[str, str],
     data: dict[str, str],
 ) -> Manifest:
-    """Return a ConfigMap of the plan; the write succeeds only over the ``stored`` version."""
+    """Return a ConfigMap of the plan, for a write over that version; None: for one that creates."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
             "name": name,
             "namespace": plan.key.namespace,
-            "resourceVersion": stored.resource_version if stored else MUST_NOT_EXIST,
+            **({"resourceVersion": version} if version else {}),
             "labels": labels,
             "annotations": annotations,
             "ownerReferences": [owner_reference(plan)],

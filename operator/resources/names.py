@@ -25,11 +25,12 @@ TABLE_BYTES: Final = shards.TABLE_BYTES
 PLAN_LABEL: Final = labels.PLAN_LABEL
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 OURS: Final = "archipelago"
+MANAGER: Final = "archipelago"
+"""Field manager of ConfigMaps; the API server notes it at each write."""
 SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
-SPEC: Final = f"{GROUP}/spec-hash"
 
 NAME_LENGTH: Final = labels.VALUE_LENGTH
 _SUFFIX: Final = "-routing"
@@ -76,6 +77,11 @@ def table_name(plan: str) -> str:
         return whole
     room = NAME_LENGTH - len(_SUFFIX) - labels.HASH_LENGTH - 1
     return f"{labels.cut(plan.replace('.', '-'), room)}-{labels.digest(plan)}{_SUFFIX}"
+
+
+def table_key(plan: Key) -> Key:
+    """Return the key of the plan's ConfigMap."""
+    return Key(plan.namespace, table_name(plan.name))
 
 
 def table_labels(plan: str) -> dict[str, str]:

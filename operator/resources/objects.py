@@ -9,16 +9,18 @@ Only hashes of tables and shards are kept: 500 tables would be most of the opera
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any, Final, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from archipelago.planner.documents import canonical_bytes
-from archipelago.planner.table.shards import digest, is_pointer
+from archipelago.planner.documents import Node, canonical_bytes, plain, read_json
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.problem import Phase
+from archipelago.planner.servingplan.load import fitting_fields
+from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
-from .live import LiveStatus, TableIsland, TableOrigin
+from .live import LiveStatus, TableIsland, TableIslands, TableOrigin
 from .names import (
     API_VERSION,
     CONTENT,
@@ -26,16 +28,17 @@ from .names import (
     KIND,
     LIVE,
     MANAGED_BY,
+    MANAGER,
     OURS,
-    SPEC,
     TABLE_KEY,
     Identity,
     Key,
     Manifest,
     table_labels,
 )
+from .reading import Body, read_meta, reading
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer_hash, read_shards, shard_labels, stem_of
-from .status import Status
+from .status import Finding, Status
 
 
 def owner_reference(plan: PlanObject) -> Manifest:
@@ -50,15 +53,14 @@ def owner_reference(plan: PlanObject) -> Manifest:
     }
 
 
-Body: TypeAlias = Mapping[str, Any]
-
 # Part of every inputs hash. Raise it if equal inputs give another table than the last release:
 # each plan is made again once after the upgrade. One case: a field that was unknown, and pruned,
 # has an effect now.
 REVISION: Final = 1
-# Fields that no plan depends on: whether there is one, and how its table changes later. The engine
-# of a model only changes how phases are switched and how metrics are named.
-_WITHOUT_EFFECT: Final = frozenset({"suspend", "replanning"})
+# Fields that no plan depends on: whether there is one, which nodes it gets (inputs of their own),
+# and how its table changes later. The engine of a model only changes how phases are switched and
+# how metrics are named.
+_WITHOUT_EFFECT: Final = frozenset({"suspend", "priority", "replanning"})
 _WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
 
 
@@ -68,10 +70,12 @@ class PlanObject:
 
     Attributes:
         inputs_hash: Hash of everything that its table depends on.
-        spec_hash: The same without the nodes of its pools.
-        created: The older one of two plans gets a node that both select.
+        stated: ``spec`` as it is stored.
+        spec: The fields of it that fit the schema.
+        created: Of two plans of equal priority that select a node, the older one gets it.
         resolved: The spec with the nodes of its pools; None if no pool selects nodes.
         live: Runtime facts of a live plan.
+        over_quota: Why its pools, which all state counts, are not planned with; None if they are.
     """
 
     key: Key
@@ -81,31 +85,42 @@ class PlanObject:
     deleting: bool
     suspended: bool
     inputs_hash: str
-    spec_hash: str
+    stated: Body
     spec: Body
     status: Status
     created: datetime
     resolved: Body | None = None
     live: LiveStatus | None = None
+    over_quota: Finding | None = None
 
     @classmethod
     def from_body(cls, body: Body) -> PlanObject:
-        """Read an object of the API server, which has checked its schema."""
-        meta, spec = body["metadata"], body.get("spec") or {}
-        spec_hash = inputs_hash(meta["name"], spec)
-        return cls(
-            key=Key(meta["namespace"], meta["name"]),
-            uid=meta["uid"],
-            resource_version=meta["resourceVersion"],
-            generation=int(meta.get("generation", 0)),
-            deleting="deletionTimestamp" in meta,
-            suspended=bool(spec.get("suspend", False)),
-            inputs_hash=spec_hash,
-            spec_hash=spec_hash,
-            spec=spec,
-            status=Status.from_body(body),
-            created=datetime.fromisoformat(meta.get("creationTimestamp") or "1970-01-01T00:00:00Z"),
-        )
+        """Read a ServingPlan.
+
+        The planner process refuses a spec that does not fit this version's schema, with all of its
+        errors. Nothing else depends on a field that does not fit.
+
+        Raises:
+            Unreadable: it is no object of an API server.
+        """
+        with reading(KIND, body) as item:
+            meta, stated = read_meta(item), item.optional_mapping("spec")
+            plain(stated)
+            created = item.field("metadata").optional("creationTimestamp")
+            generation = item.field("metadata").optional("generation")
+            return cls(
+                key=Key(meta.namespace, meta.name),
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                generation=generation.integer() if generation else 0,
+                deleting=meta.deleting,
+                suspended=stated.get("suspend") is True,
+                inputs_hash=inputs_hash(meta.name, stated),
+                stated=stated,
+                spec=fitting_fields(stated),
+                status=Status.from_body(body),
+                created=created.time() if created else datetime.fromtimestamp(0, UTC),
+            )
 
     @property
     def selects_nodes(self) -> bool:
@@ -139,13 +154,19 @@ class PlanObject:
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {"name": self.key.name},
-            "spec": self.spec if self.resolved is None else self.resolved,
+            "spec": self.stated if self.resolved is None else self.resolved,
         }
 
 
 @dataclass(frozen=True)
 class ConfigMapObject:
-    """A ConfigMap, of this operator or of anybody."""
+    """A ConfigMap, of this operator or of anybody.
+
+    Attributes:
+        abandoned: This operator wrote it, as the API server noted, and nobody owns it any more.
+        locked: Its text cannot be changed: it is immutable, or somebody has put binary data there.
+        finalizers: What holds it if it is deleted.
+    """
 
     key: Key
     uid: str
@@ -153,6 +174,10 @@ class ConfigMapObject:
     deleting: bool
     owner_reference: Body | None
     labels: Mapping[str, str]
+    _: KW_ONLY
+    abandoned: bool = False
+    locked: bool = False
+    finalizers: tuple[str, ...] = ()
 
     def is_selected(self) -> bool:
         """Return whether our watches and lists, which select by a label, show it."""
@@ -160,7 +185,9 @@ class ConfigMapObject:
 
     def belongs_to(self, plan: PlanObject) -> bool:
         """Return whether it was made for this plan, not for another one of the same name."""
-        return self.owner_reference is not None and self.owner_reference["uid"] == plan.uid
+        if self.owner_reference is None:
+            return self.abandoned
+        return self.owner_reference.get("uid") == plan.uid
 
     def belongs_to_predecessor_of(self, plan: PlanObject) -> bool:
         """Return whether a deleted plan of the same name owned it: it will be collected."""
@@ -186,8 +213,7 @@ class TableObject(ConfigMapObject):
         content_hash: Hash of the content; None if it is not a table.
         origin: How the table of a live plan came to be; None for a static plan.
         islands: Islands of a live plan's table, by name. Those of a table in shards are read later
-            (`Cache.update_islands`).
-        spec_hash: Spec of a live plan that it was made of, whatever the nodes.
+            (`Cache.update_content`).
     """
 
     inputs_hash: str | None
@@ -197,20 +223,24 @@ class TableObject(ConfigMapObject):
     identity: Identity | None
     shards: tuple[Shard, ...] = ()
     origin: TableOrigin | None = None
-    islands: Mapping[str, TableIsland] = field(default_factory=dict)
-    spec_hash: str | None = None
+    islands: TableIslands = field(default_factory=TableIslands)
 
     @classmethod
     def from_body(cls, body: Body) -> TableObject:
-        """Read a ConfigMap, which may be anybody's: any part of it may be missing."""
-        notes = body["metadata"].get("annotations") or {}
-        return cls(
-            **_facts(body),
-            inputs_hash=notes.get(INPUTS),
-            written_hash=notes.get(CONTENT),
-            spec_hash=notes.get(SPEC),
-            **_read((body.get("data") or {}).get(TABLE_KEY), notes.get(LIVE)),
-        )
+        """Read a ConfigMap, which may be anybody's: any part of its content may be missing.
+
+        Raises:
+            Unreadable: it is no object of an API server.
+        """
+        with reading("ConfigMap", body) as item:
+            notes = read_meta(item).annotations
+            text = item.optional_mapping("data").get(TABLE_KEY)
+            return cls(
+                **_facts(item),
+                inputs_hash=notes.get(INPUTS),
+                written_hash=notes.get(CONTENT),
+                **_read(text, notes.get(LIVE)),
+            )
 
     def is_unmodified(self) -> bool:
         """Return whether the content, or the pointer, is what was written."""
@@ -221,11 +251,13 @@ class TableObject(ConfigMapObject):
         return self.inputs_hash == plan.inputs_hash and self.is_valid_for(plan)
 
     def is_valid_for(self, plan: PlanObject) -> bool:
-        """Return whether it is complete and of this generation, whatever its nodes."""
+        """Return whether it is complete, of this generation and to stay, whatever its nodes."""
         return (
             self.belongs_to(plan)
             and self.is_unmodified()
             and self.carries(table_labels(plan.key.name), plan)
+            and not self.locked
+            and not self.deleting
             and self.identity is not None
             and self.identity.uid == plan.uid
             and self.identity.generation >= plan.generation
@@ -241,11 +273,16 @@ class ShardObject(ConfigMapObject):
 
     @classmethod
     def from_body(cls, body: Body) -> ShardObject:
-        """Read a ConfigMap, which may be anybody's; the text itself is not kept."""
-        text = (body.get("data") or {}).get(SHARD_KEY)
-        notes = body["metadata"].get("annotations") or {}
-        hashed = None if text is None else digest(text)
-        return cls(**_facts(body), text_hash=hashed, needed_by=notes.get(NEEDED_BY))
+        """Read a ConfigMap, which may be anybody's; the text itself is not kept.
+
+        Raises:
+            Unreadable: it is no object of an API server.
+        """
+        with reading("ConfigMap", body) as item:
+            notes = read_meta(item).annotations
+            text = item.optional_mapping("data").get(SHARD_KEY)
+            hashed = digest(text) if isinstance(text, str) else None
+            return cls(**_facts(item), text_hash=hashed, needed_by=notes.get(NEEDED_BY))
 
     def is_ours(self, plan: PlanObject) -> bool:
         """Return whether it is a labelled shard of this plan and not being deleted."""
@@ -270,79 +307,148 @@ class Observation:
 
 
 def read_config_map(body: Body) -> TableObject | ShardObject:
-    """Read a ConfigMap as a table or a shard, by its name."""
-    shard = stem_of(body["metadata"]["name"]) is not None
+    """Read a ConfigMap as a table or a shard, by its name.
+
+    Raises:
+        Unreadable: it is no object of an API server.
+    """
+    with reading("ConfigMap", body) as item:
+        shard = stem_of(read_meta(item).name) is not None
     return ShardObject.from_body(body) if shard else TableObject.from_body(body)
 
 
 def inputs_hash(name: str, spec: Body) -> str:
     """Return the hash of everything that a table depends on: equal hashes, equal content."""
     effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
+    models = spec.get("models") or []
     effective["models"] = [
         {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}
         if isinstance(model, Mapping)
         else model  # of a newer definition
-        for model in spec.get("models") or ()
+        for model in (models if isinstance(models, list) else [models])
     ]
     inputs = {"revision": REVISION, "name": name, "spec": effective}
     return hashlib.sha256(canonical_bytes(inputs)).hexdigest()[:32]
 
 
-def _facts(body: Body) -> dict[str, Any]:
+def _facts(item: Node) -> dict[str, Any]:
     """Return the fields of any ConfigMap."""
-    meta = body["metadata"]
-    owners = (
-        owner
-        for owner in meta.get("ownerReferences") or ()
-        if owner.get("kind") == KIND and owner.get("apiVersion") == API_VERSION
-    )
+    meta = read_meta(item)
+    raw = item.field("metadata")
+    owners = [owner.mapping() for owner in raw.optional_items("ownerReferences")]
+    owners.sort(key=lambda owner: owner.get("controller") is not True)  # there is one at most
+    ours = [o for o in owners if o.get("kind") == KIND and o.get("apiVersion") == API_VERSION]
+    controlled = any(owner.get("controller") is True for owner in owners)
+    writers = (entry.mapping() for entry in raw.optional_items("managedFields"))
+    written = any(w.get("manager") == MANAGER and w.get("operation") == "Apply" for w in writers)
+    binary = item.optional_mapping("binaryData").keys()
+    immutable = item.mapping().get("immutable") is True
     return {
-        "key": Key(meta["namespace"], meta["name"]),
-        "uid": meta["uid"],
-        "resource_version": meta["resourceVersion"],
-        "deleting": "deletionTimestamp" in meta,
-        "owner_reference": next(owners, None),
-        "labels": meta.get("labels") or {},
+        "abandoned": written and not ours and not controlled,
+        "locked": immutable or bool(binary & {TABLE_KEY, SHARD_KEY}),
+        "finalizers": tuple(name.text() for name in raw.optional_items("finalizers")),
+        "key": Key(meta.namespace, meta.name),
+        "uid": meta.uid,
+        "resource_version": meta.resource_version,
+        "deleting": meta.deleting,
+        "owner_reference": next(iter(ours), None),
+        "labels": meta.labels,
     }
 
 
-def _read(text: str | None, origin: str | None) -> dict[str, Any]:
+def _read(text: object, origin: str | None) -> dict[str, Any]:
     """Return hashes, identity and shards; None for each if the text is no table."""
     try:
-        table = json.loads(text or "")
-        in_shards = is_pointer(table)
+        table = read_json(text)
+        shards = read_shards(table) if is_pointer(table.mapping()) else ()
         live_origin = next((item for item in TableOrigin if item == origin), None)
-        if in_shards:
-            content_hash = str(table["contentHash"])
+        if shards:
+            content_hash = table.field("contentHash").sha256()
         else:
-            content_hash = hashlib.sha256(canonical_bytes(table["content"])).hexdigest()
-        fields = {
-            "stored_hash": pointer_hash(table) if in_shards else content_hash,
+            content_hash = hashlib.sha256(canonical_bytes(table.field("content").value)).hexdigest()
+        facts = {
+            "stored_hash": pointer_hash(table.mapping()) if shards else content_hash,
             "content_hash": content_hash,
-            "shards": read_shards(table) if in_shards else (),
+            "shards": shards,
             "origin": live_origin,
-            "islands": islands_of(table["content"]) if live_origin and not in_shards else {},
+            "islands": (
+                islands_of(table.field("content")) if live_origin and not shards else TableIslands()
+            ),
         }
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except PlanFileError:
         return {"stored_hash": None, "content_hash": None, "identity": None}
     try:
-        raw = table["identity"]
-        identity = Identity(str(raw["uid"]), int(raw["generation"]), int(raw["sequence"]))
-    except (ValueError, TypeError, KeyError):
+        raw = table.field("identity")
+        numbers = raw.field("generation").integer(1), raw.field("sequence").integer(1)
+        raw.field("time").time()
+        identity: Identity | None = Identity(raw.field("uid").text(), *numbers)
+        form = (table.field("apiVersion").value, table.field("kind").value)
+        fields = table.mapping().keys() - ({*POINTER} if shards else {"content"})
+        if (
+            form != (API_VERSION, "RoutingTable")
+            or fields - {"apiVersion", "identity", "kind"}
+            or raw.mapping().keys() - {*Identity._fields, "time"}
+        ):
+            identity = None  # somebody has added to it: it is written anew
+    except PlanFileError:
         identity = None
-    return fields | {"identity": identity}
+    return facts | {"identity": identity}
 
 
-def islands_of(content: Body) -> dict[str, TableIsland]:
-    """Return the islands of a table by name."""
-    models = {name: group["model"] for group in content["groups"] for name in group["members"]}
-    return {
-        island["name"]: TableIsland(models[island["name"]], island["phase"], tuple(island["nodes"]))
-        for island in content["islands"]
+def read_content(body: Body) -> tuple[str, TableIslands]:
+    """Return the content of a whole table, as canonical JSON, and its islands.
+
+    Raises:
+        PlanFileError: the ConfigMap has no table.
+    """
+    content = read_json(Node(body).field("data").field(TABLE_KEY).text()).field("content")
+    return canonical_bytes(content.value).decode("ascii"), islands_of(content)
+
+
+def read_shard(body: Body) -> str:
+    """Return the text of a shard.
+
+    Raises:
+        PlanFileError: the ConfigMap has none.
+    """
+    return Node(body).field("data").field(SHARD_KEY).text()
+
+
+def read_islands(content: str) -> TableIslands:
+    """Return the islands of the content of a table.
+
+    Raises:
+        PlanFileError: it is no content of a table.
+    """
+    return islands_of(read_json(content))
+
+
+def islands_of(content: Node) -> TableIslands:
+    """Return the islands of a table by name.
+
+    Raises:
+        PlanFileError: it is no content of a table.
+    """
+    models = {
+        name.text(): group.field("model").text()
+        for group in content.field("groups").items()
+        for name in group.field("members").items()
     }
+    return TableIslands(
+        (
+            island.field("name").text(),
+            TableIsland(
+                Node(models, "groups").field(island.field("name").text()).text(),
+                island.field("phase").one_of(Phase).value,
+                tuple(node.text() for node in island.field("nodes").items()),
+                island.field("gpus").integer(1),
+            ),
+        )
+        for island in content.field("islands").items()
+    )
 
 
-def lost_islands(plan: PlanObject, islands: Mapping[str, TableIsland]) -> list[str]:
+def lost_islands(plan: PlanObject, islands: TableIslands) -> list[str]:
     """Return those of the islands that have lost a node."""
     lost = plan.live.lost_nodes if plan.live else frozenset()
-    return sorted(name for name, island in islands.items() if lost & set(island.nodes))
+    return sorted({name for node in lost for name in islands.by_node.get(node, ())})

@@ -9,14 +9,13 @@ that it is needed again.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from archipelago.planner.documents import canonical_bytes
+from archipelago.planner.documents import Node, canonical_bytes
 from archipelago.planner.kubernetes.labels import short_name
-from archipelago.planner.table.shards import POINTER, Piece
+from archipelago.planner.table.shards import MOST_SHARDS, POINTER, Piece
 
 from .names import GROUP, NAME_LENGTH, table_labels, table_name
 
@@ -76,14 +75,20 @@ def pointer_hash(table: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_bytes({key: table[key] for key in POINTER})).hexdigest()
 
 
-def read_shards(table: Mapping[str, Any]) -> tuple[Shard, ...]:
+def read_shards(table: Node) -> tuple[Shard, ...]:
     """Return the shards that a pointer names.
 
     Raises:
-        ValueError, TypeError, KeyError: it is not a pointer.
+        PlanFileError: it is not a pointer.
     """
-    if not table["shards"]:
-        raise ValueError(json.dumps(table["shards"]))
-    return tuple(
-        Shard(str(item["name"]), str(item["hash"]), int(item["bytes"])) for item in table["shards"]
+    table.field("contentHash").sha256()
+    table.field("contentBytes").integer(1)
+    shards = tuple(
+        Shard(
+            item.field("name").text(), item.field("hash").sha256(), item.field("bytes").integer(1)
+        )
+        for item in table.field("shards").items()
     )
+    if not 0 < len(shards) <= MOST_SHARDS:
+        raise table.field("shards").refuse(f"a list of 1 to {MOST_SHARDS} shards")
+    return shards

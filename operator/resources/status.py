@@ -11,15 +11,17 @@ them on, and their models are schema alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -31,7 +33,8 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic.dataclasses import dataclass
 
-from archipelago.planner.documents import NAMED_KEY
+from archipelago.planner.documents import EXACT, NAMED_KEY, Node
+from archipelago.planner.errors import PlanFileError
 
 from .names import timestamp
 
@@ -91,7 +94,9 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
+    STRATEGY_UNAVAILABLE = "StrategyUnavailable"
     POOL_CLAIMED = "PoolClaimed"
+    QUOTA_EXCEEDED = "QuotaExceeded"
     NO_NODES = "NoNodes"
     NAME_CONFLICT = "NameConflict"
     TABLE_TOO_LARGE = "TableTooLarge"
@@ -103,6 +108,9 @@ class Reason(StrEnum):
     PLANNER_CRASHED = "PlannerCrashed"
     SOLVER_FAILED = "SolverFailed"
     CHECK_FAILED = "CheckFailed"
+    # A defect of the operator, which costs one plan alone
+    QUARANTINED = "Quarantined"
+    STATUS_REFUSED = "StatusRefused"
 
 
 @dataclass(frozen=True)
@@ -114,11 +122,25 @@ class Finding:
     message: str
 
 
+def read_time(value: object) -> datetime:
+    """Return a stored time in UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, datetime):
+        return value
+    try:
+        return Node(value, "time").time()
+    except PlanFileError as error:
+        raise ValueError(str(error)) from None
+
+
 def bounded(message: str, limit: int = MESSAGE_BYTES) -> str:
     """Return at most ``limit`` bytes of UTF-8; a cut is marked."""
-    raw = message.encode()
+    raw = message.encode(errors="replace")  # half a surrogate pair is no text
     if len(raw) <= limit:
-        return message
+        return raw.decode()
     mark = " ..."
     return raw[: limit - len(mark)].decode(errors="ignore") + mark
 
@@ -127,7 +149,8 @@ CONDITION_NAME = r"^[A-Z][A-Za-z]{2,40}$"
 
 Figure: TypeAlias = Annotated[str, Field(pattern=r"^-?[0-9]+(\.[0-9]+)?$", max_length=32)]
 Word: TypeAlias = Annotated[str, Field(pattern=CONDITION_NAME, max_length=63)]
-Count: TypeAlias = Annotated[int, Field(ge=0)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=EXACT)]
+Time: TypeAlias = Annotated[datetime, BeforeValidator(read_time), PlainSerializer(timestamp)]
 OPEN = WithJsonSchema({"type": "string", "pattern": CONDITION_NAME, "maxLength": 63})
 """As `Word`: the definition takes the vocabulary of later versions too."""
 VALUE = ConfigDict(alias_generator=to_camel, validate_by_name=True)
@@ -160,7 +183,7 @@ class Condition:
     observed_generation: Count = Field(
         description="Generation of the spec that the condition was found for."
     )
-    last_transition_time: Annotated[datetime, PlainSerializer(timestamp)] = Field(
+    last_transition_time: Time = Field(
         description="Since when the condition has this status (RFC 3339)."
     )
 
@@ -169,11 +192,6 @@ class Condition:
         return other is not None and self == replace(
             other, last_transition_time=self.last_transition_time
         )
-
-    def says(self, finding: Finding) -> bool:
-        """Return whether it reports that finding."""
-        content = (self.status, self.reason, self.message)
-        return content == (finding.status, finding.reason, bounded(finding.message))
 
 
 def at(
@@ -258,6 +276,18 @@ class SummaryStatus(StatusObject):
     short_hash: str | None = Field(
         default=None, max_length=12, description="The first 12 digits of contentHash, to show."
     )
+    pointer_hash: str | None = Field(
+        default=None,
+        max_length=71,
+        description="Hash of the list of shards of a table that is stored in several ConfigMaps "
+        "(SHA-256, hex).",
+    )
+    pending_hash: str | None = Field(
+        default=None,
+        max_length=71,
+        description="Hash of the content that is stored next as tableSequence (SHA-256, hex); "
+        "absent once contentHash says that it is.",
+    )
     table: str | None = Field(
         default=None,
         max_length=253,
@@ -270,11 +300,26 @@ class SummaryStatus(StatusObject):
     )
 
 
+class SearchStatus(StatusObject):
+    """What the search for a plan has found so far; absent unless one is under way."""
+
+    trials: Count = Field(description="Layouts that were tried [layouts].")
+    of: Count = Field(description="Layouts that are tried if the time suffices [layouts].")
+    best: Figure | None = Field(
+        default=None,
+        description="Objective of the best plan so far: throughput [requests/s] or headroom "
+        "[multiple]; absent while no layout serves the workload.",
+    )
+    bound: Figure = Field(
+        description="Bound of the objective [requests/s or multiple]: no plan has more."
+    )
+
+
 class LastPlanStatus(StatusObject):
     """The last planning run, whether or not its plan was published."""
 
     generation: Count = Field(description="Generation of the spec that was planned.")
-    time: datetime = Field(description="When the run ended (RFC 3339).")
+    time: Time = Field(description="When the run ended (RFC 3339).")
     outcome: Word = Field(description="How it ended, as one CamelCase word, for example Planned.")
     trigger: Word | None = Field(
         default=None, description="What started it, as one CamelCase word, for example SpecChanged."
@@ -333,7 +378,7 @@ class LastDecisionStatus(StatusObject):
     Figures that change with every window are metrics.
     """
 
-    time: datetime = Field(description="When it was decided (RFC 3339).")
+    time: Time = Field(description="When it was decided (RFC 3339).")
     trigger: Word = Field(description="Why: Repair, Safety or Gain; None if no change was needed.")
     level: Word = Field(description="What was done: Keep, Reroute, Flip or Reshape.")
     headroom: Figure | None = Field(
@@ -377,6 +422,11 @@ class Status:
         default_factory=dict,
         description="The published plan in a few figures; absent before the first one.",
     )
+    search: Annotated[Summary, PlainValidator(dict, json_schema_input_type=SearchStatus)] = Field(
+        default_factory=dict,
+        description="What the search for a plan has found so far, written anew every ten seconds "
+        "at most; absent unless a search is under way.",
+    )
     last_plan: Annotated[Summary, PlainValidator(dict, json_schema_input_type=LastPlanStatus)] = (
         Field(
             default_factory=dict, description="The last planning run; absent before the first one."
@@ -393,24 +443,47 @@ class Status:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Status:
-        """Read ``status``; unknown conditions are dropped, and written again."""
-        raw = {name: value for name, value in (body.get("status") or {}).items() if value}
+        """Read ``status``: what does not fit the schema is dropped, and written again."""
+        raw = body.get("status")
+        raw = raw if isinstance(raw, dict) else {}
+        listed = raw.get("conditions")
         conditions = {}
-        for item in raw.get("conditions", ()):
+        for item in listed if isinstance(listed, list) else ():
             with suppress(ValidationError):
-                condition = Condition(**item)
+                condition = _CONDITION.validate_python(item)
                 conditions[condition.type] = condition
-        ordered = tuple(conditions[kind] for kind in ConditionType if kind in conditions)
-        return cls(**raw | {"conditions": ordered})
+        generation = 0
+        with suppress(ValidationError):
+            generation = _COUNT.validate_python(raw.get("observedGeneration", 0), strict=True)
+        return cls(
+            observed_generation=generation,
+            conditions=tuple(conditions[kind] for kind in ConditionType if kind in conditions),
+            **{n: _known_fields(model, raw.get(to_camel(n))) for n, model in _OBJECTS.items()},
+        )
 
     def to_manifest(self) -> dict[str, Any]:
         """Return the status as it is stored."""
-        objects = ("summary", "last_plan", "last_decision")
-        absent = {name for name in objects if not getattr(self, name)}
+        absent = {name for name in _OBJECTS if not getattr(self, name)}
         manifest: dict[str, Any] = STATUS.dump_python(
             self, mode="json", by_alias=True, exclude=absent
         )
         return manifest
+
+    def checked(self) -> tuple[Status, tuple[str, ...]]:
+        """Return the status as its schema takes it, and what had to be changed for that.
+
+        A text that is too long is cut, another value is left out; an object that lacks a field
+        then is left out as a whole. The same status always becomes the same.
+        """
+        changed: dict[str, Any] = {}
+        faults: list[str] = []
+        for name, model in _OBJECTS.items():
+            value = getattr(self, name)
+            fitting, found = _fitting(dict(value), model) if value else (value, ())
+            faults += (f"status.{to_camel(name)}{fault}" for fault in found)
+            if fitting != value:
+                changed[name] = fitting
+        return (replace(self, **changed) if changed else self), tuple(faults)
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """Return the condition of that type."""
@@ -433,10 +506,17 @@ class Status:
         return (
             self.observed_generation == other.observed_generation
             and dict(self.summary) == dict(other.summary)
+            and dict(self.search) == dict(other.search)
             and dict(self.last_decision) == dict(other.last_decision)
             and len(self.conditions) == len(other.conditions)
             and all(item.says_the_same(other.condition(item.type)) for item in self.conditions)
         )
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether it says that the API server refused a status."""
+        ready = self.condition(ConditionType.READY)
+        return ready is not None and ready.reason is Reason.STATUS_REFUSED
 
     @property
     def is_complete(self) -> bool:
@@ -445,3 +525,76 @@ class Status:
 
 
 STATUS = TypeAdapter(Status)
+_CONDITION = TypeAdapter(Condition)
+_COUNT = TypeAdapter(Count)
+
+
+def _known_fields(model: type[StatusObject], stored: object) -> dict[str, Any]:
+    """Return the fields of a stored object that fit; none without all that it needs."""
+    fields = dict(stored) if isinstance(stored, dict) else {}
+    for _ in range(2):  # whole, then without the fields that do not fit
+        try:
+            found = model.model_validate(fields, strict=True)
+        except ValidationError as error:
+            wrong = {detail["loc"][0] for detail in error.errors()}
+            fields = {name: value for name, value in fields.items() if name not in wrong}
+        else:
+            return found.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {}
+
+
+_OBJECTS: Final[Mapping[str, type[StatusObject]]] = {
+    "summary": SummaryStatus,
+    "search": SearchStatus,
+    "last_plan": LastPlanStatus,
+    "last_decision": LastDecisionStatus,
+}
+_TRIES: Final = 32
+"""Values of one object that are changed before it is left out."""
+
+
+def _fitting(value: dict[str, Any], model: type[StatusObject]) -> tuple[Summary, tuple[str, ...]]:
+    """Return the object as its schema takes it, and the fields that were changed, with reasons.
+
+    JSON is checked, not Python's values: the API server reads nothing else.
+    """
+    faults: list[str] = []
+    for _ in range(_TRIES):
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            return {}, (*faults, f" is no JSON: {error}")
+        value = json.loads(text, object_hook=_without_nulls)
+        text = json.dumps(value)
+        try:
+            model.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in wrong["loc"])
+            faults.append(f"{place}: {wrong['msg']}")
+            if not _change(value, wrong["loc"], (wrong.get("ctx") or {}).get("max_length")):
+                return {}, tuple(faults)
+        else:
+            return value, tuple(faults)
+    return {}, tuple(faults)
+
+
+def _without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is null: absent, for a schema without nulls."""
+    return {name: item for name, item in value.items() if item is not None}
+
+
+def _change(value: Any, place: tuple[int | str, ...], most: int | None) -> bool:  # noqa: ANN401
+    """Cut the text or list at that place to ``most``, or take it out; False if it is not there."""
+    try:
+        *above, last = place
+        for part in above:
+            value = value[part]
+        found = value[last]
+        if most is not None and isinstance(found, str | list) and len(found) > most:
+            value[last] = found[:most]
+        else:
+            del value[last]
+    except (LookupError, TypeError, ValueError):
+        return False
+    return True

@@ -61,7 +61,12 @@ SERIES: Final = 50_000
 """Most series of an answer (``limit``); 5 MB have fewer useful ones."""
 AT_ONCE: Final = 4
 """Queries of one scrape at the same time."""
+KEPT: Final = 1.0
+"""How long an idle connection is kept [s]: the queries of one reading share connections. The next
+reading has new ones, since an old one may lead to the one bad process behind a service."""
 CONNECTIONS: Final = 16
+AHEAD: Final = 1.0
+"""Seconds by which a sample may be newer than the time that was asked for: rounding."""
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +140,7 @@ class Client:
                 ssl=tls,
                 resolver=resolver,
                 limit=CONNECTIONS,
+                keepalive_timeout=KEPT,
                 socket_factory=guarded_sockets(source.allow_addresses),
             ),
             timeout=aiohttp.ClientTimeout(total=source.timeout_seconds),
@@ -320,7 +326,9 @@ def _whole(families: list[Scrape], freshness: Scrape, source: MetricSource, at: 
     # A family without samples is not a fault while others have some.
     faults = [] if samples else [Fault(FaultReason.NO_SAMPLES)]
     oldest = at - source.stale_after_seconds
-    times = (s for s in freshness.samples if s.name == LAST_SEEN)
+    times = [s for s in freshness.samples if s.name == LAST_SEEN]
+    if any(s.value > at + AHEAD for s in times):
+        faults.append(Fault(FaultReason.IMPLAUSIBLE, "time of a sample"))
     if stale := {process(s) for s in times if not s.value >= oldest}:
         samples = Samples(s for s in samples if process(s) not in stale)
         if not samples:

@@ -1,43 +1,33 @@
-"""Metric sources from the administrator's YAML file, which is read again when it changes.
+"""Metric sources: section ``sources`` of the administrator's file (``admin_file``).
 
 A ServingPlan only names a source. Addresses, credentials and labels are in this file, which authors
-of plans cannot change. ``ARCHIPELAGO_SOURCES`` is its path.
+of plans cannot change.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
-from archipelago.planner.documents import MISFITS
-
-from ..errors import SettingsError
-
-LARGEST: Final = 1 << 20
-"""Largest file [bytes]."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Path of the pod's own token, which is for the API server only."""
 _LABEL: Final = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 _DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 _HOST: Final = re.compile(r"[a-zA-Z0-9]([-._a-zA-Z0-9]*[a-zA-Z0-9])?\.?|\[[0-9a-fA-F:.]+\]")
-_FORMS: Final = {
+FORMS: Final = {
     "name": "use a DNS label: lower-case letters, digits and -, at most 63",
     "serverName": "use the host name that the server's certificate is made out to",
 } | dict.fromkeys(
@@ -47,8 +37,6 @@ _FORMS: Final = {
 """What to write in a field of which the pattern does not match."""
 _PATH: Final = re.compile(r"(/[-._~a-zA-Z0-9]+)*/?")
 Network: TypeAlias = IPv4Network | IPv6Network
-
-log = logging.getLogger(__name__)
 
 
 def _address(text: str) -> str:
@@ -92,6 +80,7 @@ def _network(value: object) -> object:
 
 _File = Annotated[Path, Field(strict=False), AfterValidator(_absolute)]
 _Label = Annotated[str, Field(pattern=_LABEL, max_length=128)]
+_Namespace = Annotated[str, Field(pattern=_DNS_LABEL)]
 
 
 class MetricSource(BaseModel):
@@ -124,6 +113,14 @@ class MetricSource(BaseModel):
         default=(), strict=False, max_length=16
     )
     """Networks that are permitted although they are loopback, link-local or metadata."""
+    allowed_namespaces: tuple[_Namespace, ...] | None = Field(
+        default=None, strict=False, max_length=1000
+    )
+    """Namespaces whose plans may use the source; None: all. For others it does not exist."""
+
+    def permits(self, namespace: str) -> bool:
+        """Return whether plans of a namespace may use the source."""
+        return self.allowed_namespaces is None or namespace in self.allowed_namespaces
 
     @model_validator(mode="after")
     def _credentials_go_over_tls(self) -> MetricSource:
@@ -135,84 +132,6 @@ class MetricSource(BaseModel):
         if (self.client_cert_file is None) != (self.client_key_file is None):
             raise ValueError("give clientCertFile and clientKeyFile together")
         return self
-
-
-class _Configuration(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    sources: list[MetricSource] = Field(max_length=64)
-
-    @model_validator(mode="after")
-    def _names_once(self) -> _Configuration:
-        names = [source.name for source in self.sources]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{twice[0]} is there twice; give each source a name of its own")
-        return self
-
-
-class SourcesFile:
-    """The sources of the file's last valid version, by name."""
-
-    def __init__(self, path: Path | None) -> None:
-        """Read the file; None: there are no sources.
-
-        Raises:
-            SettingsError: with the place in the file and the remedy.
-        """
-        self._path = path
-        self._version = file_version(path)
-        self._sources = read_sources(path) if path else {}
-        self.problem: str | None = None
-        """Why the newest version of the file is not in use; None if it is."""
-
-    def current(self) -> Mapping[str, MetricSource]:
-        """Return the sources; the file is read again if it has changed."""
-        version = file_version(self._path)
-        if self._path is not None and version != self._version:
-            self._version = version
-            try:
-                self._sources = read_sources(self._path)
-            except SettingsError as error:
-                self.problem = f"{error}; the sources read before stay in use"
-                log.warning("metric sources: %s", self.problem)
-            else:
-                self.problem = None
-                log.info("metric sources read again: %s", ", ".join(self._sources) or "none")
-        return self._sources
-
-
-def read_sources(path: Path) -> dict[str, MetricSource]:
-    """Return the sources of a file, by name.
-
-    Raises:
-        SettingsError: with the file, the place in it and the remedy.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST + 1)
-        if len(text) > LARGEST:
-            raise SettingsError(f"{path}: larger than {LARGEST} bytes; this is no list of sources")
-        document = yaml.safe_load(text.decode())
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}; mount the file or unset it") from error
-    except (yaml.YAMLError, *MISFITS) as error:
-        raise SettingsError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from error
-    try:
-        configuration = _Configuration.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]  # its value is not repeated: it may be a password
-        parts = first["loc"]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            fields = ", ".join(to_camel(name) for name in MetricSource.model_fields)
-            message = f"no such setting; there are {fields if len(parts) > 1 else 'sources'}"
-        elif first["type"] == "string_pattern_mismatch":
-            message = _FORMS.get(str(parts[-1]), message)
-        place = place.removeprefix(".") or "the document"
-        raise SettingsError(f"{path}: {place}: {message}") from None
-    return {source.name: source for source in configuration.sources}
 
 
 def file_version(path: Path | None) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from archipelago.planner.demand.plausible import ANY_PLAN, Ceilings
 from archipelago.planner.problem import Phase
 
 from .config import MetricSource
@@ -38,12 +39,14 @@ _ESCAPES: Final = str.maketrans(
 class ModelFacts:
     """The adapter, islands and names of one model.
 
-    ``served``: names under which engines serve it; empty selects all.
+    ``served``: names under which engines serve it; empty selects all. ``most``: what the islands
+    can do.
     """
 
     adapter: str
     islands: Mapping[str, Phase]
     served: frozenset[str] = frozenset()
+    most: Ceilings = ANY_PLAN
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,10 @@ def build_queries(adapter: Adapter, plan: PlanFacts, source: MetricSource) -> Qu
     other = [s for s in adapter.signals if s not in (*_HISTOGRAMS, Signal.PREFILL, Signal.RUNNING)]
     means = [f"{name}_{part}" for name in names(Signal.PREFILL) for part in ("sum", "count")]
     counted = (*names(*other), *means)
-    histograms = [(f"{name}_bucket", f"{name}_sum") for name in names(*_HISTOGRAMS)]
+    histograms = [
+        tuple(f"{name}_{part}" for part in ("bucket", "sum", "count"))
+        for name in names(*_HISTOGRAMS)
+    ]
 
     is_router = adapter.scope is Scope.ROUTER
     label = f"={quoted(plan.label)}"

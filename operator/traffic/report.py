@@ -12,11 +12,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from archipelago.planner.demand.faults import Effect, Fault, FaultReason
+from archipelago.planner.demand.faults import Effect, Fault, FaultReason, unusable
 from archipelago.planner.demand.window import ModelMetrics
 from archipelago.planner.documents import listed, safe
 
 from ..resources.status import ConditionStatus, Finding, Reason, bounded
+from .trust import Report
 
 NAMED: Final = 5
 """Models, islands or sources that a message names."""
@@ -46,10 +47,21 @@ FAULT_GROUPS: Final = (
                 FaultReason.TOO_LARGE,
                 FaultReason.NOT_METRICS,
                 FaultReason.TIME_WENT_BACK,
-                FaultReason.NOT_A_NUMBER,
-                FaultReason.BROKEN_HISTOGRAM,
+                FaultReason.SEVERAL_MODELS,
             }
         ),
+    ),
+    FaultGroup(
+        Reason.ANSWER_UNUSABLE,
+        frozenset(
+            {
+                FaultReason.IMPLAUSIBLE,
+                FaultReason.NOT_A_NUMBER,
+                FaultReason.BROKEN_HISTOGRAM,
+                FaultReason.UNSTEADY,
+            }
+        ),
+        islands=True,
     ),
     FaultGroup(
         Reason.SIGNAL_MISSING,
@@ -57,7 +69,6 @@ FAULT_GROUPS: Final = (
             {FaultReason.NO_SAMPLES, FaultReason.MISSING_SIGNAL, FaultReason.TOO_FEW_SCRAPES}
         ),
     ),
-    FaultGroup(Reason.ANSWER_UNUSABLE, frozenset({FaultReason.DUPLICATE_SERIES}), islands=True),
     FaultGroup(Reason.SIGNAL_MISSING, frozenset({FaultReason.MISSING_ISLAND}), islands=True),
     FaultGroup(
         Reason.SIGNAL_MISSING,
@@ -70,13 +81,13 @@ FAULT_GROUPS: Final = (
 """Faults that make the condition False. Only the first group with a fault is reported: causes come
 before effects, permanent faults before temporary ones. So an engine's restart does not change the
 message while another engine's labels are wrong."""
-NOTED: Final = frozenset({FaultReason.UNKNOWN_ISLAND})
-"""Faults that are named while the condition is True: nothing of the plan is missing. All others are
-not faults of a source: growing queues, traffic that ends."""
+NOTED: Final = frozenset({FaultReason.UNKNOWN_ISLAND, FaultReason.DUPLICATE_SERIES})
+"""Faults that are named while the condition is True: nothing of the plan is missing, and of two
+readings of one counter the larger is taken. All others are not faults of a source: growing queues,
+traffic that ends."""
 _CONSEQUENCES: Final = {
     Effect.UNUSABLE: "what was last believed stays in use",
     Effect.ONLY_RAISES: "the window may raise what is believed and not lower it",
-    Effect.NOTED: "of two series for one count the larger is taken",
 }
 """Use of a window with such faults, the worst first."""
 
@@ -92,7 +103,11 @@ def metrics_finding(source: str, models: Mapping[str, ModelMetrics]) -> Finding:
         sentences: list[str] = []
         effects: set[Effect] = set()
         for name, metrics in sorted(models.items()):
-            if faults := [f for f in metrics.window.faults if f.reason in group.faults]:
+            faults = [f for f in metrics.window.faults if f.reason in group.faults]
+            if bad := unusable(faults):  # one is enough, and which others there are may change
+                first = min((f.reason for f in bad), key=[*FaultReason].index)
+                faults = [f for f in bad if f.reason is first]
+            if faults:
                 sentences.append(f"{name}: {_listed(faults, group)}")
                 effects.update(fault.effect for fault in faults)
         if sentences:
@@ -107,11 +122,20 @@ def metrics_finding(source: str, models: Mapping[str, ModelMetrics]) -> Finding:
     return Finding(ConditionStatus.TRUE, Reason.OBSERVED, bounded(message))
 
 
-def unknown_source(source: str, configured: Iterable[str]) -> Finding:
-    """Return the condition of a plan whose source is not configured."""
-    names = sorted(configured)
-    there = f"there are {listed(names, NAMED)}" if names else "no source is configured"
-    message = f"the operator has no metric source {source}: {there}"
+def metrics_report(source: str, models: Mapping[str, ModelMetrics]) -> Report:
+    """Return what the windows of a plan's models say of its source, and whether they are usable."""
+    faults = [fault for metrics in models.values() for fault in metrics.window.faults]
+    return Report(metrics_finding(source, models), not unusable(faults))
+
+
+def unknown_source(source: str, permitted: Iterable[str]) -> Finding:
+    """Return the condition of a plan whose source is not configured, or not for its namespace.
+
+    The two read the same: a source of other namespaces does not exist here.
+    """
+    names = sorted(permitted)
+    there = f"there are {listed(names, NAMED)}" if names else "none is configured"
+    message = f"this namespace has no metric source {source}: {there}"
     return Finding(ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN, bounded(message))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from archipelago.planner.demand.counters import Series
 from archipelago.planner.demand.faults import Fault, FaultReason
+from archipelago.planner.demand.plausible import ANY_PLAN, Ceilings
 from archipelago.planner.documents import MISFITS
 from archipelago.planner.problem import Phase
 
@@ -155,13 +156,15 @@ class SeriesSelector:
     """Selects the series of one model.
 
     ``islands``: phase of every island in the table. ``served``: names under which the model is
-    served; empty selects all. ``island_label``: from the operator's configuration.
+    served; empty selects all. ``island_label``: from the operator's configuration. ``most``: what
+    the islands can do.
     """
 
     adapter: Adapter
     islands: Mapping[str, Phase]
     served: frozenset[str] = frozenset()
     island_label: str = "archipelago_dev_island"
+    most: Ceilings = ANY_PLAN
 
 
 class SeriesKey(NamedTuple):
@@ -177,20 +180,27 @@ class SeriesKey(NamedTuple):
 
 @dataclass
 class SeriesIndex:
-    """The series of all scrapes, their keys by name and island, live processes, and faults."""
+    """The series of all scrapes, their keys by name and island, live processes, and faults.
+
+    ``least``: the smaller values of series that exist twice. ``models``: names of the models that
+    requests were for, by island.
+    """
 
     series: dict[SeriesKey, list[float | None]] = field(default_factory=dict)
     index: dict[tuple[str, str], list[SeriesKey]] = field(default_factory=dict)
     alive: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    least: dict[SeriesKey, list[float | None]] = field(default_factory=dict)
+    models: dict[str, set[str]] = field(default_factory=dict)
 
 
 def index_series(scrapes: Sequence[Scrape], source: SeriesSelector) -> SeriesIndex:
     """Return every selected series, aligned with the scrapes.
 
-    Of two values for one place the larger counts, because both count the same requests. A series
-    is 0 as long as its process lived without it: many appear with the first request, or with the
-    first one that ends in some way.
+    Of two values for one place the larger counts, because both count the same requests: two
+    scrapers read them at different times. If they cannot be two readings of one counter, nothing of
+    the window is true. A series is 0 as long as its process lived without it: many appear with the
+    first request, or with the first one that ends in some way.
     """
     index = SeriesIndex()
     names = {n for terms in source.adapter.signals.values() for t in terms for n in t.names}
@@ -202,7 +212,7 @@ def index_series(scrapes: Sequence[Scrape], source: SeriesSelector) -> SeriesInd
         for sample in scrape.samples:
             labelled = (sample.name, sample.labels)
             if labelled not in keys:
-                keys[labelled] = _key(sample, source, parts, index.faults)
+                keys[labelled] = _key(sample, source, parts, index)
             key = keys[labelled]
             if key is None:
                 continue
@@ -213,9 +223,13 @@ def index_series(scrapes: Sequence[Scrape], source: SeriesSelector) -> SeriesInd
             before, value = row[at], sample.value
             if before is not None:  # equal or not: whether they differ changes with the traffic
                 index.faults.append(Fault(FaultReason.DUPLICATE_SERIES, series_name(key)))
+                least = index.least.setdefault(key, [None] * len(scrapes))
+                earlier = least[at]
+                least[at] = min(value, before if earlier is None else earlier)
                 value = max(before, value) if isfinite(before) and isfinite(value) else value
             row[at] = value
             index.alive.setdefault((key.island, key.process), set()).add(at)
+    index.faults += _contradictions(index, source)
     for key, row in index.series.items():
         for at in sorted(index.alive[key.island, key.process]):
             if row[at] is not None:
@@ -228,7 +242,7 @@ def _key(
     sample: Sample,
     source: SeriesSelector,
     parts: Mapping[str, tuple[str, str]],
-    faults: list[Fault],
+    index: SeriesIndex,
 ) -> SeriesKey | None:
     """Return the series of a sample of this model, rank 0 and an island of the table; else None.
 
@@ -244,8 +258,14 @@ def _key(
     if adapter.scope is Scope.ISLAND:
         island = labels.get(source.island_label, "")
         if island not in source.islands:
-            faults.append(Fault(FaultReason.UNKNOWN_ISLAND, island or "without the label"))
+            unknown = Fault(FaultReason.UNKNOWN_ISLAND, island or "without the label")
+            index.faults.append(unknown)
             return None
+    # A router names other models in its gauges than in its counters: as asked for, or as served.
+    if adapter.scope is Scope.ISLAND or parts[sample.name][0] in _counters(adapter):
+        name = next((labels[name] for name in adapter.model_labels if name in labels), None)
+        if name is not None:
+            index.models.setdefault(island, set()).add(name)
     process = next((labels[name] for name in PROCESS if name in labels), "")
     special = SCRAPERS | {source.island_label, "le", *PROCESS}
     rest = tuple(label for label in sample.labels if label[0] not in special)
@@ -254,6 +274,31 @@ def _key(
     except ValueError:
         bound = nan
     return SeriesKey(*parts[sample.name], island, process, rest, bound)
+
+
+def _contradictions(index: SeriesIndex, source: SeriesSelector) -> Iterator[Fault]:
+    """Yield a fault for series that exist twice and disagree, and for sources of several models.
+
+    Two readings of one counter are at most a window apart: the last of the later scraper is not
+    below the first of the earlier one, unless the process was restarted.
+    """
+    counters = _counters(source.adapter)
+    for key, least in index.least.items():
+        first, last = index.series[key][0], index.series[key][-1]
+        if not (key.part or key.name in counters) or first is None or last is None:
+            continue
+        if least[-1] is not None and least[-1] < first <= last:
+            yield Fault(FaultReason.IMPLAUSIBLE, series_name(key))
+    for island, names in index.models.items():
+        if len(names) > 1 and not source.served:
+            where = island or "router"
+            yield Fault(FaultReason.SEVERAL_MODELS, f"{where}: set engine.servedName")
+
+
+def _counters(adapter: Adapter) -> set[str]:
+    """Return the names of the metrics that count requests."""
+    signals = (Signal.COMPLETED, Signal.DISPATCHED)
+    return {n for signal in signals for term in adapter.signals.get(signal, ()) for n in term.names}
 
 
 def missing_faults(index: SeriesIndex, source: SeriesSelector) -> tuple[Fault, ...]:

@@ -12,52 +12,63 @@ do not continue each other. A plan that is suspended, or whose table cannot be r
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
+from archipelago.perfmodel.catalogue.accelerators import accelerator, accelerators
+from archipelago.perfmodel.catalogue.architectures import architecture
+from archipelago.perfmodel.errors import UnknownName
 from archipelago.planner.demand.faults import Fault, FaultReason
-from archipelago.planner.demand.window import ModelWindow, ObservedWindow, rounded_times
+from archipelago.planner.demand.plausible import ANY_PLAN, Ceilings, ceilings
+from archipelago.planner.demand.window import ModelWindow, ObservedWindow
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.problem import Phase
 
 from ..metrics import Metrics
+from ..quarantine import Quarantine
 from ..resources.cache import Cache
 from ..resources.live import Traffic
 from ..resources.names import Key
 from ..resources.objects import PlanObject, TableObject
 from ..resources.status import Finding
 from .client import Client, QueryFailed, read
-from .config import MetricSource, SourcesFile, file_version
+from .config import MetricSource, file_version
 from .queries import ModelFacts, PlanFacts
-from .report import metrics_finding, unknown_source
+from .report import metrics_report, unknown_source
 from .samples import Sample, Samples, Scrape, SeriesSelector
 from .signals import Scope, adapters
-from .window import WindowKey, Windows, share_labels
+from .trust import UNKNOWN, Trust
+from .window import UNSTEADY, WindowKey, Windows, share_labels
 
 
 class MetricSources:
     """Scrapes the configured sources; belongs to one event loop. Close it at the end."""
 
-    def __init__(self, file: SourcesFile, wall: Callable[[], float] = time.time) -> None:
-        self._file = file
+    def __init__(
+        self,
+        sources: Callable[[], Mapping[str, MetricSource]],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Begin without connections. ``sources``: those that are configured now, by name."""
+        self._sources = sources
         self._wall = wall
         self._clients: dict[str, tuple[object, Client]] = {}
 
-    def configured(self) -> Mapping[str, MetricSource]:
-        """Return the sources that are configured now, by name."""
-        return self._file.current()
+    def permitted(self, namespace: str) -> dict[str, MetricSource]:
+        """Return the sources that plans of a namespace may use now, by name."""
+        return {n: entry for n, entry in self._sources().items() if entry.permits(namespace)}
 
     async def ask(self, name: str, plan: PlanFacts) -> dict[str, Scrape]:
         """Return one scrape of each model of a plan, within the source's time limit.
 
-        Every failure of the source gives a scrape with a named fault; there are none if no source
-        of that name is configured. ``Scrape.at`` is the source's clock.
+        Every failure of the source gives a scrape with a named fault; there are none if the plan's
+        namespace may use no source of that name. ``Scrape.at`` is the source's clock.
         """
-        source = self._file.current().get(name)
+        source = self.permitted(plan.namespace).get(name)
         if source is None:
             return {}
         try:
@@ -93,7 +104,11 @@ class MetricSources:
 def series_source(facts: ModelFacts, source: MetricSource) -> SeriesSelector:
     """Return the selector of a model's series, for ``count_window``."""
     return SeriesSelector(
-        adapters()[facts.adapter], facts.islands, facts.served, island_label=source.island_label
+        adapters()[facts.adapter],
+        facts.islands,
+        facts.served,
+        island_label=source.island_label,
+        most=facts.most,
     )
 
 
@@ -129,8 +144,6 @@ LARGE: Final = 5_000
 _SHARE: Final = 0.9
 """Share of its length after which a window ends: turns are coarse."""
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class WatchedPlan:
@@ -141,7 +154,7 @@ class WatchedPlan:
     since: float
     due: float
     traffic: Traffic | None = None
-    finding: Finding | None = None
+    trust: Trust = UNKNOWN
 
 
 class TrafficWatcher:
@@ -155,6 +168,7 @@ class TrafficWatcher:
         *,
         metrics: Metrics,
         enqueue: Callable[[Key], None],
+        quarantine: Quarantine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache = cache
@@ -162,6 +176,7 @@ class TrafficWatcher:
         self._windows = windows
         self._metrics = metrics
         self._enqueue = enqueue
+        self._quarantine = quarantine or Quarantine()
         self._clock = clock
         self._watching: dict[Key, WatchedPlan] = {}
         self._active: set[Key] = set()
@@ -177,11 +192,11 @@ class TrafficWatcher:
         name = plan.replanning.get("source")
         if not name:
             return None
-        configured = self._sources.configured()
-        if name not in configured:
-            return unknown_source(name, configured)
+        permitted = self._sources.permitted(plan.key.namespace)
+        if name not in permitted:
+            return unknown_source(name, permitted)
         watched = self._watching.get(plan.key)
-        return watched.finding if watched and watched.source == name else None
+        return watched.trust.finding if watched and watched.source == name else None
 
     def forget(self, key: Key) -> None:
         """Remove a plan."""
@@ -204,7 +219,9 @@ class TrafficWatcher:
         """Update the watched plans and return those that are due."""
         now = self._clock()
         for key in self._cache.plans.keys():  # noqa: SIM118  # a store, not a dictionary
-            before, current = self._watching.get(key), self._watched_plan(key, now)
+            before, current = self._watching.get(key), None
+            with self._quarantine.of("Traffic", key):
+                current = self._watched_plan(key, now)
             if current is None and before is not None:
                 self.forget(key)
             elif current is not None and not _continues(before, current):
@@ -222,27 +239,31 @@ class TrafficWatcher:
         if not name or not table.islands or not table.belongs_to(plan):
             return None
         before = self._watching.get(key)
-        finding = before.finding if before and before.source == name else None
-        return WatchedPlan(name, plan_facts(plan, table), now, now, finding=finding)
+        trust = before.trust if before and before.source == name else UNKNOWN
+        return WatchedPlan(name, plan_facts(plan, table), now, now, trust=trust)
 
     async def _scrape(self, key: Key) -> None:
         """Scrape a plan, and end its window if that is long enough."""
         try:
-            async with self._room:
-                watched, plan = self._watching.get(key), self._cache.plans.get(key)
-                if watched is None or plan is None:
-                    return
-                seconds = float(plan.replanning.get("windowSeconds", WINDOW))
-                scrapes = await self._sources.ask(watched.source, watched.facts)
-                for model, scrape in scrapes.items():
-                    await self._keep(key, watched, WindowKey(*key, model), scrape)
-                self._put(key, watched, due=self._clock() + seconds / PARTS)
-                if scrapes and self._clock() - watched.since >= _SHARE * seconds:
-                    await self._end_window(key, watched, seconds)
-        except Exception:  # any error: the other plans continue
-            log.exception("traffic not read", extra={"plan": str(key)})
+            with self._quarantine.of("Traffic", key):
+                async with self._room:
+                    await self._read(key)
         finally:
             self._active.discard(key)
+
+    async def _read(self, key: Key) -> None:
+        watched, plan = self._watching.get(key), self._cache.plans.get(key)
+        if watched is None or plan is None:
+            return
+        seconds = float(plan.replanning.get("windowSeconds", WINDOW))
+        try:
+            scrapes = await self._sources.ask(watched.source, watched.facts)
+            for model, scrape in scrapes.items():
+                await self._keep(key, watched, WindowKey(*key, model), scrape)
+        finally:
+            self._put(key, watched, due=self._clock() + seconds / PARTS)
+        if scrapes and self._clock() - watched.since >= _SHARE * seconds:
+            await self._end_window(key, watched, seconds)
 
     async def _keep(self, key: Key, watched: WatchedPlan, at: WindowKey, scrape: Scrape) -> None:
         """Store a scrape; a thread shares the labels of a large one.
@@ -258,7 +279,7 @@ class TrafficWatcher:
         return None
 
     async def _end_window(self, key: Key, watched: WatchedPlan, seconds: float) -> None:
-        source = self._sources.configured().get(watched.source)
+        source = self._sources.permitted(key.namespace).get(watched.source)
         if source is None:
             return
         counts = {
@@ -267,17 +288,15 @@ class TrafficWatcher:
             )
             for model, facts in watched.facts.models.items()
         }
-        finding = metrics_finding(
-            watched.source, {model: count.counted for model, count in counts.items()}
-        )
-        self._metrics.source_scraped(watched.source, finding.reason)
-        models = {
-            model: ModelWindow(count.counted, rounded_times(count.islands))
-            for model, count in counts.items()
-        }
+        report = metrics_report(watched.source, {n: count.counted for n, count in counts.items()})
+        self._metrics.source_scraped(watched.source, report.finding.reason)
+        trust = watched.trust.after(report)
+        models = {model: ModelWindow(*count) for model, count in counts.items()}
+        if report.usable and not trust.is_believed:
+            models = dict.fromkeys(models, UNSTEADY)
         now = self._clock()
         traffic = Traffic(now, ObservedWindow(now - watched.since, models))
-        self._put(key, watched, traffic=traffic, finding=finding, since=now)
+        self._put(key, watched, traffic=traffic, trust=trust, since=now)
         self._enqueue(key)
 
     def _put(self, key: Key, watched: WatchedPlan, **news: Any) -> None:  # noqa: ANN401
@@ -290,8 +309,10 @@ class TrafficWatcher:
 def plan_facts(plan: PlanObject, table: TableObject) -> PlanFacts:
     """Return the islands of the stored table by model."""
     models = {}
-    for model in plan.spec["models"]:
+    pools = tuple(pool.get("accelerator") or "" for pool in plan.spec.get("pools") or ())
+    for model in plan.spec.get("models") or ():
         engine = model.get("engine") or {}
+        gpus = sum(i.gpus for i in table.islands.values() if i.model == model["name"])
         models[model["name"]] = ModelFacts(
             adapter=engine.get("metrics", "vllm"),
             islands={
@@ -300,8 +321,22 @@ def plan_facts(plan: PlanObject, table: TableObject) -> PlanFacts:
                 if island.model == model["name"]
             },
             served=frozenset(filter(None, [engine.get("servedName")])),
+            most=_ceilings(model.get("architecture", ""), pools, gpus),
         )
     return PlanFacts(plan.key.namespace, label_value(plan.key.name), models)
+
+
+@lru_cache(maxsize=4096)
+def _ceilings(model: str, pools: tuple[str, ...], gpus: int) -> Ceilings:
+    """Return what islands of so many GPUs can do; unknown accelerators count as the fastest."""
+    try:
+        return ceilings(architecture(model), [accelerator(name) for name in pools], gpus)
+    except (UnknownName, ValueError):
+        pass
+    try:
+        return ceilings(architecture(model), accelerators(), gpus)
+    except UnknownName:
+        return ANY_PLAN
 
 
 def _continues(before: WatchedPlan | None, now: WatchedPlan) -> bool:

@@ -32,8 +32,17 @@ from archipelago.planner.demand.counters import (
     joint_increase,
     sum_buckets,
 )
-from archipelago.planner.demand.faults import Fault, FaultReason, without_duplicates
-from archipelago.planner.demand.window import Flow, IslandTimes, Latency, ModelMetrics, Window
+from archipelago.planner.demand.faults import Fault, FaultReason, unusable, without_duplicates
+from archipelago.planner.demand.plausible import implausible
+from archipelago.planner.demand.window import (
+    Flow,
+    IslandTimes,
+    Latency,
+    ModelMetrics,
+    ModelWindow,
+    Window,
+    rounded_times,
+)
 from archipelago.planner.problem import Phase
 
 from .samples import (
@@ -140,7 +149,7 @@ def count_window(
     good = [scrape for scrape in scrapes if not scrape.faults]
     if len(good) < 2:  # noqa: PLR2004  # a difference needs two
         bad = [fault for scrape in scrapes for fault in scrape.faults]
-        return _nothing((*bad, Fault(FaultReason.TOO_FEW_SCRAPES, "", f"{len(good)} usable")))
+        return _nothing((*bad, Fault(FaultReason.TOO_FEW_SCRAPES)))
     if any(b.at <= a.at for a, b in pairwise(good)):
         return _nothing((Fault(FaultReason.TIME_WENT_BACK),))
     index = index_series(good, source) if index is None else index
@@ -195,6 +204,10 @@ def _nothing(faults: Iterable[Fault]) -> ModelMetrics:
     return ModelMetrics(Window(Flow(0.0, 0.0, 0.0, 0.0, 0.0), (), (), without_duplicates(faults)))
 
 
+UNSTEADY: Final = ModelWindow(_nothing([Fault(FaultReason.UNSTEADY)]))
+"""In place of a usable window of a source that was unusable a moment ago."""
+
+
 def _values(
     index: SeriesIndex, source: SeriesSelector, signal: Signal, place: int
 ) -> Iterator[float]:
@@ -205,14 +218,23 @@ def _values(
             yield value
 
 
+class Histogram(NamedTuple):
+    """Increases of one histogram: by upper bound, of the sum, and of the number of values."""
+
+    where: str
+    upper: dict[float, float]
+    total: float | None
+    number: float | None
+
+
 def _histograms(
     index: SeriesIndex,
     source: SeriesSelector,
     signal: Signal,
     phases: Container[Phase],
     faults: list[Fault],
-) -> list[tuple[str, dict[float, float], float | None]]:
-    """Return of each histogram the name, the increase by upper bound, and that of the sum."""
+) -> list[Histogram]:
+    """Return the increases of each histogram."""
     groups: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], dict[SeriesKey, Series]] = {}
     for key, row in chosen_series(index, source, signal, phases):
         groups.setdefault((key.name, key.island, key.process, key.rest), {})[key] = row
@@ -224,7 +246,8 @@ def _histograms(
         increases = dict(zip(rows, amounts, strict=True))
         upper = {key.le: v for key, v in increases.items() if key.part == "_bucket"}
         total = next((v for key, v in increases.items() if key.part == "_sum"), None)
-        histograms.append((where, upper, total))
+        count = next((v for key, v in increases.items() if key.part == "_count"), None)
+        histograms.append(Histogram(where, upper, total, count))
     return histograms
 
 
@@ -233,8 +256,8 @@ def _lengths(
 ) -> tuple[Buckets, ...]:
     """Return one histogram per grid, added over the islands that have it."""
     by_grid: dict[tuple[float, ...], list[Buckets]] = {}
-    for where, upper, total in _histograms(index, source, signal, _ENDS, faults):
-        buckets, wrong = from_cumulative(upper, total, where)
+    for where, upper, total, count in _histograms(index, source, signal, _ENDS, faults):
+        buckets, wrong = from_cumulative(upper, total, where, count)
         faults += wrong
         if buckets is not None:
             by_grid.setdefault(buckets.edges, []).append(buckets)
@@ -246,13 +269,52 @@ def _latency(
 ) -> Latency | None:
     """Return the times of all islands on the bounds of the first; None without any."""
     histograms = _histograms(index, source, signal, phases, [])
-    bounds = sorted(histograms[0][1]) if histograms else []
-    aligned = [(upper, total or 0.0) for _, upper, total in histograms if sorted(upper) == bounds]
+    bounds = sorted(histograms[0].upper) if histograms else []
+    aligned = [(h.upper, h.total or 0.0) for h in histograms if sorted(h.upper) == bounds]
     if not bounds or not aligned:
         return None
     cumulative = [sum(upper[bound] for upper, _ in aligned) for bound in bounds]
     counts = [max(0.0, b - a) for a, b in pairwise([0.0, *cumulative])]
     return Latency(tuple(bounds), tuple(counts), sum(total for _, total in aligned))
+
+
+class WindowCounts(NamedTuple):
+    """The counts of one model in a window, in all and by island."""
+
+    counted: ModelMetrics
+    islands: dict[str, IslandTimes]
+
+
+CLOCK_SLACK: Final = 10.0
+"""Seconds by which the time between scrapes may differ on the source's clock: answers take time."""
+CLOCK_SHARE: Final = 0.5
+"""Share of the time by which it may differ besides: a clock that is being set."""
+
+
+def counted_window(
+    timed: Sequence[tuple[float, Scrape]], source: SeriesSelector, index: SeriesIndex | None = None
+) -> WindowCounts:
+    """Return a window that can be true, or nothing but its faults.
+
+    Args:
+        timed: The scrapes, each with its time by our clock [s].
+        source: The series of the model, and the most that its islands can do.
+        index: The series of the usable scrapes, if they are indexed already.
+    """
+    scrapes = [scrape for _, scrape in timed]
+    metrics = count_window(scrapes, source, index)
+    times = rounded_times(island_times(scrapes, source, index))
+    faults = list(metrics.window.faults)
+    good = [(ours, scrape.at) for ours, scrape in timed if not scrape.faults]
+    if good:
+        ours, theirs = (end - start for start, end in zip(good[0], good[-1], strict=True))
+        if not abs(theirs - ours) <= CLOCK_SLACK + CLOCK_SHARE * ours:
+            faults.append(Fault(FaultReason.IMPLAUSIBLE, "clock of the source"))
+    if wrong := implausible(ModelWindow(metrics, times), source.most):
+        faults.append(wrong)
+    if unusable(faults):
+        return WindowCounts(_nothing(faults), {})
+    return WindowCounts(metrics, times)
 
 
 MOST: Final = 16
@@ -267,13 +329,6 @@ class WindowKey(NamedTuple):
     namespace: str
     plan: str
     model: str
-
-
-class WindowCounts(NamedTuple):
-    """The counts of one model in a window, in all and by island."""
-
-    counted: ModelMetrics
-    islands: dict[str, IslandTimes]
 
 
 class Windows:
@@ -296,8 +351,10 @@ class Windows:
         ring = self._rings.get(key)
         return ring[-1][1] if ring else None
 
-    def scrapes(self, key: WindowKey, seconds: float) -> tuple[Scrape, ...]:
+    def timed(self, key: WindowKey, seconds: float) -> tuple[tuple[float, Scrape], ...]:
         """Return the scrapes of the last ``seconds``, and the usable one before as their start.
+
+        Each with its time by our clock [s].
 
         Older scrapes are dropped.
         """
@@ -310,16 +367,15 @@ class Windows:
             ring.popleft()
         while ring and ring[0][0] < now - LONGEST * seconds:
             ring.popleft()
-        return tuple(scrape for _, scrape in ring)
+        return tuple(ring)
 
     def ended(self, key: WindowKey, seconds: float, source: SeriesSelector) -> WindowCounts:
         """Return the counts of the window that ends now; takes 1 s of CPU for 1,000 islands."""
-        scrapes = self.scrapes(key, seconds)
+        timed = self.timed(key, seconds)
         with gc_paused():
-            index = index_series([scrape for scrape in scrapes if not scrape.faults], source)
-            ended = WindowCounts(
-                count_window(scrapes, source, index), island_times(scrapes, source, index)
-            )
+            good = [scrape for _, scrape in timed if not scrape.faults]
+            index = index_series(good, source)
+            ended = counted_window(timed, source, index)
             tables: tuple[dict[Any, Any], ...] = (index.series, index.index, index.alive)
             for table in tables:  # freed at once, they would block the event loop
                 while table:

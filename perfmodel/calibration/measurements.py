@@ -361,7 +361,7 @@ def _benchmark_rows(path: Path) -> list[dict[str, str]]:
         place = f"{path}, result {number}"
         if not isinstance(result, dict):
             raise MeasurementError(f"{place}: must be an object with the results of one run")
-        completed = result.get("completed")
+        completed = _amount(place, result, "completed")
         clients = result.get("max_concurrency")
         if not completed or not clients or "mean_tpot_ms" not in result:
             raise MeasurementError(
@@ -369,14 +369,27 @@ def _benchmark_rows(path: Path) -> list[dict[str, str]]:
                 f"SGLang's serving benchmarks write them with --max-concurrency"
             )
         row = {
-            "input": result.get("total_input_tokens", 0) / completed,
-            "output": result.get("total_output_tokens", 0) / completed,
+            "input": _amount(place, result, "total_input_tokens") / completed,
+            "output": _amount(place, result, "total_output_tokens") / completed,
             "clients": clients,
             "ttft_ms": result.get("mean_ttft_ms", ""),
             "tpot_ms": result["mean_tpot_ms"],
         }
         rows.append({name: str(value) for name, value in row.items()})
     return rows
+
+
+def _amount(place: str, result: Mapping[str, Any], name: str) -> float:
+    """Return a number of a result; 0 if it is absent."""
+    value = result.get(name) or 0
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        shown = str(value)[:60]
+        raise MeasurementError(f"{place}: {name} is {shown}; it must be a number of at least 0")
+    return number
 
 
 def _point(place: str, row: Mapping[str, str]) -> EnginePoint:

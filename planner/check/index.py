@@ -141,7 +141,13 @@ def domain_of(pool: Pool, node: str) -> Domain | None:
     if not (number.isascii() and number.isdigit() and str(int(number)) == number):
         return None
     domain = domains(pool).get(prefix)
-    return domain if domain and int(number) < domain.nodes else None
+    return domain if domain and int(number) < domain.node_count else None
+
+
+def free_gpus(pool: Pool, node: str, node_gpus: int) -> int:
+    """Return the GPUs of a node; of one that the pool does not have, those of a whole node."""
+    domain = domain_of(pool, node)
+    return domain.free(int(node.rpartition("-")[2]), node_gpus) if domain else node_gpus
 
 
 def wrong_parts(group: Group, layers: int) -> Iterator[str]:

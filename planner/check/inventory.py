@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from ..problem import RENTED, Billing, Pool
-from .index import PlacedPart, PlanIndex, domain_of, domains, misstated
+from .index import PlacedPart, PlanIndex, domain_of, domains, free_gpus, misstated
 
 
 def check_packing(index: PlanIndex) -> Iterator[str]:
@@ -28,8 +28,8 @@ def check_packing(index: PlanIndex) -> Iterator[str]:
             for node in part.nodes:
                 load[node] += min(part.gpus, pool.gpus_per_node)
         for node, gpus in sorted(load.items()):
-            if gpus > pool.gpus_per_node:
-                yield f"nodes[{node}]: islands take {gpus} GPUs, it has {pool.gpus_per_node}"
+            if gpus > (room := free_gpus(pool, node, pool.gpus_per_node)):
+                yield f"nodes[{node}]: islands take {gpus} GPUs, it has {room}"
         if index.plan.changes is None:  # running islands may stay on rented nodes
             yield from _check_rented_nodes(pool, pool.gpus_per_node, parts, load)
 

@@ -17,13 +17,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import floor, inf, isfinite, isnan
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field
 
 from .faults import Fault, FaultReason
 
 Series = tuple[float | None, ...]
 """Values at the scrapes of a window; None if the scrape did not have the series."""
 
+COUNT: Final = 2.0**53
+"""Largest value of a counter: from here on a double does not count by one."""
+BUCKETS: Final = 512
+"""Most buckets of a histogram. Engines have 10 to 50; each costs the planner some megabytes."""
+GRIDS: Final = 64
+"""Most grids of the histograms of one model: one for each version of an engine."""
+Quantity: TypeAlias = Annotated[float, Field(ge=0, le=COUNT, allow_inf_nan=False)]
+"""What a counter holds; the bounds are those of a message to a planner process."""
 _COUNTER_ROUNDING: Final = 1e-9
 """Relative fall of a counter that is rounding, not a restart."""
 _ROUNDING: Final = 1e-6
@@ -35,9 +45,10 @@ def joint_increase(
 ) -> tuple[tuple[float, ...], tuple[Fault, ...]]:
     """Return the increases of counters of one process: buckets, count and sum of a histogram.
 
-    They restart together: if one falls, all of them count from 0.
+    They restart together: if one falls, all of them count from 0. Within one window a process
+    restarts once: to load a model takes longer than to read it again.
     """
-    faults = list(_not_numbers(rows, where))
+    faults, restarts = list(_not_numbers(rows, where)), 0
     scrapes = [
         [value for value in values if value is not None and _usable(value)]
         for values in zip(*rows, strict=True)
@@ -52,15 +63,17 @@ def joint_increase(
         steps = [new - old for old, new in zip(before, after, strict=True)]
         if any(s < -_COUNTER_ROUNDING * old for s, old in zip(steps, before, strict=True)):
             faults.append(Fault(FaultReason.COUNTER_RESET, where))
-            steps = after
+            steps, restarts = after, restarts + 1
         total = [t + max(0.0, s) for t, s in zip(total, steps, strict=True)]
+    if restarts > 1:
+        faults.append(Fault(FaultReason.IMPLAUSIBLE, where))
     return tuple(total), tuple(faults)
 
 
 def change(series: Series, where: str = "") -> tuple[float, tuple[Fault, ...]]:
     """Return the change of a gauge from the first to the last scrape that had it."""
     faults = list(_not_numbers((series,), where))
-    values = [value for value in series if value is not None and isfinite(value)]
+    values = [value for value in series if value is not None and _usable(value)]
     if values and not _usable(series[0]):
         faults.append(Fault(FaultReason.SERIES_APPEARED, where))
     if not _usable(series[-1]):
@@ -69,13 +82,13 @@ def change(series: Series, where: str = "") -> tuple[float, tuple[Fault, ...]]:
 
 
 def _usable(value: float | None) -> bool:
-    return value is not None and isfinite(value) and value >= 0
+    return value is not None and 0 <= value <= COUNT
 
 
 def _not_numbers(rows: Sequence[Series], where: str) -> tuple[Fault, ...]:
-    """Return a fault for NaN, infinite or negative values, which no counter or queue has."""
-    bad = [v for row in rows for v in row if v is not None and not _usable(v)]
-    return (Fault(FaultReason.NOT_A_NUMBER, where, str(bad[0])),) if bad else ()
+    """Return a fault for values that no counter or queue has: NaN, negative, beyond ``COUNT``."""
+    bad = any(value is not None and not _usable(value) for row in rows for value in row)
+    return (Fault(FaultReason.NOT_A_NUMBER, where),) if bad else ()
 
 
 @dataclass(frozen=True)
@@ -86,9 +99,9 @@ class Buckets:
     None if unknown or inconsistent with the buckets.
     """
 
-    edges: tuple[float, ...]
-    counts: tuple[float, ...]
-    total: float | None
+    edges: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=BUCKETS + 1)]
+    counts: Annotated[tuple[Quantity, ...], Field(max_length=BUCKETS)]
+    total: Quantity | None
 
     @property
     def requests(self) -> float:
@@ -109,7 +122,10 @@ class Buckets:
 
 
 def from_cumulative(
-    upper: Mapping[float, float], total: float | None, where: str = ""
+    upper: Mapping[float, float],
+    total: float | None,
+    where: str = "",
+    count: float | None = None,
 ) -> tuple[Buckets | None, tuple[Fault, ...]]:
     """Return buckets from the increases of each ``le`` and of the sum.
 
@@ -119,6 +135,7 @@ def from_cumulative(
         upper: Requests of at most ``le`` tokens, by ``le``; the last is infinity.
         total: Increase of the sum of lengths [tokens].
         where: Names the series in a fault.
+        count: Increase of the number of requests, which the last bucket repeats.
     """
     bounds = sorted(upper)
     if any(map(isnan, bounds)) or not bounds or bounds[-1] != inf:
@@ -132,6 +149,9 @@ def from_cumulative(
         detail = "a larger bound has fewer requests"
         return None, (Fault(FaultReason.BROKEN_HISTOGRAM, where, detail),)
     counts = tuple(max(0.0, step) for step in steps)
+    if count is not None and not abs(count - upper[inf]) <= _ROUNDING * max(1.0, upper[inf]):
+        detail = "the bucket up to +Inf differs from the count"
+        return None, (Fault(FaultReason.BROKEN_HISTOGRAM, where, detail),)
     if total is None:
         return Buckets(tuple(below), counts, total), ()
     # The least and the largest sum that the buckets allow; an empty one may end at infinity.

@@ -37,6 +37,9 @@ class FaultReason(StrEnum):
     TIME_WENT_BACK = "TimeWentBack"
     QUEUES_GROW = "QueuesGrow"
     NO_TRAFFIC = "NoTraffic"
+    IMPLAUSIBLE = "Implausible"
+    SEVERAL_MODELS = "SeveralModels"
+    UNSTEADY = "SourceUnsteady"
     # Islands and series
     MISSING_ISLAND = "MissingIsland"
     UNKNOWN_ISLAND = "UnknownIsland"
@@ -60,14 +63,17 @@ EFFECTS: Final = {
     FaultReason.TIME_WENT_BACK: Effect.UNUSABLE,
     FaultReason.QUEUES_GROW: Effect.ONLY_RAISES,
     FaultReason.NO_TRAFFIC: Effect.NOTED,
+    FaultReason.IMPLAUSIBLE: Effect.UNUSABLE,
+    FaultReason.SEVERAL_MODELS: Effect.UNUSABLE,
+    FaultReason.UNSTEADY: Effect.UNUSABLE,
     FaultReason.MISSING_ISLAND: Effect.ONLY_RAISES,
     FaultReason.UNKNOWN_ISLAND: Effect.NOTED,
-    FaultReason.NOT_A_NUMBER: Effect.ONLY_RAISES,
+    FaultReason.NOT_A_NUMBER: Effect.UNUSABLE,
     FaultReason.DUPLICATE_SERIES: Effect.NOTED,
     FaultReason.COUNTER_RESET: Effect.ONLY_RAISES,
     FaultReason.SERIES_APPEARED: Effect.ONLY_RAISES,
     FaultReason.SERIES_LOST: Effect.ONLY_RAISES,
-    FaultReason.BROKEN_HISTOGRAM: Effect.ONLY_RAISES,
+    FaultReason.BROKEN_HISTOGRAM: Effect.UNUSABLE,
     FaultReason.SUM_OUTSIDE_BUCKETS: Effect.NOTED,
 }
 """Effect of every reason."""

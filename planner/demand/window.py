@@ -15,9 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isfinite, sqrt
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
-from .counters import Buckets
+from pydantic import Field
+
+from .counters import COUNT, GRIDS, Buckets, Quantity
 from .faults import Fault, FaultReason
 
 
@@ -29,11 +31,11 @@ class IslandTimes(NamedTuple):
     processes. ``kv_use``: share of the caches that is in use, None where it is not exported.
     """
 
-    requests: float
-    prefill: float | None
-    decode: float | None
-    running: float
-    kv_use: float | None
+    requests: Quantity
+    prefill: Quantity | None
+    decode: Quantity | None
+    running: Quantity
+    kv_use: Quantity | None
 
 
 def rounded_times(times: Mapping[str, IslandTimes]) -> dict[str, IslandTimes]:
@@ -48,6 +50,9 @@ def rounded_times(times: Mapping[str, IslandTimes]) -> dict[str, IslandTimes]:
     return {island: IslandTimes._make(map(rounded, row)) for island, row in sorted(times.items())}
 
 
+Change: TypeAlias = Annotated[float, Field(ge=-COUNT, le=COUNT, allow_inf_nan=False)]
+"""Difference of two quantities."""
+Histograms: TypeAlias = Annotated[tuple[Buckets, ...], Field(max_length=GRIDS)]
 GROWTH: Final = 0.02
 """Growth of the queues, as a share of the completions, that is no longer noise. Our choice: below
 it the lengths that are missing cannot move a range's share by more than 2 %."""
@@ -65,12 +70,12 @@ class Flow:
     None where none does.
     """
 
-    seconds: float
-    completed: float
-    inside_change: float
-    queue_change: float
-    queue: float
-    arrived: float | None = None
+    seconds: Quantity
+    completed: Quantity
+    inside_change: Change
+    queue_change: Change
+    queue: Quantity
+    arrived: Quantity | None = None
 
     @property
     def arrivals(self) -> float:
@@ -96,8 +101,8 @@ class Window:
     """
 
     flow: Flow
-    inputs: tuple[Buckets, ...]
-    outputs: tuple[Buckets, ...]
+    inputs: Histograms
+    outputs: Histograms
     faults: tuple[Fault, ...] = ()
 
 
@@ -106,8 +111,8 @@ class Latency:
     """Times of a window by upper bound [s]; ``total`` is their sum."""
 
     bounds: tuple[float, ...]
-    counts: tuple[float, ...]
-    total: float
+    counts: tuple[Quantity, ...]
+    total: Quantity
 
     @property
     def mean(self) -> float | None:
@@ -132,7 +137,7 @@ class ModelMetrics:
     window: Window
     ttft: Latency | None = None
     tpot: Latency | None = None
-    kv_use: float | None = None
+    kv_use: Quantity | None = None
 
 
 @dataclass(frozen=True)
@@ -147,5 +152,5 @@ class ModelWindow:
 class ObservedWindow:
     """One window of a plan by model; ``seconds`` is its length [s]."""
 
-    seconds: float
+    seconds: Quantity
     models: dict[str, ModelWindow]

@@ -323,10 +323,12 @@ def _one_node(
         nodes = domain.nodes + (1 if sign > 0 else 0)
         return sum(1 for size in chain if nodes % size == 0)
 
-    candidates = [d for d in domains if domain_class in (None, d.domain_class)]
+    candidates = [
+        d for d in domains if domain_class in (None, d.domain_class) and (sign > 0 or d.nodes)
+    ]
     if not candidates:
         return domains
     at = sorted(candidates, key=completes)[-1 if sign > 0 else 0]
     new = replace(at, nodes=at.nodes + sign)
     changed = (new if domain is at else domain for domain in domains)
-    return tuple(domain for domain in changed if domain.nodes > 0)
+    return tuple(domain for domain in changed if domain.node_count > 0)

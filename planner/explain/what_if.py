@@ -121,6 +121,8 @@ def _domains(pool: dict[str, Any], gpus: int, text: str) -> list[dict[str, Any]]
     nodes, rest = divmod(gpus - pool["count"], pool["gpusPerNode"])
     if rest:
         raise _refuse(text, f"pool {pool['name']} has nodes of {pool['gpusPerNode']} GPUs")
+    if any(domain.get("sharedNodes") for domain in pool["domains"]):
+        raise _refuse(text, f"pool {pool['name']} has shared nodes: change its nodes in the file")
     domains = sorted(pool["domains"], key=lambda domain: str(domain["name"]))
     if nodes > 0:
         classes = _classes(pool)

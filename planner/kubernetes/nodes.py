@@ -27,7 +27,9 @@ MACHINE: Final = "node.kubernetes.io/instance-type"
 
 
 DIGITS: Final = 9
-"""Most digits of a number of GPUs."""
+"""Most digits of a count."""
+MOST_GPUS: Final = 1024
+"""Most GPUs of one node [GPUs], as ``gpusPerNode`` of a pool."""
 
 
 @cache
@@ -111,7 +113,11 @@ UNKNOWN_PRODUCT: Final = frozenset({Why.UNKNOWN, Why.NO_PRODUCT})
 
 @dataclass(frozen=True)
 class NodeSummary:
-    """A parsed node. ``leaving``: the taint of its removal, empty if none."""
+    """A parsed node.
+
+    ``leaving``: the taint of its removal, empty if none. ``created``: creationTimestamp, empty if
+    unknown.
+    """
 
     name: str
     labels: Mapping[str, Any]
@@ -120,6 +126,7 @@ class NodeSummary:
     cordoned: bool
     ready: bool
     leaving: str = ""
+    created: str = ""
 
     @property
     def has_gpus(self) -> bool:
@@ -182,8 +189,12 @@ class NodeSummary:
 
 
 def gpus(stock: Mapping[str, Any]) -> int:
-    """Return the whole GPUs of a node's resources or of a request [GPUs]."""
-    return sum(count(stock.get(name, 0)) for name in RESOURCES)
+    """Return the whole GPUs of a node's resources or of a request [GPUs].
+
+    A number that no node has is no number of GPUs: it would make the plan of its pool invalid.
+    """
+    total = sum(count(stock.get(name, 0)) for name in RESOURCES)
+    return total if total <= MOST_GPUS else 0
 
 
 def read_node(item: Node) -> NodeSummary:
@@ -205,6 +216,7 @@ def read_node(item: Node) -> NodeSummary:
         for condition in status.optional_items("conditions")
         if condition.field("type").text() == "Ready"
     ]
+    created = metadata.optional("creationTimestamp")
     leaving = (
         taint.field("key").text()
         for taint in spec.optional_items("taints")
@@ -218,4 +230,5 @@ def read_node(item: Node) -> NodeSummary:
         bool(spec.mapping().get("unschedulable")),
         ready == ["True"],
         next(leaving, ""),
+        created.text() if created else "",
     )

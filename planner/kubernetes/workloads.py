@@ -148,7 +148,12 @@ def _workload(
         "metadata": metadata,
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},  # the GPUs hold only one pod at a time
+            # The GPUs hold one pod at a time: the next one waits for them. It must not wait until
+            # the last one has ended, as with `Recreate`: on a lost node none ever ends.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            },
             "selector": {"matchLabels": selector},
             "template": leader,
         },

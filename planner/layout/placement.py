@@ -17,7 +17,7 @@ from ..deadline import ENDLESS, Deadline
 from ..errors import OutOfTimeError, SolverError
 from ..plan import Changes, Group, Island, IslandClass
 from ..problem import RENTED, Billing, PlanningProblem, Pool, RunningIsland
-from ..templates.packing import nodes_of
+from ..templates.packing import nodes_of, shared_nodes
 from ..templates.template import running_island_class
 
 
@@ -37,7 +37,11 @@ class _Occupancy:
     """
 
     def __init__(
-        self, node_gpus: int, domains: dict[str, tuple[str, ...]], sizes: Mapping[str, int]
+        self,
+        node_gpus: int,
+        domains: dict[str, tuple[str, ...]],
+        sizes: Mapping[str, int],
+        shared: Mapping[str, int],
     ) -> None:
         self.node_gpus = node_gpus
         self.domains = domains
@@ -45,9 +49,15 @@ class _Occupancy:
         self.nodes: dict[str, tuple[str, ...]] = {}  # island -> nodes
         self.domain_of = {node: name for name, nodes in domains.items() for node in nodes}
         self.on: dict[str, dict[str, int]] = {node: {} for node in self.domain_of}
-        self.free = dict.fromkeys(self.on, node_gpus)
-        self._whole = {name: list(reversed(nodes)) for name, nodes in domains.items()}
+        self.free = {node: shared.get(node, node_gpus) for node in self.on}
+        self._whole = {
+            name: [node for node in reversed(nodes) if node not in shared]
+            for name, nodes in domains.items()
+        }
         self._partial: dict[int, list[str]] = {gpus: [] for gpus in range(1, node_gpus)}
+        for node in reversed(self.on):
+            if node in shared:  # as if islands held the rest
+                self._partial[shared[node]].append(node)
 
     def fits(self, island: str, nodes: tuple[str, ...]) -> bool:
         """Return whether an island may stay: its nodes exist, in one domain, and have room."""
@@ -176,22 +186,22 @@ def assign_nodes(
     if pool.billing is Billing.PER_NODE and kept:
         try:
             paid = _fewest_nodes(pool.gpus_per_node, domains, sizes, kept)
-            return _assign(pool.gpus_per_node, paid, sizes, kept, deadline)
+            return _assign(pool, paid, sizes, kept, deadline)
         except OutOfTimeError:
             raise
         except SolverError:  # the fullest nodes lie in the wrong domains: start from scratch
             kept = {}
-    return _assign(pool.gpus_per_node, domains, sizes, kept, deadline)
+    return _assign(pool, domains, sizes, kept, deadline)
 
 
 def _assign(
-    node_gpus: int,
+    pool: Pool,
     domains: dict[str, tuple[str, ...]],
     sizes: Mapping[str, int],
     kept: Mapping[str, tuple[str, ...]],
     deadline: Deadline,
 ) -> Assignment:
-    occupancy = _Occupancy(node_gpus, domains, sizes)
+    occupancy = _Occupancy(pool.gpus_per_node or 1, domains, sizes, shared_nodes(pool))
     for island in sizes:
         if island in kept and occupancy.fits(island, kept[island]):
             occupancy.put(island, kept[island])

@@ -11,7 +11,8 @@ from functools import cached_property
 
 from ..documents import Document, content_hash
 from ..plan import Plan
-from .repair import Unrepairable, repair
+from ..table.reweigh import Unrepairable
+from .repair import repair
 from .rollout import islands_phrase
 from .types import (
     HOUR,

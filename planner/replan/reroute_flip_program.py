@@ -82,6 +82,8 @@ def _best(deployed: DeployedIslands, flips: int, worth: float = 0.0) -> Plan | N
     homes = _homes(deployed)
     new = [t for t in deployed.templates if t.island_class not in deployed.kinds]
     program = _program(deployed, (*homes, *(new if flips else ())))
+    if not len(program.pair_template):
+        return None  # the observed lengths fit into no island
     islands = {group.name: group.islands for group in deployed.plan.groups}
     current = [sum(islands[name] for name in homes.get(t, ())) for t in program.templates]
     counts = np.array(current, dtype=np.int64)

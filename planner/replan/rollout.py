@@ -31,7 +31,9 @@ from typing import Final, TypeAlias
 from ..layout.assemble import label
 from ..plan import Changes, Group, IslandClass, Plan, Wait
 from ..problem import PlanningProblem
-from .repair import Unrepairable, repair
+from ..table.reweigh import Unrepairable
+from ..templates.packing import shared_nodes
+from .repair import repair
 from .types import Level
 
 Roles: TypeAlias = "dict[str, tuple[IslandClass, tuple[str, ...]]]"
@@ -228,7 +230,8 @@ def fits(plan: Plan, problem: PlanningProblem) -> bool:
             for node in nodes[:count]:
                 load[part.pool, node] += min(part.gpus, size)
             nodes = nodes[count:]
-    crowded = any(gpus > sizes[pool] for (pool, _), gpus in load.items())
+    shared = {name: gpus for pool in problem.pools for name, gpus in shared_nodes(pool).items()}
+    crowded = any(gpus > shared.get(node, sizes[pool]) for (pool, node), gpus in load.items())
     return not crowded and all(plan.used(pool.name) <= pool.available for pool in problem.pools)
 
 

@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from archipelago.perfmodel.errors import ArchipelagoError
 
+from ..demand.counters import Quantity
 from ..demand.window import ObservedWindow
 from ..plan import Wait
 
@@ -29,6 +30,12 @@ CONFIG: Final = ConfigDict(
 
 class MessageError(ArchipelagoError):
     """A line on the pipe between operator and planner process is no message."""
+
+
+NEEDS_DEMAND: Final = frozenset(
+    {"throughput", "headroom", "bound", "gap", "ttftMilliseconds", "tpotMilliseconds"}
+)
+"""Fields of a summary that mean nothing without a demand."""
 
 
 class Message:
@@ -45,6 +52,7 @@ class FailureReason(StrEnum):
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
     PLANNER_OOM = "PlannerOOM"
+    PLANNER_CRASHED = "PlannerCrashed"
     SOLVER_FAILED = "SolverFailed"
     CHECK_FAILED = "CheckFailed"
 
@@ -55,7 +63,7 @@ class ResourceRequest(Message):
 
     ``nodes``: the cluster's name of a node by the planner's. ``lost``: islands on nodes that are
     gone. ``unready``: islands whose pods are not ready. ``state``: of the last re-planning reply,
-    ``age`` seconds old.
+    ``age`` seconds old. ``spent``: of the plan's time limit, before the request was sent [s].
     """
 
     resource: dict[str, Any]
@@ -63,7 +71,8 @@ class ResourceRequest(Message):
     lost: tuple[str, ...] = ()
     unready: tuple[str, ...] = ()
     state: dict[str, Any] = field(default_factory=dict)
-    age: float = 0.0
+    age: Quantity = 0.0
+    spent: Quantity = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +90,17 @@ class ReplanRequest(ResourceRequest):
     ``content``: the published table. ``inputs``: hash of spec and inventory. ``seed``: of the
     demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
     for the level ``RESHAPE``. ``approved``: hash of the proposal that the user approved.
+    ``repaired``: how long ago lost islands left the table, if ``state`` does not have it [s].
     """
 
     kind: Literal["replan"] = "replan"
     content: str
     inputs: str
-    seed: int
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)]
     window: ObservedWindow | None = None
     solve: bool = False
     approved: str | None = None
+    repaired: float | None = None
 
 
 Request: TypeAlias = PlanRequest | ReplanRequest
@@ -199,12 +210,42 @@ class ReplanReply(Message):
     calibration: tuple[dict[str, str], ...] = ()
 
 
+Figure: TypeAlias = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?$", max_length=32)]
+"""A decimal that the status can hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchProgress(Message):
+    """What a search has found so far; any number of them comes before its reply.
+
+    ``trials`` of at most ``of`` layouts were tried. ``best``: theta of the best one, None while
+    none serves the workload. ``bound``: on theta of any plan.
+    """
+
+    kind: Literal["searching"] = "searching"
+    trials: Annotated[int, Field(ge=0, lt=2**31)]
+    of: Annotated[int, Field(ge=0, lt=2**31)]
+    best: Figure | None = None
+    bound: Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent(Message):
+    """Processor time that the request took [s]; comes before its reply."""
+
+    kind: Literal["spent"] = "spent"
+    processor_seconds: Annotated[float, Field(ge=0, lt=1e9)]
+
+
 Reply: TypeAlias = PlanReply | ReplanReply | FailureReply
+Line: TypeAlias = Reply | SearchProgress | Spent
+"""What a planner process writes."""
 
 REQUEST: Final = TypeAdapter[Request](
     Annotated[Request, Field(discriminator="kind")], config=CONFIG
 )
 REPLY: Final = TypeAdapter[Reply](Annotated[Reply, Field(discriminator="kind")], config=CONFIG)
+LINE: Final = TypeAdapter[Line](Annotated[Line, Field(discriminator="kind")], config=CONFIG)
 
 
 def encode_request(request: Request) -> bytes:
@@ -221,9 +262,9 @@ def decode_request(line: bytes | str) -> Request:
     return _decoded(REQUEST, line)
 
 
-def encode_reply(reply: Reply) -> bytes:
-    """Return the reply as one line of JSON."""
-    return REPLY.dump_json(reply, by_alias=True)
+def encode_line(line: Line) -> bytes:
+    """Return a reply, or what comes before it, as one line of JSON."""
+    return LINE.dump_json(line, by_alias=True)
 
 
 def decode_reply(line: bytes | str) -> Reply:
@@ -233,6 +274,15 @@ def decode_reply(line: bytes | str) -> Reply:
         MessageError: it is none.
     """
     return _decoded(REPLY, line)
+
+
+def decode_line(line: bytes | str) -> Line:
+    """Read a line of a planner process.
+
+    Raises:
+        MessageError: it is neither a reply nor what comes before one.
+    """
+    return _decoded(LINE, line)
 
 
 def _decoded(adapter: TypeAdapter[T], line: bytes | str) -> T:

@@ -9,7 +9,7 @@ lost  = sum over islands that change  GPUs x price x seconds out of service
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -20,15 +20,24 @@ from ..plan import Certificate, Infeasible, Plan, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
 from ..replan.evaluate import restate
-from ..replan.repair import Unrepairable, repair
+from ..replan.repair import repair
 from ..replan.rollout import Step, island_changes, rollout, without_islands
 from ..replan.types import HOUR, Limits, RoleSwitch
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
+from ..strategy import Found
 from ..table.plan_of_table import accounted, plan_of
 from ..table.rename import to_generic
+from ..table.reweigh import Unrepairable
 from .inputs import limits_of, role_switches
-from .messages import FailureReason, FailureReply, PlanReply, PlanRequest, Reply
-from .plan import describe, largest_ttft, plan, summary
+from .messages import (
+    FailureReason,
+    FailureReply,
+    PlanReply,
+    PlanRequest,
+    Reply,
+    SearchProgress,
+)
+from .plan import describe, figure, largest_ttft, plan, summary
 from .reply import table_step
 from .state import decode_calibration
 
@@ -97,8 +106,12 @@ def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan 
     return plan if not findings and plan.theta >= (problem.min_headroom or 0.0) else None
 
 
-def plan_request(request: PlanRequest) -> Reply:
+def plan_request(
+    request: PlanRequest, on_progress: Callable[[SearchProgress], None] = lambda _progress: None
+) -> Reply:
     """Plan the resource, and return the tables that lead to the plan from the published one.
+
+    ``on_progress`` is called with what a search has found so far.
 
     Raises:
         SpecError: the resource breaks a rule.
@@ -110,7 +123,14 @@ def plan_request(request: PlanRequest) -> Reply:
     problem = to_problem(resource.metadata.name, resource.spec)
     old, running = _deployed(request, problem)
     calibration = decode_calibration(request.state, request.age)
-    answer = plan(resource, running, calibration.corrected(problem).calibrations)
+
+    def report(found: Found) -> None:
+        best, bound = figure(found.best), figure(found.bound)
+        if bound is not None:  # else a message cannot hold it
+            on_progress(SearchProgress(trials=found.trials, of=found.of, best=best, bound=bound))
+
+    corrections = calibration.corrected(problem).calibrations
+    answer = plan(resource, running, corrections, on_found=report, spent=request.spent)
     if isinstance(answer.outcome, Infeasible):
         return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)
     new, cost = _cheaper(old, answer.outcome.plan, resource.spec, answer.problem)

@@ -7,11 +7,12 @@ the independent checks of plan and table refuse. ``planning_failure`` gives ever
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,11 +31,18 @@ from ..plan import Group, Infeasible, Plan, PlanningOutcome
 from ..problem import Objective, Phase, PlanningProblem, RunningIsland
 from ..servingplan import ServingPlanResource, ServingPlanSpec, to_problem
 from ..strategies import strategy
-from ..strategy import Progress, quiet
+from ..strategy import Finds, Progress, quiet, unheard
 from ..table.rename import to_real
 from ..table.validate import validate_content
 from ..table.write import routing_content
 from .messages import FailureReason, FailureReply, Reply
+
+log = logging.getLogger(__name__)
+
+LEAST_TIME: Final = 1.0
+"""Time limit of a request whose own is spent [s]."""
+LARGEST_FIGURE: Final = 1e12
+"""Nothing larger is reported of a search: it is no figure of a plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +64,9 @@ def plan(
     running: tuple[RunningIsland, ...] = (),
     calibrations: tuple[Calibration, ...] = (),
     progress: Progress = quiet,
+    *,
+    on_found: Finds = unheard,
+    spent: float = 0.0,
 ) -> PlanAnswer:
     """Plan a ServingPlan, and check the plan and its table.
 
@@ -64,6 +75,8 @@ def plan(
         running: Islands that run now; the plan changes as few of them as it can.
         calibrations: Corrections of the performance model, all of its pools and models.
         progress: Called with what is being done.
+        on_found: Called with what a search has found so far.
+        spent: Part of the time limit that is over already [s].
 
     Raises:
         SpecError: the resource breaks a rule.
@@ -72,7 +85,9 @@ def plan(
     """
     problem = to_problem(resource.metadata.name, resource.spec)
     problem = replace(problem, running=running, calibrations=calibrations)
-    outcome = strategy(problem.solver.strategy).plan(problem, progress)
+    limit = max(problem.solver.time_limit - spent, min(LEAST_TIME, problem.solver.time_limit))
+    problem = replace(problem, solver=replace(problem.solver, time_limit=limit))
+    outcome = strategy(problem.solver.strategy).plan(problem, progress, on_found)
     if isinstance(outcome, Infeasible):
         return PlanAnswer(problem, outcome)
     progress("checking the plan", 0.0)
@@ -104,8 +119,15 @@ def checked_table(spec: ServingPlanSpec, plan: Plan, nodes: Mapping[str, str] | 
     return canonical_text(content)
 
 
+def load_search_libraries() -> None:
+    """Load what searches need, gigabytes and seconds of it, before the first one."""
+    from ..strategies.bayesian import load_libraries  # noqa: PLC0415
+
+    load_libraries()
+
+
 def planning_failure(work: Callable[[], Reply]) -> Reply:
-    """Return the reply, or the reason why there is none."""
+    """Return the reply, or the reason why there is none: no error of any kind gets through."""
     try:
         return work()
     except SpecError as error:
@@ -121,6 +143,13 @@ def planning_failure(work: Callable[[], Reply]) -> Reply:
         reason, message = FailureReason.INVALID_SPEC, str(error)
     except MemoryError as error:
         reason, message = FailureReason.PLANNER_OOM, f"planning ran out of memory: {error}"
+    except Exception as error:  # a defect, or torch's way to say that there is no memory
+        if "can't allocate memory" in str(error):
+            message = f"the planner process ran out of memory: {str(error)[:200]}"
+            return FailureReply(reason=FailureReason.PLANNER_OOM, message=message)
+        log.exception("the planner failed, and its process goes on for other plans")
+        reason = FailureReason.PLANNER_CRASHED
+        message = f"the planner failed ({type(error).__name__}): a defect; please report it"
     return FailureReply(reason=reason, message=message)
 
 
@@ -195,9 +224,23 @@ def summary(spec: ServingPlanSpec, plan: Plan, ttft: float | None) -> dict[str, 
     }
 
 
+MOST_FIGURE = 1e18
+LEAST_FIGURE = 1e-12
+"""What a figure of the status can say: its schema allows 32 characters."""
+
+
 def decimal(value: float) -> str:
-    """Format with six significant digits and no exponent: ``12.5``, ``0.000734``."""
-    return f"{Decimal(f'{value:.6g}').normalize():f}"
+    """Format with six significant digits and no exponent: ``12.5``, ``0.000734``.
+
+    What is smaller than ``LEAST_FIGURE`` is 0, what is larger than ``MOST_FIGURE`` is that.
+    """
+    bounded = min(MOST_FIGURE, max(-MOST_FIGURE, value)) if abs(value) >= LEAST_FIGURE else 0.0
+    return f"{Decimal(f'{bounded:.6g}').normalize():f}"
+
+
+def figure(value: float) -> str | None:
+    """Return a positive figure of a search that the status can hold; None if it is none."""
+    return decimal(value) if 0 < value < LARGEST_FIGURE else None
 
 
 def gap(plan: Plan) -> float:

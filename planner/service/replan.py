@@ -10,6 +10,7 @@ arguments are made from a request, and every resulting table is checked before i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +20,7 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..demand.estimate import ObservedDemand, estimate_demand
 from ..demand.faults import Effect, Fault, FaultReason
+from ..demand.plausible import ceilings, implausible
 from ..demand.problem import (
     last_rates_problem,
     observed_problem,
@@ -41,7 +43,6 @@ from ..replan.candidates import (
 from ..replan.deployed import DeployedIslands, deployed_islands
 from ..replan.evaluate import headroom_of, restate
 from ..replan.policy import after_change, decide
-from ..replan.repair import Unrepairable
 from ..replan.rollout import (
     Step,
     drained,
@@ -51,12 +52,21 @@ from ..replan.rollout import (
     with_idle_islands,
     without_islands,
 )
-from ..replan.types import Candidate, Decision, Level, Observation, PolicyState, Trigger
+from ..replan.types import (
+    Candidate,
+    Decision,
+    Level,
+    Limits,
+    Observation,
+    PolicyState,
+    Trigger,
+)
 from ..servingplan.load import prune_unknown_fields, remark
 from ..table.plan_of_table import accounted
+from ..table.reweigh import Unrepairable
 from .inputs import ReplanInput, read_request
 from .learning import calibrated_by_window
-from .messages import PlanRequest, Reply, Request
+from .messages import PlanRequest, Reply, Request, SearchProgress
 from .new_spec import plan_request
 from .plan import checked_table, planning_failure, refuse_faulty
 from .reply import ReplanOutcome, reply_of
@@ -74,20 +84,32 @@ LEAST_GAIN: Final = 1e-3
 """Relative gain of headroom for which idle islands get requests again."""
 
 
-def handle(request: Request) -> Reply:
-    """Plan or re-plan; a failure is a reply with its reason."""
+def handle(
+    request: Request, on_progress: Callable[[SearchProgress], None] = lambda _progress: None
+) -> Reply:
+    """Plan or re-plan; a failure is a reply with its reason.
+
+    ``on_progress`` is called with what a search has found so far.
+    """
     if not isinstance(request, PlanRequest):
         return planning_failure(lambda: reply_of(replan(read_request(request))))
-    fields, unknown = prune_unknown_fields(request.resource)
-    plan = replace(request, resource=dict(fields))
-    reply = planning_failure(lambda: plan_request(plan))
-    return replace(reply, message=reply.message + remark(unknown))
+
+    def plan_known_fields() -> Reply:
+        """Plan without the fields that this version does not know, and name them."""
+        fields, unknown = prune_unknown_fields(request.resource)
+        plan = replace(request, resource=dict(fields))
+        reply = planning_failure(lambda: plan_request(plan, on_progress))
+        return replace(reply, message=reply.message + remark(unknown))
+
+    return planning_failure(plan_known_fields)
 
 
 def replan(request: ReplanInput) -> ReplanOutcome:
     """Decide about a loss or a window: repair at once, else by the observed demand."""
     message = request.request
     state = decode_state(message.state, message.age, message.inputs, request.problem)
+    if message.repaired is not None:
+        state = _repaired(state, request.limits, -message.repaired)
     used = routed_groups(request.plan)
     silent = frozenset(
         island.name
@@ -161,8 +183,7 @@ def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) ->
         return _keep(request, state, table.message)
     parts, policy = [], decision.state
     if decision.plan is None:
-        nothing = Candidate(Level.KEEP, 0.0, 0.0)
-        policy = after_change(state.policy, nothing, Trigger.REPAIR, request.limits, 0.0)
+        policy = _repaired(state, request.limits, 0.0).policy
     else:
         parts.append(decision.message)
     if silent:
@@ -179,6 +200,13 @@ def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) ->
     state = replace(state, policy=policy, proposed=None, counted=False)
     steps = (Step(table, Wait.NONE, (), message),)
     return ReplanOutcome(request, decision, state, steps, table)
+
+
+def _repaired(state: ReplanState, limits: Limits, at: float) -> ReplanState:
+    """Return the state after a repair at that time [s]."""
+    nothing = Candidate(Level.KEEP, 0.0, 0.0)
+    policy = after_change(state.policy, nothing, Trigger.REPAIR, limits, at)
+    return replace(state, policy=policy, proposed=None, counted=False)
 
 
 def reroute_after_repair(situation: Situation) -> ReplanOutcome:
@@ -208,10 +236,15 @@ def _observe_window(
     """
     demand: dict[str, ObservedDemand] = {}
     faults: list[Fault] = []
+    accelerators = [pool.accelerator for pool in request.problem.pools]
     for index, model in enumerate(request.problem.models):
         entry = window.models.get(model.name)
         if entry is None:
             faults.append(Fault(FaultReason.NO_SAMPLES, model.name))
+            continue
+        gpus = sum(g.gpus * g.islands for g in request.plan.groups if g.model == model.name)
+        if wrong := implausible(entry, ceilings(model.architecture, accelerators, gpus)):
+            faults.append(wrong)
             continue
         random = np.random.default_rng([request.request.seed, index])
         prior = prior_of(model, state.rates.get(model.name))

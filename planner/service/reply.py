@@ -17,7 +17,14 @@ from ..replan.rollout import Step, islands_phrase
 from ..replan.types import Decision, Level
 from ..servingplan import ServingPlanSpec
 from .inputs import ReplanInput
-from .messages import DemandReply, LevelReply, ProposalReply, ReplanReply, TableStep
+from .messages import (
+    NEEDS_DEMAND,
+    DemandReply,
+    LevelReply,
+    ProposalReply,
+    ReplanReply,
+    TableStep,
+)
 from .plan import checked_table, decimal, largest_ttft, summary
 from .state import ReplanState, encode_state
 
@@ -27,10 +34,6 @@ DONE: Final = {
     Level.FLIP: "flipped",
     Level.RESHAPE: "reshaped",
 }
-NEEDS_DEMAND: Final = frozenset(
-    {"throughput", "headroom", "bound", "gap", "ttftMilliseconds", "tpotMilliseconds"}
-)
-"""Fields of a summary that mean nothing without a demand."""
 
 
 @dataclass(frozen=True, eq=False)

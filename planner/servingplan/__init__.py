@@ -8,13 +8,19 @@ and ``replanning``; ``rules`` defines rules between fields, which are checked he
 server; ``load`` reads it, ``errors`` explains errors, ``resolve`` makes the problem.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from .load import load_resource
 from .models import Model
 from .network import Link, Network, Pipeline
 from .pools import Domain, Pool
-from .resolve import to_problem
 from .schema import API_VERSION, KIND, ServingPlanResource, ServingPlanSpec
 from .workload import Bin, Workload
+
+if TYPE_CHECKING:
+    from .resolve import to_problem
 
 __all__ = [
     "API_VERSION",
@@ -32,3 +38,12 @@ __all__ = [
     "load_resource",
     "to_problem",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import ``to_problem`` when it is used: the operator reads plans without it, and numpy."""
+    if name != "to_problem":
+        raise AttributeError(name)
+    from .resolve import to_problem  # noqa: PLC0415
+
+    return to_problem

@@ -21,7 +21,7 @@ from ..documents import MISFITS, listed
 from ..errors import SpecError
 from .errors import explain, line_of, path_of
 from .rule import Location, broken_rules
-from .schema import ServingPlanResource
+from .schema import ServingPlanResource, ServingPlanSpec
 
 MOST_NAMED: Final = 10
 
@@ -41,6 +41,21 @@ def prune_unknown_fields(resource: Mapping[str, Any]) -> tuple[Mapping[str, Any]
             holder = holder[step]
         del holder[location[-1]]
     return pruned, tuple(sorted(path_of(location) for location in unknown))
+
+
+def fitting_fields(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a spec that fit their schema; unknown fields do not matter.
+
+    Rules between fields and names in the catalogues are not checked.
+    """
+    try:
+        ServingPlanSpec.model_validate(spec)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    else:
+        return spec
+    wrong = {detail["loc"][0] for detail in details if detail["type"] != "extra_forbidden"}
+    return {name: value for name, value in spec.items() if name not in wrong}
 
 
 def remark(paths: tuple[str, ...]) -> str:

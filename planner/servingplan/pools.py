@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from ..problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
+from ..problem import DEFAULT_CLASS, MAX_DOMAINS, MAX_SHARED, RENTED, domain_classes
 from .rule import Rule, SpecObject, within
 from .types import (
     LABEL_KEY,
@@ -162,8 +162,8 @@ RULES = (
     ),
     Rule(
         "count",
-        "self.count % self.gpusPerNode == 0",
-        lambda p: p.count % p.gpus_per_node == 0,
+        "self.domains.exists(d, has(d.sharedNodes)) || self.count % self.gpusPerNode == 0",
+        lambda p: any(d.shared_nodes for d in p.domains) or p.count % p.gpus_per_node == 0,
         "count must be a multiple of gpusPerNode: count whole nodes, or put nodes of another size "
         "into a pool of their own",
         present=("gpusPerNode", "count"),
@@ -178,11 +178,37 @@ RULES = (
     Rule(
         "domains",
         "self.domains.size() == 0 || "
-        "self.domains.map(d, d.nodes).sum() * self.gpusPerNode == self.count",
-        lambda p: not p.domains or sum(d.nodes for d in p.domains) * p.gpus_per_node == p.count,
-        "the nodes of all domains times gpusPerNode must equal count: list every domain, or "
-        "correct count",
+        "self.domains.map(d, d.nodes).sum() * self.gpusPerNode + self.domains.map(d, "
+        "has(d.sharedNodes) ? d.sharedNodes.map(s, s.gpus * s.nodes).sum() : 0).sum() == "
+        "self.count",
+        lambda p: (
+            not p.domains
+            or sum(d.nodes * p.gpus_per_node + sum(d.shared_gpus) for d in p.domains) == p.count
+        ),
+        "the nodes of all domains times gpusPerNode, and the free GPUs of shared nodes, must equal "
+        "count: list every domain, or correct count",
         present=("gpusPerNode", "count"),
+    ),
+    Rule(
+        "domains",
+        "self.domains.all(d, !has(d.sharedNodes) || "
+        "d.sharedNodes.all(s, s.gpus < self.gpusPerNode))",
+        lambda p: all(gpus < p.gpus_per_node for d in p.domains for gpus in d.shared_gpus),
+        "a shared node has fewer free GPUs than gpusPerNode: count a node whose GPUs are all free "
+        "in nodes",
+        present=("gpusPerNode",),
+    ),
+    Rule(
+        "domains",
+        "(self.billing == 'PerGPU' && !has(self.maxCount)) || "
+        "self.domains.all(d, !has(d.sharedNodes))",
+        lambda p: (
+            (p.billing == "PerGPU" and p.max_count is None)
+            or not any(d.shared_nodes for d in p.domains)
+        ),
+        "where whole nodes are paid for or rented, none is shared: remove sharedNodes, or set "
+        "billing PerGPU and remove maxCount",
+        reason="FieldValueForbidden",
     ),
 )
 
@@ -204,6 +230,13 @@ Selector: TypeAlias = Annotated[
 ]
 
 
+class SharedNodes(SpecObject):
+    """Nodes on which others hold some of the GPUs, with equally many free ones."""
+
+    gpus: int = Field(ge=1, le=1024, description="Free GPUs of each of them [GPUs].")
+    nodes: int = Field(ge=1, le=1_000_000, description="Number of them [nodes].")
+
+
 class Domain(SpecObject):
     """Nodes that reach each other at full speed."""
 
@@ -212,7 +245,16 @@ class Domain(SpecObject):
         "most 63 characters.",
     )
     nodes: int = Field(
-        ge=1, le=1_000_000, description="Number of the pool's nodes in the domain [nodes]."
+        ge=0,
+        le=1_000_000,
+        description="Number of the pool's nodes in the domain [nodes]; 0 only with sharedNodes.",
+    )
+    shared_nodes: (
+        Annotated[Listed[SharedNodes], Field(min_length=1, max_length=MAX_SHARED)] | None
+    ) = Field(
+        default=None,
+        description="Further nodes, of whose GPUs only some are free because others hold the rest. "
+        "An island within a node fits on them, a larger one does not.",
     )
     domain_class: Label = Field(
         default=DEFAULT_CLASS,
@@ -220,6 +262,20 @@ class Domain(SpecObject):
         description="Class of the domain, for example a zone. KV caches move freely between "
         "domains of one class, between two classes only over a link of spec.network.",
     )
+    rules = (
+        Rule(
+            "nodes",
+            "self.nodes > 0 || has(self.sharedNodes)",
+            lambda d: d.nodes > 0 or d.shared_nodes,
+            "a domain has a node: correct nodes, or remove the domain",
+        ),
+    )
+
+    @property
+    def shared_gpus(self) -> tuple[int, ...]:
+        """Free GPUs of each shared node, those with most first [GPUs]."""
+        shared = (s.gpus for s in self.shared_nodes or () for _ in range(s.nodes))
+        return tuple(sorted(shared, reverse=True))
 
 
 class Pool(SpecObject):

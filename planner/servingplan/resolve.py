@@ -186,7 +186,7 @@ def _pool(pool: pools.Pool, count: int) -> Pool:
         count=count,
         price_per_gpu_hour=Decimal(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,
-        domains=tuple(Domain(d.name, d.nodes, d.domain_class) for d in domains),
+        domains=tuple(Domain(d.name, d.nodes, d.domain_class, d.shared_gpus) for d in domains),
         island_sizes=pool.island_sizes,
         max_count=pool.max_count,
         billing=Billing(pool.billing),

@@ -212,7 +212,7 @@ class Planner(SpecObject):
         default="exact",
         description="Planning strategy. exact: a mixed-integer program with a proof of how far "
         "the plan is from the best possible. bayesian-divider: Bayesian optimisation over layouts, "
-        "for comparison; needs the extra bayes.",
+        "for comparison; needs the extra bayes, in a cluster the image variant bayes.",
     )
     time_limit_seconds: int | None = Field(
         default=None,
@@ -307,9 +307,18 @@ class ServingPlanSpec(SpecObject):
         description="Which metrics are read while the plan runs, and which changes the operator "
         "may make.",
     )
+    priority: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="Which plan gets a node that several select: the one of higher priority, then "
+        "the older one; without unit. Over plans of other namespaces it counts only up to what the "
+        "operator's administrator permits (maxPriority). The plan itself does not depend on it.",
+    )
     suspend: bool = Field(
         default=False,
-        description="True: keep the routing table and stop planning until it is false again.",
+        description="True: keep the routing table, stop planning and claim no nodes until it is "
+        "false again.",
     )
     rules = _RULES
 

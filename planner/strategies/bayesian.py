@@ -18,8 +18,8 @@ import math
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import Deadline
+from ..deadline import ENDLESS, Alarm, Deadline, TimeIsUp
 from ..errors import InputError, SolverError
 from ..layout.assemble import Layout, assemble
 from ..layout.evaluate import evaluate
@@ -35,8 +35,8 @@ from ..milp.build import build_program
 from ..milp.highs import LinearObjective, SolverOptions, largest_theta, minimise, solve
 from ..milp.variables import THETA, Program
 from ..plan import Infeasible, Planned, PlanningOutcome
-from ..problem import STAGES, Billing, Phase, PlanningProblem, Pool
-from ..strategy import Progress, quiet
+from ..problem import STAGES, Billing, Phase, PlanningProblem, Pool, missing_packages
+from ..strategy import Finds, Found, Progress, quiet, unheard
 from ..templates.catalogue import Catalogue, build_catalogue
 from ..templates.template import Template
 from .bayesian_division import Division, islands
@@ -49,7 +49,10 @@ if TYPE_CHECKING:
 
 
 NAME = "bayesian-divider"
-EXTRA = ("ax", "botorch", "torch", "pulp")
+RESERVE, LEAST_RESERVE, MOST_RESERVE = 0.05, 1.0, 10.0
+"""Part of the time limit that is kept to make and check the plan, and its limits [s]."""
+LEAST_SOLVE = 0.5
+"""Time that the inner program has in any case [s]."""
 FEASIBILITY_SECONDS = 10.0
 """Time limit of the feasibility check before the search [s]."""
 
@@ -94,12 +97,16 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """All trials in order; ``complete`` is False if the time limit ended the search."""
+    """All trials in order; ``complete`` is False if the time limit ended the search.
+
+    ``bound``: on theta of any plan.
+    """
 
     catalogue: Catalogue
     program: Program
     trials: tuple[Trial, ...]
     complete: bool
+    bound: float
 
     @property
     def best(self) -> Trial:
@@ -114,8 +121,13 @@ class BayesianDivider:
     params: SearchParams = field(default_factory=SearchParams)
     name: str = NAME
 
-    def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
+    def plan(
+        self, problem: PlanningProblem, progress: Progress = quiet, on_found: Finds = unheard
+    ) -> PlanningOutcome:
         """Search layouts and return the best as a plan, or the reason why there is none.
+
+        It is back with the best one within the time limit, whatever the search is at then. Loading
+        the libraries does not count: that happens once in a process.
 
         Raises:
             InputError: the extra ``bayes`` is not installed, or the problem has features that the
@@ -123,14 +135,16 @@ class BayesianDivider:
             SolverError: plans exist, but no layout was found that is one.
         """
         _require_supported(problem)
-        _require_extra()
+        load_libraries()
         started = time.perf_counter()
         limit = Deadline(problem.solver.time_limit)
         catalogue = build_catalogue(problem, progress, deadline=limit)
         infeasible = _infeasible(problem, catalogue)
         if infeasible is not None:
             return infeasible
-        result = self.search(problem, progress, catalogue, limit)
+        reserve = min(max(LEAST_RESERVE, RESERVE * limit.limit), MOST_RESERVE, limit.limit / 2)
+        until = replace(limit, limit=limit.limit - reserve)
+        result = self.search(problem, progress, catalogue, until, on_found)
         best = result.best
         if best.theta <= 0:
             raise SolverError(
@@ -138,7 +152,7 @@ class BayesianDivider:
                 "plans exist: choose strategy exact, or a longer timeLimitSeconds"
             )
         reason = "a search proves nothing" if result.complete else "time limit"
-        layout = Layout(best.counts, self.name, _bound(result.program, problem), False, reason)
+        layout = Layout(best.counts, self.name, result.bound, False, reason)
         missing = unservable(problem, catalogue)
         plan = assemble(problem, catalogue, result.program, layout, missing)
         least = problem.min_headroom
@@ -156,45 +170,50 @@ class BayesianDivider:
         progress: Progress = quiet,
         catalogue: Catalogue | None = None,
         deadline: Deadline | None = None,
+        on_found: Finds = unheard,
     ) -> Search:
         """Evaluate ``iterations * batch`` layouts, or as many as the time allows (at least one).
 
-        Without a ``deadline``, the time limit of the problem starts with this call.
+        Without a ``deadline``, the time limit of the problem starts with this call. Once a layout
+        serves the workload, the deadline interrupts whatever is under way.
         """
-        _require_extra()
+        outer_loop = load_libraries()
         deadline = deadline or Deadline(problem.solver.time_limit)
         catalogue = catalogue or build_catalogue(problem, progress)
-        evaluator = _LayoutEvaluator.of(problem, catalogue)
+        evaluator = _LayoutEvaluator.of(problem, catalogue, deadline)
         most = {
             pool.name: min(self.params.most_islands, pool.count // sizes[0]) if sizes else 0
             for pool, sizes in evaluator.sizes
         }
         usable = {name: count for name, count in most.items() if count > 0}
         batch = self.params.batch
-        outer = load_libraries()(usable, batch, problem.solver.seed)
-        trials: list[Trial] = []
-        if self.params.initial is not None:
-            number = outer.attach(self.params.initial)
-            trials.append(evaluator.evaluate(self.params.initial))
-            outer.report(number, trials[-1].throughput)
-        rounds = self.params.iterations
-        proposing = 0.0  # of the last batch [s]; it cannot be interrupted
-        for iteration in range(rounds):
-            begun = time.perf_counter()
-            if iteration and proposing > deadline.remaining:
-                break
-            progress("proposing layouts", iteration / rounds)
-            proposals = outer.propose(batch)
-            proposing = time.perf_counter() - begun
-            for at, (number, divisions) in enumerate(proposals.items()):
-                if _most(trials) > 0 and deadline.passed:
-                    break
-                share = (iteration + at / batch) / rounds
-                progress(f"trying layouts, best {_most(trials):.4g}", share)
+        bound = _bound(evaluator.program, problem)
+        rounds, trials = self.params.iterations, list[Trial]()
+        with suppress(TimeIsUp), Alarm() as alarm:
+            outer = outer_loop(usable, batch, problem.solver.seed)
+
+            def try_out(number: int, divisions: Mapping[str, Division]) -> None:
                 trials.append(evaluator.evaluate(divisions))
+                best = _most(trials)
+                on_found(Found(len(trials), rounds * batch, best, bound))
+                if best > 0:
+                    alarm.ring_in(deadline.remaining)
                 outer.report(number, trials[-1].throughput)
+
+            if self.params.initial is not None:
+                try_out(outer.attach(self.params.initial), self.params.initial)
+            for iteration in range(rounds):
+                if iteration and deadline.passed:
+                    break
+                progress("proposing layouts", iteration / rounds)
+                for at, (number, divisions) in enumerate(outer.propose(batch).items()):
+                    if _most(trials) > 0 and deadline.passed:
+                        break
+                    share = (iteration + at / batch) / rounds
+                    progress(f"trying layouts, best {_most(trials):.4g}", share)
+                    try_out(number, divisions)
         complete = len(trials) >= rounds * batch
-        return Search(catalogue, evaluator.program, tuple(trials), complete)
+        return Search(catalogue, evaluator.program, tuple(trials), complete, bound)
 
 
 def _most(trials: list[Trial]) -> float:
@@ -202,9 +221,15 @@ def _most(trials: list[Trial]) -> float:
 
 
 def load_libraries() -> type[Outer]:
-    """Import the outer loop; this takes seconds and warns of its dependencies' deprecations."""
+    """Import the outer loop; this takes seconds and warns of its dependencies' deprecations.
+
+    Raises:
+        InputError: the extra ``bayes`` is not installed.
+    """
+    _require_extra()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from . import bayesian_inner  # noqa: F401, PLC0415
         from .bayesian_search import Outer  # noqa: PLC0415
     return Outer
 
@@ -236,7 +261,7 @@ def _require_extra() -> None:
     Raises:
         InputError: it is not.
     """
-    missing = [name for name in EXTRA if find_spec(name) is None]
+    missing = missing_packages(NAME)
     if missing:
         raise InputError(
             f"planner.strategy: {NAME} needs {', '.join(missing)}; install it with: "
@@ -280,10 +305,13 @@ class _LayoutEvaluator:
     jobs: tuple[tuple[int, Phase], ...]  # (index into the demands, phase)
     best: dict[tuple[str, int], dict[int, int]]
     cache: dict[tuple[tuple[str, int], ...], Trial] = field(default_factory=dict)
+    deadline: Deadline = ENDLESS
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def of(cls, problem: PlanningProblem, catalogue: Catalogue) -> _LayoutEvaluator:
+    def of(
+        cls, problem: PlanningProblem, catalogue: Catalogue, deadline: Deadline
+    ) -> _LayoutEvaluator:
         program = build_program(problem, catalogue.templates)
         jobs = tuple((d, phase) for d in range(len(program.demands)) for phase in STAGES)
         best: dict[tuple[str, int], dict[int, int]] = {}
@@ -292,7 +320,7 @@ class _LayoutEvaluator:
             rivals = best.setdefault((template.pool, template.gpus), {})
             if job not in rivals or _merit(program, c) > _merit(program, rivals[job]):
                 rivals[job] = c
-        return cls(problem, program, jobs, best)
+        return cls(problem, program, jobs, best, deadline=deadline)
 
     @property
     def sizes(self) -> list[tuple[Pool, list[int]]]:
@@ -319,7 +347,9 @@ class _LayoutEvaluator:
 
         counts = np.zeros(len(self.program.templates), dtype=np.int64)
         inner = self._inner_problem(layout)
-        assignment = assign(inner, InnerParams(seed=self.problem.solver.seed))
+        params = InnerParams(seed=self.problem.solver.seed)
+        left = max(self.deadline.remaining, LEAST_SOLVE)  # no alarm rings inside the solver
+        assignment = assign(inner, replace(params, seconds=min(params.seconds, left)))
         if assignment is None:
             return Trial(counts)
         templates = [

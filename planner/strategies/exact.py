@@ -33,7 +33,7 @@ from ..milp.highs import (
 from ..milp.variables import THETA, Program
 from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome
 from ..problem import Objective, PlanningProblem
-from ..strategy import Progress, quiet
+from ..strategy import Finds, Progress, quiet, unheard
 from ..templates.catalogue import Catalogue, build_catalogue
 from .infeasible import explain_unservable, outcome, too_little, unservable
 
@@ -65,7 +65,12 @@ class ExactStrategy:
 
     name: str = "exact"
 
-    def plan(self, problem: PlanningProblem, progress: Progress = quiet) -> PlanningOutcome:
+    def plan(
+        self,
+        problem: PlanningProblem,
+        progress: Progress = quiet,
+        on_found: Finds = unheard,  # noqa: ARG002  # it has one plan, at the end
+    ) -> PlanningOutcome:
         """Find the plan, or the reason why there is none.
 
         Raises:

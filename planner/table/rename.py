@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from ..documents import MISFITS
+
 Content: TypeAlias = Mapping[str, Any]
 
 
@@ -17,7 +19,10 @@ def to_real(content: Content, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def to_generic(content: Content, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return published content with the node names of the planner; empty ``names``: as is."""
+    """Return published content with the node names of the planner; empty ``names``: as is.
+
+    What is no content of a table stays as it is: ``plan_of`` says what is wrong with it.
+    """
     generic_names: dict[str, list[str]] = {}
     for generic, real in names.items():
         generic_names.setdefault(real, []).append(generic)
@@ -28,7 +33,10 @@ def to_generic(content: Content, names: Mapping[str, str]) -> dict[str, Any]:
         of_pool = (name for name in candidates if name.startswith(f"{pool}-"))
         return next(of_pool, None) or next(iter(candidates), None)
 
-    return _renamed(content, rename) if names else dict(content)
+    try:
+        return _renamed(content, rename) if names else dict(content)
+    except MISFITS:
+        return dict(content)
 
 
 def _renamed(content: Content, rename: Callable[[str, str], str | None]) -> dict[str, Any]:

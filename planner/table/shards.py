@@ -1,7 +1,8 @@
 """Cut the content of a table that is too large for one ConfigMap into shards, and join them.
 
 The canonical JSON of the content, which is ASCII, is cut at fixed distances: equal contents give
-equal shards, and an edit changes no shard before its place. The ConfigMap of the table then holds a
+equal shards, and an edit changes no shard before its place. A repair keeps the cuts (`excise`), so
+that a shard without a lost island stays as it is. The ConfigMap of the table then holds a
 *pointer*: the same document with ``shards`` instead of ``content``.
 docs/reference/routing-table.md describes this for readers.
 """
@@ -9,12 +10,12 @@ docs/reference/routing-table.md describes this for readers.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ..documents import read_json
 from ..errors import PlanFileError
 
 TABLE_BYTES = 900 * 1024
@@ -22,6 +23,10 @@ TABLE_BYTES = 900 * 1024
 ConfigMap may hold others' keys."""
 MOST_SHARDS = 32
 """Shards of one table: 28 MiB, some 100,000 islands of one GPU each."""
+SMALL_SHARD = 256 * 1024
+"""Shards are no larger [bytes] unless there would be too many: less is written for a small loss."""
+MANY_SHARDS = 24
+"""From this number on shards are larger instead of more."""
 POINTER = ("contentBytes", "contentHash", "shards")
 """Fields of the pointer, instead of ``content``."""
 
@@ -43,13 +48,19 @@ def split(text: str, limit: int) -> tuple[Piece, ...]:
     """Return pieces of at most ``limit`` bytes; none if the whole text fits."""
     if len(text) <= limit:
         return ()
-    cuts = [*range(0, len(text), limit), len(text)]
-    return tuple(Piece(start, stop, digest(text[start:stop])) for start, stop in pairwise(cuts))
+    size = min(limit, max(SMALL_SHARD, -(-len(text) // MANY_SHARDS)))
+    return cut(text, [*range(0, len(text), size), len(text)])
+
+
+def cut(text: str, cuts: Iterable[int]) -> tuple[Piece, ...]:
+    """Return the pieces between these places, without empty ones."""
+    places = sorted(set(cuts))
+    return tuple(Piece(start, stop, digest(text[start:stop])) for start, stop in pairwise(places))
 
 
 def digest(text: str) -> str:
-    """Return the SHA-256 [hex] of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the SHA-256 [hex] of a text, which may be no Unicode: nothing of ours has its hash."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def is_pointer(table: Mapping[str, Any]) -> bool:
@@ -65,7 +76,7 @@ def assemble(table: Mapping[str, Any], read: Callable[[str], str]) -> dict[str, 
         read: returns the text of the shard of that name.
 
     Raises:
-        PlanFileError: a shard is not the one that the pointer names.
+        PlanFileError: a shard is not the one that the pointer names, or together they are no JSON.
     """
     if not is_pointer(table):
         return dict(table)
@@ -78,4 +89,4 @@ def assemble(table: Mapping[str, Any], read: Callable[[str], str]) -> dict[str, 
     if digest(text) != table["contentHash"]:
         raise PlanFileError("the shards together are not the content that contentHash names")
     whole = {key: value for key, value in table.items() if key not in POINTER}
-    return {**whole, "content": json.loads(text)}
+    return {**whole, "content": read_json(text).value}

@@ -6,10 +6,8 @@ no gaps. It shares no code with the writer of tables.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -25,8 +23,6 @@ FIRST_LENGTH = 1
 """The first range starts at 0 or 1: a prompt has at least one token."""
 PARTS = (2, 4)
 """Fewest and most pools of an island of several pools."""
-
-_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class _Group(NamedTuple):
@@ -62,30 +58,34 @@ def validate_content(content: object) -> list[str]:
         return [str(error)]
 
 
+def validate_routing(content: object) -> list[str]:
+    """Return all errors of a content that lacks its ``islands``: of groups and routes alone."""
+    try:
+        node = Node(content, "content")
+        _header(node)
+        return [*_names(node, "groups", "models"), *_models(node, _groups(node))]
+    except PlanFileError as error:
+        return [str(error)]
+
+
 def _identity(node: Node) -> None:
     if not node.field("uid").text():
         raise node.field("uid").refuse("a uid")
     node.field("generation").integer(1)
     node.field("sequence").integer(1)
-    time = node.field("time")
-    try:
-        has_zone = datetime.fromisoformat(time.text()).tzinfo is not None
-    except ValueError:
-        has_zone = False
-    if not has_zone:
-        raise time.refuse("a time with its zone, such as 2026-01-31T12:00:00Z")
+    node.field("time").time()
 
 
 def _pointer(node: Node) -> Iterator[str]:
     """Check that the shards have lengths, hashes and names, and add up."""
     if "content" in node.mapping():
         yield "content: a table has either content or shards"
-    _hash(node.field("contentHash"))
+    node.field("contentHash").sha256()
     shards = list(node.field("shards").items())
     if not 1 < len(shards) <= MOST_SHARDS:
         yield f"shards: {len(shards)}; a content in shards has 2 to {MOST_SHARDS}"
     for shard in shards:
-        _hash(shard.field("hash"))
+        shard.field("hash").sha256()
         if not shard.field("name").text():
             raise shard.field("name").refuse("the name of a ConfigMap")
     total = sum(shard.field("bytes").integer(1) for shard in shards)
@@ -93,24 +93,10 @@ def _pointer(node: Node) -> Iterator[str]:
         yield f"shards: {total} bytes in all, contentBytes says {node.field('contentBytes').value}"
 
 
-def _hash(node: Node) -> None:
-    if not _HASH.fullmatch(node.text()):
-        raise node.refuse("a sha256 in hexadecimal")
-
-
 def _content(content: Node) -> Iterator[str]:
-    for name, values in (("lengthUnit", LENGTH_UNITS), ("unknownLength", UNKNOWN_LENGTHS)):
-        if content.field(name).value not in values:
-            raise content.field(name).refuse(f"one of {', '.join(values)}")
-    affinity = content.field("affinityKey")
-    if affinity.value is not None:
-        affinity.text()
-    for keyed in map(content.field, ("groups", "islands", "models")):
-        names = Counter(item.field("name").text() for item in keyed.items())
-        for name, times in names.items():
-            if times > 1 or not name:
-                yield f"{keyed.path}: name {name!r} stands {times} times; names are unique"
-    groups = {item.field("name").text(): _group(item) for item in content.field("groups").items()}
+    _header(content)
+    yield from _names(content, "groups", "islands", "models")
+    groups = _groups(content)
     phases = {}
     for item in content.field("islands").items():
         item.field("pool").text()
@@ -123,6 +109,33 @@ def _content(content: Node) -> Iterator[str]:
     yield from _memberships(groups, phases)
     for island in content.field("islands").items():
         yield from _parts(island)
+    yield from _models(content, groups)
+
+
+def _header(content: Node) -> None:
+    """Refuse wrong fields about the whole content."""
+    for name, values in (("lengthUnit", LENGTH_UNITS), ("unknownLength", UNKNOWN_LENGTHS)):
+        if content.field(name).value not in values:
+            raise content.field(name).refuse(f"one of {', '.join(values)}")
+    affinity = content.field("affinityKey")
+    if affinity.value is not None:
+        affinity.text()
+
+
+def _names(content: Node, *lists: str) -> Iterator[str]:
+    """Check that the items of these lists have different names."""
+    for keyed in map(content.field, lists):
+        names = Counter(item.field("name").text() for item in keyed.items())
+        for name, times in names.items():
+            if times > 1 or not name:
+                yield f"{keyed.path}: name {name!r} stands {times} times; names are unique"
+
+
+def _groups(content: Node) -> dict[str, _Group]:
+    return {item.field("name").text(): _group(item) for item in content.field("groups").items()}
+
+
+def _models(content: Node, groups: dict[str, _Group]) -> Iterator[str]:
     models = list(content.field("models").items())
     if not models:
         yield "content.models: empty; a table serves at least one model"

@@ -6,6 +6,7 @@ class, are exact: any counts that satisfy them can be placed (``layout/placement
 """
 
 from collections.abc import Iterable
+from itertools import chain
 
 from ..problem import DEFAULT_CLASS, RENTED, Domain, Pool
 
@@ -42,15 +43,16 @@ def _powers_of_two(limit: int) -> list[int]:
 def capacity(pool: Pool, size: int, domain_class: str | None = None) -> int:
     """Return C(s): islands of ``size`` GPUs that fit into the empty pool, or into one class of it.
 
-    Up to a node that is the sum over nodes of floor(GPUs / s); above, the sum over domains of
-    floor(nodes / nodes in s), because an island stays inside one domain.
+    Up to a node that is the sum over nodes of floor(free GPUs / s); above, the sum over domains of
+    floor(whole nodes / nodes in s), because an island stays inside one domain.
     """
     node = pool.gpus_per_node
     if node is None:
         return pool.available // size if domain_class in (None, DEFAULT_CLASS) else 0
     domains = [d for d in domains_of(pool) if domain_class in (None, d.domain_class)]
     if size <= node:
-        return sum(d.nodes for d in domains) * (node // size)
+        shared = (gpus // size for d in domains for gpus in d.shared)
+        return sum(d.nodes for d in domains) * (node // size) + sum(shared)
     if size % node:
         return 0
     return sum(d.nodes // (size // node) for d in domains)
@@ -62,15 +64,27 @@ def nodes_of(
     """Return the names of the nodes by domain, in the order in which they are filled.
 
     ``<pool>-<domain>-<i>``, or ``<pool>-<i>`` if the pool states no domains, with i from 0: racks
-    of two pools may share a name, nodes may not. ``most``: nodes of each domain at most.
+    of two pools may share a name, nodes may not. ``most``: whole nodes of each domain at most.
     """
     return {
         d.name: tuple(
             node_name(pool.name, d.name if pool.domains or d.name == RENTED else None, i)
-            for i in range(d.nodes if most is None else min(d.nodes, most))
+            for i in chain(
+                range(d.nodes if most is None else min(d.nodes, most)),
+                range(d.nodes, d.node_count),
+            )
         )
         for d in domains_of(pool)
         if domain_class in (None, d.domain_class)
+    }
+
+
+def shared_nodes(pool: Pool) -> dict[str, int]:
+    """Return the free GPUs of the nodes of which others hold some, by name [GPUs]."""
+    return {
+        node_name(pool.name, d.name, d.nodes + i): gpus
+        for d in pool.domains
+        for i, gpus in enumerate(d.shared)
     }
 
 

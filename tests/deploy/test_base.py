@@ -58,7 +58,8 @@ def test_no_grant_has_a_wildcard_or_a_secret(base: list[Object]) -> None:
 
 def test_nodes_and_pods_are_only_looked_at(base: list[Object]) -> None:
     """Nodes by a role of their own, which is bound in the cluster whatever is served."""
-    here, of_nodes = sorted(of_kind(base, "ClusterRole"), key=lambda role: len(role["rules"]))[::-1]
+    roles = {role["metadata"]["name"]: role for role in of_kind(base, "ClusterRole")}
+    here, of_nodes = roles[NAME], roles[f"{NAME}-nodes"]
     (pods,) = (rule for rule in here["rules"] if "pods" in rule["resources"])
     (nodes,) = of_nodes["rules"]
     assert (pods["resources"], pods["verbs"]) == (["pods"], ["list", "watch"])
@@ -66,10 +67,8 @@ def test_nodes_and_pods_are_only_looked_at(base: list[Object]) -> None:
 
 
 def test_the_pod_is_restricted(base: list[Object]) -> None:
-    """One replica, no root, no writable root file system, one bounded /tmp."""
+    """No root, no writable root file system, one bounded /tmp."""
     (deployment,) = of_kind(base, "Deployment")
-    assert deployment["spec"]["replicas"] == 1
-    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
     pod = deployment["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 30
     (container,) = pod["containers"]
@@ -89,7 +88,8 @@ def test_the_namespaced_overlay_gives_rights_in_one_namespace_only() -> None:
     objects = kustomize(NAMESPACED)
     (of_nodes,) = of_kind(objects, "ClusterRoleBinding")
     assert of_nodes["roleRef"]["name"] == "archipelago-operator-nodes"
-    (binding,) = of_kind(objects, "RoleBinding")
+    bindings = of_kind(objects, "RoleBinding")
+    (binding,) = (found for found in bindings if found["roleRef"]["name"] == NAME)
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     variables = {item["name"]: item.get("value") for item in container["env"]}
@@ -138,6 +138,28 @@ def objects(request: pytest.FixtureRequest) -> list[Object]:
     return kustomize({"base": BASE, "namespaced": NAMESPACED}[request.param])
 
 
+def test_one_of_two_replicas_is_always_there(objects: list[Object]) -> None:
+    """Through updates and drains; on different nodes and zones where there are some."""
+    (deployment,) = of_kind(objects, "Deployment")
+    spec, pod = deployment["spec"], deployment["spec"]["template"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 1
+    assert budget["metadata"]["namespace"] == deployment["metadata"]["namespace"]
+    (apart,) = pod["spec"]["affinity"]["podAntiAffinity"].values()  # preferred: one node will do
+    (zones,) = pod["spec"]["topologySpreadConstraints"]
+    assert apart[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert zones["whenUnsatisfiable"] == "ScheduleAnyway"
+    for selector in (
+        *(spec["selector"], budget["spec"]["selector"], zones["labelSelector"]),
+        apart[0]["podAffinityTerm"]["labelSelector"],
+    ):
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (priority,) = of_kind(objects, "PriorityClass")
+    assert pod["spec"]["priorityClassName"] == priority["metadata"]["name"]
+
+
 def policy(objects: list[Object]) -> dict[str, Any]:
     """The one policy's spec."""
     (found,) = of_kind(objects, "NetworkPolicy")
@@ -162,11 +184,13 @@ def test_everything_is_denied_to_the_operator_that_is_not_listed(objects: list[O
     assert found["metadata"]["namespace"] == deployment["metadata"]["namespace"]
 
 
-def test_only_the_port_of_probes_and_metrics_is_reached(objects: list[Object]) -> None:
+def test_only_prometheus_reaches_it_and_only_the_port_of_metrics(objects: list[Object]) -> None:
+    """Probes come from the pod's own node, which no policy keeps out."""
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = container["ports"]
     (rule,) = policy(objects)["ingress"]
+    assert rule["from"] == [MONITORING]
     assert ports(rule) == {("TCP", port["containerPort"])} == {("TCP", 8080)}
 
 
@@ -186,14 +210,19 @@ def test_a_prometheus_is_reached_where_one_is_configured_and_there_alone() -> No
     assert ports(added) == {("TCP", 9091)}
 
 
-def test_the_api_server_and_those_who_ask_for_metrics_can_be_named() -> None:
+def test_the_api_server_and_those_who_read_metrics_can_be_named() -> None:
     address = {"ipBlock": {"cidr": "192.0.2.7/32"}}
-    given = {"apiServer": {"to": [address], "ports": [6443]}, "ingressFrom": [MONITORING]}
+    given = {"apiServer": {"to": [address], "ports": [6443]}, "scrapers": [DNS]}
     spec = policy(chart({"networkPolicy": given}))
     _, apiserver = spec["egress"]
     assert apiserver == {"ports": [{"protocol": "TCP", "port": 6443}], "to": [address]}
     (rule,) = spec["ingress"]
-    assert rule["from"] == [MONITORING]
+    assert rule["from"] == [DNS]
+
+
+def test_without_scrapers_nobody_is_let_in() -> None:
+    """An empty list of peers in a rule would mean everybody."""
+    assert "ingress" not in policy(chart({"networkPolicy": {"scrapers": []}}))
 
 
 def test_without_dns_the_rule_is_gone_and_not_open() -> None:
@@ -221,6 +250,7 @@ def restricted(cluster: Cluster) -> Iterator[str]:
     """A namespace in which the standard is enforced."""
     with cluster.namespace("restricted") as name:
         cluster.kubectl("label", "namespace", name, f"{ENFORCE}=restricted")
+        cluster.kubectl("apply", "--server-side", "-f", BASE / "priorityclass.yaml")
         yield name
 
 
@@ -327,10 +357,11 @@ def test_what_the_base_deploys_becomes_a_pod_and_a_looser_one_does_not(plane: Co
         )["items"]
         return found
 
-    eventually(lambda: len(pods()) == 1, within=30)
-    (pod,) = pods()
-    assert pod["spec"]["serviceAccountName"] == NAME
-    assert [volume["name"] for volume in pod["spec"]["volumes"]][:1] == ["tmp"]
+    eventually(lambda: len(pods()) == 2, within=30)
+    for pod in pods():
+        assert pod["spec"]["serviceAccountName"] == NAME
+        assert pod["spec"]["priority"] == 1000000
+        assert [volume["name"] for volume in pod["spec"]["volumes"]][:1] == ["tmp"]
 
     loose = '{"spec": {"template": {"spec": {"hostNetwork": true}}}}'
     plane.kubectl("patch", "deployment", NAME, f"-n={HOME}", "-p", loose)

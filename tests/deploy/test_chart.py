@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from archipelago.operator.admin_file import read_admin_file
 from archipelago.operator.settings import Settings
-from archipelago.operator.traffic.config import MetricSource, read_sources
+from archipelago.operator.traffic.config import MetricSource
 from tests.deploy.rendering import (
     BASE,
     CHART,
@@ -30,7 +32,7 @@ from tests.deploy.rendering import (
     of_kind,
     refusal,
 )
-from tests.support.controlplane import ControlPlane
+from tests.support.controlplane import Cluster, ControlPlane
 from tests.support.e2e.operators import resource, small
 
 pytestmark = pytest.mark.cluster
@@ -38,7 +40,8 @@ pytestmark = pytest.mark.cluster
 KEEP = {"helm.sh/resource-policy": "keep"}
 CRD = ("CustomResourceDefinition", "", "servingplans.archipelago.dev")
 # What stands in the container already or follows from another value.
-NO_SETTING = {"namespaces", "http_host", "http_port", "sources"}
+NO_SETTING = {"namespaces", "http_host", "http_port", "admin_file"}
+NO_SETTING |= {"metrics_certificate", "metrics_port"}
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 SOURCE = {"name": "one", "kind": "prometheus", "address": "https://prometheus:9090"}
 PROMETHEUS = [
@@ -71,7 +74,11 @@ def test_without_a_value_the_chart_is_the_base() -> None:
 
 def test_for_one_namespace_the_chart_is_the_overlay() -> None:
     objects = kustomized(NAMESPACED)
-    (namespace,) = {place for kind, place, _ in objects if kind == "RoleBinding"}
+    (namespace,) = {
+        place
+        for kind, place, name in objects
+        if (kind, name) == ("RoleBinding", "archipelago-operator")
+    }
     assert charted(namespaces=[namespace]) == objects
 
 
@@ -85,6 +92,67 @@ def test_with_a_prometheus_the_chart_is_the_component(tmp_path: Path) -> None:
     assert charted(networkPolicy={"prometheus": {"to": PROMETHEUS}}) == kustomized(tmp_path)
 
 
+def test_with_the_address_of_the_api_server_the_chart_is_the_component(tmp_path: Path) -> None:
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / "apiserver", tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    to = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.96.0.1/32", "192.0.2.0/28")]
+    assert charted(networkPolicy={"apiServer": {"to": to}}) == kustomized(tmp_path)
+
+
+def test_with_a_certificate_of_the_metrics_the_chart_is_the_component(tmp_path: Path) -> None:
+    """Rights, port, network and the monitor turn together."""
+    components = [DEPLOY / "components" / name for name in ("servicemonitor", "metrics-tls")]
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(component, tmp_path) for component in components],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    values = {"certificateSecret": "archipelago-operator-metrics"}
+    made = charted(metrics=values, monitoring={"scrape": "ServiceMonitor"})
+    assert mounts_in_any_order(made) == mounts_in_any_order(kustomized(tmp_path))
+
+    issuer = {"kind": "ClusterIssuer", "name": "cluster-ca"}
+    (certificate,) = of_kind(chart({"metrics": {**values, "issuer": issuer}}), "Certificate")
+    (monitor,) = (found for (kind, _, _), found in made.items() if kind == "ServiceMonitor")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert certificate["spec"]["issuerRef"] == issuer
+    assert certificate["spec"]["secretName"] == endpoint["tlsConfig"]["ca"]["secret"]["name"]
+    assert certificate["spec"]["dnsNames"] == [endpoint["tlsConfig"]["serverName"]]
+    said = refusal({"metrics": values, "monitoring": {"scrape": "PodMonitor"}})
+    assert "use ServiceMonitor, or leave metrics.certificateSecret empty" in said
+
+
+def test_an_image_is_named_by_the_digest_that_was_verified() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    (deployment,) = of_kind(chart({"image": {"repository": "r/i", "digest": digest}}), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"r/i:0.1.0@{digest}"
+
+
+def test_rights_and_rules_that_are_not_needed_are_left_out() -> None:
+    """Without an inventory no nodes and pods; roles, policies and classes that others have."""
+    objects = chart(
+        {
+            "settings": {"inventory": "Off"},
+            "userRoles": False,
+            "admissionPolicies": False,
+            "priorityClass": {"name": "their-own"},
+            "replicas": 1,
+        }
+    )
+    (role,) = of_kind(objects, "ClusterRole")
+    assert {name for rule in role["rules"] for name in rule["resources"]} == {
+        *("servingplans", "servingplans/status", "configmaps", "events")
+    }
+    kinds = {found["kind"] for found in objects}
+    assert kinds & {"PodDisruptionBudget", "PriorityClass", "ValidatingAdmissionPolicy"} == set()
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["spec"]["template"]["spec"]["priorityClassName"] == "their-own"
+
+
 def test_with_metric_sources_the_chart_is_the_component(tmp_path: Path) -> None:
     """The list as the operator's file, and secrets as folders that cannot be written to."""
     overlay = {
@@ -95,7 +163,8 @@ def test_with_metric_sources_the_chart_is_the_component(tmp_path: Path) -> None:
     wanted = mounts_in_any_order(kustomized(tmp_path))
     file = wanted["ConfigMap", HOME, f"{NAME}-sources"]["data"]["sources.yaml"]
     (tmp_path / "sources.yaml").write_text(file)
-    assert list(read_sources(tmp_path / "sources.yaml")) == ["cluster"]
+    (source,) = read_admin_file(tmp_path / "sources.yaml").sources
+    assert source.name == "cluster"
 
     given = yaml.safe_load(file)["sources"]
     made = charted(metricSources=given, metricSourceSecrets=["prometheus-reader"])
@@ -125,7 +194,7 @@ def test_secrets_are_mounted_for_sources_only_and_never_to_be_written() -> None:
         ("/etc/archipelago/secrets/one", True),
         ("/etc/archipelago/secrets/two", True),
     ]
-    file = Path(variables(objects)["ARCHIPELAGO_SOURCES"])
+    file = Path(variables(objects)["ARCHIPELAGO_ADMIN_FILE"])
     assert str(file.parent) == "/etc/archipelago/sources"
     (config,) = of_kind(objects, "ConfigMap")
     assert file.name in config["data"]
@@ -160,8 +229,8 @@ def test_two_namespaces_are_two_bindings_and_no_right_elsewhere() -> None:
     objects = chart({"namespaces": ["blue", "green"]})
     (of_nodes,) = of_kind(objects, "ClusterRoleBinding")
     assert of_nodes["roleRef"]["name"] == "archipelago-operator-nodes"
-    bound = [binding["metadata"]["namespace"] for binding in of_kind(objects, "RoleBinding")]
-    assert bound == ["blue", "green"]
+    places = {binding["metadata"]["namespace"] for binding in of_kind(objects, "RoleBinding")}
+    assert places == {"blue", "green", "archipelago-system"}  # the last one: its Lease
     assert variables(objects)["ARCHIPELAGO_NAMESPACES"] == "blue,green"
 
 
@@ -232,6 +301,7 @@ def test_a_key_that_nobody_knows_is_refused(path: tuple[str, ...]) -> None:
         ({"namespaces": ["Upper"]}, "does not match pattern"),
         ({"namespaces": ["a", "a"]}, "items at 0 and 1 are equal"),
         ({"image": {"pullPolicy": "Sometimes"}}, "value must be one of"),
+        ({"image": {"digest": "sha256:latest"}}, "does not match pattern"),
         ({"settings": {"planners": 0}}, "minimum"),
         ({"networkPolicy": {"dns": {"to": [{"podSelektor": {}}]}}}, "podSelektor"),
         ({"networkPolicy": {"apiServer": {"ports": []}}}, "minItems"),
@@ -261,6 +331,51 @@ def test_every_value_is_in_the_schema_and_every_setting_can_be_given() -> None:
     known = {field.name for field in fields(Settings)} - NO_SETTING
     settings = SCHEMA["properties"]["settings"]["properties"]
     assert {re.sub("([A-Z])", r"_\1", name).lower() for name in settings} == known
+
+
+CLAIMS = [
+    {"namespaces": ["chat", "team-*"], "nodeSelector": {"on": "1e3"}, "maxGpus": {"H100": 2000000}},
+    {"namespaces": ["*"], "maxGpus": 10000000, "maxPriority": 7},
+]
+CHOICES: list[list[dict[str, Any]]] = [
+    [{}, {"replicas": 1}, {"replicas": 9}],
+    [{}, {"image": {"variant": "bayes"}}, {"image": {"digest": f"sha256:{'0a' * 32}"}}],
+    [{}, {"namespaces": ["default", "kube-public"]}],
+    [{}, {"nodeClaims": CLAIMS}, {"nodeClaims": CLAIMS, "tellNamespaces": False}],
+    [{}, {"metricSources": [SOURCE], "metricSourceSecrets": ["one"]}],
+    [{}, {"metrics": {"certificateSecret": "of-metrics"}}],
+    [{}, {"networkPolicy": {"enabled": False}}, {"networkPolicy": {"scrapers": []}},
+     {"networkPolicy": {"apiServer": {"to": [{"ipBlock": {"cidr": "10.96.0.1/32"}}]}}}],
+    [{}, {"settings": {"inventory": "Off"}}, {"settings": {"leaderLeaseDuration": 30}}],
+    [{}, {"userRoles": False, "admissionPolicies": False}, {"priorityClass": {"name": "other"}}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_in_any_combination_give_objects_that_the_api_server_takes(
+    seed: int, cluster: Cluster, tmp_path: Path
+) -> None:
+    """And an operator reads its settings and its administrator's file."""
+    drawn = random.Random(seed)  # noqa: S311  # tests
+    values: dict[str, Any] = {"crds": {"install": False}, "name": f"drawn-{seed}"}
+    for choices in CHOICES:
+        values |= drawn.choice(choices)
+    objects = chart(values, namespace="default")
+    Settings.from_environment(variables(objects))
+    for config in of_kind(objects, "ConfigMap"):
+        (tmp_path / "sources.yaml").write_text(config["data"]["sources.yaml"])
+        read = read_admin_file(tmp_path / "sources.yaml")
+        assert len(read.sources) == len(values.get("metricSources", ()))
+        assert len(read.node_claims) == len(values.get("nodeClaims", ()))
+    cluster.kubectl(
+        *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"),
+        input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+    )
+
+
+def test_two_replicas_without_a_leader_are_refused() -> None:
+    assert "set replicas to 1" in refusal({"settings": {"leaderElection": "Off"}})
+    assert chart({"settings": {"leaderElection": "Off"}, "replicas": 1})
 
 
 def test_the_definition_is_a_template_that_can_be_left_out() -> None:
@@ -306,8 +421,10 @@ def test_the_chart_installs_upgrades_and_leaves_the_plans_behind(
     shutil.copytree(CHART, older)
     definition = older / "files" / "archipelago.dev_servingplans.yaml"
     definition.write_text(definition.read_text().replace("    shortNames:\n    - splan\n", ""))
-    run("install", "archipelago", older, "--create-namespace")
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD[2]}", "--timeout=30s")
+    said = run("install", "archipelago", older, "--create-namespace")
+    assert "2 replicas, of which one leads" in said
+    assert f"kubectl -n {HOME} rollout status deployment/{NAME}" in said
+    plane.wait_established(f"crd/{CRD[2]}")
     plane.kubectl("apply", "-f", "-", input=json.dumps(resource("chat", small())))
     uid = ("get", "servingplan", "chat", "-o=jsonpath={.metadata.uid}")
     made = plane.kubectl(*uid).stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -197,3 +198,30 @@ def test_the_list_of_materials_is_what_is_pinned(tmp_path: Path) -> None:
     assert len(found) == len(bom["components"])
     assert found == names(python)
     assert bom["metadata"]["component"]["name"] == "archipelago-serving"
+
+
+def test_a_release_is_signed_built_on_a_digest_and_by_pinned_actions() -> None:
+    """Each action by commit, rights for pushing and signing alone, and checked at the end."""
+    file = REPO / ".github" / "workflows" / "release.yml"
+    text, workflow = file.read_text(), yaml.safe_load(file.read_text())
+    (job,) = workflow["jobs"].values()
+    assert workflow["permissions"] == {}
+    assert {right for right, level in job["permissions"].items() if level == "write"} == {
+        *("packages", "id-token", "attestations")
+    }
+    uses = re.findall(r"uses: (\S+)(.*)", text)
+    assert len(uses) == 6
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action, _ in uses)
+    assert all(re.fullmatch(r" # v\d+\.\d+\.\d+", version) for _, version in uses)
+    steps = [step.get("run", "") + str(step.get("with", "")) for step in job["steps"]]
+    base, build, sign, attest, verify = (
+        next(at for at, step in enumerate(steps) if words in step)
+        for words in (
+            *("imagetools inspect", "BASE_IMAGE=${{ env.BASE }}@${{ steps.base.outputs.digest }}"),
+            *("cosign sign --yes", "push-to-registry", "cosign verify"),
+        )
+    )
+    assert base < build < sign < attest < verify
+    assert job["steps"][build]["with"].items() >= {("provenance", "mode=max"), ("sbom", True)}
+    extras = {row["extras"] for row in job["strategy"]["matrix"]["include"]}
+    assert extras == {"operator", "operator,bayes"}

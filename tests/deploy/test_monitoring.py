@@ -78,7 +78,7 @@ def test_alerts_are_few_and_each_has_severity_summary_and_a_section_of_the_runbo
     sections = dict(
         re.findall(r"^## (Archipelago\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
     )
-    assert 1 <= len(rules()) <= 8
+    assert 1 <= len(rules()) <= 10
     assert [rule["alert"] for rule in rules()] == list(sections)
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning", "info")

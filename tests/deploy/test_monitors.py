@@ -52,7 +52,7 @@ def defined(cluster: Cluster) -> Iterator[Cluster]:
     """A cluster in which prometheus-operator's definitions of our kinds are established."""
     files = [argument for path in definitions() for argument in ("-f", path)]
     cluster.kubectl("apply", "--server-side", *files)
-    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", *files)
+    cluster.wait_established(*files)
     cluster.kubectl("create", "namespace", HOME, check=False)
     yield cluster
     cluster.kubectl("delete", "--wait=false", *files)
@@ -122,6 +122,6 @@ def test_links_lead_where_the_values_say() -> None:
     links: list[Any] = [
         item["annotations"]["runbook_url"] for item in rule["spec"]["groups"][0]["rules"]
     ]
-    assert len(links) == 8
+    assert len(links) == 10
     assert all(link.startswith("https://wiki.example/ops#archipelago") for link in links)
     assert yaml.safe_dump(rule).count("archipelago.dev/docs") == 0

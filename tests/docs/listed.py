@@ -20,6 +20,8 @@ class Listed:
 
 DOCKER = "needs Docker and a base image; what Docker is given is tested"
 IMAGE = ("tests/deploy/test_image.py", "prepare")
+RELEASED = "needs a released image and its registry"
+RELEASE = (".github/workflows/release.yml", "cosign")
 CI = (".ci/run", "make setup")
 KIND = "needs Docker and kind; `make e2e KIND=1` does the same"
 ON_KIND = ("tests/e2e/test_kind.py", "def test_")
@@ -33,6 +35,9 @@ COMMANDS = {
     "make demo": Listed(
         "starts a control plane of its own, minutes where nothing is cached",
         by=("tests/e2e/test_demo.py", "test_the_demo_shows_plan_table_and_plot"),
+    ),
+    "make demo KIND=1": Listed(
+        "needs Docker and kind", by=("tests/e2e/test_demo.py", "test_the_demo_on_kind")
     ),
     "make docs": Listed("builds the site, which CI does", by=(".ci/run", "make docs")),
     "make bench": Listed(
@@ -66,8 +71,19 @@ COMMANDS = {
         by=("tests/support/e2e/deployments.py", "rollout"),
     ),
     "make image": Listed(DOCKER, by=IMAGE),
+    "make image EXTRAS=bayes TORCH_INDEX=ADDRESS": Listed(DOCKER, by=IMAGE),
     "make image-offline": Listed(DOCKER, by=IMAGE),
     "make image IMAGE=archipelago-operator:0.1.0": Listed(DOCKER, by=IMAGE),
+    "cosign verify IMAGE --certificate-oidc-issuer https://token.actions.githubusercontent.com "
+    "--certificate-identity https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml"
+    "@refs/tags/v0.1.0": Listed(RELEASED, by=RELEASE),
+    "gh attestation verify oci://IMAGE --repo OWNER/REPOSITORY": Listed(RELEASED, by=RELEASE),
+    "docker buildx imagetools inspect IMAGE --format '{{json .SBOM}}'": Listed(
+        RELEASED, by=RELEASE
+    ),
+    "docker buildx imagetools inspect python:3.13-slim --format '{{.Manifest.Digest}}'": Listed(
+        "asks the registry of images", by=RELEASE
+    ),
     "make sbom": Listed(
         "asks the registry for every wheel",
         by=("tests/deploy/test_image.py", "test_the_list_of_materials_is_what_is_pinned"),
@@ -76,7 +92,7 @@ COMMANDS = {
     " > sbom.json": Listed(DOCKER, by=("deploy/image/Dockerfile", "/opt/archipelago")),
     ".venv/bin/python -m benchmarks.run --only 'cost-*' fleet-1k": Listed(
         "a busy machine misses bars; one small instance by each of its two patterns",
-        instead=".venv/bin/python -m benchmarks.run --only 'cost-h100-*' l40s-8-llama8b",
+        instead=".venv/bin/python -m benchmarks.run --only 'h200-16-*' l40s-8-llama8b",
     ),
     ".venv/bin/python -m benchmarks.run --repeats 3 --markdown docs/evidence/benchmarks.md": Listed(
         "three times all instances, minutes; one instance on a copy of the page",

@@ -72,7 +72,7 @@ def test_the_definition_is_established_within_five_seconds_and_structural(cluste
     started = time.monotonic()
     try:
         cluster.kubectl("create", "--validate=strict", "-f", "-", input=text)
-        cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=5s")
+        cluster.wait_established(f"crd/{name}", within=5)
         assert time.monotonic() - started < 5
         found = json.loads(cluster.kubectl("get", "crd", name, "--output=json").stdout)
         conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
@@ -418,7 +418,7 @@ def test_a_tightened_rule_lets_old_plans_be_labelled_but_not_changed_for_the_wor
     with cluster.namespace("ratchet") as namespace:
         try:
             cluster.kubectl("apply", "--server-side", "-f", "-", input=text)
-            cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=10s")
+            cluster.wait_established(f"crd/{name}", within=10)
             _eventually_applied(cluster, namespace, plan)
             count["maximum"] = 7  # the stored plan has 8 GPUs
             cluster.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump(crd))

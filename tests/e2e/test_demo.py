@@ -1,5 +1,6 @@
 """The demo comes true from start to end and leaves nothing running."""
 
+import os
 import re
 import signal
 import socket
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.support.controlplane import eventually
+from tests.support.controlplane import Cluster, eventually
 from tests.support.prometheus.provision import PrometheusMissing, locate
 
 REPO = Path(__file__).parents[2]
@@ -21,12 +22,13 @@ DEMO = (sys.executable, "-m", "examples.demo")
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(autouse=True)
-def _own_control_plane(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def local(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("kind"):
-        pytest.skip("the demo starts a control plane of its own")
+        pytest.skip("on kind: the demo with --kind is tested")
 
 
+@pytest.mark.usefixtures("local")
 def test_the_demo_shows_plan_table_and_plot(tmp_path: Path) -> None:
     """Everything that a newcomer is promised, in one run."""
     done = subprocess.run(
@@ -74,6 +76,31 @@ def _the_table_followed_its_traffic(told: str) -> None:
     assert {"Keep", "Reroute"} <= {name for name, _ in levels}
 
 
+def test_the_demo_on_kind_serves_traffic_from_pods_and_loses_a_worker(
+    kind: Cluster, image: str, tmp_path: Path
+) -> None:
+    """With a cluster of its own, from the image to a table without the lost worker."""
+    del kind
+    done = subprocess.run(
+        [*DEMO, "--kind", "--once", "--directory", tmp_path],
+        cwd=REPO,
+        env=os.environ | {"IMAGE": image},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"headroom [\d.]+ times the traffic", done.stdout)
+    on, before, after = map(
+        int, re.findall(r"(\d+) of (\d+) islands stood on it; (\d+) serve", done.stdout)[0]
+    )
+    assert 0 < on < before
+    assert after > 0
+    assert "until the router sends by that table" in done.stdout
+
+
+@pytest.mark.usefixtures("local")
 def test_ctrl_c_ends_the_demo(tmp_path: Path) -> None:
     """The cluster goes with it, and the answer is 0: that is how it is meant to end."""
     kubeconfig = tmp_path / "kubeconfig"

@@ -22,7 +22,14 @@ from archipelago.planner.table.validate import validate_table
 from tests.deploy.rendering import BASE, CHART, NAMESPACED, helm, kustomize, of_kind
 from tests.support.controlplane import Cluster, eventually
 from tests.support.controlplane.kind import NAME
-from tests.support.e2e.deployments import ROLLOUT, Deployment, installed, on_node
+from tests.support.e2e.deployments import (
+    REPLICAS,
+    ROLLOUT,
+    Deployment,
+    container,
+    installed,
+    on_node,
+)
 from tests.support.e2e.operators import (
     HOME,
     ROOT,
@@ -63,8 +70,8 @@ def test_installed_it_is_ready_and_was_never_restarted(
     started = time.monotonic()
     with installed(kind, BASE, image, tmp_path) as found:
         report("install to Ready", time.monotonic() - started)
-        assert found.container()["restartCount"] == 0
-        assert found.container()["image"].endswith(image)
+        assert [state["restartCount"] for state in found.containers()] == [0, 0]
+        assert all(state["image"].endswith(image) for state in found.containers())
 
 
 def test_a_plan_is_published_edited_and_its_table_collected(
@@ -100,7 +107,7 @@ def test_killed_at_work_the_next_one_finishes(
     plans.apply("kept", small())
     plans.wait_ready("kept")
     kept = plans.get("configmap", "kept-routing")
-    number = deployment.container()["containerID"]
+    number = container(deployment.leader())["containerID"]
     kill = deployment.killer()
     if how != "kill -9":
         kill = force_deletion(deployment)
@@ -113,7 +120,7 @@ def test_killed_at_work_the_next_one_finishes(
 
     plans.wait_ready("busy", within=ROLLOUT)
     report(f"{how} to Ready plan", time.monotonic() - killed)
-    assert deployment.container()["containerID"] != number
+    assert container(deployment.leader())["containerID"] != number
     assert validate_table(plans.table("busy")) == []
     assert plans.get("configmap", "kept-routing") == kept
     for name in ("busy", "kept"):
@@ -121,9 +128,8 @@ def test_killed_at_work_the_next_one_finishes(
 
 
 def force_deletion(deployment: Deployment) -> Callable[[], None]:
-    """The deletion of its pod without the wait for its end, looked up beforehand."""
-    (pod,) = deployment.pods()
-    name = pod["metadata"]["name"]
+    """The deletion of the leader's pod without the wait for its end, looked up beforehand."""
+    name = deployment.leader()["metadata"]["name"]
 
     def delete() -> None:
         deployment.kubectl("delete", "pod", name, "--force", "--grace-period=0")
@@ -172,8 +178,7 @@ def test_a_looser_pod_stays_out_of_its_namespace(deployment: Deployment, image: 
     """B34: the namespace of the base enforces ``restricted`` where pods really start."""
     refused = deployment.kubectl("run", "loose", f"--image={image}", check=False)
     assert 'violates PodSecurity "restricted' in refused
-    (pod,) = deployment.pods()
-    assert pod["status"]["phase"] == "Running"
+    assert [pod["status"]["phase"] for pod in deployment.pods()] == ["Running"] * REPLICAS
 
 
 def test_it_works_without_the_clusters_dns(deployment: Deployment, plans: Plans) -> None:
@@ -211,164 +216,18 @@ def test_memory_and_processor_are_within_what_it_asks_for(
     print(f"\nafter {PLANS} plans: {figures} [MiB, millicores idle]")  # noqa: T201
     assert idle["working_set"] < REQUESTED
     assert figures["millicores"] < 250
-    assert "OOMKilled" not in json.dumps(deployment.container())
+    assert "OOMKilled" not in json.dumps(deployment.containers())
 
 
 def test_what_it_wrote_in_its_log_is_no_error(deployment: Deployment) -> None:
     """After all of the above: lines of JSON, none of them an error."""
     lines = [
         json.loads(line)
-        for line in deployment.kubectl("logs", "deployment/" + deployment.name).splitlines()
+        for pod in deployment.pods()
+        for line in deployment.kubectl("logs", pod["metadata"]["name"]).splitlines()
     ]
     assert lines
     assert [line for line in lines if line["level"] in ("ERROR", "CRITICAL")] == []
-
-
-MOST_REFUSED = 5.0  # requests a second; without a pause it is 35
-QUIET = 3.0  # seconds in which an operator that sees a plan has long written to it
-ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-@pytest.fixture
-def served(kind: Cluster) -> Iterator[Plans]:
-    """The namespace that the overlay names."""
-    (binding,) = of_kind(kustomize(NAMESPACED), "RoleBinding")
-    name = binding["metadata"]["namespace"]
-    kind.kubectl("create", "namespace", name)
-    yield Plans(kind, name)
-    kind.kubectl("delete", "namespace", name)
-
-
-def test_with_rights_in_one_namespace_everything_works_there(
-    kind: Cluster, image: str, served: Plans, plans: Plans, tmp_path: Path
-) -> None:
-    """B32: no right in the cluster at all, and nothing is missing."""
-    kind.kubectl("delete", "clusterrolebinding", "archipelago-operator", "--ignore-not-found")
-    plans.apply("elsewhere", small())
-
-    with installed(kind, NAMESPACED, image, tmp_path) as deployment:
-        account = f"--as=system:serviceaccount:{HOME}:archipelago-operator"
-        may = ("auth", "can-i", "list", "configmaps", account)
-        assert kind.kubectl(*may, check=False).stdout.strip() == "no"
-        walk_through_life(served)
-        assert deployment.metric("missing_rights") == 0
-        time.sleep(QUIET)
-
-    assert "status" not in plans.plan("elsewhere")
-
-
-def walk_through_life(plans: Plans) -> None:
-    """Table, edit, infeasible with the last good one kept, foreign name, event, collection."""
-    begin_a_life(plans)
-    good = plans.get("configmap", "chat-routing")
-    plans.patch("chat", {"budgetPerHour": "0.5"})
-    eventually(lambda: plans.ready("chat") == ("False", "Infeasible", 3))
-    assert plans.get("configmap", "chat-routing") == good
-    eventually(lambda: {"Infeasible"} <= {event["reason"] for event in plans.events("chat")})
-    plans.kubectl("delete", "configmap", "chat-routing")
-    plans.patch("chat", {"budgetPerHour": "8"})
-    eventually(lambda: plans.ready("chat") == ("True", "Published", 4))
-    plans.kubectl("delete", "splan", "chat")
-    eventually(lambda: not plans.get("configmap", "chat-routing"), within=60)
-
-
-def test_installed_by_helm_it_serves_and_leaves_the_tables(
-    kind: Cluster, image: str, namespace: str, plans: Plans, tmp_path: Path
-) -> None:
-    """The chart's Deployment runs, beside a CRD that is not Helm's, for one namespace."""
-    repository, _, tag = image.rpartition(":")
-    values = {
-        "image": {"repository": repository, "tag": tag},
-        "crds": {"install": False},
-        "name": "archipelago-by-helm",
-        "namespaces": [plans.namespace],
-    }
-
-    def run(*arguments: str | Path) -> None:
-        homes = {f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-        where = (f"--namespace={HOME}", f"--kubeconfig={kind.kubeconfig}")
-        subprocess.run(
-            [helm(), *arguments, *where],
-            input=json.dumps(values),
-            env=os.environ | homes,
-            check=True,
-            text=True,
-            timeout=180,
-        )
-
-    assert namespace == plans.namespace
-    kind.kubectl("apply", "--server-side", "-f", BASE / "namespace.yaml")
-    try:
-        run("install", "by-helm", CHART, "--values=-", "--wait", "--timeout=120s")
-        plans.apply("chat", small())
-        plans.wait_ready("chat")
-        assert Deployment(kind, "archipelago-by-helm").container()["restartCount"] == 0
-    finally:
-        run("uninstall", "by-helm", "--wait")
-    assert plans.table("chat")
-    assert plans.ready("chat")[0] == "True"
-
-
-def test_a_token_that_ended_is_replaced_by_the_new_one_without_a_restart(
-    kind: Cluster, image: str, plans: Plans, tmp_path: Path, report: Callable[[str, float], None]
-) -> None:
-    """The kubelet writes a new token into the pod before the old one ends, and tells nobody.
-
-    Here the old one ends first: until the new one is there, the API server refuses everything. It
-    is killed as well, so that it forgets whom it let in and every watch has to begin anew.
-    """
-    with installed(kind, BASE, image, tmp_path) as deployment:
-        store_token(deployment, "first")
-        deployment.patch(with_token_of("operator-token"))
-        before = deployment.container()["containerID"]
-        plans.apply("chat", small())
-        plans.wait_ready("chat")
-
-        deployment.kubectl("delete", "secret", "first")  # which ends the token
-        on_node(f"{NAME}-control-plane", "pkill", "-9", "kube-apiserver")
-        ended = time.monotonic()
-        eventually(lambda: answers(kind), within=120)
-        store_token(deployment, "second")
-        plans.patch("chat", {"budgetPerHour": "8"})
-        eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=240)
-
-        took = time.monotonic() - ended
-        report("token ended to the next table", took)
-        assert refused(kind) < MOST_REFUSED * took
-        eventually(deployment.is_ready, within=90)
-        assert deployment.container()["containerID"] == before
-        deployment.kubectl("delete", "secret", "second", "operator-token")
-
-
-def answers(cluster: Cluster) -> bool:
-    """Whether the API server is there."""
-    return cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
-
-
-def store_token(deployment: Deployment, bound_to: str) -> None:
-    """A token of the operator's account that ends with a secret of that name, in another secret."""
-    deployment.kubectl("create", "secret", "generic", bound_to)
-    bound = ("--bound-object-kind=Secret", f"--bound-object-name={bound_to}")
-    token = deployment.kubectl("create", "token", "archipelago-operator", *bound).strip()
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "operator-token"},
-        "stringData": {"token": token},
-    }
-    deployment.kubectl("apply", "-f", "-", input=json.dumps(manifest))
-
-
-def with_token_of(secret: str) -> dict[str, object]:
-    """The pod with the secret's token in place of the kubelet's."""
-    certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    mount = {"name": "account", "mountPath": ACCOUNT_FOLDER, "readOnly": True}
-    sources = [{"secret": {"name": secret}}, {"configMap": certificate}]
-    return {
-        "automountServiceAccountToken": False,
-        "volumes": [{"name": "account", "projected": {"sources": sources}}],
-        "containers": [{"name": "operator", "volumeMounts": [mount]}],
-    }
 
 
 PLAN, ISLAND = "archipelago.dev/plan", "archipelago.dev/island"
@@ -548,4 +407,155 @@ def bare_pod(name: str, image: str, program: str) -> dict[str, Any]:
             "terminationGracePeriodSeconds": 1,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         },
+    }
+
+
+# The tests above share an installed operator; those below install their own, which ends it.
+MOST_REFUSED = 10.0  # requests a second of two replicas; without a pause each makes 35
+QUIET = 3.0  # seconds in which an operator that sees a plan has long written to it
+ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@pytest.fixture
+def served(kind: Cluster) -> Iterator[Plans]:
+    """The namespace that the overlay names."""
+    bound = {
+        each["metadata"]["namespace"] for each in of_kind(kustomize(NAMESPACED), "RoleBinding")
+    }
+    (name,) = bound - {HOME}  # in its own namespace it has the Lease
+    kind.kubectl("create", "namespace", name)
+    yield Plans(kind, name)
+    kind.kubectl("delete", "namespace", name)
+
+
+def test_with_rights_in_one_namespace_everything_works_there(
+    kind: Cluster, image: str, served: Plans, plans: Plans, tmp_path: Path
+) -> None:
+    """B32: no right in the cluster at all, and nothing is missing."""
+    kind.kubectl("delete", "clusterrolebinding", "archipelago-operator", "--ignore-not-found")
+    plans.apply("elsewhere", small())
+
+    with installed(kind, NAMESPACED, image, tmp_path) as deployment:
+        account = f"--as=system:serviceaccount:{HOME}:archipelago-operator"
+        may = ("auth", "can-i", "list", "configmaps", account)
+        assert kind.kubectl(*may, check=False).stdout.strip() == "no"
+        walk_through_life(served)
+        assert deployment.metric("missing_rights") == 0
+        time.sleep(QUIET)
+
+    assert "status" not in plans.plan("elsewhere")
+
+
+def walk_through_life(plans: Plans) -> None:
+    """Table, edit, infeasible with the last good one kept, foreign name, event, collection."""
+    begin_a_life(plans)
+    good = plans.get("configmap", "chat-routing")
+    plans.patch("chat", {"budgetPerHour": "0.5"})
+    eventually(lambda: plans.ready("chat") == ("False", "Infeasible", 3))
+    assert plans.get("configmap", "chat-routing") == good
+    eventually(lambda: {"Infeasible"} <= {event["reason"] for event in plans.events("chat")})
+    plans.kubectl("delete", "configmap", "chat-routing")
+    plans.patch("chat", {"budgetPerHour": "8"})
+    eventually(lambda: plans.ready("chat") == ("True", "Published", 4))
+    plans.kubectl("delete", "splan", "chat")
+    eventually(lambda: not plans.get("configmap", "chat-routing"), within=60)
+
+
+def test_installed_by_helm_it_serves_and_leaves_the_tables(
+    kind: Cluster, image: str, namespace: str, plans: Plans, tmp_path: Path
+) -> None:
+    """The chart's Deployment runs, beside a CRD that is not Helm's, for one namespace."""
+    repository, _, tag = image.rpartition(":")
+    values = {
+        "image": {"repository": repository, "tag": tag},
+        "crds": {"install": False},
+        "name": "archipelago-by-helm",
+        "namespaces": [plans.namespace],
+    }
+
+    def run(*arguments: str | Path) -> None:
+        homes = {f"HELM_{kind}_HOME": str(tmp_path / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+        where = (f"--namespace={HOME}", f"--kubeconfig={kind.kubeconfig}")
+        subprocess.run(
+            [helm(), *arguments, *where],
+            input=json.dumps(values),
+            env=os.environ | homes,
+            check=True,
+            text=True,
+            timeout=180,
+        )
+
+    assert namespace == plans.namespace
+    kind.kubectl("apply", "--server-side", "-f", BASE / "namespace.yaml")
+    try:
+        run("install", "by-helm", CHART, "--values=-", "--wait", "--timeout=120s")
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+        states = Deployment(kind, "archipelago-by-helm").containers()
+        assert [state["restartCount"] for state in states] == [0, 0]
+    finally:
+        run("uninstall", "by-helm", "--wait")
+    assert plans.table("chat")
+    assert plans.ready("chat")[0] == "True"
+
+
+def test_a_token_that_ended_is_replaced_by_the_new_one_without_a_restart(
+    kind: Cluster, image: str, plans: Plans, tmp_path: Path, report: Callable[[str, float], None]
+) -> None:
+    """The kubelet writes a new token into the pod before the old one ends, and tells nobody.
+
+    Here the old one ends first: until the new one is there, the API server refuses everything. It
+    is killed as well, so that it forgets whom it let in and every watch has to begin anew.
+    """
+    with installed(kind, BASE, image, tmp_path) as deployment:
+        store_token(deployment, "first")
+        deployment.patch(with_token_of("operator-token"))
+        before = {state["containerID"] for state in deployment.containers()}
+        plans.apply("chat", small())
+        plans.wait_ready("chat")
+
+        deployment.kubectl("delete", "secret", "first")  # which ends the token
+        on_node(f"{NAME}-control-plane", "pkill", "-9", "kube-apiserver")
+        ended = time.monotonic()
+        eventually(lambda: answers(kind), within=120)
+        store_token(deployment, "second")
+        plans.patch("chat", {"budgetPerHour": "8"})
+        eventually(lambda: plans.ready("chat") == ("True", "Published", 2), within=240)
+
+        took = time.monotonic() - ended
+        report("token ended to the next table", took)
+        assert refused(kind) < MOST_REFUSED * took
+        eventually(deployment.is_ready, within=90)
+        assert {state["containerID"] for state in deployment.containers()} == before
+        deployment.kubectl("delete", "secret", "second", "operator-token")
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether the API server is there."""
+    return cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
+
+
+def store_token(deployment: Deployment, bound_to: str) -> None:
+    """A token of the operator's account that ends with a secret of that name, in another secret."""
+    deployment.kubectl("create", "secret", "generic", bound_to)
+    bound = ("--bound-object-kind=Secret", f"--bound-object-name={bound_to}")
+    token = deployment.kubectl("create", "token", "archipelago-operator", *bound).strip()
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "operator-token"},
+        "stringData": {"token": token},
+    }
+    deployment.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+
+
+def with_token_of(secret: str) -> dict[str, object]:
+    """The pod with the secret's token in place of the kubelet's."""
+    certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    mount = {"name": "account", "mountPath": ACCOUNT_FOLDER, "readOnly": True}
+    sources = [{"secret": {"name": secret}}, {"configMap": certificate}]
+    return {
+        "automountServiceAccountToken": False,
+        "volumes": [{"name": "account", "projected": {"sources": sources}}],
+        "containers": [{"name": "operator", "volumeMounts": [mount]}],
     }

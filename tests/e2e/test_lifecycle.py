@@ -157,6 +157,7 @@ def test_an_impossible_target_is_refused_with_what_would_help(team: Plans) -> No
     message = team.conditions("bad")["Ready"]["message"]
     assert "tpot" in message.lower()
     assert " ms" in message  # the smallest relaxation has a value and a unit
+    eventually(lambda: [event for event in team.events("bad") if event["type"] == "Warning"])
     warnings = [event for event in team.events("bad") if event["type"] == "Warning"]
     assert [event["reason"] for event in warnings] == ["Infeasible"]
     assert len(warnings[0]["note"].encode()) <= 1024

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -246,10 +247,15 @@ def said(history: History) -> list[Said]:
     return [text for text, _ in groupby(texts)]
 
 
-def test_every_fault_of_an_island_is_stored_once_and_goes_again(
+@pytest.mark.slow
+def test_faults_of_islands_are_stored_once_and_go_again(
     plans: Plans, observing: Operator, prometheus: Prometheus, pages: Pages, cluster: Cluster
 ) -> None:
-    """One restarts, one is gone for a while, one is found twice; the table stays as it is."""
+    """One restarts, one is gone for a while, one is found twice; the table stays as it is.
+
+    The first change is told at once, each further one after more windows (``traffic/trust``), so
+    that the window in which an island appears again, and one that is found twice, are not told.
+    """
     plans.apply("chat", SPEC)
     plans.wait_ready("chat")
     islands = [island["name"] for island in plans.table("chat")["content"]["islands"]]
@@ -263,7 +269,8 @@ def test_every_fault_of_an_island_is_stored_once_and_goes_again(
 
             def then(*wanted: Said) -> None:
                 """The last that was stored; a fault may show earlier windows' shares first."""
-                eventually(lambda: tuple(said(history)[-len(wanted) :]) == wanted, 6 * SHORT_WINDOW)
+                within = 16 * SHORT_WINDOW
+                eventually(lambda: tuple(said(history)[-len(wanted) :]) == wanted, within)
 
             then(whole)
             engines.done[a] = 0
@@ -271,11 +278,9 @@ def test_every_fault_of_an_island_is_stored_once_and_goes_again(
             engines.silent.add(b)
             then(("False", "SignalMissing", f"MissingIsland ({b})"))
             engines.silent.clear()
-            then(("False", "SignalMissing", f"SeriesAppeared ({b})"), whole)
-            engines.found(a)
-            then(("False", "AnswerUnusable", f"DuplicateSeries ({a})"))
-            engines.found()
             then(whole)
+            engines.found(a)
+            time.sleep(3 * SHORT_WINDOW)
             stored = said(history)
             tables = history.ordered(TABLE)
 
@@ -283,11 +288,7 @@ def test_every_fault_of_an_island_is_stored_once_and_goes_again(
         whole,
         ("False", "SignalMissing", f"CounterReset ({a})"),
         whole,
-        ("False", "SignalMissing", f"SeriesLost ({b})"),
         ("False", "SignalMissing", f"MissingIsland ({b})"),
-        ("False", "SignalMissing", f"SeriesAppeared ({b})"),
-        whole,
-        ("False", "AnswerUnusable", f"DuplicateSeries ({a})"),
         whole,
     ]
     assert len({table.number for table in tables if table.plan == "chat"}) == 1

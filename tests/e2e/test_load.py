@@ -26,7 +26,7 @@ def test_many_plans_idle_plans_hostile_plans_and_changes(
         place = Place(Administrator(Api.of(cluster)), controlplane, prepared, namespace, other)
         with running(prepared), Probe(prepared, every=0.5) as probe:
             first = burst(place, PLANS)
-            rest = idle(place, 5)
+            rest = idle(place, 20)  # lists for gaps come all at once
             attacked = attack(place, HOSTILE, 6)
             unrested = unrest(place, 5)
     print(f"\n{first}\n{rest}\n{attacked}\n{unrested}")  # noqa: T201

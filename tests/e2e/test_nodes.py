@@ -77,9 +77,11 @@ def rest(operator: Operator) -> None:
 
 
 def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
-    plans: Plans, prepared: Operator, nodes: Nodes
+    request: pytest.FixtureRequest, plans: Plans, prepared: Operator, nodes: Nodes
 ) -> None:
     """B15: 15 s, 400 MB, 0.2 of a core at 1,000 reports a minute, and nobody plans for them."""
+    if request.config.getoption("kind"):
+        pytest.skip("on kind: its controllers give nodes without a kubelet pods and call them lost")
     names = nodes.names(COUNT)
     nodes.create(names[:4], SERVING)
     nodes.create(names[4:])
@@ -88,6 +90,7 @@ def test_thousands_of_nodes_are_synced_soon_and_their_reports_cost_little(
     with running(prepared) as operator:
         eventually(lambda: state(operator, "usable") >= COUNT, within=60)
         synced = time.monotonic() - started
+        assert state(operator, "lost") == 0
         plans.wait_ready("chat")
         rest(operator)
         before, planned = cpu(operator), operator.metric("plannings_total")
@@ -177,6 +180,7 @@ def test_without_the_right_to_see_nodes_everything_else_works(
     account = f"--serviceaccount={plans.namespace}:default"
     plans.kubectl("create", "rolebinding", "ours", "--clusterrole=archipelago-operator", account)
     prepared.kubeconfig = plans.cluster.service_account_kubeconfig(plans.namespace, "default")
+    prepared.settings = {**prepared.settings, "ARCHIPELAGO_LEADER_ELECTION": "Off"}
     role = f"nodes-{plans.namespace}"
     with running(prepared) as operator:
         plans.apply("chat", small())
@@ -302,7 +306,7 @@ def test_of_two_plans_that_select_a_node_the_older_has_it(
 
     found = plans.conditions("younger")["InventoryResolved"]
     assert found["reason"] == "PoolClaimed"
-    assert "older" not in found["message"].replace("older plan", "")
+    assert f"({SOME} to the older plan older)" in found["message"]
     plans.kubectl("delete", "splan", "older")
     plans.wait_ready("younger", within=60)
     assert placed(plans, "younger") == set(names)

@@ -85,7 +85,7 @@ def install(plane: ControlPlane, release: Path) -> Path:
         *(f"deploy/base/{n}.yaml" for n in ("namespace", "serviceaccount", "rbac")),
     ):
         plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", release / part)
-    plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.wait_established("crd", "--all")
     return plane.service_account_kubeconfig(HOME, ACCOUNT)
 
 

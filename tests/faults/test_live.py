@@ -261,13 +261,10 @@ def bench(
 
 
 @pytest.fixture(scope="module")
-def played(
-    request: pytest.FixtureRequest, bench: Bench, full: bool
-) -> Iterator[Mapping[str, Future[None]]]:
+def played(request: pytest.FixtureRequest, bench: Bench) -> Iterator[Mapping[str, Future[None]]]:
     """All that are tested, begun before the first of them."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
-    named = [spec.params["play"] for spec in specs if spec and "play" in spec.params]
-    chosen = [name for name in named if full or name not in RARE]
+    chosen = [spec.params["play"] for spec in specs if spec and "play" in spec.params]
 
     def perform(name: str) -> None:
         with ground(bench, name) as found:
@@ -278,11 +275,11 @@ def played(
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("play", PLAYS)
+@pytest.mark.parametrize(
+    "play", [pytest.param(name, marks=pytest.mark.full if name in RARE else []) for name in PLAYS]
+)
 def test_every_table_is_sound_and_names_no_node_that_is_gone(
     bench: Bench, played: Mapping[str, Future[None]], play: str
 ) -> None:
-    if play not in played:
-        pytest.skip("played with --faults")
     played[play].result(timeout=240)
     assert bench.operator.is_running()

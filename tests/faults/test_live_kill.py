@@ -10,7 +10,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.controlplane import Cluster
-from tests.support.faults.bench import Bench, started
+from tests.support.faults.bench import Bench, second, started
 from tests.support.faults.ground import SHORTER, Ground, ground, ready_again
 from tests.support.faults.history import EVENT
 from tests.support.faults.invariants import Allowance
@@ -69,13 +69,10 @@ def test_a_roll_out_is_finished_by_the_next_process(bench: Bench, moment: Moment
         roll_out(found, killed(found, tables_of(found.plan), moment))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_write_of_a_roll_out(
-    bench: Bench, full: bool, when: str, number: int
-) -> None:
-    if not full:
-        pytest.skip("at every write: --faults")
+def test_killed_at_any_write_of_a_roll_out(bench: Bench, when: str, number: int) -> None:
     make = before if when == "before" else after
     with ground(bench, f"any-{when}-{number}") as found:
 
@@ -97,5 +94,20 @@ def test_a_repair_is_finished_by_the_next_process(bench: Bench, moment: Moment) 
             ready_again(bench)
             found.without(found.names[0], within=15)
         found.settled(found.names[1:])
+        report = check_live(found, 1, Allowance(retries=LOST))
+        assert not report.violations, "\n".join(report.violations)
+
+
+def test_a_standby_finishes_the_roll_out_of_a_leader_that_was_killed(bench: Bench) -> None:
+    with ground(bench, "taken-over") as found:
+        found.begin()
+        with second(bench) as other:
+            found.bench.user.edit(found.plan, SHORTER)
+            found.until(lambda: found.mark() == "rolling", 20, "rolling")
+            bench.kill()
+            found.until(lambda: other.metric("leader") == 1, 20, "taken over")
+            found.settled(found.names, generation=2)
+            bench.begin()
+            ready_again(bench)
         report = check_live(found, 1, Allowance(retries=LOST))
         assert not report.violations, "\n".join(report.violations)

@@ -1,6 +1,5 @@
-"""The endpoint of probes and metrics; steps of the wall clock, by the monotonic one."""
+"""What probes and metrics say; steps of the wall clock, by the monotonic one."""
 
-import socket
 from collections.abc import Callable
 from random import Random
 
@@ -8,11 +7,10 @@ import aiohttp
 import pytest
 
 from archipelago.operator.cluster.handlers import WatchHealth
-from archipelago.operator.errors import SettingsError
-from archipelago.operator.health import Health, Lag, serve
+from archipelago.operator.endpoints import serve
+from archipelago.operator.health import Health, Lag
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.queue import KeyedQueue
-from archipelago.operator.settings import Settings
 
 
 def health_of(offset: Callable[[], float] = lambda: 0.0) -> Health:
@@ -24,34 +22,6 @@ def health_of(offset: Callable[[], float] = lambda: 0.0) -> Health:
 async def get(url: str) -> tuple[int, str]:
     async with aiohttp.ClientSession(trust_env=False) as session, session.get(url) as answer:
         return answer.status, await answer.text()
-
-
-@pytest.mark.parametrize("loopback", ["127.0.0.1", "[::1]"], ids=["IPv4", "IPv6"])
-async def test_probes_reach_it_over_either_family(loopback: str) -> None:
-    if ":" in loopback and not socket.has_dualstack_ipv6():
-        pytest.skip("no IPv6 on this machine")
-    async with serve(health_of(), Settings().http_host, 0) as port:
-        assert await get(f"http://{loopback}:{port}/healthz") == (200, "ok\n")
-
-
-async def test_without_ipv6_it_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    async with serve(health_of(), Settings().http_host, 0) as port:
-        assert await get(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
-
-
-async def test_with_an_address_it_listens_there_only() -> None:
-    async with serve(health_of(), "127.0.0.1", 0) as port:
-        assert (await get(f"http://127.0.0.1:{port}/healthz"))[0] == 200
-        with pytest.raises(aiohttp.ClientConnectionError):
-            await get(f"http://127.0.0.2:{port}/healthz")
-
-
-async def test_a_taken_port_is_named() -> None:
-    async with serve(health_of(), "127.0.0.1", 0) as port:
-        with pytest.raises(SettingsError, match=f"ARCHIPELAGO_HTTP_PORT={port}.*in use"):
-            async with serve(health_of(), "127.0.0.1", port):
-                pass
 
 
 def test_it_is_not_ready_before_both_watches_were_answered() -> None:
@@ -78,7 +48,7 @@ async def test_a_wall_clock_that_was_set_shows_in_both_probes_and_a_metric() -> 
     messages = ["the wall clock went forward by 301 s since the start"]
     assert health.liveness_findings() == messages
     assert health.readiness_findings()[:1] == messages
-    async with serve(health, "127.0.0.1", 0) as port:
+    async with serve(health, "127.0.0.1", 0) as (port,):
         assert await get(f"http://127.0.0.1:{port}/healthz") == (503, f"{messages[0]}\n")
         page = (await get(f"http://127.0.0.1:{port}/metrics"))[1]
     assert "archipelago_clock_skew_seconds 301.0" in page

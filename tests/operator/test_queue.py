@@ -162,6 +162,28 @@ async def test_an_error_is_counted_and_the_key_is_tried_again(
     assert "will be tried again" in caplog.text
 
 
+async def test_a_key_whose_work_is_aborted_before_its_first_step_is_worked_on_again() -> None:
+    """The lead was lost in that moment: the plan was left alone for ever after it was regained."""
+    done: list[Key] = []
+
+    async def work(key: Key) -> None:
+        done.append(key)
+        await asyncio.sleep(0)
+
+    workers = Workers(queue(), work, lambda: 0.0, count=1)
+    workers.enqueue(A)
+    running = asyncio.create_task(workers.run())
+    await asyncio.sleep(0)  # the task exists, and its turn comes after this one's
+    workers.abort()
+    await asyncio.sleep(0)
+    assert done == []
+
+    workers.enqueue(A)
+    await until(lambda: done == [A])
+    workers.stop()
+    await running
+
+
 async def test_workers_that_never_ran_are_finished_when_stopped() -> None:
     """Without a first list nothing is worked on; the end must not wait for it."""
 

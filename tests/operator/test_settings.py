@@ -29,6 +29,13 @@ def test_variables_replace_defaults() -> None:
     )
 
 
+def test_the_former_name_of_the_administrators_file_is_read_unless_the_present_one_is_set() -> None:
+    before = {"ARCHIPELAGO_SOURCES": "/old.yaml"}
+    assert Settings.from_environment(before).admin_file == "/old.yaml"
+    both = {**before, "ARCHIPELAGO_ADMIN_FILE": "/new.yaml"}
+    assert Settings.from_environment(both).admin_file == "/new.yaml"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -39,6 +46,7 @@ def test_variables_replace_defaults() -> None:
         ("LOG_LEVEL", "loud"),
         ("NAMESPACES", "Team"),
         ("SOURCES", "sources.yaml"),
+        ("ADMIN_FILE", "admin.yaml"),
     ],
 )
 def test_an_invalid_value_is_named_with_the_variable(name: str, value: str) -> None:

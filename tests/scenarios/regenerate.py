@@ -23,21 +23,26 @@ def cases() -> list[Path]:
     return sorted(path.parent for path in SCENARIOS.glob("*/problem.yaml"))
 
 
-def answer(case: Path) -> dict[str, Any]:
-    """The document of a case, as it would be golden."""
+def document(case: Path) -> dict[str, Any]:
+    """The plan document of a case."""
     resource = load_resource((case / "problem.yaml").read_text())
     outcome = strategy("exact").plan(to_problem(resource.metadata.name, resource.spec))
     if isinstance(outcome, Infeasible):
-        document = infeasible_document(resource, outcome)
-    else:
-        document = plan_document(resource, outcome)
-    return {key: value for key, value in document.items() if key not in NOT_CONTENT}
+        return infeasible_document(resource, outcome)
+    return plan_document(resource, outcome)
+
+
+def golden_part(plan: dict[str, Any]) -> dict[str, Any]:
+    """What of a document is golden."""
+    return {key: value for key, value in plan.items() if key not in NOT_CONTENT}
 
 
 def main() -> None:
     """Overwrite every golden plan."""
     for case in cases():
-        text = yaml.safe_dump(answer(case), sort_keys=False, width=100, default_flow_style=None)
+        text = yaml.safe_dump(
+            golden_part(document(case)), sort_keys=False, width=100, default_flow_style=None
+        )
         (case / "plan.yaml").write_text(text)
 
 

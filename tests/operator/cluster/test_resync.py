@@ -11,10 +11,12 @@ import pytest
 
 from archipelago.operator.cluster import resync
 from archipelago.operator.cluster.client import ApiCluster
+from archipelago.operator.cluster.gaps import Noted
 from archipelago.operator.cluster.handlers import WatchHealth
 from archipelago.operator.errors import Retryable
 from archipelago.operator.inventory.cluster_inventory import ClusterInventory
 from archipelago.operator.metrics import Metrics
+from archipelago.operator.quarantine import Quarantine
 from archipelago.operator.resources.cache import Cache
 
 HOUR = 3600.0
@@ -53,6 +55,7 @@ def resync_of(cluster: Empty, others: Callable[[], Awaitable[None]] | None = Non
         enqueue=lambda _key: None,
         random=Random(1),  # noqa: S311
         installed=installed,
+        quarantine=Quarantine(),
         others=others,
     )
 
@@ -119,7 +122,9 @@ async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_node
     monkeypatch.setattr(resync, "PAUSE", PAUSE)
     cluster = Listed()
     inventory = ClusterInventory({}, nobody, nobody, nobody, time.monotonic)
-    lists = resync.NodeResync(cluster, inventory, (), lambda: True)
+    lists = resync.NodeResync(
+        cluster, inventory, (), lambda: True, quarantine=Quarantine(), noted=Noted()
+    )
     task = asyncio.create_task(lists.run())
 
     lists.request()

@@ -19,7 +19,14 @@ from archipelago.operator.apply.events import Events
 from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.decide.state import Now
-from archipelago.operator.errors import ClusterError, Conflict, Forbidden, NotFound, Retryable
+from archipelago.operator.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Retryable,
+)
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import Job, decode_result
 from archipelago.operator.planning.pool import PlannerPool
@@ -71,13 +78,20 @@ class Server(ApiCluster):
         body["metadata"]["resourceVersion"] = str(self.version)
         self.late.append((kind, event, copy.deepcopy(body)))
 
+    async def create_shard(self, manifest: Manifest) -> Mapping[str, Any]:
+        return await self.apply_shard(manifest)
+
+    async def apply_shard(self, manifest: Manifest) -> Mapping[str, Any]:
+        self._fail_now_and_then()
+        if self.refuses:
+            raise Forbidden("exceeded quota")
+        return self._apply_shard(manifest, manifest["metadata"].get("resourceVersion", ""))
+
     async def apply_table(self, manifest: Manifest) -> Mapping[str, Any]:
         self._fail_now_and_then()
         if self.refuses:
             raise Forbidden("exceeded quota")
         version = manifest["metadata"]["resourceVersion"]
-        if "shard.txt" in manifest["data"]:
-            return self._apply_shard(manifest, version)
         self.release()
         if self.table is None:
             self.table = copy.deepcopy(manifest)
@@ -113,7 +127,7 @@ class Server(ApiCluster):
         self.taken.discard(name)
         return self._written("table", shard)
 
-    async def remove_shard(self, key: Key, uid: str, resource_version: str) -> None:
+    async def remove_config_map(self, key: Key, uid: str, resource_version: str) -> None:
         self._fail_now_and_then()
         shard = self.shards.get(key.name)
         if shard is None:
@@ -159,6 +173,10 @@ class Server(ApiCluster):
         if config_map is None:
             raise NotFound(str(key))
         return copy.deepcopy(config_map)
+
+    async def read_plan(self, key: Key) -> Mapping[str, Any] | None:
+        assert key == KEY
+        return copy.deepcopy(self.plan)
 
     async def create_event(self, manifest: Manifest) -> None:
         assert manifest["type"] in ("Normal", "Warning")
@@ -422,6 +440,26 @@ async def test_a_table_that_is_refused_costs_one_promise_however_often_it_is_tri
     await life.come_to_rest()
     _check_end(life.server, squatted=False, seed=0)
     assert life.server.stored[-1][2] == 1
+
+
+async def test_a_server_that_takes_no_status_gets_a_whole_one_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    life, reasons = Life(0), list[str]()
+
+    async def refuse(manifest: Manifest) -> Mapping[str, Any]:
+        reasons.append(manifest["status"]["conditions"][0]["reason"])
+        raise Invalid("422 made up")
+
+    monkeypatch.setattr(life.server, "apply_status", refuse)
+    life.create_or_edit()
+    life.tell()
+    for _ in range(6):
+        life.seconds = 0.0
+        monkeypatch.setattr(life.random, "uniform", lambda _least, _most: 0.0)
+        await life.work()
+
+    assert reasons == [Reason.PLANNING, *[Reason.STATUS_REFUSED] * 6]
 
 
 def _check_history(stored: list[tuple[str, int, int]], seed: int) -> None:

@@ -18,6 +18,7 @@ from archipelago.operator.decide.actions import (
     WriteTable,
 )
 from archipelago.operator.decide.decision import decide
+from archipelago.operator.decide.forgery import with_given_table
 from archipelago.operator.decide.state import PlanState, Retry
 from archipelago.operator.planning.result import PlanFailed
 from archipelago.operator.resources.names import TABLE_BYTES, Identity
@@ -351,6 +352,20 @@ def test_a_write_that_is_refused_again_and_again_is_tried_ever_more_rarely() -> 
         waits.append(state.write_retry.at - NOW.monotonic)
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
     assert state.with_table_written(NOW).write_retry == Retry()
+
+
+def test_a_refused_status_is_told_in_few_words_whatever_its_sequence() -> None:
+    splan = plan()
+    first, state = decide(observation(splan), PlanState(), NOW)
+    wanted = next(action for action in first if isinstance(action, WriteStatus))
+    state = state.with_refused_status(wanted.status, "422 made up", NOW)
+
+    seen, state = with_given_table(observation(splan), state)
+    actions, _ = decide(seen, state, NOW)
+
+    short = next(action for action in actions if isinstance(action, WriteStatus))
+    assert short.status.is_refusal
+    assert short.reserves > wanted.reserves
 
 
 def test_suspending_stops_the_planner_and_writes_no_table() -> None:

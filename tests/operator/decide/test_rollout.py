@@ -18,12 +18,18 @@ from archipelago.operator.decide.actions import (
     WriteTable,
 )
 from archipelago.operator.decide.decision import decide, receive
-from archipelago.operator.decide.rollout import PATIENCE, next_step_due, rollout_timed_out
+from archipelago.operator.decide.rollout import (
+    PATIENCE,
+    next_step_due,
+    rollout_timed_out,
+    with_replan,
+)
 from archipelago.operator.decide.state import (
     REPLAN_RETRY,
     PendingReplan,
     PlanState,
     ReplanMemory,
+    Retry,
     is_news,
 )
 from archipelago.operator.planning.messages import decode_result, plan_ready
@@ -35,9 +41,10 @@ from archipelago.operator.resources.live import (
     TableOrigin,
     Traffic,
 )
-from archipelago.operator.resources.manifests import table_manifest
+from archipelago.operator.resources.manifests import shard_manifest, table_manifest
 from archipelago.operator.resources.names import Identity
-from archipelago.operator.resources.objects import Observation, PlanObject, TableObject
+from archipelago.operator.resources.objects import Observation, PlanObject, ShardObject, TableObject
+from archipelago.operator.resources.shards import shards_of
 from archipelago.operator.resources.status import (
     ConditionStatus,
     ConditionType,
@@ -47,6 +54,7 @@ from archipelago.operator.resources.status import (
 )
 from archipelago.planner.demand.window import ObservedWindow
 from archipelago.planner.service.messages import REPLY, PlanRequest, TableStep
+from archipelago.planner.table.shards import split
 from tests.support.operator.situations import (
     NOW,
     T0,
@@ -66,8 +74,8 @@ REPLANNING = {"source": "main", "drainSeconds": DRAIN}
 def content(*, phase: str = "prefill", weight: int = 500_000) -> str:
     """A table of two islands on a node each; ``weight`` makes it another one."""
     islands = [
-        {"name": "a", "phase": phase, "nodes": ["n1"]},
-        {"name": "b", "phase": "decode", "nodes": ["n2"]},
+        {"name": "a", "phase": phase, "nodes": ["n1"], "gpus": 8},
+        {"name": "b", "phase": "decode", "nodes": ["n2"], "gpus": 8},
     ]
     groups = [
         {"name": "g", "model": "m", "members": ["a"], "weight": weight},
@@ -184,11 +192,53 @@ def test_a_lost_node_comes_before_a_window() -> None:
 
 def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
     observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
-    failed = PlanState(failed_repairs=frozenset({"b"}))
+    assert observed.table is not None
+    failed = PlanState(
+        failed_repairs=frozenset({"b"}), irreparable=observed.table.content_hash or ""
+    )
     assert actions_of(observed, failed, NOW) == ()
 
     more = settled(LiveStatus(lost_nodes=frozenset({"n1", "n2"})))
     assert [type(a) for a in actions_of(more, failed, NOW)] == [StartReplan]
+
+
+def test_a_repair_whose_process_failed_is_asked_for_again() -> None:
+    """The islands are still in the table, and the next process may do it."""
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
+    assert observed.plan is not None
+    assert observed.table is not None
+    known = observed.table.content_hash or ""
+    begun = with_replan(PlanState(), observed.plan, observed.table, ReplanKind.REPAIR, known)
+    failed = begun.with_replan_failure(NOW)
+    (wait,) = actions_of(observed, failed, NOW)
+    assert isinstance(wait, Requeue)
+    again = replace(NOW, monotonic=NOW.monotonic + wait.seconds)
+    assert [type(a) for a in actions_of(observed, failed, again)] == [StartReplan]
+
+
+def test_a_table_in_shards_is_repaired_at_once_whatever_is_under_way() -> None:
+    """No process is asked, so neither a window under way nor a failed request is waited for."""
+    calm = settled()
+    assert calm.plan is not None
+    assert calm.table is not None
+    lost = replace(calm.plan, live=LiveStatus(lost_nodes=frozenset({"n2"})))
+    shards = shards_of(calm.plan.key.name, split(OLD, 60))
+    holders = {
+        shard.name: ShardObject.from_body(
+            as_stored(shard_manifest(calm.plan, None, shard, piece.of(OLD), 1))
+        )
+        for shard, piece in zip(shards, split(OLD, 60), strict=True)
+    }
+    table = replace(calm.table, shards=shards)
+    observed = replace(calm, plan=lost, table=table, shards=holders)
+    busy = PlanState(
+        request=PendingReplan("window-1", lost.inputs_hash, content_hash=table.content_hash or ""),
+        replan_retry=Retry(1, NOW.monotonic + 100),
+    )
+    repair = StartReplan(ReplanKind.REPAIR, "islands on lost nodes: 1")
+    assert repair in actions_of(observed, busy, NOW)
+    tried = replace(busy, failed_repairs=frozenset({"b"}))
+    assert repair not in actions_of(observed, tried, NOW)
 
 
 def test_a_lost_node_under_no_island_of_the_table_is_nothing() -> None:
@@ -456,8 +506,8 @@ def test_an_answered_request_is_not_repeated() -> None:
     """Two operators that both decided would else write over each other for ever."""
     state = after(settled(), decided("window-1"))
     assert state.unreported
-    assert state.with_status(Status(last_decision={"level": "Reroute"}), None).unreported
-    assert not state.with_status(Status(last_decision=state.decision), None).unreported
+    assert state.with_status(Status(last_decision={"level": "Reroute"})).unreported
+    assert not state.with_status(Status(last_decision=state.decision)).unreported
 
 
 def test_figures_of_every_window_are_no_news() -> None:

@@ -29,6 +29,9 @@ def plan(key: Key = CHAT, age: int = 0, **pool: Any) -> PlanSelector:  # noqa: A
     return PlanSelector(key, f"uid-{key.name}", BORN - timedelta(days=age), (selector,))
 
 
+STATIC = PlanSelector(CHAT, "uid-chat", BORN, ())
+
+
 class World:
     """An inventory with a clock of its own; ``news``: (time, plans, whether nodes were lost)."""
 
@@ -288,10 +291,10 @@ def test_a_younger_plan_is_reconciled_when_an_older_one_takes_or_leaves_its_node
     world, chat, code = World(), plan(), plan(CODE, age=1)
     world.listed(*names(2))
     assert world.count(chat) == 16
-    assert world.count(code) == 16
+    assert world.count(code) == 0  # the younger one is still planned with them
     world.run(20)
-    assert [(keys, lost) for _, keys, lost in world.news] == [({CHAT}, False)]
-    assert world.count(chat) == 0
+    assert [(keys, lost) for _, keys, lost in world.news] == [({CHAT}, False), ({CODE}, False)]
+    assert (world.count(chat), world.count(code)) == (0, 16)
     assert world.inventory.finding(chat).reason is Reason.POOL_CLAIMED
     assert "code" not in world.inventory.finding(chat).message
 
@@ -322,7 +325,7 @@ def test_a_node_with_pods_of_others_is_excluded_and_with_its_own_is_not() -> Non
 
 def test_an_island_is_ready_if_all_its_pods_are_and_has_their_phase() -> None:
     world = World()
-    world.inventory.update_plan(CHAT, None)
+    world.inventory.update_plan(STATIC)
     world.listed("n0", "n1")
     world.pod("p0", "n0", plan="chat")
     world.pod("p1", "n1", plan="chat", ready=False)
@@ -341,7 +344,7 @@ def test_an_island_is_ready_if_all_its_pods_are_and_has_their_phase() -> None:
 
 def test_pods_that_a_list_lacks_are_deleted_in_its_namespace_only() -> None:
     world = World()
-    world.inventory.update_plan(CHAT, None)
+    world.inventory.update_plan(STATIC)
     world.listed("n0")
     world.pod("p0", "n0", plan="chat")
     world.inventory.replace_pods(set(), world.version, "elsewhere")
@@ -352,7 +355,7 @@ def test_pods_that_a_list_lacks_are_deleted_in_its_namespace_only() -> None:
 
 def test_a_label_that_was_not_kept_needs_another_list_and_other_plans_continue() -> None:
     world, chat, racks = World(), plan(), plan(CODE, age=1, domain_label=CLIQUE)
-    world.inventory.update_plan(CHAT, chat)
+    world.inventory.update_plan(chat)
     world.listed("n0")
     assert world.count(chat) == 8
     assert world.lacks == 0
@@ -364,6 +367,8 @@ def test_a_label_that_was_not_kept_needs_another_list_and_other_plans_continue()
     world.node("n1", {**H100, CLIQUE: "r2"})
     world.inventory.replace_nodes({"n0", "n1"}, world.version)
     assert world.news == [(0.0, {CODE}, False)]
+    assert world.count(racks) == 8
+    world.run(20)  # the younger plan leaves the other node
     inventory = world.inventory.inventory(racks)
     assert inventory
     assert inventory.pools[0].nodes == {"r1": ("n0",), "r2": ("n1",)}
@@ -385,7 +390,7 @@ def test_no_plan_gets_a_node_outside_the_administrators_selector() -> None:
     """B39: whatever the plan selects."""
     world = World(allowed={"serving": "yes"})
     chat = plan(selector={"kubernetes.io/hostname": "n0"})
-    world.inventory.update_plan(CHAT, chat)
+    world.inventory.update_plan(chat)
     world.inventory.begin_list()
     world.node("n0")
     world.inventory.replace_nodes({"n0"}, world.version)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archipelago.operator.errors import Unreadable
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
-from archipelago.operator.inventory.pods import PodTable, read_pod, requested
+from archipelago.operator.inventory.pods import START, PodTable, read_pod, requested
 from archipelago.operator.resources.names import Key
-from archipelago.planner.errors import PlanFileError
+from archipelago.planner.documents import Node
 from archipelago.planner.kubernetes.labels import PLAN_LABEL
 from archipelago.planner.kubernetes.nodes import Why
 from tests.support.operator.nodes import CLIQUE, H100, ODD, body
@@ -104,7 +105,7 @@ def test_a_list_removes_what_is_gone_and_keeps_what_is_newer() -> None:
 
 
 def test_an_object_that_is_no_node_is_refused_with_the_field() -> None:
-    with pytest.raises(PlanFileError, match="status: missing"):
+    with pytest.raises(Unreadable, match="status: missing"):
         read_versioned({"metadata": {"name": "n", "resourceVersion": "1"}})
 
 
@@ -239,12 +240,44 @@ def test_requests_are_summed_as_the_scheduler_does(
         "initContainers": [container(n, **({"restartPolicy": p} if p else {})) for n, p in init],
         "containers": [container(n) for n in containers],
     }
-    assert requested(spec) == expected
+    assert requested(Node(spec)) == expected
 
 
 def test_a_request_beside_its_limit_counts_once() -> None:
     both = {"resources": {"limits": {GPU: "2"}, "requests": {GPU: "2"}}}
-    assert requested({"containers": [both]}) == 2
+    assert requested(Node({"containers": [both]})) == 2
+
+
+def test_a_pod_holds_gpus_while_it_runs_or_may_still_start() -> None:
+    """A name of a node that somebody wrote into it takes nothing; never to start, neither."""
+    named = pod(1, phase="Pending")
+    named["metadata"] |= {"uid": "x", "labels": {}}
+    table, chat, nodes = PodTable(), Key("team", "chat"), {"n1": 8}
+
+    def report(version: int, now: float, body: dict[str, Any], **status: Any) -> dict[str, int]:  # noqa: ANN401
+        body["metadata"]["resourceVersion"] = str(version)
+        body["status"] |= status
+        facts = read_pod(body)
+        assert facts
+        table.update(facts, now)
+        return table.held_by_others(chat, nodes)
+
+    assert report(1, 0.0, named) == {}
+    scheduled = [{"type": "PodScheduled", "status": "True"}]
+    assert report(2, 0.0, named, conditions=scheduled) == {"n1": 1}
+    assert report(3, 500.0, named, message="pulling") == {"n1": 1}
+    assert table.wake() == START
+    assert [late.uid for late in table.take_late(START)] == ["x"]
+    assert table.held_by_others(chat, nodes) == {}
+    assert report(4, 700.0, named, message="still pulling") == {}
+    init: list[dict[str, Any]] = [{"state": {"running": {}}}]
+    assert report(5, 701.0, named, initContainerStatuses=init) == {"n1": 1}
+    assert report(6, 702.0, pod(8, phase="Running")) == {"n1": 1}  # our own beside it
+    rival = pod(8, phase="Pending")
+    rival["metadata"] |= {"uid": "y", "namespace": "other"}
+    assert report(7, 703.0, rival, conditions=scheduled) == {"n1": 1}  # ours hold those
+    assert report(8, 704.0, rival, phase="Running") == {"n1": 9}
+    assert report(9, 705.0, rival, phase="Failed") == {"n1": 1}
 
 
 def test_a_plan_of_the_same_name_in_another_namespace_is_another_plan() -> None:
@@ -255,11 +288,12 @@ def test_a_plan_of_the_same_name_in_another_namespace_is_another_plan() -> None:
         body["metadata"] |= {"uid": uid, "namespace": namespace}
         facts = read_pod(body)
         assert facts
-        table.update(facts)
+        table.update(facts, 0.0)
     unlabelled = pod(4, nodeName="n2")
     unlabelled["metadata"] |= {"uid": "c", "labels": {}}
     facts = read_pod(unlabelled)
     assert facts
-    table.update(facts)
-    assert table.held_by_others(Key("team", "chat")) == {"n1": 1, "n2": 4}
-    assert table.held_by_others(Key("other", "chat")) == {"n1": 2, "n2": 4}
+    table.update(facts, 0.0)
+    nodes = {"n1": 8, "n2": 8}
+    assert table.held_by_others(Key("team", "chat"), nodes) == {"n1": 1, "n2": 4}
+    assert table.held_by_others(Key("other", "chat"), nodes) == {"n1": 2, "n2": 4}

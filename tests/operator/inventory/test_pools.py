@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archipelago.operator.inventory.claims import NO_RULES
 from archipelago.operator.inventory.nodes import NodeFacts
 from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector, assign_owners
 from archipelago.operator.inventory.pools import (
@@ -15,11 +16,13 @@ from archipelago.operator.inventory.pools import (
     ResolveContext,
     domain_name,
     inventory_finding,
+    part_step,
     resolve_inventory,
 )
 from archipelago.operator.resources.names import Key
 from archipelago.operator.resources.status import MESSAGE_BYTES, ConditionStatus, Reason, bounded
 from archipelago.planner.kubernetes.nodes import Why
+from archipelago.planner.problem import MAX_SHARED
 from archipelago.planner.servingplan.pools import Pool
 from tests.support.operator.nodes import CLIQUE, H100, L4, ODD, body, facts
 
@@ -39,7 +42,7 @@ def inventory_of(
     us = PlanSelector(Key("team", "us"), "us", WHEN, pools)
     plans = [us, PlanSelector(Key("secret", "them"), "a-them", WHEN, elder)]
     around = ResolveContext(
-        assign_owners(plans, nodes, allowed or {}),
+        assign_owners(plans, nodes, allowed or {}, NO_RULES),
         held or {},
         lambda n: n not in unsteady,
         allowed or {},
@@ -51,8 +54,8 @@ def exclusions(inventory: PlanInventory) -> dict[str, tuple[Why | ExclusionReaso
     return {node.node: (node.reason, node.detail) for node in inventory.excluded}
 
 
-def test_gpus_of_whole_nodes_are_counted() -> None:
-    """Ten nodes, each with something else: 2 x 8 GPUs count, and each other one says why not."""
+def test_free_gpus_are_counted() -> None:
+    """Ten nodes, each with something else: 2 x 8 and 5 GPUs count; each other one says why not."""
     inventory = inventory_of(
         *facts(
             body("n0", H100),
@@ -70,18 +73,64 @@ def test_gpus_of_whole_nodes_are_counted() -> None:
         unsteady=("n9",),
     )
     (stock,) = inventory.pools
-    assert stock.fields() == {"count": 16, "gpusPerNode": 8}
+    (domain,) = stock.fields()["domains"]
+    assert (stock.count, domain["nodes"]) == (21, 2)
+    assert domain["sharedNodes"] == [{"gpus": 5, "nodes": 1}]
     assert stock.nodes == {"": ("n0", "n1")}
+    assert stock.shared == {"": {"n6": 5}}
+    assert inventory_finding(inventory).message.endswith("h100 21 (5 of them on 1 shared nodes)")
     assert exclusions(inventory) == {
         "n2": (Why.CORDONED, ""),
         "n3": (Why.NOT_READY, ""),
         "n4": (ExclusionReason.ODD, "7 of 8 allocatable, not 8"),
         "n5": (ExclusionReason.ODD, "4 of 4 allocatable, not 8"),
-        "n6": (ExclusionReason.HELD, "3 of 8"),
         "n7": (ExclusionReason.OTHER, "L4"),
         "n8": (Why.UNKNOWN, "nvidia.com/gpu.product=NVIDIA-X1"),
         "n9": (ExclusionReason.UNSTEADY, ""),
     }
+
+
+@pytest.mark.parametrize(
+    ("smallest", "usable"),
+    [
+        pytest.param(1, [7, 4, 1, None], id="any island"),
+        pytest.param(2, [6, 4, None, None], id="pairs"),
+        pytest.param(4, [4, 4, None, None], id="fours"),
+        pytest.param(8, [None] * 4, id="whole nodes only"),
+        pytest.param(None, [None] * 4, id="paid for as a whole"),
+    ],
+)
+def test_a_shared_node_counts_with_what_islands_can_take(
+    smallest: int | None, usable: list[int | None]
+) -> None:
+    """Others hold 1, 4, 7 and 9 GPUs of nodes of 8; a node of which nothing is left says so."""
+    held = {"n0": 1, "n1": 4, "n2": 7, "n3": 9}
+    pool = PoolSelector("h100", "H100", gpus_per_node=8, smallest_island=smallest)
+    inventory = inventory_of(*facts(*(body(n, H100) for n in held)), pools=(pool,), held=held)
+    (stock,) = inventory.pools
+    free = {name: gpus for name, gpus in zip(held, usable, strict=True) if gpus}
+    assert dict(stock.shared.get("", {})) == free
+    assert exclusions(inventory) == {
+        name: (ExclusionReason.HELD, f"{gpus} of 8")
+        for name, gpus in held.items()
+        if name not in free
+    }
+
+
+@given(st.integers(1, 1024), st.sampled_from([1, 2, 3, 4, 8]))
+def test_a_domain_never_has_more_numbers_of_free_gpus_than_a_plan_may_state(
+    size: int, smallest: int
+) -> None:
+    step = part_step(PoolSelector("x", "H100", smallest_island=smallest), size)
+    usable = {free // step * step for free in range(1, size)} - {0}
+    assert len(usable) <= MAX_SHARED
+    assert all(gpus % smallest == 0 for gpus in usable)
+    assert size > 16 or usable == {free // smallest * smallest for free in range(1, size)} - {0}
+
+
+def test_three_pods_of_one_gpu_cost_three_gpus() -> None:
+    nodes = facts(*(body(f"n{i}", H100) for i in range(3)))
+    assert inventory_of(*nodes, held=dict.fromkeys(("n0", "n1", "n2"), 1)).pools[0].count == 21
 
 
 def test_the_size_of_a_node_is_that_of_most_unless_the_pool_states_it() -> None:
@@ -145,7 +194,7 @@ def test_domain_names_are_labels_and_differ(values: list[str]) -> None:
         )
 
 
-def test_an_older_plan_keeps_its_nodes_and_stays_unnamed() -> None:
+def test_an_older_plan_keeps_its_nodes_and_only_its_namespace_is_told() -> None:
     mine = PoolSelector("x", "H100", {}, 8)
     nodes = facts(
         *(body(f"n{i}", {**H100, "team": "x"} if i else H100) for i in range(8)), keys=("team",)
@@ -157,7 +206,8 @@ def test_an_older_plan_keeps_its_nodes_and_stays_unnamed() -> None:
     finding = inventory_finding(inventory)
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.POOL_CLAIMED)
     assert finding.message == (
-        "7 nodes that this plan selects belong to an older plan: n1, n2, n3, n4, n5 and 2 more; "
+        "7 nodes that this plan selects belong to others (7 to namespace secret): n1, n2, n3, n4, "
+        "n5 and 2 more; raise spec.priority over plans of this namespace, or select other nodes; "
         "GPUs in use by pool: x 8"
     )
 
@@ -211,7 +261,7 @@ NODES = st.lists(
         st.sampled_from([H100, L4, ODD]),
         st.sampled_from([4, 8]),
         st.booleans(),
-        st.integers(0, 8),
+        st.sampled_from([0, 0, 1, 2, 3, 5, 7, 8]),
         st.booleans(),
     ),
     max_size=10,
@@ -236,7 +286,14 @@ def test_every_selected_node_is_used_or_excluded_and_the_pool_is_valid(
         *nodes, pools=(PoolSelector("any", "H100"),), held=held, unsteady=unsteady
     )
     (stock,) = inventory.pools
-    used = [name for names in stock.nodes.values() for name in names]
+    used = [name for names in stock.in_order().values() for name in names]
+    assert inventory.names == frozenset(used)
+    sizes = {n.name: n.shape.capacity_gpus for n in nodes}
+    whole = [name for names in stock.nodes.values() for name in names]
+    free = {name: gpus for part in stock.shared.values() for name, gpus in part.items()}
+    assert not any(held[name] for name in whole)
+    assert all(0 < gpus == sizes[name] - held[name] < sizes[name] for name, gpus in free.items())
+    assert stock.count == sum(sizes[name] for name in whole) + sum(free.values())
     excluded = [item.node for item in inventory.excluded]
     assert sorted(used + excluded) == sorted(n.name for n in nodes)
     random.shuffle(nodes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -15,12 +18,20 @@ import yaml
 
 from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector
 from archipelago.operator.inventory.pools import PlanInventory, PoolInventory
-from archipelago.operator.inventory.resolve import NoPoolError, plan_selector, resolved_spec
+from archipelago.operator.inventory.resolve import (
+    NoPoolError,
+    node_names,
+    plan_selector,
+    resolved_spec,
+)
 from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import inputs_hash
+from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
 from archipelago.planner.problem import MAX_DOMAINS
 from archipelago.planner.servingplan import load_resource, to_problem
 from tests.manifests.cases import good
+from tests.support.operator.live import plan_of
 
 ROOT = Path(__file__).parents[3]
 KEY = Key("team", "chat")
@@ -31,9 +42,7 @@ ZONES = {"zone-a": ("n1", "n2"), "zone-b": ("n3",)}
 
 
 def selector_of(spec: dict[str, Any]) -> PlanSelector:
-    selector = plan_selector(KEY, "uid", WHEN, spec)
-    assert selector is not None
-    return selector
+    return plan_selector(KEY, "uid", WHEN, spec)
 
 
 def inventory(spec: dict[str, Any], **nodes: Mapping[str, tuple[str, ...]]) -> PlanInventory:
@@ -60,15 +69,19 @@ def test_the_selectors_of_a_plan_are_read() -> None:
                 {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "example.com/team": ""},
                 8,
                 "topology.kubernetes.io/zone",
+                smallest_island=None,  # billing PerNode
             ),
-            PoolSelector("l40s", "L40S", {"pool": "l40s"}),
+            PoolSelector("l40s", "L40S", {"pool": "l40s"}, smallest_island=None),
         ),
+        stated={"H20": 0},
     )
 
 
-def test_a_plan_with_counts_has_no_selector() -> None:
+def test_a_plan_with_counts_selects_no_nodes_and_states_gpus() -> None:
     spec = yaml.safe_load(good()["every-field"])["spec"]
-    assert plan_selector(KEY, "uid", WHEN, spec) is None
+    assert plan_selector(KEY, "uid", WHEN, spec) == PlanSelector(
+        KEY, "uid", WHEN, (), suspended=True, stated={"H200": 64, "L40S": 8}
+    )
 
 
 def test_accelerators_get_the_spelling_of_the_catalogue() -> None:
@@ -97,6 +110,14 @@ def test_counts_replace_selectors() -> None:
         ("l40s", 8),
         ("rented", 0),
     ]
+
+
+def test_plans_on_whole_nodes_keep_their_inputs() -> None:
+    """Another hash would plan every stored table anew; it is that of before nodes were shared."""
+    stock = inventory(SPEC, h100=ZONES, l40s={"": ("m2", "m1")})
+    spec = resolved_spec(SPEC, stock)
+    nodes = hashlib.sha256(canonical_bytes(dict(node_names(spec, stock)))).hexdigest()
+    assert inputs_hash("chat", {**spec, "nodes": nodes}) == "7a04b967803fdf6a668a9b4c205223d8"
 
 
 def test_a_pool_without_nodes_is_removed_with_its_pipelines() -> None:
@@ -179,3 +200,87 @@ def test_the_operators_process_imports_no_numpy() -> None:
         "sys.exit('numpy' in sys.modules or 'pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+LIVE: dict[str, Any] = {
+    "models": [
+        {
+            "name": "llama",
+            "architecture": "Llama-3.1-8B",
+            "requestsPerSecond": "80",
+            "workload": {
+                "logNormal": {"median": 1020, "sigma": "0.9", "max": 16384},
+                "outputTokens": {"mean": "211", "meanSquare": "71100"},
+            },
+            "slo": {"tpotMilliseconds": 40},
+        }
+    ],
+    "objective": "MinimiseCost",
+    "pools": [
+        {
+            "name": "h100",
+            "accelerator": "H100",
+            "nodeSelector": {"pool": "h100"},
+            "gpusPerNode": 8,
+            "pricePerGPUHour": "3.00",
+        }
+    ],
+}
+
+
+def planned(
+    held: Mapping[str, int], content: str | None = None, labels: Mapping[str, str] | None = None
+) -> str:
+    """The table on nodes n0 to n2 of 8 GPUs, of which others hold some, beside what runs."""
+    spec = deepcopy(LIVE)
+    if labels:
+        spec["pools"][0]["domainLabel"] = "rack"
+    pools = selector_of(spec).pools
+    free = {n: 8 - held.get(n, 0) for n in ("n0", "n1", "n2")}
+    nodes: dict[str, tuple[str, ...]] = {}
+    shared: dict[str, dict[str, int]] = {}
+    for name, gpus in free.items():
+        domain = (labels or {}).get(name, "")
+        if gpus == 8:
+            nodes[domain] = (*nodes.get(domain, ()), name)
+        else:
+            shared.setdefault(domain, {})[name] = gpus
+    stock = PlanInventory((PoolInventory(pools[0], 8, nodes, shared),), ())
+    resolved = resolved_spec(spec, stock)
+    more = {"content": content, "nodes": node_names(resolved, stock)}
+    found: str = plan_of(resource(resolved), **more)["steps"][-1]["content"]
+    return found
+
+
+def places(content: str) -> dict[str, list[str]]:
+    """Real nodes by island."""
+    return {island["name"]: island["nodes"] for island in json.loads(content)["islands"]}
+
+
+def load(content: str) -> Counter[str]:
+    """GPUs of islands by real node."""
+    used: Counter[str] = Counter()
+    for island in json.loads(content)["islands"]:
+        assert island["pool"] == "h100"
+        used.update(dict.fromkeys(island["nodes"], island["gpus"] // len(island["nodes"])))
+    return used
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "labels", [None, {"n0": "a", "n1": "a", "n2": "b"}], ids=["no label", "racks"]
+)
+def test_islands_stay_on_a_node_that_others_come_to_as_long_as_they_fit(
+    labels: dict[str, str] | None,
+) -> None:
+    """Others take all that the islands leave, then all GPUs of a node with an island, and go."""
+    before = planned({}, None, labels)
+    used = load(before)
+    crowded = {name: min(7, 8 - used[name]) for name in ("n0", "n1", "n2")}
+    assert places(planned(crowded, before, labels)) == places(before)
+    full = max(used, key=lambda name: used[name])
+    one_less = {full: 8 - used[full] + 1}
+    moved = planned(one_less, before, labels)
+    assert all(gpus <= 8 - one_less.get(name, 0) for name, gpus in load(moved).items())
+    assert sum(load(moved).values()) == sum(used.values())
+    assert places(planned({}, moved, labels)) == places(moved)

@@ -12,6 +12,7 @@ import pytest
 from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.doctor import REMEDY, RIGHTS, Check, Verdict
 from archipelago.operator.resources import crd
+from archipelago.operator.resources.lease import STRATEGIES
 from archipelago.operator.resources.manifests import table_manifest
 from archipelago.operator.resources.names import Identity
 from archipelago.operator.resources.objects import PlanObject, TableObject, owner_reference
@@ -144,6 +145,45 @@ def test_health_is_what_the_probes_say() -> None:
     assert "containers not ready" in checks[1].text
 
 
+def lease(holder: object, name: str = doctor.LEASE, strategies: object = "") -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "acquireTime": "2026-07-01T11:00:00.000000Z"}
+    return {"metadata": {"name": name, "annotations": {STRATEGIES: strategies}}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("leases", "pods", "verdict", "text"),
+    [
+        ([lease("op-1")], ["op-1", "op-2"], Verdict.OK, "000000Z; standing by: op-2"),
+        ([lease("op-1", strategies="exact,b")], ["op-1"], Verdict.OK, "with strategies exact, b"),
+        ([lease("op-1", strategies=7)], ["op-1"], Verdict.OK, "000000Z"),
+        ([lease("op-1"), lease("x", "others")], ["op-1"], Verdict.OK, "op-1 since"),
+        ([lease("")], ["op-1", "op-2"], Verdict.WARN, "no replica leads"),
+        ([], ["op-1", "op-2"], Verdict.WARN, "no replica leads"),
+        ([], [], Verdict.WARN, "no replica leads"),
+        ([], ["op-1"], Verdict.OK, "single replica"),
+        ([lease(7)], ["op-1", "op-2"], Verdict.OK, "unreadable since"),
+        ([{"metadata": 7}], ["op-1"], Verdict.FAIL, "cannot be read: metadata: 7 is not"),
+    ],
+)  # fmt: skip
+def test_the_leader_is_named(
+    leases: list[dict[str, Any]], pods: list[str], verdict: Verdict, text: str
+) -> None:
+    found = [{"metadata": {"name": name}} for name in pods]
+    check = doctor.leader(leases, found, "system")
+    assert (check.verdict, text in check.text) == (verdict, True), check.text
+
+
+def test_gpus_are_summed_by_namespace() -> None:
+    def plan(namespace: str, gpus: int) -> dict[str, Any]:
+        body = plan_body()
+        body["metadata"]["namespace"] = namespace
+        body["status"]["summary"]["gpus"] = gpus
+        return body
+
+    check = doctor.usage([plan("a", 8), plan("b", 64), plan("a", 16), plan("c", 0)])
+    assert check.text == "used by plans, by namespace: b 64, a 24"
+
+
 def test_rights_that_are_missing_are_named_with_what_needs_them() -> None:
     allowed = dict.fromkeys(RIGHTS, True)
     assert doctor.rights(allowed).verdict is Verdict.OK
@@ -186,7 +226,7 @@ def test_a_table_that_is_gone_foreign_invalid_or_another_fails() -> None:
     table["content"]["affinityKey"] = "x-other"
     other["data"]["table.json"] = json.dumps(table)
     checks = [doctor.table(plan_body(), body) for body in (None, foreign, broken, cut, other)]
-    texts = ["does not exist", "another owner", "weights", "is not JSON", "the status names"]
+    texts = ["does not exist", "another owner", "weights", "not JSON", "the status names"]
     for check, text in zip(checks, texts, strict=True):
         assert isinstance(check, Check)
         assert check.verdict is Verdict.FAIL

@@ -1,14 +1,30 @@
 """What is read from objects, which may be anybody's."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from archipelago.operator.decide.status_text import last_sequence
 from archipelago.operator.resources.objects import TableObject, inputs_hash
 from archipelago.operator.resources.status import Status
 from tests.support.operator.situations import CONTENT, T0, plan, planned, ready, stored
+
+EXTREME: tuple[object, ...] = (
+    math.inf,
+    -math.inf,
+    math.nan,
+    1e308,
+    1.5,
+    -1,
+    True,
+    "1",
+    None,
+    [],
+    {"": []},
+)
 
 
 def configmap(**meta: object) -> dict[str, Any]:
@@ -38,6 +54,27 @@ def test_whatever_lies_there_is_read_without_an_error(text: str | None) -> None:
     assert table.content_hash is None
     assert not table.is_unmodified()
     assert not table.is_up_to_date(plan())
+
+
+@pytest.mark.parametrize("number", [*EXTREME, 2**63, 2**63 - 1, 10**400])
+@pytest.mark.parametrize("field", ["sequence", "generation"])
+def test_an_identity_has_numbers_that_a_status_holds(field: str, number: object) -> None:
+    """``Infinity`` once ended the operator, and 2^63 - 1 was counted on from."""
+    identity = {"uid": "uid-1", "generation": 1, "sequence": 1} | {field: number}
+    text = json.dumps({"identity": identity, "content": json.loads(CONTENT)})
+    table = TableObject.from_body(configmap() | {"data": {"table.json": text}})
+
+    assert table.identity is None
+    assert last_sequence(plan(), table) == 0
+
+
+@pytest.mark.parametrize("size", [*EXTREME, 2**63, 10**400])
+def test_a_pointer_has_numbers_that_a_status_holds(size: object) -> None:
+    shard = {"name": "a-0123456789abcdef", "hash": "0" * 64, "bytes": size}
+    table = {"contentHash": "0" * 64, "contentBytes": 1, "shards": [shard]}
+    body = configmap() | {"data": {"table.json": json.dumps(table)}}
+
+    assert TableObject.from_body(body).shards == ()
 
 
 def test_our_own_table_is_recognised() -> None:

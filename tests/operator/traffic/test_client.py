@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,11 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from pydantic import ValidationError
 
+from archipelago.operator.admin_file import AdminFile
 from archipelago.operator.resources.status import ConditionStatus, Reason
+from archipelago.operator.traffic import client as traffic_client
 from archipelago.operator.traffic import config
 from archipelago.operator.traffic.client import SERIES, Client, QueryFailed, read
-from archipelago.operator.traffic.config import SourcesFile
 from archipelago.operator.traffic.queries import LAST_SEEN, ModelFacts, PlanFacts
 from archipelago.operator.traffic.report import metrics_finding
 from archipelago.operator.traffic.samples import LARGEST, Scrape, SeriesSelector
@@ -154,10 +155,10 @@ async def test_a_plan_cannot_name_an_address(name: str, tmp_path: Path) -> None:
     """What stands in a resource is looked up among the names that are configured. 0 sockets."""
     file = tmp_path / "sources.yaml"
     file.write_text("sources: [{name: a, kind: prometheus, address: 'http://127.0.0.1:1'}]")
-    sources = MetricSources(SourcesFile(file))
+    sources = MetricSources(AdminFile(file).sources)
     with CONNECTS.heard() as addresses:
         assert await sources.ask(name, PLAN) == {}
-    assert set(sources.configured()) == {"a"}
+    assert set(sources.permitted(PLAN.namespace)) == {"a"}
     assert addresses == []
 
 
@@ -403,6 +404,35 @@ async def test_a_bad_answer_is_named_and_not_repeated(
     assert fault(scrape) == (reason, detail if detail is not None else fault(scrape)[1])
     assert "example" not in str(scrape.faults)
     assert "s3cret" not in str(scrape.faults)
+
+
+async def test_the_next_reading_has_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the processes behind a service may fail: another connection finds another one."""
+    monkeypatch.setattr(traffic_client, "KEPT", 0.01)
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        first = connections == 1
+        with suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"Content-Length: (\d+)", head)
+                await reader.readexactly(int(length[1]) if length else 0)
+                body = b"" if first else vector([({"__name__": "up"}, "1")])
+                status = "404 Not Found" if first else "200 OK"
+                head_line = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
+                writer.write(head_line.encode() + body)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = at(server.sockets[0].getsockname()[1])
+    with pytest.raises(QueryFailed, match="404"):
+        await client.query("up")
+    await asyncio.sleep(0.1)
+    assert len((await client.query("up")).samples) == 1
+    await client.close()
+    server.close()
 
 
 async def test_a_source_that_is_down_is_named_at_once() -> None:

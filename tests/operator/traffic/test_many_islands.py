@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from archipelago.operator.traffic import client
-from archipelago.operator.traffic.config import SourcesFile
 from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
 from archipelago.operator.traffic.report import metrics_finding
 from archipelago.operator.traffic.samples import LARGEST
@@ -71,14 +70,12 @@ def test_two_thousand_islands_are_read_in_parts_while_the_loop_is_free(
         return body
 
     monkeypatch.setattr(client.Client, "_post", measured)
-    file = SourcesFile(None)
     # The limit of 8 s is tested elsewhere; here the machine may be as busy as it likes.
     patient = source(slow.url, allowAddresses=LOCAL).model_copy(update={"timeout_seconds": 120.0})
-    file._sources = {"cluster": patient}
     windows, lags, spent = Windows(), [], []
 
     async def ask() -> None:
-        sources = MetricSources(file)
+        sources = MetricSources(lambda: {"cluster": patient})
         async with beats() as delays:
             before = time.process_time()
             scrape = (await sources.ask("cluster", PLAN))["m"]

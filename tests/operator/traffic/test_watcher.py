@@ -1,21 +1,23 @@
-"""Metric sources by name: their file, and when connections are made anew."""
+"""Metric sources by name: who may use them, and when connections are made anew."""
 
 import asyncio
-import logging
-import os
-import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from pydantic.alias_generators import to_camel
 
-from archipelago.operator.errors import SettingsError
-from archipelago.operator.traffic.config import MetricSource, SourcesFile, read_sources
+from archipelago.operator.admin_file import AdminFile
+from archipelago.operator.metrics import Metrics
+from archipelago.operator.quarantine import Quarantine
+from archipelago.operator.resources.cache import Cache
+from archipelago.operator.resources.names import Key
+from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.traffic.config import MetricSource
 from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
-from archipelago.operator.traffic.watcher import MetricSources
+from archipelago.operator.traffic.watcher import MetricSources, TrafficWatcher, WatchedPlan
+from archipelago.operator.traffic.window import Windows
 from archipelago.planner.demand.faults import FaultReason
 from archipelago.planner.problem import Phase
 from tests.support.operator.badsource import LOCAL, PLAN, Received, answering, fault, ok, vector
@@ -31,14 +33,16 @@ TWO = PlanFacts(
 )
 
 
-def configured(path: Path, received: Received, **more: str) -> SourcesFile:
+def configured(
+    path: Path, received: Received, **more: str
+) -> Callable[[], Mapping[str, MetricSource]]:
     """A file with one source; written anew it is another file, as a ConfigMap's is."""
     lines = [f"  address: http://127.0.0.1:{received.port}", f"  allowAddresses: {list(LOCAL)}"]
     lines += [f"  {name}: {value}" for name, value in more.items()]
     new = path.with_suffix(".new")
     new.write_text("\n".join(["sources:", "- name: cluster", "  kind: prometheus", *lines]))
     new.replace(path)
-    return SourcesFile(path)
+    return AdminFile(path).sources
 
 
 def running(island: str) -> tuple[dict[str, str], str]:
@@ -61,6 +65,89 @@ async def test_models_get_their_own_islands_and_unplanned_ones(tmp_path: Path) -
     assert {scrape.at for scrape in scrapes.values()} == {1000.0}  # the server's clock
     plans = {form["query"].count("archipelago_dev_plan=") for form in received.forms}
     assert plans <= {0, 1, 2}
+
+
+async def test_a_source_of_other_namespaces_does_not_exist(tmp_path: Path) -> None:
+    """No connection, no name in a message: the same as for a name that nobody configured."""
+    async with answering(ok(vector([running("a")]))) as received:
+        file = configured(tmp_path / "s.yaml", received, allowedNamespaces="[chat, ns]")
+        sources = MetricSources(file)
+        assert set(sources.permitted("ns")) == {"cluster"}
+        assert set(await sources.ask("cluster", PLAN)) == {"m"}
+        queries = len(received.forms)
+        elsewhere = replace(PLAN, namespace="rivals")
+        assert await sources.ask("cluster", elsewhere) == {}
+        assert len(received.forms) == queries
+        traffic = TrafficWatcher(
+            Cache(), sources, Windows(), metrics=Metrics(), enqueue=lambda _: None
+        )
+        found = {}
+        for name in ("cluster", "nowhere"):
+            metadata = {"name": "p", "namespace": "rivals", "uid": "u", "resourceVersion": "1"}
+            spec = {"replanning": {"source": name}}
+            finding = traffic.finding(PlanObject.from_body({"metadata": metadata, "spec": spec}))
+            assert finding is not None
+            found[name] = replace(finding, message=finding.message.replace(name, "X"))
+        assert found["cluster"] == found["nowhere"]
+        assert (
+            found["cluster"].message == "this namespace has no metric source X: none is configured"
+        )
+        await sources.close()
+    empty = configured(tmp_path / "s.yaml", received, allowedNamespaces="[]")
+    assert MetricSources(empty).permitted("ns") == {}
+
+
+def test_a_plan_that_cannot_be_watched_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever escapes costs this plan alone: it used to end the task, and with it the process."""
+    cases, cache = list[tuple[str, str]](), Cache()
+    for name in ("bad", "good"):
+        metadata = {"name": name, "namespace": "ns", "uid": name, "resourceVersion": "1"}
+        cache.update_plan(PlanObject.from_body({"metadata": metadata, "spec": {}}))
+    traffic = TrafficWatcher(
+        cache,
+        MetricSources(dict),
+        Windows(),
+        metrics=Metrics(),
+        enqueue=lambda _: None,
+        quarantine=Quarantine(lambda kind, name, _error: cases.append((kind, name))),
+    )
+
+    def watched(_self: TrafficWatcher, key: Key, now: float) -> WatchedPlan:
+        if key.name == "bad":
+            raise KeyError(key.name)
+        return WatchedPlan("cluster", PLAN, now, now)
+
+    monkeypatch.setattr(TrafficWatcher, "_watched_plan", watched)
+    assert [key.name for key in traffic._due()] == ["good"]
+    assert cases == [("Traffic", "ns/bad")]
+
+
+async def test_a_plan_whose_scrape_fails_is_scraped_again_at_its_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It used to be due at once, and a traceback was logged twice a second."""
+    cases, cache = list[str](), Cache()
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1"}
+    cache.update_plan(PlanObject.from_body({"metadata": metadata, "spec": {}}))
+    sources = MetricSources(dict)
+    traffic = TrafficWatcher(
+        cache,
+        sources,
+        Windows(),
+        metrics=Metrics(),
+        enqueue=lambda _: None,
+        quarantine=Quarantine(lambda _kind, name, _error: cases.append(name)),
+        clock=lambda: 100.0,
+    )
+    plan = WatchedPlan("cluster", PLAN, 100.0, 100.0)
+    monkeypatch.setattr(TrafficWatcher, "_watched_plan", lambda *_args: plan)
+    monkeypatch.setattr(sources, "ask", None)
+
+    (key,) = traffic._due()
+    await traffic._scrape(key)
+
+    assert cases == ["ns/p"]
+    assert traffic._due() == []
 
 
 async def test_connections_are_kept_until_the_file_changes(tmp_path: Path) -> None:
@@ -106,7 +193,7 @@ async def test_a_bad_certificate_file_is_named(tmp_path: Path) -> None:
         "sources: [{name: cluster, kind: prometheus, address: 'https://127.0.0.1:1',"
         f" caFile: {bad}}}]"
     )
-    sources = MetricSources(SourcesFile(path), wall=lambda: 7.0)
+    sources = MetricSources(AdminFile(path).sources, wall=lambda: 7.0)
     scrapes = await sources.ask("cluster", TWO)
     assert set(scrapes) == set(TWO.models)
     for scrape in scrapes.values():
@@ -150,135 +237,3 @@ async def test_plans_scraped_at_once_share_only_connections(tmp_path: Path) -> N
         assert islands == {plan.label}
     assert received.connections <= 16
     assert threading.active_count() < 40
-
-
-GOOD = """\
-sources:
-  - name: cluster
-    kind: prometheus
-    address: https://prometheus.monitoring.svc:9090/base/
-    tokenFile: /etc/archipelago/token
-    timeoutSeconds: 5
-"""
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "sources.yaml"
-    path.write_text(GOOD)
-    return path
-
-
-def test_a_source_is_read_with_its_defaults(file: Path) -> None:
-    (entry,) = read_sources(file).values()
-    assert (entry.name, entry.address) == ("cluster", "https://prometheus.monitoring.svc:9090/base")
-    assert (entry.timeout_seconds, entry.stale_after_seconds) == (5, 120)
-    labels = (entry.namespace_label, entry.plan_label, entry.island_label)
-    assert labels == ("namespace", "archipelago_dev_plan", "archipelago_dev_island")
-    assert entry.allow_addresses == ()
-
-
-WRONG = [
-    ("sources:", "source:", "sources: Field required"),
-    ("name: cluster", "name: Cluster", "sources[0].name: use a DNS label"),
-    ("name: cluster", "name: 3", "sources[0].name: Input should be a valid string"),
-    ("kind: prometheus", "kind: influx", "sources[0].kind: Input should be 'prometheus'"),
-    ("https://", "ftp://", "sources[0].address: begin it with https:// or http://"),
-    ("https://", "https://u:s3cret@", "sources[0].address: leave out the user and password"),
-    ("/base/", "/base?x=1", "sources[0].address: leave out what follows the path"),
-    ("https://", "http://", "sources[0]: tokenFile, caFile, clientCertFile and serverName need"),
-    ("/etc/", "etc/", "sources[0].tokenFile: write an absolute path"),
-    (
-        "/etc/archipelago/",
-        "/var/run/secrets/kubernetes.io/serviceaccount/",
-        "sources[0].tokenFile: this is the operator's own token for the API server",
-    ),
-    ("Seconds: 5", "Seconds: 30", "sources[0].timeoutSeconds: Input should be less than or equal"),
-    ("Seconds: 5", "Seconds: .nan", "sources[0].timeoutSeconds: Input should be"),
-    ("timeoutSeconds", "timeout", "sources[0].timeout: no such setting; there are name, kind,"),
-    ("timeoutSeconds: 5", "islandLabel: a-b", "sources[0].islandLabel: use a Prometheus label"),
-    ("timeoutSeconds: 5", "allowAddresses: [x]", "sources[0].allowAddresses[0]: 'x' does not"),
-    ("timeoutSeconds: 5", "clientCertFile: /x", "sources[0]: give clientCertFile and clientKeyF"),
-    (GOOD, "a: [", "not YAML"),
-    (GOOD, "a: !!python/object:os.system {}", "not YAML"),
-    (
-        GOOD,
-        GOOD + GOOD.removeprefix("sources:\n"),
-        "the document: cluster is there twice; give each",
-    ),
-    (GOOD, "#" * (1 << 20) + GOOD, "larger than 1048576 bytes"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "message"), WRONG)
-def test_a_mistake_is_named_with_file_place_and_remedy(
-    file: Path, old: str, new: str, message: str
-) -> None:
-    file.write_text(GOOD.replace(old, new))
-    with pytest.raises(SettingsError, match=re.escape(f"{file}: {message}")) as raised:
-        read_sources(file)
-    assert "s3cret" not in str(raised.value)
-
-
-def test_a_missing_file_of_sources_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"none.yaml: No such file or directory; mount"):
-        SourcesFile(tmp_path / "none.yaml")
-    assert SourcesFile(None).current() == {}
-
-
-def replaced(file: Path, text: str) -> None:
-    """As the kubelet replaces a mounted ConfigMap: another file under the same name."""
-    new = file.with_suffix(".new")
-    new.write_text(text)
-    new.replace(file)
-
-
-def test_a_new_file_is_used_and_a_broken_one_is_not(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    sources = SourcesFile(file)
-    with caplog.at_level(logging.INFO, "archipelago"):
-        first = sources.current()
-        assert sources.current() is first  # not read again while it is the same
-        replaced(file, GOOD.replace("cluster", "other"))
-        assert list(sources.current()) == ["other"]
-        problems = [sources.problem]
-        replaced(file, "sources: [{}]")
-        for _ in range(3):
-            assert list(sources.current()) == ["other"]
-        assert sources.problem == (
-            f"{file}: sources[0].name: Field required; the sources read before stay in use"
-        )
-        file.unlink()
-        assert list(sources.current()) == ["other"]
-        replaced(file, "sources: []")
-        assert sources.current() == {}
-        problems.append(sources.problem)
-    assert problems == [None, None]
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(warnings) == 2  # once for each file that is broken, not at each look
-
-
-def test_the_example_and_the_defaults_of_the_page(tmp_path: Path) -> None:
-    """docs/how-to/metric-sources.md shows a file that is read, and every field with its default."""
-    page = (Path(__file__).parents[3] / "docs/how-to/metric-sources.md").read_text()
-    text = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0]
-    (tmp_path / "sources.yaml").write_text(yaml.safe_load(text)["data"]["sources.yaml"])
-    (shown,) = read_sources(tmp_path / "sources.yaml").values()
-    assert (shown.name, shown.kind) == ("cluster", "prometheus")
-    rows = page[page.index("| `name` |") : page.index("Files and credentials")]
-    for name, field in MetricSource.model_fields.items():
-        row = next(row for row in rows.splitlines() if f"`{to_camel(name)}`" in row)
-        default = field.default
-        if isinstance(default, float):
-            assert f"| {default:g} |" in row
-        elif isinstance(default, str):
-            assert f"`{default}`" in row
-
-
-def test_a_change_within_the_same_second_is_noticed(file: Path) -> None:
-    sources = SourcesFile(file)
-    before = file.stat()
-    file.write_text(GOOD.replace("cluster", "another"))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert list(sources.current()) == ["another"]

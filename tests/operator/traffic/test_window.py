@@ -393,7 +393,7 @@ def test_a_window_begins_at_the_last_usable_scrape_before_it() -> None:
     for clock.now in (0.0, 15.0, 30.0, 45.0, 60.0, 75.0, 90.0):
         windows.add(KEY, scrape_at(1000 + clock.now))
     clock.now = 100.0
-    assert [s.at for s in windows.scrapes(KEY, 60)] == [1030, 1045, 1060, 1075, 1090]
+    assert [s.at for _, s in windows.timed(KEY, 60)] == [1030, 1045, 1060, 1075, 1090]
 
 
 def test_failed_scrapes_do_not_shorten_a_window_nor_lengthen_it_beyond_two() -> None:
@@ -405,10 +405,10 @@ def test_failed_scrapes_do_not_shorten_a_window_nor_lengthen_it_beyond_two() -> 
             KEY, failed_scrape(1030, "slow") if clock.now == 30 else scrape_at(1000 + clock.now)
         )
     clock.now = 100.0
-    assert [s.at for s in windows.scrapes(KEY, 60)] == [1015, 1030, 1045, 1060]
+    assert [s.at for _, s in windows.timed(KEY, 60)] == [1015, 1030, 1045, 1060]
     clock.now = 500.0
     windows.add(KEY, scrape_at(1500))
-    assert [s.at for s in windows.scrapes(KEY, 60)] == [1500]
+    assert [s.at for _, s in windows.timed(KEY, 60)] == [1500]
 
 
 def test_rings_are_bounded_and_forgotten_with_their_plan() -> None:
@@ -418,11 +418,11 @@ def test_rings_are_bounded_and_forgotten_with_their_plan() -> None:
         windows.add(KEY, scrape_at(clock.now))
         windows.add(KEY._replace(model="n"), scrape_at(clock.now))
         windows.add(KEY._replace(plan="other"), scrape_at(clock.now))
-    assert len(windows.scrapes(KEY, 1000)) == MOST
+    assert len(windows.timed(KEY, 1000)) == MOST
     windows.forget("ns", "plan")
     assert windows.last(KEY._replace(plan="other")) is not None
-    assert windows.scrapes(KEY._replace(model="n"), 1000) == ()
-    assert windows.scrapes(KEY, 1000) == ()
+    assert windows.timed(KEY._replace(model="n"), 1000) == ()
+    assert windows.timed(KEY, 1000) == ()
     metrics = windows.ended(KEY, 60, SeriesSelector(adapters()["vllm"], {"a": Phase.MIXED})).counted
     assert [f.reason for f in metrics.window.faults] == [FaultReason.TOO_FEW_SCRAPES]
 
@@ -452,7 +452,7 @@ def test_labels_are_kept_once_for_all_scrapes_of_a_window() -> None:
     finally:
         tracemalloc.stop()
     assert used / 3 / 20_000 < 100
-    assert windows.scrapes(KEY, 60)[-1] == page(3.0)
+    assert windows.timed(KEY, 60)[-1][1] == page(3.0)
 
 
 def window_with(*faults: Fault, requests: float = 60.0) -> ModelMetrics:
@@ -479,7 +479,6 @@ NO_FAULT_OF_A_SOURCE = {
 LEFT = {
     Effect.UNUSABLE: "; what was last believed stays in use",
     Effect.ONLY_RAISES: "; the window may raise what is believed and not lower it",
-    Effect.NOTED: "; of two series for one count the larger is taken",
 }
 
 
@@ -491,7 +490,9 @@ def test_every_fault_has_a_place_in_the_condition(reason: FaultReason) -> None:
     assert len(graded) == (reason not in NOTED | NO_FAULT_OF_A_SOURCE)
     assert finding.status is (ConditionStatus.FALSE if graded else ConditionStatus.TRUE)
     assert (reason.value in finding.message) == (reason not in NO_FAULT_OF_A_SOURCE)
-    assert finding.message.endswith(LEFT[EFFECTS[reason]]) == bool(graded)
+    assert finding.message.endswith(LEFT.get(EFFECTS[reason], "")) == bool(
+        graded or EFFECTS[reason] is Effect.NOTED
+    )
 
 
 @pytest.mark.parametrize(
@@ -499,7 +500,7 @@ def test_every_fault_has_a_place_in_the_condition(reason: FaultReason) -> None:
     [
         (FaultReason.COUNTER_RESET, Reason.SIGNAL_MISSING),
         (FaultReason.MISSING_ISLAND, Reason.SIGNAL_MISSING),
-        (FaultReason.DUPLICATE_SERIES, Reason.ANSWER_UNUSABLE),
+        (FaultReason.IMPLAUSIBLE, Reason.ANSWER_UNUSABLE),
     ],
 )
 def test_faults_of_single_islands_have_their_reasons(wrong: FaultReason, reason: Reason) -> None:
@@ -512,13 +513,13 @@ def test_faults_of_single_islands_have_their_reasons(wrong: FaultReason, reason:
 
 
 def test_a_restart_does_not_change_lasting_faults() -> None:
-    """Two monitors scrape a; b says nothing; c restarts in one window and in the next does not."""
+    """The histogram of a is broken; b says nothing; c restarts in one window only."""
     restart = [Fault(FaultReason.COUNTER_RESET, "c: x"), Fault(FaultReason.SERIES_APPEARED, "c: y")]
-    silent, twice = (
+    silent, broken = (
         Fault(FaultReason.MISSING_ISLAND, "b"),
-        Fault(FaultReason.DUPLICATE_SERIES, "a: x"),
+        Fault(FaultReason.BROKEN_HISTOGRAM, "a: x"),
     )
-    for lasting in ([silent], [twice], [silent, twice]):
+    for lasting in ([silent], [broken], [silent, broken]):
         calm = metrics_finding("cluster", {"m": window_with(*lasting)})
         assert metrics_finding("cluster", {"m": window_with(*lasting, *restart)}) == calm
     assert metrics_finding("cluster", {"m": window_with(*restart)}).message == (
@@ -559,8 +560,8 @@ def test_text_of_a_series_is_escaped_cut_and_names_no_address() -> None:
 def test_an_unknown_source_is_reported_with_the_configured_ones() -> None:
     finding = unknown_source("x", ["b", "a"])
     assert (finding.status, finding.reason) == (ConditionStatus.FALSE, Reason.SOURCE_UNKNOWN)
-    assert finding.message == "the operator has no metric source x: there are a, b"
-    assert "no source is configured" in unknown_source("x", []).message
+    assert finding.message == "this namespace has no metric source x: there are a, b"
+    assert "none is configured" in unknown_source("x", []).message
 
 
 def test_a_window_that_ends_is_counted_in_all_and_by_island() -> None:
@@ -568,11 +569,12 @@ def test_a_window_that_ends_is_counted_in_all_and_by_island() -> None:
     clock = Clock()
     windows = Windows(clock)
     source = SeriesSelector(adapters()["vllm"], {"a": Phase.DECODE})
-    for clock.now, done in ((0.0, 10.0), (60.0, 70.0)):
-        windows.keep(KEY, share_labels(scrape_at(1000 + clock.now, done), windows.last(KEY)))
+    for clock.now, done in ((0.0, 10), (60.0, 70)):
+        page = scrape(1000 + clock.now, {"a": vllm(done, 40, 0)})
+        windows.keep(KEY, share_labels(page, windows.last(KEY)))
     windows.add(KEY, failed_scrape(1061, "slow"))
     counts = windows.ended(KEY, 60, source)
-    assert counts.counted == count_window(windows.scrapes(KEY, 60), source)
+    assert counts.counted == count_window([s for _, s in windows.timed(KEY, 60)], source)
     assert counts.islands["a"].requests == 60
     assert counts.islands["a"].running == 40
     assert windows.ended(WindowKey("ns", "other", "m"), 60, source).islands == {}

@@ -172,7 +172,7 @@ def test_llama_8b_hands_over_128_kib_per_token() -> None:
     assert row.tolist() == pytest.approx([131_072 * 1000 / 3.125e9])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(cases, st.integers(1, 2000), st.none() | st.floats(0.001, 0.5), st.floats(0.05, 1))
 def test_without_prompts_a_mixed_island_is_a_decode_island(
     case: tuple[str, str], cap: int, tpot: float | None, utilisation: float
@@ -185,7 +185,7 @@ def test_without_prompts_a_mixed_island_is_a_decode_island(
     assert (rows[1:] == alone).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(cases, st.integers(1, 2000), st.floats(0.05, 1))
 def test_without_outputs_a_mixed_island_is_a_prefill_island(
     case: tuple[str, str], cap: int, utilisation: float
@@ -201,7 +201,7 @@ def test_without_outputs_a_mixed_island_is_a_prefill_island(
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(cases, mixes, st.none() | st.floats(0.03, 0.3), st.floats(1e-3, 1), st.floats(0.2, 1))
 def test_rates_that_keep_mixed_rows_keep_the_limits(
     case: tuple[str, str], mix: list[float], tpot: float | None, load: float, utilisation: float
@@ -228,7 +228,7 @@ def test_rates_that_keep_mixed_rows_keep_the_limits(
         assert point.step_time * (1 - busy) == pytest.approx(float(true), rel=1e-8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cases, mixes, shares, shares)
 def test_busier_islands_take_longer_per_token(
     case: tuple[str, str], mix: list[float], one: float, other: float

@@ -99,7 +99,7 @@ def test_operating_points_stop_at_memory_batch_limit_and_pace() -> None:
     assert candidate_batches(Line(), moments(200, 1000), 0.01) == ()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(cases, st.integers(1, 4096), shares, shares, st.floats(1, 50_000))
 def test_the_bound_is_never_below_the_step(
     case: tuple[str, str], cap: int, batch: float, cache: float, context: float
@@ -136,7 +136,7 @@ def test_a_concave_step_is_bounded_by_its_tangent_and_a_convex_one_by_its_chord(
     assert dense.beta == pytest.approx(float(ends[1] - ends[0]) / 1999, rel=0.02)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     cases,
     st.lists(shares, min_size=8, max_size=8).filter(lambda mix: sum(mix) > 1e-3),

@@ -132,7 +132,7 @@ samples = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(samples, st.integers(1, 64))
 def test_a_histogram_keeps_every_mean(requests: list[tuple[int, int]], count: int) -> None:
     exact = from_samples(*zip(*requests, strict=True))
@@ -148,7 +148,7 @@ def test_a_histogram_keeps_every_mean(requests: list[tuple[int, int]], count: in
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(samples, st.integers(1, 40), st.integers(1, 30_000))
 @pytest.mark.parametrize("cut", [equal_width, equal_probability, least_loss])
 def test_ranges_cover_everything_below_the_top_once(

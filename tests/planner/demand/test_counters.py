@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archipelago.planner.demand.counters import (
+    COUNT,
     Buckets,
     change,
     from_cumulative,
@@ -188,14 +189,15 @@ def test_faults_say_what_they_do() -> None:
     assert not only_raises((Fault(FaultReason.UNKNOWN_ISLAND),))
 
 
-NUMBER = st.floats(allow_nan=False)
+NUMBER = st.floats(0, COUNT)
 NUMBERS = st.lists(NUMBER, max_size=5).map(tuple)
-BUCKETS = st.lists(st.builds(Buckets, NUMBERS, NUMBERS, st.none() | NUMBER), max_size=3).map(tuple)
+EDGES = st.lists(NUMBER | st.just(inf), max_size=5).map(tuple)
+BUCKETS = st.lists(st.builds(Buckets, EDGES, NUMBERS, st.none() | NUMBER), max_size=3).map(tuple)
 FAULTS = st.lists(
     st.builds(Fault, st.sampled_from(FaultReason), st.text(max_size=9), st.text(max_size=9)),
     max_size=3,
 ).map(tuple)
-LATENCY = st.none() | st.builds(Latency, NUMBERS, NUMBERS, NUMBER)
+LATENCY = st.none() | st.builds(Latency, EDGES, NUMBERS, NUMBER)
 FLOW = st.builds(Flow, NUMBER, NUMBER, NUMBER, NUMBER, NUMBER, st.none() | NUMBER)
 WINDOW = st.builds(Window, FLOW, BUCKETS, BUCKETS, FAULTS)
 SCRAPED = st.builds(ModelMetrics, WINDOW, LATENCY, LATENCY, st.none() | NUMBER)

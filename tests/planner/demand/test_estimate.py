@@ -153,7 +153,7 @@ def test_the_same_seed_gives_the_same_observation() -> None:
     assert (first.rate_draws == second.rate_draws).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 9000), min_size=5, max_size=60), st.integers(0, 10**6))
 def test_a_window_that_misses_requests_never_lowers_a_range(true: list[int], seed: int) -> None:
     """Neither the estimate nor a single draw, whatever finished: a restart hides how many."""

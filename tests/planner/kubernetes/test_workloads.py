@@ -84,7 +84,9 @@ def test_an_island_on_one_node_is_a_deployment_of_one_pod() -> None:
     found = one(island("llama-0", "h100", 4, "gpu-7"))
     assert (found["apiVersion"], found["kind"]) == ("apps/v1", "Deployment")
     assert found["spec"]["replicas"] == 1
-    assert found["spec"]["strategy"] == {"type": "Recreate"}
+    # The next pod waits for the GPUs, and never for a pod on a lost node to end.
+    turns = {"maxSurge": 0, "maxUnavailable": 1}
+    assert found["spec"]["strategy"] == {"type": "RollingUpdate", "rollingUpdate": turns}
     labels = {"archipelago.dev/plan": "chat", "archipelago.dev/island": "llama-0"}
     assert found["spec"]["selector"] == {"matchLabels": labels}
     pod = found["spec"]["template"]

@@ -141,7 +141,7 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
     return p, [c for c in cards if capacity({q.name: q for q in p.pools}[c.pool], c.gpus)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=instances())
 def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) -> None:
     p, cards = case
@@ -153,7 +153,7 @@ def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) 
     assert best(p, cards) == pytest.approx(expected, rel=p.solver.gap / 2 + 1e-6, abs=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=instances(), more=st.integers(1, 3))
 def test_more_gpus_and_more_budget_never_give_less(
     case: tuple[PlanningProblem, list[Template]], more: int

@@ -182,7 +182,7 @@ def instances(draw: st.DrawFn) -> tuple[PlanningProblem, list[Template]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(case=instances())
 def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) -> None:
     p, cards = case
@@ -199,7 +199,7 @@ def test_exact_equals_brute_force(case: tuple[PlanningProblem, list[Template]]) 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=instances())
 def test_integer_weights_keep_flows_links_and_almost_all_of_theta(
     case: tuple[PlanningProblem, list[Template]],

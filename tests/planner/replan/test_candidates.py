@@ -12,10 +12,11 @@ from archipelago.planner.problem import Phase
 from archipelago.planner.replan.candidates import bound_candidate, evaluate_candidates
 from archipelago.planner.replan.deployed import DeployedIslands
 from archipelago.planner.replan.evaluate import headroom_of, loads_of, restate
-from archipelago.planner.replan.repair import Unrepairable, repair
+from archipelago.planner.replan.repair import repair
 from archipelago.planner.replan.reroute_flip_program import best_flips, best_reroute
 from archipelago.planner.replan.rollout import island_changes
 from archipelago.planner.replan.types import Level, Limits, RoleSwitch
+from archipelago.planner.table.reweigh import Unrepairable
 from tests.support.planner import standing
 from tests.support.planner import standing as paper
 
@@ -217,7 +218,7 @@ def test_a_repair_never_routes_to_lost_islands(table: Plan, lost: set[str]) -> N
     assert {g.name: g.islands for g in found.groups} == {n: len(m) for n, m in members.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tables(), st.lists(SECONDS, min_size=8, max_size=8), st.floats(0.1, 0.9))
 def test_other_weights_are_never_worse_on_the_observed_mix(
     table: Plan, seconds: list[float], short: float

@@ -12,9 +12,9 @@ from archipelago.planner.plan import MILLION, Island, Plan, Wait
 from archipelago.planner.problem import Phase, PlanningProblem
 from archipelago.planner.replan.candidates import evaluate_candidates
 from archipelago.planner.replan.deployed import deployed_islands
-from archipelago.planner.replan.repair import Unrepairable
 from archipelago.planner.replan.rollout import Step, drained, rollout
 from archipelago.planner.replan.types import Limits
+from archipelago.planner.table.reweigh import Unrepairable
 from archipelago.planner.table.validate import validate_content
 from archipelago.planner.table.write import routing_content
 from tests.planner.table.test_plan_of_table import planned

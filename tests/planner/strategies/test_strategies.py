@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import InputError
 from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.plan import Infeasible, Plan, Planned
-from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.problem import PlanningProblem, missing_packages
 from archipelago.planner.servingplan import ServingPlanResource, load_resource, to_problem
 from archipelago.planner.strategies import NAMES, strategy
-from archipelago.planner.strategies.bayesian import EXTRA, BayesianDivider, SearchParams
+from archipelago.planner.strategies.bayesian import BayesianDivider, SearchParams
 from archipelago.planner.strategies.bayesian_division import Division
 from archipelago.planner.strategy import Strategy
 from archipelago.planner.templates.catalogue import build_catalogue
 
-ABSENT = [name for name in EXTRA if find_spec(name) is None]
+ABSENT = missing_packages("bayesian-divider")
 needs_extra = pytest.mark.skipif(
     bool(ABSENT), reason=f"needs the extra bayes: {', '.join(ABSENT)} not installed"
 )
@@ -228,7 +227,7 @@ def test_search_of_no_layouts_is_refused() -> None:
 
 
 def test_missing_extra_is_an_error_that_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archipelago.planner.strategies.bayesian.find_spec", lambda _name: None)
+    monkeypatch.setattr("archipelago.planner.problem.find_spec", lambda _name: None)
     with pytest.raises(InputError, match=r"pip install 'archipelago-serving\[bayes\]'"):
         BayesianDivider().plan(read(small(), "bayesian-divider")[1])
 

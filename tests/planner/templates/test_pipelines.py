@@ -233,7 +233,7 @@ def test_slow_adapters_are_the_binding_row() -> None:
     assert plan.theta < theta(base()) / 2
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     counts=st.tuples(st.integers(2, 8), st.integers(2, 8)),
     more=st.tuples(st.integers(0, 4), st.integers(0, 4)),

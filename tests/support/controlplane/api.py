@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -40,12 +41,19 @@ class Api:
     @classmethod
     def of(cls, cluster: Cluster) -> "Api":
         """The API server of a cluster."""
-        config = yaml.safe_load(cluster.kubeconfig.read_text())
-        url, user = urlsplit(cluster.url), config["users"][0]["user"]
-        context = ssl.create_default_context(cafile=str(cluster.ca))
+        return cls.by(cluster.kubeconfig)
+
+    @classmethod
+    def by(cls, kubeconfig: Path) -> "Api":
+        """The API server of a kubeconfig: with a token as ours, with a certificate as kind's."""
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        context = ssl.create_default_context(cadata=authority)
         identity = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
         if not identity:
-            _show_certificate(context, user, cluster.directory)
+            _show_certificate(context, user)
+        url = urlsplit(cluster["server"])
         return cls(str(url.hostname), url.port or 443, context, identity)
 
     @contextmanager
@@ -82,9 +90,10 @@ class Api:
             return found
 
 
-def _show_certificate(context: ssl.SSLContext, user: Mapping[str, str], directory: Path) -> None:
+def _show_certificate(context: ssl.SSLContext, user: Mapping[str, str]) -> None:
     """Have connections show the client certificate of a kubeconfig, as kind writes it."""
-    pem = directory / "administrator.pem"
     parts = (user["client-certificate-data"], user["client-key-data"])
-    pem.write_bytes(b"".join(map(base64.b64decode, parts)))
-    context.load_cert_chain(pem)
+    with NamedTemporaryFile(suffix=".pem") as pem:  # ssl reads certificates from files only
+        pem.write(b"".join(map(base64.b64decode, parts)))
+        pem.flush()
+        context.load_cert_chain(pem.name)

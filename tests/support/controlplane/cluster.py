@@ -71,10 +71,17 @@ class Cluster:
         if not manifests:
             return
         crds = self.kubectl("get", "crd", "-o", "name").stdout.split()
-        for crd in crds:
-            self.kubectl("wait", "--for=condition=Established", crd, "--timeout=30s")
+        self.wait_established(*crds)
         # Discovery follows a moment later, and kubectl keeps what it saw before; this asks anew.
-        eventually(lambda: {crd.split("/")[1] for crd in crds} <= self._resources(), within=30)
+        kinds = {crd.split("/")[1] for crd in crds}
+        eventually(lambda: kinds <= self._resources(), within=30)
+        # Then requests are refused for a moment (429): storage is (re)initializing.
+        eventually(lambda: all(map(self._is_stored, kinds)), within=30)
+
+    def wait_established(self, *definitions: str | Path, within: float = 30) -> None:
+        """Wait until definitions are served; kubectl itself fails while they have no condition."""
+        wait = ("wait", "--for=condition=Established", f"--timeout={within}s", *definitions)
+        eventually(lambda: not self.kubectl(*wait, check=False).returncode, within)
 
     @contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
@@ -90,6 +97,9 @@ class Cluster:
             yield name
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false", "--request-timeout=20s")
+
+    def _is_stored(self, kind: str) -> bool:
+        return self.kubectl("get", kind, "--all-namespaces", check=False).returncode == 0
 
     def _resources(self) -> set[str]:
         return set(self.kubectl("api-resources", "-o", "name").stdout.split())

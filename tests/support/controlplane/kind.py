@@ -24,28 +24,28 @@ CREATE_SECONDS = 600
 
 
 @contextmanager
-def kind_cluster(directory: Path) -> Iterator[Cluster]:
-    """The kind cluster of the tests, made where there is none, and deleted where it was made."""
+def kind_cluster(directory: Path, name: str = NAME) -> Iterator[Cluster]:
+    """A kind cluster, made where there is none of that name, and deleted where it was made."""
     kubeconfig = directory / "kind.kubeconfig"
-    created = NAME not in _kind("get", "clusters").split()
+    created = name not in _kind("get", "clusters").split()
     if created:
         _kind(
-            *("create", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}", "--wait=120s"),
+            *("create", "cluster", f"--name={name}", f"--kubeconfig={kubeconfig}", "--wait=120s"),
             f"--config={os.environ.get('KIND_CONFIG') or CONFIG}",
             *([f"--image={image}"] if (image := os.environ.get("KIND_IMAGE")) else []),
         )
     else:
-        _kind("export", "kubeconfig", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
+        _kind("export", "kubeconfig", f"--name={name}", f"--kubeconfig={kubeconfig}")
     try:
         yield _cluster(kubeconfig, directory)
     finally:
         if created:
-            _kind("delete", "cluster", f"--name={NAME}", f"--kubeconfig={kubeconfig}")
+            _kind("delete", "cluster", f"--name={name}", f"--kubeconfig={kubeconfig}")
 
 
-def load(image: str) -> None:
+def load(image: str, name: str = NAME) -> None:
     """Bring an image that Docker has to every node."""
-    _kind("load", "docker-image", image, f"--name={NAME}")
+    _kind("load", "docker-image", image, f"--name={name}")
 
 
 def _cluster(kubeconfig: Path, directory: Path) -> Cluster:

@@ -17,6 +17,7 @@ from tests.support.controlplane import Cluster, eventually
 from tests.support.e2e.operators import DEPLOY, HOME
 
 PORT = 8080
+REPLICAS = 2
 ROLLOUT = 120.0  # seconds; on a busy machine the start of Python alone takes some
 
 # Inside the pod: its memory and processor time as the kernel counts them, on cgroup v1 and v2. What
@@ -59,16 +60,16 @@ class Deployment:
         return done.stdout if done.returncode == 0 else done.stderr
 
     def wait(self) -> None:
-        """Wait until it is rolled out: one pod, ready."""
+        """Wait until it is rolled out: every pod ready."""
         self.kubectl("rollout", "status", f"deployment/{self.name}", f"--timeout={ROLLOUT:g}s")
 
     def restart(self) -> None:
-        """End the pod in order and wait for the next."""
+        """End the pods in order and wait for the next."""
         self.kubectl("rollout", "restart", f"deployment/{self.name}")
         self.wait()
 
     def patch(self, pod: Mapping[str, Any]) -> None:
-        """Change the pod's spec (a strategic merge), and wait for the new pod."""
+        """Change the pods' spec (a strategic merge), and wait for the new pods."""
         change = json.dumps({"spec": {"template": {"spec": pod}}})
         self.kubectl("patch", "deployment", self.name, "-p", change)
         self.wait()
@@ -79,45 +80,58 @@ class Deployment:
         items = json.loads(self.kubectl("get", "pods", selector, "-o=json"))["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
-    def container(self) -> dict[str, Any]:
-        """Status of the one container of the one pod."""
-        (pod,) = self.pods()
-        (status,) = pod["status"]["containerStatuses"]
-        found: dict[str, Any] = status
-        return found
+    def leader(self, within: float = 60) -> dict[str, Any]:
+        """The pod that holds the Lease; waits until one does."""
+        found: list[dict[str, Any]] = []
+
+        def look() -> bool:
+            leases = json.loads(self.kubectl("get", "leases", "-o=json"))["items"]
+            holders = {lease["spec"].get("holderIdentity") for lease in leases}
+            found[:] = [pod for pod in self.pods() if pod["metadata"]["name"] in holders]
+            return len(found) == 1
+
+        eventually(look, within)
+        return found[0]
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Status of the container of every pod, in order of the pods' names."""
+        return [container(pod) for pod in self.pods()]
 
     def is_ready(self) -> bool:
-        """Whether there is one pod and the kubelet finds it ready."""
-        states = [pod["status"].get("containerStatuses", [{}])[0] for pod in self.pods()]
-        return len(states) == 1 and bool(states[0].get("ready"))
+        """Whether there are two pods and the kubelet finds them ready."""
+        states = self.containers()
+        return len(states) == REPLICAS and all(state.get("ready") for state in states)
 
     def python(self, code: str) -> str:
-        """What a Python program inside the container prints."""
-        return self.kubectl("exec", f"deployment/{self.name}", "--", "python", "-c", code)
+        """What a Python program inside the container of the leader prints."""
+        pod = self.leader()["metadata"]["name"]
+        return self.kubectl("exec", f"pod/{pod}", "--", "python", "-c", code)
 
     def usage(self) -> dict[str, float]:
-        """Memory [bytes] and processor time so far [s] of the whole pod."""
+        """Memory [bytes] and processor time so far [s] of the leader's whole pod."""
         found: dict[str, float] = json.loads(self.python(USAGE))
         return found
 
     def metric(self, name: str) -> float:
-        """Sum of a metric's series; 0 where there is none."""
-        (pod,) = self.pods()
-        path = f"/api/v1/namespaces/{HOME}/pods/{pod['metadata']['name']}:{PORT}/proxy/metrics"
+        """Sum of a metric's series; 0 where there is none.
+
+        Asked for inside the pod: the network policy lets only Prometheus in.
+        """
+        asked = f"urllib.request.urlopen('http://127.0.0.1:{PORT}/metrics').read().decode()"
         return sum(
             float(line.rsplit(" ", 1)[1])
-            for line in self.kubectl("get", "--raw", path).splitlines()
+            for line in self.python(f"import urllib.request; print({asked})").splitlines()
             if line.startswith((f"archipelago_{name} ", f"archipelago_{name}{{"))
         )
 
     def killer(self) -> Callable[[], None]:
-        """A ``kill -9`` of its process from the node, as memory pressure does.
+        """A ``kill -9`` of the leader's process from the node, as memory pressure does.
 
         Looked up beforehand, so that the kill itself takes but a moment.
         """
-        (pod,) = self.pods()
+        pod = self.leader()
         node = pod["spec"]["nodeName"]
-        number = self.container()["containerID"].rpartition("/")[2]
+        number = container(pod)["containerID"].rpartition("/")[2]
         asked = ("crictl", "inspect", "-o=go-template", "--template={{.info.pid}}", number)
         process = on_node(node, *asked).strip()
 
@@ -127,11 +141,22 @@ class Deployment:
         return kill
 
     def uninstall(self) -> None:
-        """Take away what works; the definition, the account and its rights are others' as well."""
+        """Take away what works; the definition, the account and its rights are others' as well.
+
+        And the policies: other tests run the operator as another account.
+        """
         self.kubectl("delete", "deployment", self.name, "--ignore-not-found")
+        policies = "validatingadmissionpolicybindings,validatingadmissionpolicies"
+        self.cluster.kubectl("delete", policies, "-l=app.kubernetes.io/part-of=archipelago")
         selector = f"-l=app.kubernetes.io/name={self.name}"
         eventually(lambda: not self.kubectl("get", "pods", selector, "-o=name"), within=60)
         self.cluster.kubectl("apply", "--server-side", "-f", DEPLOY / "rbac.yaml")
+
+
+def container(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Status of a pod's one container; empty before there is one."""
+    status: dict[str, Any] = pod["status"].get("containerStatuses", [{}])[0]
+    return status
 
 
 def on_node(node: str, *command: str) -> str:

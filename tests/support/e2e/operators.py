@@ -58,6 +58,7 @@ class Operator:
             "KUBECONFIG": str(self.kubeconfig),
             "ARCHIPELAGO_HTTP_HOST": "127.0.0.1",
             "ARCHIPELAGO_HTTP_PORT": "0",
+            "POD_ID": self.log.stem,  # the same after a restart: it need not wait for its lease
             **AS_DEPLOYED,
         }
         with self.log.open("ab") as log:

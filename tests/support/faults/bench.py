@@ -25,13 +25,14 @@ STARTING = threading.Lock()  # scenarios are played beside each other; a start t
 
 @dataclass
 class Bench:
-    """``operator`` is the process that faults are done to."""
+    """``operator`` is the process that faults are done to; ``direct`` leads round the proxy."""
 
     cluster: Cluster
     operator: Operator
     proxy: Proxy
     user: User
     history: History
+    direct: Path
     killed: list[float] = field(default_factory=list)  # when [monotonic s]
 
     def kill(self) -> None:
@@ -133,7 +134,9 @@ def prepared(
         operator = Operator(through, directory / "operator.log", given)
         api, history = Api.of(cluster), History()
         with recorded(api, namespace, history):
-            bench = Bench(cluster, operator, proxy, User(api, namespace, history), history)
+            bench = Bench(
+                cluster, operator, proxy, User(api, namespace, history), history, kubeconfig
+            )
             try:
                 yield bench
             finally:
@@ -155,8 +158,10 @@ def started(
 
 @contextmanager
 def second(bench: Bench) -> Iterator[Operator]:
-    """Another operator for the same plans, at the API server through the same proxy."""
-    other = replace(bench.operator, log=bench.operator.log.with_name("second.log"), process=None)
+    """Another replica, which stands by; it reaches the API server round the proxy."""
+    eventually(lambda: bench.operator.metric("leader") == 1, within=PATIENCE)
+    log = bench.operator.log.with_name("second.log")
+    other = replace(bench.operator, kubeconfig=bench.direct, log=log, process=None)
     bench.history.processes += 1
     with running(other):
         yield other

@@ -1,22 +1,24 @@
 """What is done to the operator, its watches and its API server; each takes the stage it is on."""
 
 import json
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from http import HTTPStatus
+from random import Random
 from typing import Any, Final, TypeAlias
 
 from archipelago.operator.resources.names import SELECTOR
 from tests.support.controlplane import ControlPlane, eventually
 from tests.support.faults.bench import PATIENCE, Bench, second
-from tests.support.faults.rules import Action, Exchange, Rule, after, before, stale, writes_of
+from tests.support.faults.rules import Action, Exchange, Rule, after, before, drop, stale, writes_of
 from tests.support.faults.stage import Phase, Stage
 
 Fault: TypeAlias = Callable[[Stage], None]
 
-UNREADY: Final = 60.0  # seconds of an outage after which /readyz surely says so (B3: 90)
+UNREADY: Final = 15.0  # seconds of an outage after which /readyz says so (B3: 90)
 AFTER_START: Final = 2  # full lists: the first, and the one that follows the watches' own
 RATE: Final = 2.0  # requests a second of one stream, at most (B4)
 BUDGETS: Final = ("8", "10", "12", "14")
@@ -162,6 +164,7 @@ def watches_end_in(code: int) -> Fault:
                 began < call.at < stage.over
                 and call.kind == kind
                 and (call.is_watch or call.is_list)
+                and not call.is_comparison
                 for call in proxy.calls
             )
             assert asked <= RATE * (stage.over - began) + 2, f"{asked} requests for {kind}"
@@ -169,45 +172,105 @@ def watches_end_in(code: int) -> Fault:
     return storm
 
 
-def two_operators(stage: Stage) -> None:
-    """Another one works on the same plans, and the user does not stop editing."""
+def edits(stage: Stage, seconds: float) -> Iterator[None]:
+    """One a second, for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(1.0)
+        stage.generations[Phase.EDIT] += 1
+        budget = BUDGETS[stage.generations[Phase.EDIT] % len(BUDGETS)]
+        stage.bench.user.edit(stage.names[Phase.EDIT], {"budgetPerHour": budget})
+        yield
+
+
+def two_replicas(stage: Stage) -> None:
+    """A standby is there, and the user does not stop editing: it costs no write."""
     bench, name = stage.bench, stage.names[Phase.EDIT]
-    with second(bench):
+    with second(bench) as other:
         stage.change()
-        end = time.monotonic() + stage.seconds
-        while time.monotonic() < end:
-            time.sleep(1.0)
-            stage.generations[Phase.EDIT] += 1
-            budget = BUDGETS[stage.generations[Phase.EDIT] % len(BUDGETS)]
-            bench.user.edit(name, {"budgetPerHour": budget})
+        for _ in edits(stage, stage.seconds):
+            pass
+        assert other.metric("writes_total") == 0
         stage.end()
         for phase in stage.names:
             stage.rest(phase, PATIENCE)
     tables = sum(version.plan == name for version in bench.history.ordered("configmaps"))
-    assert tables <= 2 * stage.generations[Phase.EDIT], f"{tables} versions of the ConfigMap"
+    assert tables <= stage.generations[Phase.EDIT], f"{tables} versions of the ConfigMap"
 
 
-def superseded(stage: Stage) -> None:
-    """Stopped with a table on its way; another does the work; then both go on, the table too."""
-    bench, go_on = stage.bench, threading.Event()
-    (name,) = stage.names.values()
+def replicas_killed(seed: int) -> Fault:
+    """Either replica is killed at any moment, and is back at once or after its lease is over."""
 
-    def hold(exchange: Exchange) -> None:
-        bench.stop()
-        go_on.wait(PATIENCE)
-        exchange.pass_on()
-
-    rule = Rule(writes_of(name), hold, skip=1)
-    with bench.proxy.rule(rule):
-        stage.change()
-        eventually(lambda: rule.used == 1, PATIENCE)
-        with second(bench):
+    def killed(stage: Stage) -> None:
+        random = Random(seed)  # noqa: S311  # a play
+        bench = stage.bench
+        with second(bench) as other:
+            stage.change()
+            for _ in edits(stage, stage.seconds):
+                if random.random() < 0.7:
+                    continue
+                time.sleep(random.random())
+                dead = random.choice((bench.operator, other))
+                dead.end(signal.SIGKILL)
+                bench.history.processes += 1
+                for _ in edits(stage, random.choice((0.0, 12.0))):
+                    pass
+                dead.begin()
+            stage.end()
             for phase in stage.names:
                 stage.rest(phase, PATIENCE)
-            bench.go_on()
+            eventually(other.is_ready, PATIENCE)
+
+    return killed
+
+
+def partitioned(stage: Stage) -> None:
+    """The leader reaches the API server no more; the standby does, and takes over."""
+    bench = stage.bench
+    with second(bench) as other:
+        with bench.proxy.rule(Rule(lambda _call: True, drop, times=None)):
+            bench.proxy.watches.cut()
+            stage.change()
+            eventually(lambda: other.metric("leader") == 1, PATIENCE)
+            for phase in stage.names:
+                stage.rest(phase, PATIENCE)
+            assert bench.operator.metric("leader") == 0
+        stage.end()
+        bench.history.processes += 1
+
+
+def superseded(number: int) -> Fault:
+    """Frozen with that write on its way; the standby does the work; then both go on.
+
+    The write arrives before the leader can look at its clock: the version that it names is old.
+    """
+
+    def freeze(stage: Stage) -> None:
+        bench, go_on = stage.bench, threading.Event()
+        (name,) = stage.names.values()
+
+        def hold(exchange: Exchange) -> None:
+            bench.stop()
+            go_on.wait(PATIENCE)
+            exchange.pass_on()
+
+        rule = Rule(writes_of(name), hold, skip=number - 1)
+        with second(bench) as other, bench.proxy.rule(rule):
+            stage.change()
+            eventually(lambda: rule.used == 1, PATIENCE)
+            eventually(lambda: other.metric("leader") == 1, PATIENCE)
+            for phase in stage.names:
+                stage.rest(phase, PATIENCE)
+            written = len(bench.proxy.writes(name))
             go_on.set()
             assert rule.over.wait(PATIENCE)
+            bench.go_on()
             stage.end()
+            eventually(lambda: bench.operator.metric("leader") == 0, PATIENCE)
+            time.sleep(2.0)
+            assert len(bench.proxy.writes(name)) == written, "the frozen leader wrote"
+
+    return freeze
 
 
 def lists_stale(stage: Stage) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from tests.support.controlplane import eventually
@@ -72,12 +71,6 @@ class Ground:
         version = self.bench.history.last(TABLE, self.plan)
         notes = version.body["metadata"]["annotations"] if version else {}
         return str(notes.get("archipelago.dev/live", ""))
-
-    def inputs(self) -> list[str]:
-        """Hashes of what the tables were made of, one for all that followed each other."""
-        tables = self.bench.history.of(self.plan).ordered(TABLE)
-        notes = [version.body["metadata"]["annotations"] for version in tables]
-        return [made for made, _ in groupby(n["archipelago.dev/inputs-hash"] for n in notes)]
 
     def _is_said(self) -> bool:
         """Whether the status speaks of the table that is stored."""

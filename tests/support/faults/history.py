@@ -86,7 +86,7 @@ class Version:
         """The routing table; None where what is stored is none."""
         try:
             found = json.loads(self.body["data"][TABLE_KEY])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) and "identity" in found else None
 

@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle_call(self) -> None:
         """Find out what it is, and what is to become of it."""
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.call = Call.of(self.command, self.path, self.body)
+        self.call = Call.of(self.command, self.path, self.body, self.headers.get("Accept", ""))
         rule = self.proxy.take(self.call)
         if rule is None:
             self.pass_on()

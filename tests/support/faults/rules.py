@@ -14,10 +14,12 @@ from typing import Final, Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 WRITES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-REVIEW: Final = "selfsubjectaccessreviews"  # a question that is posted and stores nothing
+OWN: Final = frozenset({"selfsubjectaccessreviews", "leases"})
+"""What a replica sends that does not lead: a question, which stores nothing, and its candidacy."""
 _TABLE: Final = "-routing"
 # What Kubernetes calls each refusal.
 REASONS: Final = {
+    404: "NotFound",
     409: "Conflict",
     410: "Expired",
     422: "Invalid",
@@ -41,10 +43,11 @@ class Call:
     plan: str
     path: str
     is_watch: bool
+    accept: str
     at: float
 
     @classmethod
-    def of(cls, method: str, target: str, body: bytes) -> "Call":
+    def of(cls, method: str, target: str, body: bytes, accept: str) -> "Call":
         """Read a request; ``at`` is monotonic."""
         url = urlsplit(target)
         parts = url.path.strip("/").split("/")
@@ -54,12 +57,12 @@ class Call:
         if kind == "events" and method == "POST":
             plan = json.loads(body)["regarding"]["name"]
         watch = parse_qs(url.query).get("watch") == ["true"]
-        return cls(method, kind, plan, url.path, watch, time.monotonic())
+        return cls(method, kind, plan, url.path, watch, accept, time.monotonic())
 
     @property
     def is_write(self) -> bool:
-        """Whether it stores something."""
-        return self.method in WRITES and self.kind != REVIEW
+        """Whether it stores something of a plan."""
+        return self.method in WRITES and self.kind not in OWN
 
     @property
     def is_object(self) -> bool:
@@ -71,11 +74,17 @@ class Call:
         """Whether it reads all objects of a kind."""
         return self.method == "GET" and not self.is_watch and not self.plan
 
+    @property
+    def is_comparison(self) -> bool:
+        """Whether it lists names and versions alone, which it does every half a minute."""
+        return self.is_list and "PartialObjectMetadata" in self.accept
+
 
 class Exchange(Protocol):
     """A request that waits for what becomes of it."""
 
     call: Call
+    body: bytes
 
     def forward(self) -> AbstractContextManager[http.client.HTTPResponse]:
         """Let the server act; its answer is not passed on yet."""

@@ -17,6 +17,9 @@ KILLS = (
         faults.killed_before(TABLE), phases=EDIT, scaled=False),
     Scenario("killed-after-table", "B1", "`kill -9` just after the table is stored",
         faults.killed_after(TABLE), phases=EDIT, scaled=False),
+    Scenario("killed-after-same-table", "B1",
+        "`kill -9` just after a deleted table is stored again",
+        faults.killed_after(TABLE), phases=(Phase.RESTORE,)),
 )  # fmt: skip
 
 # One write of an edit; test_writes.py spoils every write of a life in these ways.
@@ -81,10 +84,19 @@ WATCHES = (
 )  # fmt: skip
 
 PROCESSES = (
-    Scenario("two-operators", "B8", "two operators, an edit a second for {} s",
-        faults.two_operators, 10, full=600, operators=2, phases=NO_DELETION),
-    Scenario("superseded", "B9", "stopped during a write, continued after another operator acted",
-        faults.superseded, operators=2, phases=EDIT),
+    Scenario("two-replicas", "B8", "leader and standby, an edit a second for {} s",
+        faults.two_replicas, 10, full=600, phases=NO_DELETION),
+    Scenario("replicas-killed", "B9", "either replica killed at any moment, edits for {} s",
+        faults.replicas_killed(1), 30, full=300, retries=30, operators=2, phases=NO_DELETION),
+    Scenario("partitioned", "B9", "the leader alone is cut off; the standby takes over",
+        faults.partitioned, phases=NO_DELETION),
+    *(
+        Scenario(f"frozen-at-{name}", "B9", f"leader frozen with the {words} on its way, "
+            "continued after the standby took over", faults.superseded(number), phases=EDIT,
+            scaled=number == TABLE)
+        for number, name, words in ((STATUS, "status", "early status"), (TABLE, "table", "table"),
+            (FINAL, "final", "final status"))
+    ),
     Scenario("frozen", "B11", "SIGSTOP for {} s, then SIGCONT", faults.frozen, 10, full=120),
 )  # fmt: skip
 

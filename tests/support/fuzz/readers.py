@@ -19,10 +19,10 @@ import yaml
 from archipelago.perfmodel.errors import ArchipelagoError, TraceError
 from archipelago.perfmodel.workload.traces import read_trace
 from archipelago.planner.check.checker import check_document
-from archipelago.planner.documents import load_document, to_json
+from archipelago.planner.documents import load_document, to_json, to_yaml
 from archipelago.planner.errors import InputError, PlanFileError, SpecError
 from archipelago.planner.explain.what_if import changed
-from archipelago.planner.formats.plan_file import plan_document, read_stored
+from archipelago.planner.formats.plan_file import plan_document, read_stored, resource_of
 from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
 from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.plan import Planned
@@ -41,11 +41,16 @@ MINIMAL = (REPO / "examples" / "02-minimal.yaml").read_text()
 
 @dataclass(frozen=True)
 class Reader:
-    """One way in; ``seeds`` are inputs that it understands."""
+    """One way in.
+
+    ``seeds``: inputs that it understands, of which the first shows what JSON it reads, if any.
+    ``covers``: functions of the product that decode here, by their dotted names.
+    """
 
     read: Callable[[bytes], object]
     documented: tuple[type[ArchipelagoError], ...]
     seeds: Callable[[], tuple[bytes, ...]]
+    covers: tuple[str, ...] = ()
 
     def __call__(self, data: bytes) -> bool:
         """Whether the input is understood; any error that is not documented gets through."""
@@ -89,6 +94,7 @@ def plan(data: bytes) -> object:
     """A plan file, as ``archipelago verify`` and ``explain`` read it."""
     document = load_document(text(data))
     read_stored(document)
+    resource_of(document)
     return check_document(document)
 
 
@@ -182,19 +188,51 @@ CHANGES = (
     b"rate=llama-8b:3",
 )
 
+PLANNER = "archipelago.planner."
+DOCUMENTS = PLANNER + "documents."
+LOAD = PLANNER + "servingplan.load."
+TRACE = "archipelago.perfmodel.workload.traces."
+
 READERS = {
     "resource": Reader(
         resource,
         (SpecError,),
         lambda: (EXAMPLE.encode(), json.dumps(yaml.safe_load(EXAMPLE)).encode()),
+        (LOAD + "_parse", LOAD + "load_resource"),
     ),
     "quantity": Reader(quantity, (SpecError,), lambda: (b"512", b"4.00", b"0.001")),
-    "trace": Reader(trace, (TraceError,), lambda: TRACES),
-    "plan": Reader(plan, (PlanFileError, SpecError), lambda: (_json(small_plan()),)),
-    "table": Reader(table, (PlanFileError,), lambda: (_json(small_table()),)),
-    "nodes": Reader(nodes, (InputError,), lambda: (_json(node_list()),)),
+    "trace": Reader(trace, (TraceError,), lambda: TRACES, (TRACE + "_csv", TRACE + "_mooncake")),
+    "plan": Reader(
+        plan,
+        (PlanFileError, SpecError),
+        lambda: (_json(small_plan()), to_yaml(dict(small_plan())).encode()),
+        (
+            *(DOCUMENTS + name for name in ("load_document", "_yaml", "Node.field")),
+            PLANNER + "formats.plan_file.resource_of",
+        ),
+    ),
+    "table": Reader(
+        table,
+        (PlanFileError,),
+        lambda: (_json(small_table()),),
+        tuple(
+            PLANNER + f"table.validate.{name}" for name in ("validate_table", "validate_content")
+        ),
+    ),
+    "nodes": Reader(
+        nodes,
+        (InputError,),
+        lambda: (_json(node_list()),),
+        (
+            DOCUMENTS + "Node.items",
+            *(PLANNER + f"kubernetes.{name}" for name in ("pools.read_nodes", "nodes.read_node")),
+        ),
+    ),
     "pod-template": Reader(
-        pod_template, (PlanFileError,), lambda: (TEMPLATE.encode(), _json(yaml.safe_load(TEMPLATE)))
+        pod_template,
+        (PlanFileError,),
+        lambda: (TEMPLATE.encode(), _json(yaml.safe_load(TEMPLATE))),
+        (PLANNER + "kubernetes.pod_template.read_template",),
     ),
     "what-if": Reader(what_if, (InputError,), lambda: CHANGES),
 }
