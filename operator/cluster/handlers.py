@@ -256,12 +256,13 @@ class EventHandler:
         event: Any,  # noqa: ANN401
         item: S,
         update: Callable[[S], Key | None],
-        delete: Callable[[Key, str], Key | None],
+        delete: Callable[[Key, str, str], Key | None],
     ) -> None:
         """Update the cache in the operator's event loop, and enqueue the plan of the object."""
 
         def take() -> None:
-            key = delete(item.key, item.uid) if event["type"] == "DELETED" else update(item)
+            gone = event["type"] == "DELETED"
+            key = delete(item.key, item.uid, item.resource_version) if gone else update(item)
             if key is not None:
                 self._enqueue(key)
 

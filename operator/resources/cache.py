@@ -1,14 +1,15 @@
 """The newest version of every object, filled by watches, lists and our own writes.
 
-Each source may be late, so an older version never replaces a newer one: resource versions are
-numbers that grow with time. A list also shows what is gone, which an interrupted watch does not.
+Each source may be late, so an older version never replaces a newer one, nor what was deleted after
+it: resource versions are numbers that grow with time. A list also shows what is gone, which an
+interrupted watch does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from .live import TableIslands
 from .names import Key, table_key
@@ -16,6 +17,8 @@ from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, Tabl
 from .shards import shard_stem, stem_of
 
 S = TypeVar("S", bound=PlanObject | ConfigMapObject)
+MOST_DELETED: Final = 10_000
+"""Deletions that are remembered: many more than happen while an answer is on its way (30 s)."""
 
 
 class Store(Generic[S]):
@@ -23,6 +26,7 @@ class Store(Generic[S]):
 
     def __init__(self) -> None:
         self._objects: dict[Key, S] = {}
+        self._deleted: dict[Key, int] = {}  # versions
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -44,20 +48,29 @@ class Store(Generic[S]):
         return tuple(self._objects)
 
     def update(self, item: S) -> bool:
-        """Store a version; return False if there is a newer one."""
+        """Store a version; return False if there is a newer one, or it was deleted since."""
         stored = self._objects.get(item.key)
         if stored is not None and _version(stored) >= _version(item):
+            return False
+        if _version(item) < self._deleted.get(item.key, 0):
             return False
         self._objects[item.key] = item
         return True
 
-    def delete(self, key: Key, uid: str | None = None) -> bool:
-        """Delete an object; with a uid, not a younger object of the same name."""
-        stored = self._objects.get(key)
-        if stored is None or uid not in (None, stored.uid):
-            return False
-        del self._objects[key]
-        return True
+    def delete(self, key: Key, uid: str | None = None, version: str = "0") -> bool:
+        """Delete an object; with a uid, not a younger object of the same name.
+
+        ``version``: of the deletion, if known. An object that only left the selection of the watch
+        has that version itself: it may still be read, and stays if it was.
+        """
+        stored, gone = self._objects.get(key), int(version)
+        if stored is not None:
+            if uid not in (None, stored.uid) or 0 < gone <= _version(stored):
+                return False
+            del self._objects[key]
+            gone = gone or _version(stored) + 1
+        self._note(key, gone)
+        return stored is not None
 
     def delete_unlisted(
         self,
@@ -79,9 +92,15 @@ class Store(Generic[S]):
             and _version(item) <= int(version)
             and covers(item)
         ]
-        for key in deleted:
-            del self._objects[key]
+        for key in deleted:  # without its label it may still be read
+            self._note(key, _version(self._objects.pop(key)) + 1)
         return tuple(deleted)
+
+    def _note(self, key: Key, version: int) -> None:
+        """Note a deletion; the earliest is forgotten."""
+        self._deleted[key] = max(version, self._deleted.pop(key, 0))
+        if len(self._deleted) > MOST_DELETED:
+            del self._deleted[next(iter(self._deleted))]
 
 
 class LargeContent(NamedTuple):
@@ -108,9 +127,9 @@ class Cache:
         self._plan_of_table[_stem_key(plan.key)] = plan.key
         return plan.key if self.plans.update(plan) else None
 
-    def delete_plan(self, key: Key, uid: str | None = None) -> Key | None:
+    def delete_plan(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a plan; return the key to reconcile."""
-        return key if self.plans.delete(key, uid) else None
+        return key if self.plans.delete(key, uid, version) else None
 
     def update_table(self, table: TableObject | ShardObject) -> Key | None:
         """Store a table or shard; return the key of its plan, None if nothing is new."""
@@ -139,9 +158,9 @@ class Cache:
             del contents[first]
         return contents[wanted]
 
-    def delete_table(self, key: Key, uid: str | None = None) -> Key | None:
+    def delete_table(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a table or shard; return the key of its plan."""
-        if not self.tables.delete(key, uid):
+        if not self.tables.delete(key, uid, version):
             return None
         self._contents.pop(key, None)
         self._refused.pop(key, None)

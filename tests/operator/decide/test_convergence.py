@@ -355,13 +355,14 @@ class Life(Jobs):
         if not self.server.late:
             return
         kind, event, body = self.server.late.pop(0)
-        key, uid = Key("team", body["metadata"]["name"]), body["metadata"]["uid"]
+        meta = body["metadata"]
+        key, uid, version = Key("team", meta["name"]), meta["uid"], meta["resourceVersion"]
         if kind == "plan" and event == "DELETED":
-            self.cache.delete_plan(key, uid)
+            self.cache.delete_plan(key, uid, version)
         elif kind == "plan":
             self.cache.update_plan(PlanObject.from_body(body))
         elif event == "DELETED":
-            self.cache.delete_table(key, uid)
+            self.cache.delete_table(key, uid, version)
         else:
             self.cache.update_table(read_config_map(body))
 

@@ -74,6 +74,44 @@ def test_the_end_of_a_predecessor_does_not_take_the_namesake() -> None:
     assert cache.observe(KEY).plan is not None
 
 
+def test_an_answer_that_was_on_its_way_does_not_bring_back_what_is_deleted() -> None:
+    cache = Cache()
+    table = replace(stored(plan()), resource_version="9")
+    cache.update_plan(plan())
+    cache.update_table(table)
+
+    # A read of version 11 is under way; the watch says that version 12 deleted it.
+    assert cache.delete_table(table.key, table.uid, "12") == KEY
+    assert cache.update_table(replace(table, resource_version="11")) is None
+    assert cache.observe(KEY).table is None
+    assert cache.update_table(replace(table, uid="anew", resource_version="13")) == KEY
+
+
+def test_what_has_left_the_selection_of_the_watch_is_still_read() -> None:
+    cache = Cache()
+    table = replace(stored(plan()), resource_version="9")
+    cache.update_plan(plan())
+    cache.update_table(table)
+
+    assert cache.delete_table(table.key, table.uid, "12") == KEY
+    assert cache.update_table(replace(table, resource_version="12")) == KEY
+
+
+@given(st.permutations(["9", "10", "11", "deleted"]), st.booleans())
+def test_whatever_the_order_of_the_sources_the_newest_stays(order: list[str], anew: bool) -> None:
+    cache = Cache()
+    for step in order:
+        if step == "deleted":
+            cache.delete_plan(KEY, "uid-1", "12")
+            if anew:
+                cache.update_plan(version(13, uid="uid-2"))
+        else:
+            cache.update_plan(version(int(step)))
+
+    found = cache.observe(KEY).plan
+    assert found == (version(13, uid="uid-2") if anew else None)
+
+
 def test_a_table_leads_to_its_plan_whatever_its_labels() -> None:
     cache = Cache()
     table = replace(stored(plan()), labels={}, owner_reference=None)
