@@ -1,4 +1,7 @@
-"""A keyed work queue: one entry per key, one worker per key, back-off, oldest key first.
+"""A keyed work queue: one entry per key, one worker per key, back-off.
+
+Namespaces take turns, so that thousands of changes in one delay nobody else's; within a namespace
+the oldest key comes first.
 
 ``KeyedQueue`` is synchronous and has no clock; ``Workers`` runs it on asyncio. A key that waits is
 not added twice. A key that is added while it is worked on waits again afterwards, so the last state
@@ -9,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -38,6 +40,8 @@ class KeyedQueue:
         self._due: dict[Key, float] = {}  # waiting: when it may be taken
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
+        self._turn = 0
+        self._served: dict[str, int] = {}  # the last turn of each namespace
 
     def __len__(self) -> int:
         return len(self._due)
@@ -47,11 +51,17 @@ class KeyedQueue:
         self._due[key] = min(when, self._due.get(key, when))
 
     def take(self, now: float) -> Key | None:
-        """Take the key that has been due longest and is not worked on."""
-        idle = ((due, key) for key, due in self._due.items() if key not in self._active)
-        due, key = min(idle, default=(math.inf, None))
-        if key is None or due > now:
+        """Take a key that is due and not worked on, of the namespace that has waited longest."""
+        ready = (
+            (self._served.get(key.namespace, 0), due, key)
+            for key, due in self._due.items()
+            if due <= now and key not in self._active
+        )
+        _, _, key = min(ready, default=(0, now, None))
+        if key is None:
             return None
+        self._turn += 1
+        self._served[key.namespace] = self._turn
         del self._due[key]
         self._active.add(key)
         return key

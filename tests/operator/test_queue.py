@@ -35,6 +35,18 @@ def test_the_key_that_is_due_longest_comes_first() -> None:
     assert (work.take(5.0), work.take(5.0)) == (B, A)
 
 
+def test_many_keys_of_one_namespace_delay_no_other() -> None:
+    work, other = queue(), Key("other", "victim")
+    many = [Key("team", f"plan-{n:03d}") for n in range(200)]
+    for n, key in enumerate(many):
+        work.enqueue_at(key, float(n))
+    work.enqueue_at(other, 500.0)
+
+    taken = [work.take(600.0) for _ in range(201)]
+    assert other in taken[:2]
+    assert [key for key in taken if key != other] == many
+
+
 def test_a_key_that_is_added_while_active_waits_until_the_work_ends() -> None:
     work = queue()
     work.enqueue_at(A, 0.0)
