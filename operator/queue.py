@@ -1,7 +1,7 @@
 """A keyed work queue: one entry per key, one worker per key, back-off.
 
-Namespaces take turns, so that thousands of changes in one do not delay the others; within a namespace
-the oldest key comes first.
+Namespaces take turns, so that thousands of changes in one do not delay the others; within a
+namespace the oldest key comes first.
 
 ``KeyedQueue`` is synchronous and has no clock; ``Workers`` runs it on asyncio. A key that waits is
 not added twice. A key that is added while it is worked on waits again afterwards, so the last state
