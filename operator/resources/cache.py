@@ -61,11 +61,11 @@ class Store(Generic[S]):
         """Delete an object; with a uid, not a younger object of the same name.
 
         ``version``: of the deletion, if known. An object that only left the selection of the watch
-        has that version itself: it may still be read, and stays if it was.
+        has that version itself, so it may still be read.
         """
         stored, gone = self._objects.get(key), int(version)
         if stored is not None:
-            if uid not in (None, stored.uid) or 0 < gone <= _version(stored):
+            if uid not in (None, stored.uid) or 0 < gone < _version(stored):
                 return False
             del self._objects[key]
             gone = gone or _version(stored) + 1
