@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -307,11 +308,12 @@ def decide(plans: Plans, **decision: object) -> None:
 def read_until(file: int, word: str, within: float = 15) -> str:
     """What comes out of a terminal or a pipe until the word does."""
     text, end = "", time.monotonic() + within
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end within a character
     while word not in text:
         left = end - time.monotonic()
         assert left > 0, text
         if select.select([file], [], [], left)[0]:
-            text += os.read(file, 65536).decode()
+            text += decoder.decode(os.read(file, 65536))
     return text
 
 

@@ -98,7 +98,6 @@ def test_without_the_roles_it_says_so_and_shows_nothing(
     secured.begin()
     try:
         wanted = {f"missing right: {verb} {what} in all namespaces" for verb, what in rights}
-        eventually(lambda: secured.process is not None and secured.lines(), within=60)
         eventually(lambda: wanted <= set(secured.answer("/readyz")[1].splitlines()), within=60)
         assert len(wanted) == 2
         status, page = scraped(secured, tmp_path, token)

@@ -84,15 +84,17 @@ class Operator:
         assert self.is_running(), self.log.read_text()[-4000:]
         try:
             return self.get("/readyz") == "ok\n"
-        except (urllib.error.URLError, ConnectionError, StopIteration):
+        except (OSError, StopIteration):
             return False
 
     def answer(self, path: str) -> tuple[int, str]:
-        """Status and text of what its HTTP endpoint answers."""
+        """Status and text of what its HTTP endpoint answers; 0 if it does not answer yet."""
         try:
             return 200, self.get(path)
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+        except (OSError, StopIteration) as error:
+            return 0, str(error)
 
     def get(self, path: str) -> str:
         """What its HTTP endpoint answers."""
@@ -116,7 +118,7 @@ class Operator:
 
     def lines(self) -> list[dict[str, Any]]:
         """The log so far, line by line; an unfinished last line is left out."""
-        text = self.log.read_text()
+        text = self.log.read_text(errors="replace")  # it may end within a character
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
