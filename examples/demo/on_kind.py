@@ -157,13 +157,16 @@ def _plan_of_the_workers(stage: KindStage) -> list[str]:
     title("a plan that finds its nodes: each worker says that it has 8 H100")
     names = stage.kubectl("get", "nodes", "-l=!node-role.kubernetes.io/control-plane", "-o=name")
     workers = [name.removeprefix("node/") for name in names.split()]
-    capacity = json.dumps({"status": {"capacity": {"nvidia.com/gpu": "8"}}})
+    # Both: the kubelet derives what is allocatable with its next report, up to 10 s later. A plan
+    # that is made in between would have the other worker alone.
+    gpus = {"nvidia.com/gpu": "8"}
+    stated = json.dumps({"status": {"capacity": gpus, "allocatable": gpus}})
     for worker in workers:
         stage.kubectl(
             "label", "node", worker, "serving=yes", "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3"
         )
         stage.kubectl(
-            "patch", "node", worker, "--subresource=status", "--type=merge", f"--patch={capacity}"
+            "patch", "node", worker, "--subresource=status", "--type=merge", f"--patch={stated}"
         )
     plan: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("found.yaml").read_text())
     plan["spec"]["replanning"] = {"source": "demo", "windowSeconds": 10}
