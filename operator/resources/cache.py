@@ -61,15 +61,17 @@ class Store(Generic[S]):
         """Delete an object; with a uid, not a younger object of the same name.
 
         ``version``: of the deletion, if known. An object that only left the selection of the watch
-        has that version itself, so it may still be read.
+        has that version itself, so it may still be read. Without uid and version nothing is
+        remembered: an answer that there is none may be older than what the watch has told.
         """
         stored, gone = self._objects.get(key), int(version)
         if stored is not None:
             if uid not in (None, stored.uid) or 0 < gone < _version(stored):
                 return False
             del self._objects[key]
-            gone = gone or _version(stored) + 1
-        self._note(key, gone)
+            gone = gone or (_version(stored) + 1 if uid else 0)
+        if gone:
+            self._note(key, gone)
         return stored is not None
 
     def delete_unlisted(

@@ -87,6 +87,16 @@ def test_an_answer_that_was_on_its_way_does_not_bring_back_what_is_deleted() -> 
     assert cache.update_table(replace(table, uid="anew", resource_version="13")) == KEY
 
 
+def test_an_answer_that_there_is_none_may_be_too_old() -> None:
+    cache = Cache()
+    table = replace(stored(plan()), resource_version="9")
+    cache.update_plan(plan())
+    cache.update_table(table)  # the watch was quicker
+
+    assert cache.delete_table(table.key) == KEY
+    assert cache.update_table(table) == KEY  # read again
+
+
 def test_what_has_left_the_selection_of_the_watch_is_still_read() -> None:
     cache = Cache()
     table = replace(stored(plan()), resource_version="9")
