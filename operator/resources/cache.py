@@ -61,17 +61,16 @@ class Store(Generic[S]):
         """Delete an object; with a uid, not a younger object of the same name.
 
         ``version``: of the deletion, if known. An object that only left the selection of the watch
-        has that version itself, so it may still be read. Without uid and version nothing is
-        remembered: an answer that there is none may be older than what the watch has told.
+        has that version itself, so it may still be read. Without uid and version the known one
+        may be read again: an answer that there is none may be older than what the watch has told.
         """
         stored, gone = self._objects.get(key), int(version)
         if stored is not None:
             if uid not in (None, stored.uid) or 0 < gone < _version(stored):
                 return False
             del self._objects[key]
-            gone = gone or (_version(stored) + 1 if uid else 0)
-        if gone:
-            self._note(key, gone)
+            gone = gone or _version(stored) + (uid is not None)
+        self._note(key, gone)
         return stored is not None
 
     def delete_unlisted(
@@ -99,7 +98,7 @@ class Store(Generic[S]):
         return tuple(deleted)
 
     def _note(self, key: Key, version: int) -> None:
-        """Note a deletion; the earliest is forgotten."""
+        """Refuse what is older than that version; the earliest note is forgotten."""
         self._deleted[key] = max(version, self._deleted.pop(key, 0))
         if len(self._deleted) > MOST_DELETED:
             del self._deleted[next(iter(self._deleted))]

@@ -107,21 +107,6 @@ def test_what_has_left_the_selection_of_the_watch_is_still_read() -> None:
     assert cache.update_table(replace(table, resource_version="12")) == KEY
 
 
-@given(st.permutations(["9", "10", "11", "deleted"]), st.booleans())
-def test_whatever_the_order_of_the_sources_the_newest_stays(order: list[str], anew: bool) -> None:
-    cache = Cache()
-    for step in order:
-        if step == "deleted":
-            cache.delete_plan(KEY, "uid-1", "12")
-            if anew:
-                cache.update_plan(version(13, uid="uid-2"))
-        else:
-            cache.update_plan(version(int(step)))
-
-    found = cache.observe(KEY).plan
-    assert found == (version(13, uid="uid-2") if anew else None)
-
-
 def test_a_table_leads_to_its_plan_whatever_its_labels() -> None:
     cache = Cache()
     table = replace(stored(plan()), labels={}, owner_reference=None)
