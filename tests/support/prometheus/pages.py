@@ -7,7 +7,7 @@ where those were read). Pages that the engines' own code printed are in ``engine
 import http.server
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 VLLM_LENGTHS = tuple(float(d * 10**e) for e in range(5) for d in (1, 2, 5) if d * 10**e <= 20_000)
@@ -110,7 +110,8 @@ def served() -> Iterator[Pages]:
             self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # who asked has ended
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
