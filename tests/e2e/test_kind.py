@@ -37,6 +37,7 @@ from tests.support.e2e.operators import (
     begin_a_life,
     refused,
     seconds_until,
+    slow,
     small,
 )
 
@@ -112,7 +113,7 @@ def test_killed_at_work_the_next_one_finishes(
     if how != "kill -9":
         kill = force_deletion(deployment)
 
-    plans.apply("busy", example("03-two-models"))
+    plans.apply("busy", slow())
     eventually(lambda: plans.ready("busy")[0] == "Unknown")
     kill()
     assert plans.table("busy") == {}, "it was done before the kill"
