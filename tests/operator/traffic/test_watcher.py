@@ -14,6 +14,7 @@ from archipelago.operator.quarantine import Quarantine
 from archipelago.operator.resources.cache import Cache
 from archipelago.operator.resources.names import Key
 from archipelago.operator.resources.objects import PlanObject
+from archipelago.operator.traffic import client
 from archipelago.operator.traffic.config import MetricSource
 from archipelago.operator.traffic.queries import ModelFacts, PlanFacts
 from archipelago.operator.traffic.watcher import MetricSources, TrafficWatcher, WatchedPlan
@@ -150,6 +151,13 @@ async def test_a_plan_whose_scrape_fails_is_scraped_again_at_its_next_turn(
     assert traffic._due() == []
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections stay open for a minute: on a busy machine a reading takes over a second."""
+    monkeypatch.setattr(client, "KEPT", 60.0)
+
+
+@pytest.mark.usefixtures("kept")
 async def test_connections_are_kept_until_the_file_changes(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     async with answering(ok(vector([]))) as first, answering(ok(vector([]))) as second:
@@ -205,6 +213,7 @@ async def test_a_bad_certificate_file_is_named(tmp_path: Path) -> None:
     await sources.close()
 
 
+@pytest.mark.usefixtures("kept")
 async def test_plans_scraped_at_once_share_only_connections(tmp_path: Path) -> None:
     """Twenty plans at once through sixteen connections; each has the answers to its questions."""
 
