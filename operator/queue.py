@@ -19,6 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from .errors import Backoff, OperatorError, Retryable
+from .fairness import Turns
 
 if TYPE_CHECKING:
     from .resources.names import Key
@@ -40,8 +41,7 @@ class KeyedQueue:
         self._due: dict[Key, float] = {}  # waiting: when it may be taken
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
-        self._turn = 0
-        self._served: dict[str, int] = {}  # the last turn of each namespace
+        self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._due)
@@ -53,15 +53,14 @@ class KeyedQueue:
     def take(self, now: float) -> Key | None:
         """Take a key that is due and not worked on, of the namespace that has waited longest."""
         ready = (
-            (self._served.get(key.namespace, 0), due, key)
+            (self._turns.last(key.namespace), due, key)
             for key, due in self._due.items()
             if due <= now and key not in self._active
         )
         _, _, key = min(ready, default=(0, now, None))
         if key is None:
             return None
-        self._turn += 1
-        self._served[key.namespace] = self._turn
+        self._turns.take(key.namespace)
         del self._due[key]
         self._active.add(key)
         return key

@@ -14,6 +14,7 @@ from typing import Any
 
 from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node
 
+from ..resources.deletions import Deletions
 from ..resources.reading import read_version, reading
 
 
@@ -108,7 +109,7 @@ class NodeTable:
         self._nodes: dict[str, NodeFacts] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._used: Counter[Shape] = Counter()
-        self._deleted: dict[str, int] = {}
+        self._deleted: Deletions[str] = Deletions()
 
     def __iter__(self) -> Iterator[NodeFacts]:
         return iter(self._nodes.values())
@@ -124,7 +125,9 @@ class NodeTable:
     def update(self, node: NodeSummary, version: int) -> bool:
         """Take in a node; return whether a plan could depend on the change."""
         before = self._nodes.get(node.name)
-        if version <= max(before.version if before else -1, self._deleted.get(node.name, -1)):
+        if before is not None and version <= before.version:
+            return False
+        if self._deleted.outdate(node.name, version):
             return False
         shape = shape_of(node, self.keys)
         if shape is None:
@@ -142,8 +145,7 @@ class NodeTable:
 
         A list from before that version does not bring it back.
         """
-        if version >= 0:
-            self._deleted[name] = version
+        self._deleted.note(name, version)
         node = self._nodes.pop(name, None)
         if node is not None:
             self._release(node.shape)
@@ -154,7 +156,6 @@ class NodeTable:
         names = self.unlisted(listed, version)
         for name in names:
             self.delete(name)
-        self._deleted = {name: when for name, when in self._deleted.items() if when > version}
         return names
 
     def unlisted(self, listed: Collection[str], version: int) -> tuple[str, ...]:

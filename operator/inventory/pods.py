@@ -22,6 +22,7 @@ from archipelago.planner.documents import Node
 from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL
 from archipelago.planner.kubernetes.nodes import gpus
 
+from ..resources.deletions import Deletions
 from ..resources.live import IslandPods
 from ..resources.names import Key
 from ..resources.reading import Body, read_meta, reading
@@ -132,7 +133,7 @@ class PodTable:
         self._pods: dict[str, PodFacts] = {}
         self._of_plan: defaultdict[Key, set[str]] = defaultdict(set)
         self._on_node: defaultdict[str, set[str]] = defaultdict(set)
-        self._deleted: dict[str, int] = {}
+        self._deleted: Deletions[str] = Deletions()
         self._starting: dict[str, float] = {}  # uid -> when it has to have started, in that order
 
     def get(self, uid: str) -> PodFacts | None:
@@ -142,7 +143,9 @@ class PodTable:
     def update(self, pod: PodFacts, now: float) -> bool:
         """Take in a version; return whether anything relevant changed."""
         before = self._pods.get(pod.uid)
-        if pod.version <= max(before.version if before else -1, self._deleted.get(pod.uid, -1)):
+        if before is not None and pod.version <= before.version:
+            return False
+        if self._deleted.outdate(pod.uid, pod.version):
             return False
         if before is not None:
             self._unlink(before)
@@ -158,7 +161,7 @@ class PodTable:
 
     def delete(self, uid: str, version: int) -> bool:
         """Remove a pod deleted at that version; a list from before does not bring it back."""
-        self._deleted[uid] = version
+        self._deleted.note(uid, version)
         pod = self._pods.pop(uid, None)
         self._starting.pop(uid, None)
         if pod is not None:
@@ -180,7 +183,6 @@ class PodTable:
         self, listed: Collection[str], version: int, namespace: str | None
     ) -> tuple[PodFacts, ...]:
         """Return what a list of the namespace (None: of all), taken at that version, lacks."""
-        self._deleted = {uid: when for uid, when in self._deleted.items() if when > version}
         return tuple(
             pod
             for uid, pod in self._pods.items()

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
+from ..fairness import Turns, remember
 from ..resources.names import Key
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 LONG: Final = 1.0
 """Planning time from which a request is long [s]: of the processor, if that is known."""
@@ -34,8 +32,6 @@ SHORT: Final = LONG / 2
 """Planning time below which a request is short [s]."""
 FAIR: Final = 4
 """Every so many turns of a namespace, its request that has waited longest goes first."""
-REMEMBERED: Final = 10_000
-"""Plans, and namespaces, of which the past is remembered."""
 
 
 class FairQueue:
@@ -46,9 +42,8 @@ class FairQueue:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        self._turn = 0
-        self._served: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._turns = Turns()
+        self._taken: dict[str, int] = {}
         self._mean: dict[str, float] = {}
         self._last: dict[Key, float] = {}
 
@@ -78,7 +73,7 @@ class FairQueue:
             is_slow = self._mean.get(space, 0.0) >= LONG
             if self._is_short(key) or (not express and (within_share or not is_slow)):
                 first.setdefault(space, key)
-        return min(first.values(), key=lambda key: self._served.get(key.namespace, 0), default=None)
+        return min(first.values(), key=lambda key: self._turns.last(key.namespace), default=None)
 
     def _lane_is_open(self, running: Mapping[Key, float], now: float) -> bool:
         """Whether all processes are at work on what is not short, and the lane is free.
@@ -96,7 +91,7 @@ class FairQueue:
         """Return what waits, short ones first; now and then what has waited longest."""
 
         def place(key: Key) -> tuple[int, float]:
-            if self._turns.get(key.namespace, 0) % FAIR == FAIR - 1:
+            if self._taken.get(key.namespace, 0) % FAIR == FAIR - 1:
                 return 0, waiting[key]
             return self.is_long(key) + (not self._is_short(key)), 0.0
 
@@ -124,31 +119,22 @@ class FairQueue:
 
     def taken(self, key: Key) -> None:
         """Note that the namespace had its turn."""
-        self._turn += 1
-        _remember(self._served, key.namespace, self._turn)
-        _remember(self._turns, key.namespace, self._turns.get(key.namespace, 0) + 1)
+        self._turns.take(key.namespace)
+        remember(self._taken, key.namespace, self._taken.get(key.namespace, 0) + 1)
 
     def expect(self, key: Key, seconds: float) -> None:
         """Note how long a plan took before this process was started, if nothing newer is known."""
         if key not in self._last:
-            _remember(self._last, key, seconds)
+            remember(self._last, key, seconds)
 
     def ended(self, key: Key, seconds: float) -> None:
         """Note how long the job took, whatever its result."""
-        _remember(self._last, key, seconds)
+        remember(self._last, key, seconds)
         before = self._mean.get(key.namespace, seconds)
-        _remember(self._mean, key.namespace, before + WEIGHT * (seconds - before))
+        remember(self._mean, key.namespace, before + WEIGHT * (seconds - before))
 
     def preempted(self, key: Key, seconds: float) -> None:
         """Note a preemption after that time: the namespace leaves one process to others."""
         if seconds >= OVERRUN:
-            _remember(self._last, key, seconds)
-        _remember(self._mean, key.namespace, max(LONG, self._mean.get(key.namespace, 0.0)))
-
-
-def _remember(memory: dict[K, V], key: K, value: V) -> None:
-    """Set a value as the newest; the oldest one makes room."""
-    memory.pop(key, None)
-    memory[key] = value
-    if len(memory) > REMEMBERED:
-        del memory[next(iter(memory))]
+            remember(self._last, key, seconds)
+        remember(self._mean, key.namespace, max(LONG, self._mean.get(key.namespace, 0.0)))

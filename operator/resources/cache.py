@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from .deletions import Deletions
 from .live import TableIslands
 from .names import Key, table_key
 from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
 from .shards import shard_stem, stem_of
 
 S = TypeVar("S", bound=PlanObject | ConfigMapObject)
-MOST_DELETED: Final = 10_000
-"""Deletions that are remembered: many more than happen while an answer is on its way (30 s)."""
 
 
 class Store(Generic[S]):
@@ -26,7 +25,7 @@ class Store(Generic[S]):
 
     def __init__(self) -> None:
         self._objects: dict[Key, S] = {}
-        self._deleted: dict[Key, int] = {}  # versions
+        self._deleted: Deletions[Key] = Deletions()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -52,7 +51,7 @@ class Store(Generic[S]):
         stored = self._objects.get(item.key)
         if stored is not None and _version(stored) >= _version(item):
             return False
-        if _version(item) < self._deleted.get(item.key, 0):
+        if self._deleted.outdate(item.key, _version(item)):
             return False
         self._objects[item.key] = item
         return True
@@ -70,7 +69,7 @@ class Store(Generic[S]):
                 return False
             del self._objects[key]
             gone = gone or _version(stored) + (uid is not None)
-        self._note(key, gone)
+        self._deleted.note(key, gone)
         return stored is not None
 
     def delete_unlisted(
@@ -94,14 +93,8 @@ class Store(Generic[S]):
             and covers(item)
         ]
         for key in deleted:  # without its label it may still be read
-            self._note(key, _version(self._objects.pop(key)) + 1)
+            self._deleted.note(key, _version(self._objects.pop(key)) + 1)
         return tuple(deleted)
-
-    def _note(self, key: Key, version: int) -> None:
-        """Refuse what is older than that version; the earliest note is forgotten."""
-        self._deleted[key] = max(version, self._deleted.pop(key, 0))
-        if len(self._deleted) > MOST_DELETED:
-            del self._deleted[next(iter(self._deleted))]
 
 
 class LargeContent(NamedTuple):
