@@ -25,7 +25,7 @@ CLASSES: Final = (1, 1, 1, 2, 3, 4, 6, 8)
 POOLS: Final = (1, 2, 2, 3, 3, 4, 4, 5, 6, 8, 10)
 OBJECTIVES: Final = ("throughput", "headroom", "cost")
 FLEETS: Final = {"small": (8, 64), "medium": (64, 512), "large": (512, 4096)}
-"""Name of a fleet -> fewest and most GPUs of a pool."""
+"""Name of a fleet -> fewest and most GPUs that are drawn for a pool."""
 SERVINGS: Final = ("Disaggregated", "Collocated", "Either", "mixed")
 """What all models do; mixed: drawn for each."""
 
@@ -60,7 +60,11 @@ class _Dice(Random):
 
 @dataclass(frozen=True)
 class Stratum:
-    """What a spec is counted under. ``models`` and ``classes``: of domains in use, numbers."""
+    """What a spec is counted under.
+
+    ``models`` and ``classes`` (of domains) are numbers; ``fleet``: by the largest pool;
+    ``serving``: of all models, or mixed.
+    """
 
     models: int
     classes: int
@@ -84,8 +88,7 @@ def draw(seed: int) -> Drawn:
     fleet, objective = dice.choice(tuple(FLEETS)), dice.choice(OBJECTIVES)
     count, classes = dice.choice(MODELS), dice.choice(CLASSES)
     pools = _pools(dice, fleet, classes)
-    domains = (domain for pool in pools for domain in pool.get("domains", ({},)))
-    used = sorted({domain.get("class", DEFAULT_CLASS) for domain in domains})
+    used = _classes(pools)
     serving = dice.choice(SERVINGS)
     models = _models(dice, count, serving, pools)
     spec: Body = {"models": models, "pools": pools}
@@ -121,7 +124,26 @@ def draw(seed: int) -> Drawn:
         "metadata": {"name": f"drawn-{seed}"},
         "spec": spec,
     }
-    return Drawn(seed, resource, Stratum(count, len(used), objective, fleet, serving))
+    return Drawn(seed, resource, stratum(resource))
+
+
+def stratum(resource: Body) -> Stratum:
+    """Return the stratum of any ServingPlan that states the GPUs of its pools."""
+    spec = resource["spec"]
+    models, pools = spec["models"], spec["pools"]
+    objective = "headroom" if "requestsPerSecond" in models[0] else "throughput"
+    if spec.get("objective") == "MinimiseCost":
+        objective = "cost"
+    largest = max(pool["count"] for pool in pools)
+    sizes = (name for name, (_, most) in FLEETS.items() if largest <= most)
+    servings = {model.get("serving", SERVINGS[0]) for model in models}
+    serving = servings.pop() if len(servings) == 1 else SERVINGS[-1]
+    return Stratum(len(models), len(_classes(pools)), objective, next(sizes, "large"), serving)
+
+
+def _classes(pools: list[Body]) -> list[str]:
+    domains = (domain for pool in pools for domain in pool.get("domains") or ({},))
+    return sorted({domain.get("class", DEFAULT_CLASS) for domain in domains})
 
 
 def _pools(dice: _Dice, fleet: str, classes: int) -> list[Body]:
@@ -293,10 +315,11 @@ def _state_rates(dice: _Dice, models: list[Body], pools: list[Body], load: float
 
 def _gpu_seconds(model: ModelArchitecture, workload: Body, pools: list[Body]) -> float:
     """Return the seconds that all pools together need for one request, crudely."""
-    peak = sum(
+    peak: float = sum(
         pool["count"] * accelerator(pool["accelerator"]).peak(model.precision.expert_compute)
         for pool in pools
     )
+    prompt: float
     if shape := workload.get("logNormal"):
         prompt = shape["median"] * math.exp(float(shape["sigma"]) ** 2 / 2)
     else:
@@ -317,5 +340,5 @@ def _links(dice: _Dice, classes: list[str]) -> list[Body]:
             "gigabitsPerSecond": dice.choice(("5", "10", "40", "100", "400")),
         }
         for one, other in combinations(classes, 2)
-        if dice.random() < share
+        if dice.gives(share)
     ]
