@@ -1,8 +1,8 @@
 """A ServingPlan from a number: models, pools, classes, objective, targets, prices, all at random.
 
-One number gives one spec for ever (``tests/benchmarks/test_drawn_specs.py`` pins some): what should
-be drawn differently becomes a new draw. Sizes and rates are such that most specs have a plan, some
-are tight, and some have none. Prices and efficiencies give the order only.
+One number gives one spec on every machine, until a figure of the catalogue changes (a test has the
+digest of some). Sizes and rates are such that most specs have a plan, some are tight, and some have
+none. Prices and efficiencies give the order only.
 """
 
 import math
@@ -83,7 +83,7 @@ class Drawn:
 
 
 def draw(seed: int) -> Drawn:
-    """Return the ServingPlan of that number, the same on every machine."""
+    """Return the ServingPlan of that number."""
     dice = _Dice(seed)
     fleet, objective = dice.choice(tuple(FLEETS)), dice.choice(OBJECTIVES)
     count, classes = dice.choice(MODELS), dice.choice(CLASSES)

@@ -22,9 +22,9 @@ PARTS: Final[tuple[Part, ...]] = (
     ("1 class", lambda s: s.classes == 1),
     ("2-4 classes", lambda s: 2 <= s.classes <= 4),  # noqa: PLR2004
     ("5 and more classes", lambda s: s.classes >= 5),  # noqa: PLR2004
-    *((name, lambda s, name=name: s.objective == name) for name in OBJECTIVES),  # type: ignore[misc]
-    *((f"{name} fleet", lambda s, name=name: s.fleet == name) for name in FLEETS),  # type: ignore[misc]
-    *((name, lambda s, name=name: s.serving == name) for name in SERVINGS),  # type: ignore[misc]
+    *((name, lambda s, name=name: s.objective == name) for name in OBJECTIVES),
+    *((f"{name} fleet", lambda s, name=name: s.fleet == name) for name in FLEETS),
+    *((name, lambda s, name=name: s.serving == name) for name in SERVINGS),
     ("5 and more models, small fleet", lambda s: s.models >= 5 and s.fleet == "small"),  # noqa: PLR2004
     ("3 and more models, several classes", lambda s: s.models >= 3 and s.classes > 1),  # noqa: PLR2004
 )
