@@ -134,6 +134,10 @@ demo: $(READY) $(IMAGE_OF_KIND) ##* control plane, operator, first example, plan
 bench: $(READY) ## the benchmarks: size, seconds, gap, memory
 	$(PY) -m benchmarks.run
 
+.PHONY: drawn
+drawn: $(READY) ## specs drawn from SEED (this month), planned and shown by stratum: build/drawn; 8 minutes
+	$(PY) -m benchmarks.drawn $(addprefix --seed ,$(SEED)) --plot build/drawn/profile.svg
+
 .PHONY: validate
 validate: $(READY) ## the performance model beside published measurements: writes docs/evidence/accuracy.md
 	$(PY) -m benchmarks.accuracy --quiet --page docs/evidence/accuracy.md || test $$? -eq 1  # 1: a bar is missed

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -82,22 +83,27 @@ def report(runs: dict[str, list[Row]]) -> int:
     return 1 if wrong else 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run, compare, write specs, or answer one of the standard input with ``--answer``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seed", type=int, default=202611, help="of the month: year and month")
+    month = f"{datetime.now(UTC):%Y%m}"
+    parser.add_argument("--seed", type=int, default=month, help="year and month; this month's")
     parser.add_argument("--count", type=int, default=40, help="specs to draw")
     parser.add_argument("--seconds", type=int, default=10, help="time limit of each [s]")
     parser.add_argument("--from-specs", type=Path, metavar="FOLDER", help="plan these YAML files")
     parser.add_argument("--out", type=Path, metavar="FILE", help="rows as JSON lines")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write specs as YAML")
     parser.add_argument("--compare", nargs="+", type=Path, metavar="FILE", help="runs to compare")
-    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw performance profiles")
-    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="put the table there")
+    parser.add_argument(
+        "--plot", type=Path, metavar="SVG", help="draw performance profiles; beside the page"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PAGE", help="put the table of the last run there"
+    )
     parser.add_argument("--answer", action="store_true", help="plan the spec of standard input")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.answer:
         print(answer(json.load(sys.stdin), options.seconds).line())
         return 0
@@ -118,13 +124,14 @@ def main() -> int:
             return 0
         out = options.out or RUNS / f"{source}-{options.seconds}s.jsonl"
         runs = {out.stem: run(resources, options.seconds, out)}
-    if options.markdown:
-        last = [*runs.values()][-1]
-        put(options.markdown, "drawn", table(strata.COLUMNS, strata.lines(last)))
+    content = table(strata.COLUMNS, strata.lines([*runs.values()][-1]))
     if options.plot:
         from benchmarks.drawn import curves  # noqa: PLC0415  # the extra plot
 
         curves.draw(runs, options.plot)
+        content += f"\n\n![{curves.TITLE}]({options.plot.name})"
+    if options.markdown:
+        put(options.markdown, "drawn", content)
     return report(runs)
 
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from benchmarks.drawn.answer import Row
 from benchmarks.drawn.strata import NEAR, TIGHT
 
+TITLE: Final = f"Share of specs by proven gap, and by time until a gap of {TIGHT:g} %"
 STYLE: Final[Any] = {"svg.hashsalt": "archipelago", "svg.fonttype": "none", "font.size": 9}
 FINEST, COARSEST = 1e-3, 100.0
 """Ends of the axis of gaps [%]."""

@@ -142,7 +142,8 @@ def stratum(resource: Body) -> Stratum:
 
 
 def _classes(pools: list[Body]) -> list[str]:
-    domains = (domain for pool in pools for domain in pool.get("domains") or ({},))
+    alone: list[Body] = [{}]
+    domains = (domain for pool in pools for domain in pool.get("domains") or alone)
     return sorted({domain.get("class", DEFAULT_CLASS) for domain in domains})
 
 

@@ -13,12 +13,13 @@ import yaml
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.servingplan import load_resource, to_problem
 from benchmarks.drawn import curves
-from benchmarks.drawn.__main__ import report
-from benchmarks.drawn.answer import EXCEPTION, INFEASIBLE, OUT_OF_TIME, PLAN, Row
-from benchmarks.drawn.compare import contradictions, differences
+from benchmarks.drawn.__main__ import main, report
+from benchmarks.drawn.answer import EXCEPTION, INFEASIBLE, OUT_OF_TIME, PLAN, Row, empty
+from benchmarks.drawn.compare import contradictions, differences, read
 from benchmarks.drawn.judge import Verdict, judge
 from benchmarks.drawn.specs import ACCELERATORS, ARCHITECTURES, Stratum, draw, stratum
 from benchmarks.drawn.strata import COLUMNS, lines, percentile
+from benchmarks.markdown import table
 
 MANY = 300
 FIELDS_OF_POOLS = {
@@ -92,12 +93,12 @@ def test_every_stratum_has_specs(specs: list[dict[str, Any]]) -> None:
 ALONE = Stratum(1, 1, "throughput", "small", "Either")
 
 
-def row(name: str, gap: float | None, **facts: object) -> Row:
+def row(name: str, gap: float | None, **facts: Any) -> Row:  # noqa: ANN401  # any field
     """A plan of that gap [%] below a bound of 100 req/s, or another outcome."""
-    found: dict[str, Any] = {"outcome": PLAN if gap is not None else OUT_OF_TIME}
+    found: dict[str, Any] = {"stratum": ALONE, "limit": 10.0, "outcome": OUT_OF_TIME}
     if gap is not None:
-        found |= {"gap": gap, "value": 100.0 - gap, "bound": 100.0}
-    return Row(**{"name": name, "digest": name, "stratum": ALONE, "limit": 10.0, **found, **facts})
+        found |= {"outcome": PLAN, "gap": gap, "value": 100.0 - gap, "bound": 100.0}
+    return Row(name=name, digest=name, **{**found, **facts})
 
 
 def test_shares_are_of_the_specs_that_may_have_a_plan() -> None:
@@ -191,6 +192,25 @@ def test_the_profile_shows_every_run(tmp_path: Path) -> None:
     curves.draw(runs, two)
     assert one.read_bytes() == two.read_bytes()
     assert all(f">{name}<" in one.read_text() for name in runs)
+
+
+def test_one_command_plans_writes_rows_and_prints_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Specs are written, planned from their files in processes of their own, and reported."""
+    specs, rows, page = tmp_path / "specs", tmp_path / "run.jsonl", tmp_path / "page.md"
+    page.write_text("<!-- drawn: generated -->\n<!-- end of drawn -->\n")
+    assert main(["--seed", "0", "--count", "3", "--write", f"{specs}"]) == 0
+    names = [f"drawn-{seed}.yaml" for seed in range(3)]
+    assert sorted(path.name for path in specs.iterdir()) == names
+    (specs / names[0]).unlink()
+    assert main(["--from-specs", f"{specs}", "--seconds", "5", "--out", f"{rows}"]) == 0
+    written, said = read(rows), capsys.readouterr().out
+    assert [one.digest for one in written] == [empty(draw(at).spec, 1, "").digest for at in (1, 2)]
+    assert [str(one) in said for one in written] == [True, True]
+    assert all(cell in said for cell in COLUMNS)
+    assert main(["--compare", f"{rows}", "--markdown", f"{page}"]) == 0
+    assert table(COLUMNS, lines(written)) in page.read_text()
 
 
 def headroom(floor: float, gpus: int = 16) -> PlanningProblem:

@@ -26,6 +26,8 @@ CI = (".ci/run", "make setup")
 KIND = "needs Docker and kind; `make e2e KIND=1` does the same"
 ON_KIND = ("tests/e2e/test_kind.py", "def test_")
 
+DRAWN = ("tests/benchmarks/test_drawn_specs.py", "test_one_command_plans_writes_rows")
+
 FOLDERS = Listed("is part of `make test`")
 
 # Of each `make` line `make -n` is run too: the target exists and its recipe can be expanded.
@@ -98,6 +100,27 @@ COMMANDS = {
         "three times all instances, minutes; one instance on a copy of the page",
         instead=".venv/bin/python -m benchmarks.run --repeats 1"
         " --markdown docs/evidence/benchmarks.md --only l40s-8-llama8b",
+    ),
+    "make drawn": Listed("minutes; its figures want a machine of their own", by=DRAWN),
+    ".venv/bin/python -m benchmarks.drawn --seed 202611 --markdown docs/evidence/drawn.md"
+    " --plot docs/evidence/drawn.svg": Listed(
+        "seven minutes; one spec on a copy of the page",
+        instead=".venv/bin/python -m benchmarks.drawn --seed 202611 --markdown "
+        "docs/evidence/drawn.md --plot docs/evidence/drawn.svg --count 1 --seconds 3",
+    ),
+    ".venv/bin/python -m benchmarks.drawn --seed 202611 --seconds 60": Listed(
+        "half an hour; its arguments are read",
+        instead=".venv/bin/python -m benchmarks.drawn --seed 202611 --seconds 60 --help",
+    ),
+    ".venv/bin/python -m benchmarks.drawn --from-specs build/specs": Listed(
+        "seven minutes; its arguments are read",
+        instead=".venv/bin/python -m benchmarks.drawn --from-specs build/specs --help",
+    ),
+    ".venv/bin/python -m benchmarks.drawn --compare build/drawn/202611-10s.jsonl "
+    "build/drawn/202611-60s.jsonl --plot build/drawn/both.svg": Listed(
+        "the second run takes half an hour; one run with itself",
+        instead=".venv/bin/python -m benchmarks.drawn --compare build/drawn/202611-3s.jsonl "
+        "build/drawn/202611-3s.jsonl --plot build/drawn/both.svg",
     ),
     "archipelago calibrate result.json --accelerator H100 --engine vllm --model Llama-3.1-70B"
     " --precision fp8 --tp 4": Listed(
