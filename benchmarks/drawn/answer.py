@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 import os
 import time
 from dataclasses import asdict, dataclass
@@ -161,11 +162,12 @@ def answer(resource: Body, seconds: int) -> Row:
         plan = outcome.plan
         is_cost = plan.objective is Objective.COST
         facts["value"] = float(plan.cost_per_hour) if is_cost else plan.theta
-        facts["bound"], facts["gap"] = plan.certificate.bound, 100 * plan.certificate.gap
+        if math.isfinite(plan.certificate.bound):
+            facts["bound"], facts["gap"] = plan.certificate.bound, 100 * plan.certificate.gap
         try:
             results = check_document(plan_document(loaded, outcome))
             findings = [finding for result in results for finding in result.findings]
-        except ArchipelagoError as error:
+        except (ArchipelagoError, ValueError) as error:
             findings = [f"not a plan file: {error}"]
         facts["findings"] = tuple(findings[:MOST_FINDINGS])
     return Row(**facts)
