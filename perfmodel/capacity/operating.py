@@ -76,6 +76,8 @@ def candidate_batches(
         within = np.logical_and.accumulate(keeps, axis=1).sum(axis=1)
         low = np.where(within > 0, grid[each, np.maximum(within - 1, 0)], 0.0)
         high = np.where(within > 0, grid[each, np.minimum(within, _UNIT.size - 1)], 0.0)
+        if (np.floor(low) == np.floor(high)).all():
+            break  # only whole sequences count
     caps: list[int] = []
     for cap in sorted({int(m) for m in low if m >= 1}, reverse=True):
         if not caps or cap * _DISTINCT < caps[-1]:

@@ -83,14 +83,39 @@ def affine_majorant(model: PerformanceModel, batch_cap: int, context: float) -> 
         batch_cap: Largest batch of the operating point [sequences], at least 1.
         context: Mean context of a decoded token, at which the bound should be tight [tokens].
     """
+    return affine_majorants(model, (batch_cap,), context)[0]
+
+
+def affine_majorants(
+    model: PerformanceModel, batch_caps: Sequence[int], context: float
+) -> list[AffineStep]:
+    """Return affine bounds on the step time [s] as ``affine_majorant``, asking the model once.
+
+    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+
+    Args:
+        model: The island.
+        batch_caps: Largest batch of each operating point [sequences], each at least 1.
+        context: Mean context of a decoded token, at which the bounds should be tight [tokens].
+    """
     memory = float(model.kv_capacity())
-    edges = np.linspace(0.0, float(batch_cap), _CELLS + 1)
-    ends = step_bound(model)(edges[1:, None], np.array([[0.0, memory]]))
+    edges = np.linspace(0.0, np.array(batch_caps, dtype=np.float64), _CELLS + 1, axis=-1)
+    ends = step_bound(model)(edges[:, 1:, None], np.array([0.0, memory]))
+    return [
+        _tightest(starts, empty_and_full, memory, batch_cap, context)
+        for starts, empty_and_full, batch_cap in zip(edges[:, :-1], ends, batch_caps, strict=True)
+    ]
+
+
+def _tightest(
+    starts: FloatArray, ends: FloatArray, memory: float, batch_cap: int, context: float
+) -> AffineStep:
+    """Return the tightest bound above the ``ends`` of the cells [s], shape (cells, 2)."""
     empty, full = ends[:, 0], ends[:, 1]
     slope = (full - empty) / memory if memory else np.zeros_like(full)
     kappa = np.unique(np.linspace(slope.min(), slope.max(), _SLOPES)).clip(min=0.0)
     needed = np.maximum(empty, full - kappa[:, None] * memory)
-    a, beta = _last_edge(edges[:-1], needed)
+    a, beta = _last_edge(starts, needed)
     top = a + beta * batch_cap
     there = top + kappa * min(memory, batch_cap * context)
     best = int((there + _SPREAD * (a + top + top + kappa * memory)).argmin())
@@ -158,8 +183,9 @@ def _expected(
     cost: Callable[[FloatArray], FloatArray], lengths: LengthDistribution, ranges: Sequence[Range]
 ) -> FloatArray:
     """Return E[cost(l) | range], at the midpoint of a range that has no requests."""
-    mean = lengths.expectation(cost(lengths.length), ranges)
-    unused = lengths.moments(ranges).probability <= 0
+    cells = lengths.within(ranges)
+    mean = cells.expectation(cost(lengths.length))
+    unused = cells.probability <= 0
     return np.where(unused, cost(midpoints(ranges)), mean) if unused.any() else mean
 
 
@@ -197,9 +223,29 @@ def prefill_utilisation(
     """
     if ttft is None:
         return 1.0
+    return utilisation_within(ttft, blocked, *prompt_service(model, lengths))
+
+
+def prompt_service(model: PerformanceModel, lengths: LengthDistribution) -> tuple[float, float]:
+    """Return E[S] [s] and E[S^2] [s^2] of a prompt on an idle island, S = ``prefill_time``.
+
+    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+    """
     service = model.prefill_time(lengths.length)
-    mean = float(lengths.probability @ service)
-    square = float(lengths.probability @ service**2)
+    return float(lengths.probability @ service), float(lengths.probability @ service**2)
+
+
+def utilisation_within(ttft: float, blocked: float, mean: float, square: float) -> float:
+    """Return ``prefill_utilisation`` [1] for a known service time.
+
+    Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+
+    Args:
+        ttft: Target mean time to first token [s].
+        blocked: Longest decode step of a mixed island [s]; 0 on a prefill island.
+        mean: E[S], mean service time [s].
+        square: E[S^2], mean square of the service time [s^2].
+    """
     return mg1_utilisation(ttft - mean - blocked / 2, mean, square)
 
 

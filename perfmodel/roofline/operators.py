@@ -10,6 +10,8 @@ Counts are 2 operations per multiply-accumulate. Letters follow DeepSeek-V2 (arX
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,6 +80,49 @@ class Operator:
         moved = self.bytes_pass + self.bytes_token * tokens + self.bytes_context * context
         memory = moved / self.bandwidth
         return compute + memory if self.serial else np.maximum(compute, memory)
+
+
+class Operators:
+    """Operators that run one after another, evaluated together.
+
+    The arrays of a template are short, so what costs is the number of array operations: here as
+    many for all operators as for one. Every time is that of ``Operator.seconds``, bit by bit.
+    """
+
+    def __init__(self, operators: Iterable[Operator]) -> None:
+        self.each = tuple(operators)
+        self._coefficients = np.array(
+            [
+                (o.flops_pass, o.flops_token, o.rate, o.bytes_pass, o.bytes_token, o.bandwidth)
+                for o in self.each
+            ]
+        ).T
+        self._attending = [(at, o) for at, o in enumerate(self.each) if o.attends]
+        self._serial = [at for at, o in enumerate(self.each) if o.serial]
+
+    def seconds(self, tokens: FloatArray, context: FloatArray | float = 0.0) -> FloatArray:
+        """Return seconds [s] of all operators in a pass: their sum; see ``Operator.seconds``.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+
+        Args:
+            tokens: Tokens of the pass [tokens], any shape.
+            context: Positions that they attend to in all, as for ``Operator.seconds`` [tokens].
+        """
+        flops_pass, flops_token, rate, bytes_pass, bytes_token, bandwidth = (
+            self._coefficients.reshape(6, len(self.each), *(1,) * tokens.ndim)
+        )
+        compute = flops_pass + flops_token * tokens
+        memory = bytes_pass + bytes_token * tokens
+        for at, operator in self._attending:
+            compute[at] += operator.flops_context * context
+            memory[at] += operator.bytes_context * context
+        compute /= rate
+        memory /= bandwidth
+        seconds = np.maximum(compute, memory)
+        for at in self._serial:
+            seconds[at] = compute[at] + memory[at]
+        return functools.reduce(np.add, seconds)  # in their order, whatever the shape
 
 
 @dataclass(frozen=True)

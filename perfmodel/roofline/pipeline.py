@@ -217,6 +217,11 @@ _CACHE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _CACHED_COSTS = 4096
 """Costs of stages that are kept: sizes of one pair of pools ask for the same ones again."""
 
+_CACHED_TABLES = 4
+"""Tables of sections that are kept: those of the phases and widths of one size."""
+
+_NO_LAYERS = LayerCounts(0, 0, 0, 0)
+
 _ONE_OF_EACH = (
     LayerCounts(1, 0, 0, 0),
     LayerCounts(0, 1, 0, 0),
@@ -276,7 +281,7 @@ def layer_splits(
     """
     typical = typical or TypicalRequest()
     spec = pipeline_spec(architecture, sections, tp, max_sequences, settings or EngineSettings())
-    tables = [_Table(spec, sections, at) for at in range(len(sections))]
+    tables = _tables(spec, tuple(sections))
     kv_capacities = [table.kv_capacities for table in tables]
     most = -_min_max([-room for room in kv_capacities])
     if most < 1:
@@ -291,12 +296,18 @@ def layer_splits(
             f"{architecture.layers} layers; at most fit: {', '.join(held)}"
         )
     costs: dict[tuple[int, ...], float] = {}
-    for share in _CACHE_SHARES:
-        tokens = max(share * most, min(most, typical.longest))
-        stages = [table.seconds(phase, typical, tokens) for table in tables]
+    rooms = [max(share * most, min(most, typical.longest)) for share in _CACHE_SHARES]
+    rooms = list(dict.fromkeys(rooms))
+    times = zip(*(table.seconds(phase, typical, rooms) for table in tables), strict=True)
+    for tokens, stages in zip(rooms, times, strict=True):
         split, cost = _fastest_split(stages, [room >= tokens for room in kv_capacities])
         costs[split] = min(cost, costs.get(split, np.inf))
     return tuple(sorted(costs, key=lambda split: (costs[split], split)))
+
+
+@lru_cache(maxsize=_CACHED_TABLES)
+def _tables(spec: PipelineSpec, sections: tuple[Section, ...]) -> tuple[_Table, ...]:
+    return tuple(_Table(spec, sections, at) for at in range(len(sections)))
 
 
 class _Table:
@@ -307,78 +318,108 @@ class _Table:
     """
 
     def __init__(self, spec: PipelineSpec, sections: Sequence[Section], at: int) -> None:
-        self.spec = spec
         bare = [replace(section, layers=section.gpus) for section in sections]
-        self.pipeline_stages = list(section_stages(spec, bare, at, 0))  # of no layers in particular
-        layers, stages = spec.model.layers, len(self.pipeline_stages)
+        self._stages = [
+            replace(stage, counts=_NO_LAYERS) for stage in section_stages(spec, bare, at, 0)
+        ]
+        layers, stages = spec.model.layers, len(self._stages)
         start, held = np.indices((layers + 1, layers + 1))
         possible = (held >= stages) & (start + held <= layers)
         possible &= (start == 0) if at == 0 else (start > 0)
         if at == len(sections) - 1:
             possible &= start + held == layers
-        self.possible = possible
-        self.start, self.held = start[possible], held[possible]
+        self._possible = possible
+        start, held = start[possible], held[possible]
         before = [consecutive(spec.model, 0, stop) for stop in range(layers + 1)]
-        self._before = np.array([[c.full, c.windowed, c.dense, c.sparse] for c in before])
+        kinds = np.array([[c.full, c.windowed, c.dense, c.sparse] for c in before])
+        fewest, more = np.divmod(held, stages)
+        begins = [start + number * fewest + np.minimum(number, more) for number in range(stages)]
+        # Layers of each kind on each stage of the section, shape (possible, 4).
+        self._counts = [
+            kinds[begin + fewest + (number < more)] - kinds[begin]
+            for number, begin in enumerate(begins)
+        ]
 
-    @property
+    @cached_property
     def kv_capacities(self) -> FloatArray:
         """Return KV tokens of the stage with least room."""
-        room = np.full(len(self.held), np.inf)
-        for number, stage in enumerate(self.pipeline_stages):
-            kinds, which = np.unique(self._counts(number), axis=0, return_inverse=True)
-            tokens = [replace(stage, counts=LayerCounts(*map(int, k))).kv_tokens for k in kinds]
-            room = np.minimum(room, np.array(tokens, dtype=np.float64)[which.ravel()])
+        room = np.full(len(self._counts[0]), np.inf)
+        base = len(self._possible)  # more than any count
+        for stage, counts in zip(self._stages, self._counts, strict=True):
+            # Kinds as digits of one number: numpy sorts numbers faster than rows.
+            codes, first, which = np.unique(
+                counts @ base ** np.arange(4), return_index=True, return_inverse=True
+            )
+            tokens = np.empty(len(codes))
+            for i, kind in enumerate(counts[first]):
+                tokens[i] = _kv_tokens(stage, LayerCounts(*map(int, kind)))
+            room = np.minimum(room, tokens[which])
         return self._spread(room, 0.0)
 
     def seconds(
-        self, phase: str, typical: TypicalRequest, room: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Time of a typical request on the slowest stage and over all stages [s]."""
-        slowest, total = np.zeros(len(self.held)), np.zeros(len(self.held))
-        for number, stage in enumerate(self.pipeline_stages):
-            layers, rest = _costs(stage, phase, typical, room)
-            seconds = self._counts(number) @ layers + rest
-            slowest, total = np.maximum(slowest, seconds), total + seconds
-        return self._spread(slowest, np.inf), self._spread(total, np.inf)
-
-    def _counts(self, number: int) -> NDArray[np.int64]:
-        """Return layers of each kind on a stage of the section, shape (possible, 4)."""
-        fewest, more = np.divmod(self.held, len(self.pipeline_stages))
-        begin = self.start + number * fewest + np.minimum(number, more)
-        return np.asarray(self._before[begin + fewest + (number < more)] - self._before[begin])
+        self, phase: str, typical: TypicalRequest, rooms: Sequence[float]
+    ) -> list[tuple[FloatArray, FloatArray]]:
+        """Time of a typical request on the slowest stage and over all stages [s], by room."""
+        costs = {stage: _costs(stage, phase, typical, tuple(rooms)) for stage in set(self._stages)}
+        times = []
+        for room in range(len(rooms)):
+            slowest = total = np.zeros(len(self._counts[0]))
+            for stage, counts in zip(self._stages, self._counts, strict=True):
+                layers, rest = costs[stage]
+                seconds = counts @ layers[room] + rest[room]
+                slowest, total = np.maximum(slowest, seconds), total + seconds
+            times.append((self._spread(slowest, np.inf), self._spread(total, np.inf)))
+        return times
 
     def _spread(self, values: FloatArray, elsewhere: float) -> FloatArray:
-        table = np.full(self.possible.shape, elsewhere)
-        table[self.possible] = values
+        table = np.full(self._possible.shape, elsewhere)
+        table[self._possible] = values
         return table
 
 
 @lru_cache(maxsize=_CACHED_COSTS)
+def _kv_tokens(stage: PipelineStage, counts: LayerCounts) -> int:
+    return replace(stage, counts=counts).kv_tokens
+
+
+@lru_cache(maxsize=_CACHED_COSTS)
 def _costs(
-    stage: PipelineStage, phase: str, typical: TypicalRequest, room: float
-) -> tuple[FloatArray, float]:
+    stage: PipelineStage, phase: str, typical: TypicalRequest, rooms: tuple[float, ...]
+) -> tuple[FloatArray, FloatArray]:
     """Return seconds of a typical request per layer of each kind, and beside the layers.
 
-    ``room``: tokens of cache that the island fills as far as its batch goes.
+    ``rooms``: tokens of cache that the island fills as far as its batch goes. Shapes (rooms, 4) and
+    (rooms,).
     """
     context = typical.length + typical.output / 2
-    batch = min(typical.sequences, stage.spec.sequences, room / context)
-    tokens = np.array(max(1.0, batch / stage.spec.parallelism.pp))
+    room = np.array(rooms) / context
+    batch = np.minimum(min(typical.sequences, stage.spec.sequences), room)
+    tokens = np.maximum(1.0, batch / stage.spec.parallelism.pp)
     prompt = Prompt.of(np.array(typical.length), stage.spec.settings)
-    layers, rest = np.zeros(4), 0.0
-    layers_of_kind = [replace(stage.stage, counts=counts) for counts in _ONE_OF_EACH]
-    bare = replace(stage, counts=LayerCounts(0, 0, 0, 0))  # hand-over and output head alone
+    layers, rest = np.zeros((len(rooms), 4)), np.zeros(len(rooms))
+    kinds = _layers_of_kind(stage.spec, stage.network)
     if phase != "decode":
-        layers += [float(prompt.passes * layer.prefill_pass(prompt)) for layer in layers_of_kind]
-        rest += float(bare.prefill(prompt))
+        for kind, layer in kinds:
+            layers[:, kind] += prompt.passes * layer.prefill_pass(prompt)
+        rest += stage.prefill(prompt)
     if phase != "prefill":
-        steps = typical.output / float(tokens)
-        layers += [
-            steps * float(layer.decode_pass(tokens, tokens * context)) for layer in layers_of_kind
-        ]
-        rest += steps * float(bare.decode(tokens, tokens * context))
+        steps = typical.output / tokens
+        for kind, layer in kinds:
+            layers[:, kind] += steps * layer.decode_pass(tokens, tokens * context)
+        rest += steps * stage.decode(tokens, tokens * context)
     return layers, rest
+
+
+@lru_cache(maxsize=_CACHED_COSTS)
+def _layers_of_kind(spec: PipelineSpec, network: Network) -> tuple[tuple[int, Stage], ...]:
+    """Return one layer of each kind that the model has, by the number of the kind."""
+    every = consecutive(spec.model, 0, spec.model.layers)
+    has = (every.full, every.windowed, every.dense, every.sparse)
+    return tuple(
+        (kind, Stage(spec.model, counts, spec.parallelism, network, spec.settings))
+        for kind, counts in enumerate(_ONE_OF_EACH)
+        if has[kind]
+    )
 
 
 def _min_max(scores: Sequence[FloatArray]) -> float:

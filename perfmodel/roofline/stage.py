@@ -7,7 +7,7 @@ layer is the sum of its operators, its communication and a fixed overhead.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from ..model import FloatArray
 from .communication import Network
 from .experts import SparseBlock
 from .memory import LayerCounts
-from .operators import Kernels, Operator, attention, dense_ffn, output_head
+from .operators import Kernels, Operators, attention, dense_ffn, output_head
 from .parallelism import Parallelism
-from .settings import EngineSettings, Prompt
+from .settings import EngineSettings, LatentForm, Prompt
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Stage:
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
-        return self._run("head", tokens, np.zeros_like(tokens))
+        return self.operators["head"].seconds(tokens)
 
     @property
     def hidden_bytes(self) -> float:
@@ -155,18 +155,10 @@ class Stage:
         return Kernels(accelerator, self.model, self.settings.on(accelerator))
 
     @cached_property
-    def operators(self) -> dict[str, tuple[Operator, ...]]:
+    def operators(self) -> dict[str, Operators]:
         """Return operators of half a layer (prefill, decode, dense, sparse) and of the head."""
-        tp = self.parallelism.tp
         form, rows = self.settings.latent, self.settings.rows
-        decode = attention(self._kernels, tp, "decode", absorbed=form.absorbed("decode"))
-        return {
-            "prefill": attention(self._kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
-            "decode": tuple(operator.attending(rows) for operator in decode),
-            "dense": dense_ffn(self._kernels, tp),
-            "sparse": self.sparse.always if self.sparse else (),
-            "head": (output_head(self._kernels, tp),),
-        }
+        return _operators(self._kernels, self.sparse, self.parallelism.tp, form, rows)
 
     @cached_property
     def sparse(self) -> SparseBlock | None:
@@ -177,13 +169,13 @@ class Stage:
         return SparseBlock(self._kernels, experts, self.parallelism, self._links)
 
     def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
-        return self._run(phase, tokens, context) + self.all_reduce(tokens)
+        return self.operators[phase].seconds(tokens, context) + self.all_reduce(tokens)
 
     def _mixed_attention(
         self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
     ) -> FloatArray:
         """Return seconds [s]: products of both forms run once over all tokens, others apart."""
-        ours, theirs = self.operators["decode"], self.operators["prefill"]
+        ours, theirs = self.operators["decode"].each, self.operators["prefill"].each
         alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
         none, total = np.zeros_like(tokens + prompt), self.all_reduce(tokens + prompt)
         for operator in ours:
@@ -198,18 +190,12 @@ class Stage:
         return total
 
     def _dense_ffn(self, tokens: FloatArray) -> FloatArray:
-        return self._run("dense", tokens, np.zeros_like(tokens)) + self.all_reduce(tokens)
+        return self.operators["dense"].seconds(tokens) + self.all_reduce(tokens)
 
     def _sparse_ffn(self, block: SparseBlock, tokens: FloatArray, mode: str) -> FloatArray:
-        always = self._run("sparse", tokens, np.zeros_like(tokens))
+        always = self.operators["sparse"].seconds(tokens)
         moved = block.exchange(tokens, mode)
         return always + block.routed(tokens) + moved + self.overheads.expert_layer
-
-    def _run(self, kind: str, tokens: FloatArray, context: FloatArray) -> FloatArray:
-        total = np.zeros_like(tokens)
-        for operator in self.operators[kind]:
-            total = total + operator.seconds(tokens, context)
-        return total
 
     def all_reduce(self, tokens: FloatArray) -> FloatArray:
         """Return seconds [s] to add up the hidden states of ``tokens`` [tokens] over the tp ranks.
@@ -218,6 +204,25 @@ class Stage:
         ``Network.all_reduce``.
         """
         return self._links.all_reduce(tokens * self.hidden_bytes, self.parallelism.tp)
+
+
+_CACHED_OPERATORS = 1024
+"""Operators that are kept: islands of one model on one accelerator ask for few widths."""
+
+
+@lru_cache(maxsize=_CACHED_OPERATORS)
+def _operators(
+    kernels: Kernels, sparse: SparseBlock | None, tp: int, form: LatentForm, rows: int
+) -> dict[str, Operators]:
+    decode = attention(kernels, tp, "decode", absorbed=form.absorbed("decode"))
+    operators = {
+        "prefill": attention(kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
+        "decode": tuple(operator.attending(rows) for operator in decode),
+        "dense": dense_ffn(kernels, tp),
+        "sparse": sparse.always if sparse else (),
+        "head": (output_head(kernels, tp),),
+    }
+    return {kind: Operators(each) for kind, each in operators.items() if each}
 
 
 def kv_transfer_bytes(model: ModelArchitecture, length: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -99,11 +100,7 @@ class LengthDistribution:
             values: A value at each atom [any], shape (atoms,).
             ranges: Ranges of input lengths.
         """
-        weight = self._sums(np.ones_like(self.probability), ranges)
-        total = self._sums(values, ranges)
-        empty = weight <= 0
-        means = total / np.where(empty, 1.0, weight)
-        return np.where(empty, np.interp(midpoints(ranges), self.length, values), means)
+        return self.within(ranges).expectation(values)
 
     def moments(self, ranges: Sequence[Range]) -> RangeMoments:
         """Return probability [1], mean output [tokens] and mean context [tokens] of every range.
@@ -112,19 +109,11 @@ class LengthDistribution:
 
         Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
         """
-        probability = self._sums(np.ones_like(self.probability), ranges)
-        output = self._sums(self.output, ranges)
-        # One output token at step i has the input and i tokens behind it: sum ~ o l + o^2 / 2.
-        positions = self._sums(self.output * self.length + self.output_square / 2, ranges)
-        mean = float(self.probability @ self.output)
-        square = float(self.probability @ self.output_square)
-        empty = (probability <= 0) | (output <= 0)
-        elsewhere = midpoints(ranges) + square / (2 * mean)
-        context = np.where(empty, elsewhere, positions / np.where(empty, 1.0, output))
-        mean_output = np.where(
-            probability <= 0, mean, output / np.where(probability <= 0, 1, probability)
-        )
-        return RangeMoments(probability, mean_output, context)
+        return self.within(ranges).moments
+
+    def within(self, ranges: Sequence[Range]) -> Cells:
+        """Return the atoms of each range; every island of a model asks for the same ones."""
+        return _cells(self, tuple(ranges))
 
     def quantile(self, share: float) -> float:
         """Return the input length [tokens] that a ``share`` [1] of the requests does not exceed.
@@ -135,18 +124,72 @@ class LengthDistribution:
         at = int(np.searchsorted(cumulative, share * cumulative[-1] * (1 - 1e-12)))
         return float(self.length[min(at, len(self.length) - 1)])
 
-    def _sums(self, values: FloatArray, ranges: Sequence[Range]) -> FloatArray:
+
+_CACHED_CELLS = 32
+"""Pairs of distribution and ranges that are kept: more than a plan has models."""
+
+
+@lru_cache(maxsize=_CACHED_CELLS)
+def _cells(lengths: LengthDistribution, ranges: tuple[Range, ...]) -> Cells:
+    return Cells(lengths, ranges)
+
+
+class Cells:
+    """The atoms of a distribution by range.
+
+    ``probability``, shape (ranges,): share of requests.
+    """
+
+    def __init__(self, lengths: LengthDistribution, ranges: tuple[Range, ...]) -> None:
+        self._lengths, self._midpoints = lengths, midpoints(ranges)
+        self._starts = np.searchsorted(lengths.length, [r.min for r in ranges], side="left")
+        self._stops = np.searchsorted(lengths.length, [r.max for r in ranges], side="left")
+        self._filled = self._stops > self._starts
+        self.probability = self._sums(np.ones_like(lengths.probability))
+        self.probability.flags.writeable = False  # whoever asks gets the same one
+
+    def expectation(self, values: FloatArray) -> FloatArray:
+        """Return ``LengthDistribution.expectation``, shape (ranges,), in the unit of ``values``.
+
+        Source: docs/explanation/performance-model.md#requests.
+        """
+        empty = self.probability <= 0
+        means = self._sums(values) / np.where(empty, 1.0, self.probability)
+        if not empty.any():
+            return means
+        return np.where(empty, np.interp(self._midpoints, self._lengths.length, values), means)
+
+    @cached_property
+    def moments(self) -> RangeMoments:
+        """Return ``LengthDistribution.moments`` [1, tokens, tokens].
+
+        Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
+        """
+        lengths, probability = self._lengths, self.probability
+        output = self._sums(lengths.output)
+        # One output token at step i has the input and i tokens behind it: sum ~ o l + o^2 / 2.
+        positions = self._sums(lengths.output * lengths.length + lengths.output_square / 2)
+        mean = float(lengths.probability @ lengths.output)
+        square = float(lengths.probability @ lengths.output_square)
+        none = probability <= 0
+        empty = none | (output <= 0)
+        elsewhere = self._midpoints + square / (2 * mean)
+        context = np.where(empty, elsewhere, positions / np.where(empty, 1.0, output))
+        mean_output = np.where(none, mean, output / np.where(none, 1, probability))
+        for array in (mean_output, context):
+            array.flags.writeable = False
+        return RangeMoments(probability, mean_output, context)
+
+    def _sums(self, values: FloatArray) -> FloatArray:
         """Return the sum of probability times value over the atoms of each range."""
-        weighted = self.probability * values
+        weighted = self._lengths.probability * values
         cumulative = np.concatenate(([0.0], np.cumsum(weighted)))
-        starts = np.searchsorted(self.length, [r.min for r in ranges], side="left")
-        stops = np.searchsorted(self.length, [r.max for r in ranges], side="left")
-        total = np.asarray(cumulative[stops] - cumulative[starts])
+        total = np.asarray(cumulative[self._stops] - cumulative[self._starts])
         # A small part of a large sum has lost its digits to it: it is added up by itself.
         small = np.abs(total) < _SMALL * np.abs(cumulative).max()
-        for i in np.flatnonzero(small & (stops > starts)):
-            total[i] = weighted[starts[i] : stops[i]].sum()
-        return np.where(stops > starts, total, 0.0)
+        for i in np.flatnonzero(small & self._filled):
+            total[i] = weighted[self._starts[i] : self._stops[i]].sum()
+        return np.where(self._filled, total, 0.0)
 
 
 def midpoints(ranges: Sequence[Range]) -> FloatArray:

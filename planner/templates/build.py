@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ from archipelago.perfmodel.roofline.pipeline import (
     layer_splits,
 )
 from archipelago.perfmodel.roofline.settings import EngineSettings
+from archipelago.perfmodel.workload.lengths import RangeMoments
 
 from ..plan import Part
 from ..problem import Phase
@@ -118,14 +120,15 @@ def build_templates(shape: Shape, calibrations: Sequence[Calibration] = ()) -> l
     Raises:
         Unusable: the island could serve nothing within memory and targets.
     """
-    if not shape.demand.lengths.moments(shape.demand.ranges).probability.any():
+    moments = shape.demand.lengths.moments(shape.demand.ranges)
+    if not moments.probability.any():
         longest = shape.demand.ranges[-1].max
         raise Unusable(f"no request is below {longest} tokens, the most that the model reads")
     try:
         performance, layers = performance_model(shape, calibrations)
     except DoesNotFit as error:
         raise Unusable(str(error)) from None
-    builder = _TemplateBuilder(shape, performance, layers)
+    builder = _TemplateBuilder(shape, moments, performance, layers)
     return builder.prefill() if shape.phase is Phase.PREFILL else builder.decode()
 
 
@@ -133,13 +136,17 @@ class _TemplateBuilder:
     """Builds the templates of one shape: memory, times, and the capacity rows that follow."""
 
     def __init__(
-        self, shape: Shape, performance: PerformanceModel, layers: tuple[int, ...]
+        self,
+        shape: Shape,
+        moments: RangeMoments,
+        performance: PerformanceModel,
+        layers: tuple[int, ...],
     ) -> None:
         self.shape = shape
         self.demand = shape.demand
         self.performance = performance
         self.layers = layers
-        self.moments = self.demand.lengths.moments(self.demand.ranges)
+        self.moments = moments
         self.longest = np.array([r.max - 1 for r in self.demand.ranges], dtype=np.float64)
 
     def prefill(self) -> list[Template]:
@@ -170,17 +177,19 @@ class _TemplateBuilder:
             )
         templates = []
         tokens = self.moments.probability * self.moments.output
-        for batch in batches:
-            context = float(np.dot(tokens, self.moments.context) / tokens.sum())
-            step = capacity.affine_majorant(self.performance, batch, context)
+        context = float(np.dot(tokens, self.moments.context) / tokens.sum())
+        steps = capacity.affine_majorants(self.performance, batches, context) if batches else []
+        longest = np.zeros(len(batches))  # steps that a prompt may have to wait for
+        if prompt is not None and batches:
+            full = np.array(float(self.performance.kv_capacity()))
+            longest = self.performance.decode_step_time(np.array(batches, dtype=np.float64), full)
+        for batch, step, longest_step in zip(batches, steps, longest, strict=True):
             if tpot is not None and step.a >= SATURATED * tpot:
                 continue
             if prompt is None:
                 names, rows = capacity.decode_rows(step, self.moments, tpot)
                 rows = rows / limit
             else:
-                full = np.array(float(self.performance.kv_capacity()))
-                longest_step = self.performance.decode_step_time(np.array(float(batch)), full)
                 blocked = min(float(longest_step), tpot or math.inf)  # a prompt may wait as long
                 rho = min(self._prompt_share(blocked), limit)
                 if rho <= 0:
@@ -255,8 +264,12 @@ class _TemplateBuilder:
 
     def _prompt_share(self, blocked: float = 0.0) -> float:
         """Return rho: the share of time of prompts at which the mean TTFT is the target."""
-        lengths, ttft = self.demand.lengths, self.demand.targets.ttft
-        return capacity.prefill_utilisation(self.performance, lengths, ttft, blocked)
+        ttft = self.demand.targets.ttft
+        return 1.0 if ttft is None else capacity.utilisation_within(ttft, blocked, *self._service)
+
+    @cached_property
+    def _service(self) -> tuple[float, float]:
+        return capacity.prompt_service(self.performance, self.demand.lengths)
 
     def _within_ttft(self, fits: NDArray[np.bool_], rho: float) -> NDArray[np.bool_]:
         """Return the fitting ranges whose longest prompt meets TTFT on an idle island."""

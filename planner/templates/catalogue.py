@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
+import numpy as np
+
 from archipelago.perfmodel.calibration.corrections import Calibration
 
 from ..deadline import ENDLESS, Deadline
@@ -131,27 +133,45 @@ def _prune(
     undominated: list[Template] = []
     dropped: list[Exclusion] = []
     for _, members in groupby(templates, key=lambda t: (t.model, t.pool, t.domain_class)):
-        rivals = list(members)
-        remaining = dict.fromkeys(rivals)  # templates compare by identity
-        for template in deadline.watch("comparing templates", rivals):
-            others = [t for t in remaining if t is not template]
-            if template.island_class in running:
-                others = [t for t in others if t.island_class == template.island_class]
-            better = next((t for t in others if _dominates(t, template)), None)
-            if better is not None:
-                del remaining[template]
-                reason = f"dominated by {better.key}: no range is served better per GPU"
-                dropped.append(Exclusion(template.key, reason))
-        undominated.extend(remaining)
+        everyone = list(members)
+        dominated: dict[Template, Template] = {}  # templates compare by identity
+        for phase in Phase:
+            rivals = [template for template in everyone if template.phase is phase]
+            dominated |= _dominated(rivals, running, deadline)
+        for template, better in dominated.items():
+            reason = f"dominated by {better.key}: no range is served better per GPU"
+            dropped.append(Exclusion(template.key, reason))
+        undominated.extend(template for template in everyone if template not in dominated)
     return undominated, dropped
 
 
-def _dominates(small: Template, large: Template) -> bool:
-    """Return whether the GPUs of ``large`` serve at least as much as islands of ``small``."""
-    if small.phase is not large.phase or large.gpus % small.gpus:
-        return False
-    count, ranges = large.gpus // small.gpus, large.servable
-    if any(b.gpus != count * a.gpus for a, b in zip(small.sections, large.sections, strict=True)):
-        return False
-    capable = small.servable[ranges].all()
-    return bool(capable and (small.rows[:, ranges] <= count * large.rows[:, ranges]).all())
+def _dominated(
+    rivals: list[Template], running: set[IslandClass | None], deadline: Deadline
+) -> dict[Template, Template]:
+    """Return what the GPUs of each template serve at least as well as islands of another one.
+
+    ``rivals``: of one phase, with parts of the same pools. The value is the first that is better.
+    """
+    dominated: dict[Template, Template] = {}
+    if len(rivals) < 2:  # noqa: PLR2004  # one alone has no rival
+        return dominated
+    gpus = np.array([[part.gpus for part in template.sections] for template in rivals])
+    rows = np.stack([template.rows for template in rivals])
+    servable = np.stack([template.servable for template in rivals])
+    classes = [template.island_class for template in rivals] if running else []
+    remaining = np.ones(len(rivals), dtype=bool)
+    for at, template in enumerate(deadline.watch("comparing templates", rivals)):
+        counts, rest = np.divmod(gpus[at], gpus)  # islands of each rival in place of this one
+        count, ranges = counts[:, 0], template.servable
+        able = remaining & (rest == 0).all(axis=1) & (counts == count[:, None]).all(axis=1)
+        able[at] = False
+        if classes and classes[at] in running:
+            able &= [each == classes[at] for each in classes]
+        others = np.flatnonzero(able)
+        others = others[servable[np.ix_(others, ranges)].all(axis=1)]
+        most = count[others, None, None] * template.rows[:, ranges]
+        better = others[(rows[others][:, :, ranges] <= most).all(axis=(1, 2))]
+        if better.size:
+            remaining[at] = False
+            dominated[template] = rivals[better[0]]
+    return dominated

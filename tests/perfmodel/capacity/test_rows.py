@@ -11,6 +11,7 @@ from archipelago.perfmodel.capacity.kv_transfer import CacheLayout, DomainLink, 
 from archipelago.perfmodel.capacity.operating import SATURATED, candidate_batches, fixed_point
 from archipelago.perfmodel.capacity.rows import (
     affine_majorant,
+    affine_majorants,
     decode_rows,
     prefill_row,
     prefill_utilisation,
@@ -109,6 +110,13 @@ def test_the_bound_is_never_below_the_step(
     assert min(step.a, step.beta, step.kappa) >= 0
     at = np.array(batch * cap), np.array(cache * model.kv_capacity())
     assert float(step.seconds(*at)) >= float(model.decode_step_time(*at))
+
+
+@pytest.mark.parametrize("case", KEEPING)
+def test_bounds_of_several_operating_points_are_those_of_each(case: tuple[str, str]) -> None:
+    model, caps = island(*case), (7, 100, 1000)
+    alone = [affine_majorant(model, cap, 1200.0) for cap in caps]
+    assert affine_majorants(model, caps, 1200.0) == alone
 
 
 @pytest.mark.parametrize("case", KEEPING)

@@ -48,6 +48,20 @@ def test_absorbed_prefill_of_long_prompts_takes_longer() -> None:
     assert absorbed > 1.2 * expanded
 
 
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3"])
+def test_operators_together_take_exactly_the_sum_of_each(name: str) -> None:
+    """For scalars and arrays, and whichever operators read the context."""
+    model = architecture(name)
+    stage = Roofline(CARD, model, Parallelism(tp=8), 8, settings=EngineSettings()).layers
+    for tokens in (np.array(3.0), np.linspace(1.0, 900.0, 66).reshape(33, 2)):
+        for kind, operators in stage.operators.items():
+            context = tokens * 1234.5 if kind in {"prefill", "decode"} else None
+            total = np.zeros_like(tokens)
+            for operator in operators.each:
+                total = total + operator.seconds(tokens, tokens * 1234.5)
+            np.testing.assert_array_equal(operators.seconds(tokens, context), total)
+
+
 def test_tokens_of_a_speculative_step_by_hand() -> None:
     """Three drafted, 0.5 accepted: 1 + 1/2 + 1/4 + 1/8 tokens; a draft of 0.1 adds 30 %."""
     draft = Speculation(3, 0.5, 0.1)
