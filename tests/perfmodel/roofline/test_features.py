@@ -52,10 +52,10 @@ def test_absorbed_prefill_of_long_prompts_takes_longer() -> None:
 def test_operators_together_take_exactly_the_sum_of_each(name: str) -> None:
     """For scalars and arrays, and whichever operators read the context."""
     model = architecture(name)
-    stage = Roofline(CARD, model, Parallelism(tp=8), 8, settings=EngineSettings()).layers
+    stage = Roofline(accelerator("B200"), model, Parallelism(tp=8), 8).layers
     for tokens in (np.array(3.0), np.linspace(1.0, 900.0, 66).reshape(33, 2)):
         for kind, operators in stage.operators.items():
-            context = tokens * 1234.5 if kind in {"prefill", "decode"} else None
+            context = tokens * 1234.5 if kind in {"prefill", "decode"} else 0.0
             total = np.zeros_like(tokens)
             for operator in operators.each:
                 total = total + operator.seconds(tokens, tokens * 1234.5)
