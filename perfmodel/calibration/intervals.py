@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from ..model import FloatArray
 
@@ -83,6 +82,8 @@ def half_width(residuals: FloatArray, groups: FloatArray, level: float = LEVEL) 
     if covered[-1] < level:
         # T s sqrt(1 + 1 / N): T Student's quantile, N - 1 degrees of freedom, s the rms.
         spread = math.sqrt(float(np.average(sizes**2, weights=mass)))
+        from scipy.special import stdtrit  # noqa: PLC0415  # slow to load, and rarely needed
+
         factor = float(stdtrit(worth - 1, (1 + level) / 2))
         return factor * spread * math.sqrt(1 + 1 / worth)
     return float(sizes[order][np.searchsorted(covered, level - 1e-12)])

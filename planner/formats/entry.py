@@ -28,6 +28,7 @@ class Entry(BaseModel):
         strict=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        defer_build=True,  # built once, as parts of the file that is read or written
     )
 
     @model_validator(mode="before")

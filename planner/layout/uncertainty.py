@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtr
 
 from archipelago.perfmodel.calibration.uncertainty import log_half_widths
 
@@ -167,7 +166,7 @@ def _quantile(theta: float, rows: Iterable[UncertainRow], below: float) -> float
         middle = (low + high) / 2
         at = theta * math.exp(middle)
         likely = math.prod(
-            float(ndtr(min(row.deviations(at) for row in group)))
+            _normal_cdf(min(row.deviations(at) for row in group))
             for group in by_accelerator.values()
         )
         low, high = (middle, high) if likely >= 1 - below else (low, middle)
@@ -176,3 +175,8 @@ def _quantile(theta: float, rows: Iterable[UncertainRow], below: float) -> float
 
 def _total(widths: dict[str, float]) -> float:
     return math.sqrt(math.fsum(width**2 for width in widths.values()))
+
+
+def _normal_cdf(deviations: float) -> float:
+    """Return the probability that a standard normal is at most ``deviations`` [1]."""
+    return math.erfc(-deviations / math.sqrt(2)) / 2

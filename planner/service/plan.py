@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -35,7 +35,9 @@ from ..strategy import Finds, Progress, quiet, unheard
 from ..table.rename import to_real
 from ..table.validate import validate_content
 from ..table.write import routing_content
-from .messages import FailureReason, FailureReply, Reply
+
+if TYPE_CHECKING:
+    from .messages import FailureReason, Reply
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ def load_search_libraries() -> None:
 
 def planning_failure(work: Callable[[], Reply]) -> Reply:
     """Return the reply, or the reason why there is none: no error of any kind gets through."""
+    from .messages import FailureReason, FailureReply  # noqa: PLC0415  # no command needs them
+
     try:
         return work()
     except SpecError as error:
@@ -155,6 +159,8 @@ def planning_failure(work: Callable[[], Reply]) -> Reply:
 
 def spec_failure_reason(error: SpecError) -> FailureReason:
     """Return the most specific reason: a name that the catalogue lacks, or an invalid field."""
+    from .messages import FailureReason  # noqa: PLC0415
+
     paths = [path for path, _ in error.problems]
     if any(path.endswith(".accelerator") for path in paths):
         return FailureReason.UNKNOWN_ACCELERATOR

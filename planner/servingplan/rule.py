@@ -85,6 +85,7 @@ class SpecObject(BaseModel):
         extra="forbid",
         frozen=True,
         strict=True,
+        defer_build=True,  # built once, as parts of the whole resource
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
 

@@ -326,7 +326,7 @@ class ServingPlanSpec(SpecObject):
 class Metadata(BaseModel):
     """The part of the metadata that planning reads."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", defer_build=True)
     name: str = Field(
         pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
         max_length=253,
