@@ -162,19 +162,48 @@ class Unservable:
     above: int  # input length [tokens] from which on requests are unservable
 
 
+class Unfinished(StrEnum):
+    """Why a search ended without proof that its plan is within the requested gap."""
+
+    TIME_LIMIT = "time limit"
+    NODE_LIMIT = "node limit"
+    TARGET = "target"
+    UNKNOWN = "unknown"
+    ROUNDING = "rounding of shares"
+    NO_PROOF = "a search proves nothing"
+    DEPLOYED = "the deployed islands stay: a cheaper plan would not pay for its changes"
+    AS_DEPLOYED = "islands as they stand: no bound"
+    READ_BACK = "read back from a table"
+
+
+@dataclass(frozen=True)
+class PricedBound:
+    """The bound of a linear relaxation, and the prices of its rows that prove it by weak duality.
+
+    ``bound``: on theta, or on the cost under the cost objective [$/h]. ``prices``: by the name of a
+    row, what one more unit of its limit is worth in the unit of the bound; those that are not 0.
+    """
+
+    bound: float
+    prices: tuple[tuple[str, float], ...]
+
+
 @dataclass(frozen=True)
 class Certificate:
     """The proof of a plan: bound and gap of the objective, in the rate model.
 
-    ``bound``: proven by the solver. No plan over the same templates has a larger theta, or, under
-    the cost objective, a smaller cost [$/h] at minHeadroom. ``gap`` = (bound - theta) / bound, or
-    (cost - bound) / cost. ``complete``: False if a limit ended the search; ``reason`` names it.
+    ``bound``: No plan over the same templates has a larger theta, or, under the cost objective, a
+    smaller cost [$/h] at minHeadroom. ``gap`` = (bound - theta) / bound, or (cost - bound) / cost.
+    ``complete``: False if a limit ended the search; ``reason`` names it. ``priced``: the part
+    of the bound that anybody can recompute; what ``bound`` is tighter, the solver's search says.
+    None if the strategy has no prices.
     """
 
     bound: float
     gap: float
     complete: bool
     reason: str = ""
+    priced: PricedBound | None = None
 
 
 @dataclass(frozen=True)

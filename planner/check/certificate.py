@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..plan import Changes, Island
+from ..plan import Changes, Island, Unfinished
 from ..problem import Objective, RunningIsland
 from .index import TOLERANCE, PlanIndex, misstated
 
@@ -44,8 +44,14 @@ def check_certificate(index: PlanIndex) -> Iterator[str]:
         yield f"gap: {proof.gap:.9g} stated, {claims} give {gap:.9g}"
     if proof.complete and gap > problem.solver.gap + ABSOLUTE:
         yield f"gap: {gap:.9g} exceeds {problem.solver.gap:g}, although the search is complete"
-    if not proof.complete and not proof.reason:
-        yield "reason: empty, although the search is not complete"
+    if not proof.complete and proof.reason not in {*Unfinished}:
+        known = ", ".join(Unfinished)
+        yield f"reason: {proof.reason!r}, although the search is not complete; known are {known}"
+    if priced := proof.priced:
+        looser = proof.bound - priced.bound
+        looser = -looser if plan.objective is Objective.COST else looser
+        if looser > TOLERANCE * priced.bound:
+            yield f"pricedBound: {priced.bound:.9g} is tighter than the bound, {proof.bound:.9g}"
     least = problem.min_headroom
     if least is None and problem.objective is Objective.COST:
         least = 1.0

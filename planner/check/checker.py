@@ -2,19 +2,21 @@
 
 It shares no code with the builder of plans. From the problem and the performance model's times it
 computes again: inventory, budget, packing, KV transfers, utilisation, the steady state of every
-island that decodes, and the arithmetic of the certificate. It cannot prove the bound again.
+island that decodes, and the arithmetic of the certificate. What needs the planner's own rows, such
+as the bound, is in ``explain/audit.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..documents import Document
-from ..formats.plan_file import read_stored
-from ..plan import Plan
+from ..formats.plan_file import Stored, plan_document, read_stored, resource_of
+from ..plan import Plan, Planned
 from ..problem import PlanningProblem, RunningIsland
 from ..servingplan import ServingPlanSpec, to_problem
-from . import certificate, inventory, promise, routing, structure
+from . import certificate, inventory, overflow, promise, routing, structure
 from .index import Build, PlanIndex, roofline
 
 SUBJECTS = (
@@ -24,7 +26,7 @@ SUBJECTS = (
     ("routes and weights", routing.check_routing),
     ("caches in flight", routing.check_network),
     ("promise against evaluation", promise.check_promise),
-    ("routes beyond the workload", promise.check_overflow),
+    ("routes beyond the workload", overflow.check_overflow),
     ("certificate", certificate.check_certificate),
     ("changes of what runs", certificate.check_changes),
 )
@@ -69,7 +71,19 @@ def check_document(document: Document) -> list[CheckResult]:
         PlanFileError: it is not a plan; the message names the place.
     """
     stored = read_stored(document)
+    index, results = PlanIndex(stored.problem, stored.plan), run_checks(stored.problem, stored.plan)
+    refused = (*routing.check_unservable(index), *overflow.check_longest(index))
     return [
-        *run_checks(stored.problem, stored.plan),
-        CheckResult("document", tuple(structure.check_document(document, stored.plan))),
+        *results,
+        CheckResult("lengths without a route", refused),
+        CheckResult("document", tuple(_check_document(document, stored, results[0]))),
     ]
+
+
+def _check_document(document: Document, stored: Stored, names: CheckResult) -> Iterator[str]:
+    """Check the copies of facts, unless names are wrong: then there is no telling what follows."""
+    anew = document
+    if not names.findings:
+        resource, calibrations = resource_of(document), stored.problem.calibrations
+        anew = plan_document(resource, Planned(stored.plan, 0.0), calibrations)
+    yield from structure.check_document(document, anew)

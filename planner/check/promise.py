@@ -7,14 +7,11 @@ tokens, with L = sum_j lambda_j o_j and M = sum_j lambda_j o_j k_j. A step of th
 step(B, K). On a mixed island prompts take the share u of the time and steps the rest, so a token
 comes every tau = step(L tau, M tau) / (1 - u). All limits hold with ``maxUtilisation`` of the
 capacity.
-
-A route beyond the stated workload has no share and no rate. One of its requests alone must fit into
-memory and context and meet the latency targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,9 +20,9 @@ from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.model import PerformanceModel
 
 from ..plan import Group
-from ..problem import ModelDemand, Phase
+from ..problem import STAGES, ModelDemand, Phase
 from .index import TOLERANCE, PlanIndex, decoding, mean_by_range, misstated
-from .routing import adapter_share, is_overflow, span_text
+from .routing import adapter_share, span_text
 
 
 def utilisation_cap(model: ModelDemand, performance: PerformanceModel, step: float = 0.0) -> float:
@@ -164,54 +161,56 @@ def check_promise(index: PlanIndex) -> Iterator[str]:
                 " req/s",
             )
             if rate > 0:
-                for finding in _alone(group, model, performance, span.max - 1.0, load.output):
+                for finding in alone(group, model, performance, span.max - 1.0, load.output):
                     yield f"{place} {span_text(span)}: {finding}"
         for finding in _under_load(index, group, performance, rates):
             yield f"{place}{finding}"
 
 
-def check_overflow(index: PlanIndex) -> Iterator[str]:
-    """Check every group of a route beyond the workload by the longest request of the route."""
-    for route in index.plan.routes:
-        model = index.models.get(route.model)
-        if model is None or not is_overflow(model, route.range):
-            continue
-        names = {name for pair in route.pairs for name in (pair.prefill, pair.decode)}
-        longest, output = route.range.max - 1.0, decoding(model)[-1].output
-        for group, performance in index.possible_groups:
-            if group.name not in names or group.model != route.model:
-                continue  # ``check_routing`` reports the latter
-            place = f"routes[{route.model} {span_text(route.range)}] in {group.name}"
-            if longest + output > performance.max_length:
-                most = performance.max_length
-                yield f"{place}: longer than the model's {most} tokens with its output"
-            for finding in _alone(group, model, performance, longest, output):
-                yield f"{place}: {finding}"
-
-
-def _alone(
-    group: Group, model: ModelDemand, performance: PerformanceModel, longest: float, output: float
+def alone(
+    group: Group,
+    model: ModelDemand,
+    performance: PerformanceModel,
+    longest: float,
+    output: float,
+    *,
+    stages: Sequence[Phase] = STAGES,
+    slack: float = TOLERANCE,
 ) -> Iterator[str]:
-    """Yield the limits that one request breaks on every copy of an otherwise idle island."""
-    copies, (ttft, tpot) = float(group.parallelism.dp), (model.targets.ttft, model.targets.tpot)
-    memory = performance.kv_capacity() / copies
-    tokens = longest + (1.0 if group.phase is Phase.PREFILL else output)
-    if tokens > memory * (1 + TOLERANCE):
+    """Yield the limits that one request breaks on every copy of an otherwise idle island.
+
+    ``longest``: its input [tokens]. ``stages``: which of the group's to judge. ``slack``: relative,
+    of every limit; a negative one is of the times alone, as tokens are counted exactly.
+    """
+    stages = [stage for stage in stages if stage in group.phase.stages]
+    memory = performance.kv_capacity() / group.parallelism.dp
+    tokens = longest + (output if Phase.DECODE in stages else 1.0)
+    if tokens > memory * (1 + max(slack, 0.0)):
         yield (
             f"a request of {tokens:.0f} tokens does not fit into the {memory:.0f} tokens of KV "
             "memory of one copy"
         )
-    if Phase.PREFILL in group.phase.stages and ttft is not None:
-        time = float(performance.prefill_time(np.array([longest]))[0])
-        if time > ttft * (1 + TOLERANCE):
-            yield f"TTFT without load is {time * 1e3:.1f} ms, the target {ttft * 1e3:.0f} ms"
-    if Phase.DECODE in group.phase.stages and tpot is not None:
-        cached = np.array([copies * tokens])
-        time = float(performance.decode_step_time(np.array([copies]), cached)[0])
-        if time > tpot * (1 + TOLERANCE):
-            yield (
-                f"TPOT of one sequence alone is {time * 1e3:.2f} ms, the target {tpot * 1e3:.0f} ms"
-            )
+    for stage in stages:
+        prefills = stage is Phase.PREFILL
+        target = model.targets.ttft if prefills else model.targets.tpot
+        if target is None:
+            continue
+        time = idle_time(group, performance, longest, output, stage)
+        if time > target * (1 + slack):
+            name = "TTFT without load" if prefills else "TPOT of one sequence alone"
+            digits = 1 if prefills else 2
+            yield f"{name} is {time * 1e3:.{digits}f} ms, the target {target * 1e3:.0f} ms"
+
+
+def idle_time(
+    group: Group, performance: PerformanceModel, longest: float, output: float, stage: Phase
+) -> float:
+    """Return TTFT, or TPOT with one such request on every copy, of an idle island [s]."""
+    if stage is Phase.PREFILL:
+        return float(performance.prefill_time(np.array([longest]))[0])
+    copies = float(group.parallelism.dp)
+    cached = np.array([copies * (longest + output)])
+    return float(performance.decode_step_time(np.array([copies]), cached)[0])
 
 
 def _under_load(

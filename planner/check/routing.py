@@ -15,7 +15,7 @@ from archipelago.perfmodel.workload.lengths import Range
 
 from ..plan import MILLION, Group, Route
 from ..problem import STAGES, ModelDemand, Phase
-from .index import TOLERANCE, PlanIndex, mean_by_range
+from .index import TOLERANCE, PlanIndex, mean_by_range, misstated
 
 
 def check_network(index: PlanIndex) -> Iterator[str]:
@@ -108,6 +108,19 @@ def check_routing(index: PlanIndex) -> Iterator[str]:
             )
     for route in index.plan.routes:
         yield from _check_route(index, route)
+
+
+def check_unservable(index: PlanIndex) -> Iterator[str]:
+    """Check that the first length without a route is the one stated; of models that have one."""
+    routed = {(route.model, route.range) for route in index.plan.routes}
+    models = [item.model for item in index.plan.unservable]
+    for item in index.plan.unservable:
+        if (model := index.models.get(item.model)) is None or models.count(item.model) > 1:
+            yield f"unservable[{item.model}]: no model of the problem, or stated twice"
+            continue
+        lost = (span.min for span in model.ranges if (item.model, span) not in routed)
+        above = next(lost, model.ranges[-1].max)
+        yield from misstated(f"unservable[{item.model}].above", item.above, above, "routes end at")
 
 
 def is_overflow(model: ModelDemand, span: Range) -> bool:

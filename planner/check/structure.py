@@ -6,12 +6,13 @@ A plan file repeats some values for its readers; the copies and the hash must ag
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from ..documents import THETA_UNIT, Document, content_hash
-from ..plan import Group, Plan
-from ..problem import STAGES, Objective, Phase
+from ..documents import OUTSIDE, Document, content_hash
+from ..plan import Group
+from ..problem import STAGES, Phase
 from .index import PlanIndex, misstated, wrong_parts
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -76,50 +77,36 @@ def _check_group(index: PlanIndex, group: Group, members: int) -> Iterator[str]:
         yield f"{place}.parts: {finding}"
 
 
-def check_document(document: Document, plan: Plan) -> Iterator[str]:
-    """Check the fields that ``parse_plan`` does not read because they follow from others."""
-    groups = {group.name: group for group in plan.groups}
-    members = defaultdict(list)
-    for item in document["islands"]:
-        members[item["group"]].append(item["name"])
-        if group := groups.get(item["group"]):
-            yield from _check_copies(
-                f"islands[{item['name']}]",
-                item,
-                {name: getattr(group, name) for name in ("model", "pool", "phase", "gpus")},
-                "its group has",
-            )
-    for item in document["groups"]:
-        if item.get("members") != members[item["name"]]:
-            yield f"groups[{item['name']}].members: not the islands that name this group"
-    problem_pools = {pool["name"]: pool for pool in document["problem"]["pools"]}
-    plan_pools = {pool["name"]: pool for pool in document["pools"]}
-    for name in sorted({*problem_pools, *plan_pools}):
-        if name not in problem_pools or name not in plan_pools:
-            yield f"pools[{name}]: not in both the plan and the problem"
-            continue
-        copies = {
-            "accelerator": problem_pools[name]["accelerator"],
-            "count": problem_pools[name]["count"],
-            "used": plan.used(name),
-            "pricePerGPUHour": problem_pools[name].get("pricePerGPUHour", "0"),
-        }
-        yield from _check_copies(f"pools[{name}]", plan_pools[name], copies, "it is")
-    unit, source = THETA_UNIT[plan.objective], f"{plan.objective} has"
-    yield from misstated("thetaUnit", document.get("thetaUnit"), unit, source)
-    if plan.objective is Objective.COST:
-        for field in ("bound", "thetaBound"):
-            if field in document:
-                yield f"{field}: stated, although the plan is proved by its cost; see costBound"
-    else:
-        per_theta = plan.throughput / plan.theta if plan.theta else 1.0
-        bound, source = plan.certificate.bound * per_theta, "thetaBound gives"
-        yield from misstated("bound", document.get("bound"), bound, source, unit=" req/s")
+def check_document(document: Document, stored: Document) -> Iterator[str]:
+    """Check the fields that follow from others; ``stored``: written anew from what was read."""
+    for field in sorted({*document, *stored} - {*OUTSIDE, "problem"}):
+        yield from _check_copies(field, document.get(field), stored.get(field))
+    if document["complete"] and document["reason"]:
+        yield f"reason: {document['reason']!r}, although the search is complete"
     digest = content_hash(document)
     if document.get("hash") != digest:
         yield f"hash: {document.get('hash')} stated, the content has {digest}"
 
 
-def _check_copies(place: str, stated: Document, copies: Document, source: str) -> Iterator[str]:
-    for field, value in copies.items():
-        yield from misstated(f"{place}.{field}", stated.get(field), value, source)
+def _check_copies(place: str, stated: object, follows: object) -> Iterator[str]:
+    """Compare two values of a document with all that is inside; items of lists by their names."""
+    one, other = _by_name(stated), _by_name(follows)
+    if follows is None and stated is not None:
+        yield f"{place}: stated, although the rest of the file has no such field"
+    elif one is None or other is None or type(stated) is not type(follows):
+        yield from misstated(place, stated, follows)
+    else:
+        for key in dict.fromkeys((*one, *other)):
+            inner = f"{place}.{key}" if isinstance(stated, dict) else f"{place}[{key}]"
+            yield from _check_copies(inner, one.get(key), other.get(key))
+
+
+def _by_name(value: object) -> dict[Any, Any] | None:
+    """Return the items of a mapping or list by name, or by position; None for other values."""
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, list):
+        return None
+    names = [item.get("name") if isinstance(item, dict) else None for item in value]
+    unique = None not in names and len({*names}) == len(names)
+    return dict(zip(names if unique else range(len(value)), value, strict=True))

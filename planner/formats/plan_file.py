@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
@@ -45,6 +46,7 @@ from ..plan import (
     Part,
     Plan,
     Planned,
+    PricedBound,
     Route,
     ThetaInterval,
     Unservable,
@@ -58,7 +60,11 @@ Version = Literal["archipelago.dev/v1alpha1"]
 PhaseName = Annotated[Phase, Field(strict=False)]
 
 
-class IntervalEntry(Entry):
+class PlanEntry(Entry, extra="forbid"):
+    """A mapping of a plan file: nothing checks a field that the format does not have."""
+
+
+class IntervalEntry(PlanEntry):
     """Range of theta with 90 % probability, in the unit of theta."""
 
     low: Amount
@@ -67,7 +73,7 @@ class IntervalEntry(Entry):
     dominated_by: str
 
 
-class ChangesEntry(Entry):
+class ChangesEntry(PlanEntry):
     """Changes to the islands of the running plan, by island name."""
 
     kept: Items[str]
@@ -77,7 +83,7 @@ class ChangesEntry(Entry):
     moved_gpus: Whole
 
 
-class PoolEntry(Entry):
+class PoolEntry(PlanEntry):
     """What a plan takes of a pool [GPUs]."""
 
     name: str
@@ -88,7 +94,7 @@ class PoolEntry(Entry):
     price_per_gpu_hour: Annotated[str, Field(alias="pricePerGPUHour")]
 
 
-class PartEntry(Entry):
+class PartEntry(PlanEntry):
     """GPUs of one pool in an island of several pools."""
 
     pool: str
@@ -96,7 +102,7 @@ class PartEntry(Entry):
     layers: Count
 
 
-class ParallelismEntry(Entry):
+class ParallelismEntry(PlanEntry):
     """Degrees of tensor, pipeline, data and expert parallelism."""
 
     tp: Count
@@ -113,7 +119,7 @@ def _possible(entry: ParallelismEntry) -> ParallelismEntry:
     return entry
 
 
-class GroupEntry(Entry):
+class GroupEntry(PlanEntry):
     """Islands of one template."""
 
     name: str
@@ -137,7 +143,7 @@ class GroupEntry(Entry):
     times_within: Annotated[float, Field(ge=1)] = 1.0
 
 
-class IslandEntry(Entry):
+class IslandEntry(PlanEntry):
     """One island, with the facts that it shares with its group."""
 
     name: str
@@ -149,14 +155,14 @@ class IslandEntry(Entry):
     nodes: Items[str]
 
 
-class RangeEntry(Entry):
+class RangeEntry(PlanEntry):
     """Input lengths from min up to, but without, max [tokens]."""
 
     min: Whole
     max: Count
 
 
-class PairEntry(Entry):
+class PairEntry(PlanEntry):
     """Groups that prefill and decode; ``weight`` is requests per million of the route."""
 
     prefill: str
@@ -164,7 +170,7 @@ class PairEntry(Entry):
     weight: Whole
 
 
-class RouteEntry(Entry):
+class RouteEntry(PlanEntry):
     """Where the requests of one model and range go."""
 
     model: str
@@ -173,7 +179,7 @@ class RouteEntry(Entry):
     pairs: Items[PairEntry]
 
 
-class UnservableEntry(Entry):
+class UnservableEntry(PlanEntry):
     """Share of a model's requests that no template can hold."""
 
     model: str
@@ -181,14 +187,14 @@ class UnservableEntry(Entry):
     above: Whole
 
 
-class ExclusionEntry(Entry):
+class ExclusionEntry(PlanEntry):
     """A template that was left out, and why."""
 
     template: str
     reason: str
 
 
-class RelaxationEntry(Entry):
+class RelaxationEntry(PlanEntry):
     """A change that would make the problem feasible."""
 
     kind: str
@@ -198,7 +204,14 @@ class RelaxationEntry(Entry):
     text: str
 
 
-class PlanFile(Entry):
+class PricedBoundEntry(PlanEntry):
+    """The bound that prices of the program's rows prove, by the name of the row."""
+
+    bound: Amount
+    prices: dict[str, float]
+
+
+class PlanFile(PlanEntry):
     """A plan, as `archipelago plan -o json` writes it."""
 
     api_version: Version
@@ -214,6 +227,7 @@ class PlanFile(Entry):
     throughput: Amount
     bound: Amount | None = None
     cost_bound: Amount | None = None
+    bound_by: Literal["prices", "search"] = "search"
     gap: Annotated[float, Field(ge=-1)]
     complete: bool
     reason: str
@@ -225,6 +239,7 @@ class PlanFile(Entry):
     routes: Items[RouteEntry]
     unservable: Items[UnservableEntry]
     exclusions: Items[ExclusionEntry]
+    priced_bound: PricedBoundEntry | None = None
     problem: dict[str, Any] = Field(description="The spec of the ServingPlan, with defaults.")
     calibrations: Items[dict[str, Any]] = ()
     plan_seconds: float
@@ -242,7 +257,7 @@ class PlanFile(Entry):
         return self
 
 
-class InfeasibleFile(Entry):
+class InfeasibleFile(PlanEntry):
     """Why there is no plan, and what would help."""
 
     api_version: Version
@@ -279,7 +294,7 @@ def parse_plan(document: object) -> Plan:
     return _as(
         Plan,
         file,
-        certificate=_as(Certificate, file, bound=bound),
+        certificate=_as(Certificate, file, bound=bound, priced=_priced(file.priced_bound)),
         cost_per_hour=Decimal(file.cost_per_hour),
         groups=tuple(
             _as(
@@ -307,6 +322,10 @@ def parse_plan(document: object) -> Plan:
         changes=_as(Changes, file.changes) if file.changes else None,
         interval=_as(ThetaInterval, file.theta_interval) if file.theta_interval else None,
     )
+
+
+def _priced(entry: PricedBoundEntry | None) -> PricedBound | None:
+    return None if entry is None else PricedBound(entry.bound, tuple(entry.prices.items()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,7 +436,7 @@ def plan_document(
     """
     plan, spec = planned.plan, normalised_spec(resource)
     groups, members = {group.name: group for group in plan.groups}, plan.members()
-    rented, proof = dict(plan.rented), plan.certificate
+    rented, proof, priced = dict(plan.rented), plan.certificate, plan.certificate.priced
     bounds: Document = {"cost_bound": proof.bound, "bound": None}
     if plan.objective is not Objective.COST:
         per_theta = plan.throughput / plan.theta if plan.theta else 1.0
@@ -429,6 +448,8 @@ def plan_document(
         | bounds
         | {
             "kind": PLAN,
+            "bound_by": "search" if priced is None or priced.bound != proof.bound else "prices",
+            "priced_bound": priced and {"bound": priced.bound, "prices": dict(priced.prices)},
             "theta_unit": THETA_UNIT[plan.objective],
             "theta_interval": interval_document(plan.interval) if plan.interval else None,
             "cost_per_hour": str(plan.cost_per_hour),
@@ -444,11 +465,14 @@ def plan_document(
                 for pool in spec["pools"]
             ],
             "groups": [
-                vars(group)
-                | {"members": members[group.name], "tpot_milliseconds": group.step_time * 1e3}
+                SimpleNamespace(
+                    **vars(group),
+                    members=members[group.name],
+                    tpot_milliseconds=group.step_time * 1e3,
+                )
                 for group in plan.groups
             ],
-            "islands": [vars(groups[item.group]) | vars(item) for item in plan.islands],
+            "islands": [SimpleNamespace(**(vars(groups[i.group]) | vars(i))) for i in plan.islands],
             "problem": spec,
             "calibrations": calibration_documents(calibrations),
         },
@@ -472,10 +496,10 @@ def infeasible_document(
     return _written(InfeasibleFile, vars(answer) | content, seconds)
 
 
-def _written(model: type[Entry], content: Mapping[str, Any], seconds: float) -> Document:
+def _written(model: type[PlanEntry], content: Mapping[str, Any], seconds: float) -> Document:
     """Return content in the order of the model's fields, without defaults, with its hash."""
     outside = {"api_version": API_VERSION, "plan_seconds": 0.0, "hash": ""}
-    file = model.model_validate({**content, **outside})
+    file = model.model_validate(SimpleNamespace(**{**content, **outside}))
     exact: Document = canonical(file.model_dump(by_alias=True, exclude_defaults=True))
     return exact | {"planSeconds": round(seconds, 3), "hash": content_hash(exact)}
 

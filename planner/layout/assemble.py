@@ -15,7 +15,16 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..deadline import ENDLESS, Deadline
 from ..milp.variables import Program
-from ..plan import Certificate, Group, Pair, Plan, Route, Unservable
+from ..plan import (
+    Certificate,
+    Group,
+    Pair,
+    Plan,
+    PricedBound,
+    Route,
+    Unfinished,
+    Unservable,
+)
 from ..problem import DEFAULT_CLASS, Billing, Objective, PlanningProblem
 from ..templates.template import Template
 from .evaluate import Evaluation
@@ -36,7 +45,8 @@ NAME_LIMIT = 63
 class Layout:
     """The result of a strategy: islands of each template, and what it proved.
 
-    ``bound``: on theta, or on the cost under the cost objective [$/h].
+    ``bound``: on theta, or on the cost under the cost objective [$/h]. ``priced``: the part of
+    it that prices prove.
     """
 
     counts: NDArray[np.int64]  # (templates,)
@@ -45,6 +55,7 @@ class Layout:
     complete: bool
     reason: str = ""
     values: FloatArray | None = None  # (columns,) of the solution with these counts
+    priced: PricedBound | None = None
 
 
 def assemble(
@@ -116,8 +127,8 @@ def _certificate(layout: Layout, value: float, cheapest: bool, gap_limit: float)
         bound = layout.bound
         gap = (bound - value) / bound
     if layout.complete and gap > gap_limit:
-        return Certificate(bound, gap, complete=False, reason="rounding of shares")
-    return Certificate(bound, gap, layout.complete, layout.reason)
+        return Certificate(bound, gap, False, Unfinished.ROUNDING, layout.priced)
+    return Certificate(bound, gap, layout.complete, layout.reason, layout.priced)
 
 
 def _cost(problem: PlanningProblem, groups: tuple[Group, ...], placement: Placement) -> Decimal:

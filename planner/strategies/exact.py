@@ -21,6 +21,7 @@ from ..errors import SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.benders import solve
 from ..milp.build import build_program
+from ..milp.duality import priced_bound, relaxation_prices
 from ..milp.highs import (
     NODE_LIMIT,
     LinearObjective,
@@ -31,7 +32,7 @@ from ..milp.highs import (
     minimise,
 )
 from ..milp.variables import THETA, Program
-from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome
+from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome, PricedBound
 from ..problem import Objective, PlanningProblem
 from ..strategy import Finds, Progress, quiet, unheard
 from ..templates.catalogue import Catalogue, build_catalogue
@@ -86,6 +87,7 @@ class ExactStrategy:
         program = build_program(problem, catalogue.templates, deadline)
         reserve = min(deadline.spent, RESERVE * deadline.remaining)
         progress("solving", 0.0)
+        priced = relaxation_bound(program, problem, deadline.remaining - reserve)
         first = first_solve(program, problem, deadline.remaining - reserve)
         if first is None:
             return explain_infeasible(program, problem, catalogue, deadline)
@@ -98,11 +100,13 @@ class ExactStrategy:
         complete = first.status is SolveStatus.OPTIMAL
         cheapest = problem.objective is Objective.COST
         bound = first.bound if cheapest else -first.bound * program.scale
+        if priced is not None:
+            bound = (max if cheapest else min)(bound, priced.bound)
         proof = bound, complete, "" if complete else str(first.status)
 
         def planned(solution: Solution) -> Plan:
             counts = np.rint(solution.values[1 : program.first_pair]).astype(np.int64)
-            layout = Layout(counts, self.name, *proof, solution.values)
+            layout = Layout(counts, self.name, *proof, solution.values, priced)
             return assemble(
                 problem, catalogue, program, layout, missing, deadline=deadline.with_grace
             )
@@ -145,6 +149,16 @@ def first_solve(program: Program, problem: PlanningProblem, seconds: float) -> S
     objective = objective_of(program, problem)
     options = SolverOptions(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
     return solve(program, objective, options)
+
+
+def relaxation_bound(
+    program: Program, problem: PlanningProblem, seconds: float
+) -> PricedBound | None:
+    """Return the bound of the linear relaxation with its prices; None if there is no time."""
+    objective = objective_of(program, problem)
+    options = SolverOptions(0.0, max(seconds, 0.1), problem.solver.seed)
+    duals = relaxation_prices(program, objective, options)
+    return None if duals is None else priced_bound(program, problem, objective, duals)
 
 
 def explain_infeasible(

@@ -20,9 +20,24 @@ from archipelago.perfmodel.workload.lengths import Range
 from archipelago.planner.check import index, promise, structure
 from archipelago.planner.check.checker import run_checks
 from archipelago.planner.check.index import roofline
+from archipelago.planner.check.overflow import check_longest
+from archipelago.planner.check.routing import check_unservable
+from archipelago.planner.check.uncertainty import check_uncertainty
 from archipelago.planner.documents import content_hash
 from archipelago.planner.formats.plan_file import plan_document
-from archipelago.planner.plan import Certificate, Pair, Part, Plan, Planned, Route, Unservable
+from archipelago.planner.milp.highs import SolveStatus
+from archipelago.planner.plan import (
+    Certificate,
+    Pair,
+    Part,
+    Plan,
+    Planned,
+    PricedBound,
+    Route,
+    ThetaInterval,
+    Unfinished,
+    Unservable,
+)
 from archipelago.planner.problem import (
     Billing,
     Domain,
@@ -33,6 +48,9 @@ from archipelago.planner.problem import (
     SolverSettings,
     Targets,
 )
+from archipelago.planner.replan.evaluate import unproven
+from archipelago.planner.service.new_spec import DEPLOYED_STAY
+from archipelago.planner.table.plan_of_table import NO_PROOF
 from tests.support.planner.affine import Affine
 from tests.support.planner.handmade import GROUPS, LONG, PLAN, POOLS, build, problem, resource
 from tests.support.planner.handmade_kinds import (
@@ -253,7 +271,7 @@ BROKEN_PLANS = {
     "a gap too large": (with_proof(8.1, 0.1 / 8.1), "exceeds 0.001, although the search is"),
     "an unfinished search without a reason": (
         with_proof(8.1, 0.1 / 8.1, complete=False),
-        "reason: empty",
+        "reason: '', although the search is not complete; known are time limit",
     ),
     "a throughput of its own": (
         replace(PLAN, throughput=8.1),
@@ -677,7 +695,7 @@ BROKEN_COST = {
     "an unfinished search without a reason": (
         replace(COST, certificate=Certificate(23.0, 1 / 24, complete=False)),
         COST_PROBLEM,
-        "reason: empty",
+        "reason: '', although the search is not complete; known are time limit",
     ),
     "less than the headroom asked for": (
         COST,
@@ -894,22 +912,111 @@ def test_pipelines_are_judged_by_the_pipeline_model() -> None:
     assert isinstance(roofline(placed, model, group.parallelism), Pipeline)
 
 
+def copies(document: dict[str, Any], plan: Plan) -> list[str]:
+    """Findings about a document whose hash is mended, beside the plan that was read from it."""
+    sealed = {**document, "hash": content_hash(document)}
+    anew = plan_document(resource(), Planned(plan, 0.0))
+    return [*structure.check_document(sealed, anew)]
+
+
 def test_document_of_the_cheapest_plan_states_no_bound_on_theta() -> None:
     document = plan_document(resource(), Planned(COST, 0.0))
-    assert [*structure.check_document(document, COST)] == []
+    assert copies(document, COST) == []
     for field, value in (("bound", 8.0), ("thetaBound", 1.0)):
-        broken = {**document, field: value}
-        broken["hash"] = content_hash(broken)
-        assert [*structure.check_document(broken, COST)] == [
-            f"{field}: stated, although the plan is proved by its cost; see costBound"
+        assert copies({**document, field: value}, COST) == [
+            f"{field}: stated, although the rest of the file has no such field"
         ]
 
 
 def test_document_with_wrong_used_gpus_of_a_pipeline_is_a_finding() -> None:
     broken = copy.deepcopy(plan_document(resource(), Planned(PIPELINE, 0.0)))
     broken["pools"][1]["used"] = 2
-    broken["hash"] = content_hash(broken)
-    assert [*structure.check_document(broken, PIPELINE)] == ["pools[b].used: 2 stated, it is 4"]
+    assert copies(broken, PIPELINE) == ["pools[b].used: 2 stated, it is 4"]
+
+
+def overflowing(*pairs: Pair, end: int = 99_991) -> list[str]:
+    """Findings about a route beyond the workload; GPUs of ``b`` read prompts twice as fast."""
+    routes = (*PLAN.routes, Route("m", Range(200, end), 0.0, pairs)) if pairs else PLAN.routes
+
+    def times(placed: index.Placed, *_: object) -> Affine:
+        return Affine(per_token=5e-4 if placed[0][0].name == "b" else 1e-3)
+
+    return [*check_longest(index.PlanIndex(problem(), replace(PLAN, routes=routes), times))]
+
+
+SOONEST = Pair("long-prefill", "main-decode", 1_000_000)
+
+
+def test_route_beyond_the_workload_takes_the_longest_request_that_islands_hold() -> None:
+    """Of 100,000 tokens of memory and context an answer takes 10: inputs up to 99,990."""
+    assert overflowing(SOONEST) == []
+    places = "tokens, islands hold inputs below 99991"
+    assert overflowing() == [f"routes[m]: routes end at 200 {places}"]
+    assert overflowing(SOONEST, end=99_990) == [f"routes[m]: routes end at 99990 {places}"]
+    assert overflowing(SOONEST, end=99_992) == [f"routes[m]: routes end at 99992 {places}"]
+
+
+def test_route_beyond_the_workload_leads_to_the_fastest_islands() -> None:
+    assert overflowing(replace(SOONEST, decode="spare-decode")) == []
+    (finding,) = overflowing(replace(SOONEST, prefill="short-prefill"))
+    assert finding == (
+        "routes[m [200, 99991)].pairs: short-prefill -> main-decode, although long-prefill -> "
+        "main-decode is sooner"
+    )
+
+
+def test_unservable_lengths_begin_where_the_routes_end() -> None:
+    """Without its last route the plan refuses half of the requests, from 100 tokens on."""
+    for above, expected in (
+        (100, []),
+        (120, ["unservable[m].above: 120 stated, routes end at 100"]),
+    ):
+        short = replace(PLAN, routes=PLAN.routes[:1], unservable=(Unservable("m", 0.5, above),))
+        assert [*check_unservable(index.PlanIndex(problem(), short, build))] == expected
+    stranger = replace(PLAN, unservable=(Unservable("n", 0.0, 200),))
+    (finding,) = check_unservable(index.PlanIndex(problem(), stranger, build))
+    assert finding.startswith("unservable[n]: no model of the problem")
+
+
+def test_times_of_unknown_uncertainty_have_no_interval() -> None:
+    """The affine model states nothing about its errors."""
+    for plan, expected in (
+        (PLAN, ""),
+        (replace(PLAN, interval=ThetaInterval(7.0, 9.0, "H20")), "thetaInterval: stated if and"),
+        (
+            with_group("main-decode", times_within=1.1),
+            "groups[main-decode].timesWithin: 1.1 stated, it is 1",
+        ),
+    ):
+        lines = "".join(check_uncertainty(index.PlanIndex(problem(), plan, build), {}))
+        assert lines.startswith(expected)
+        assert bool(lines) == bool(expected)
+
+
+def test_bound_is_never_looser_than_what_prices_prove() -> None:
+    for base, limit, within, beyond in (
+        (PLAN, problem(), 8.004, 8.0039),
+        (COST, COST_PROBLEM, 23.99, 23.991),
+    ):
+        for bound, tight in ((within, False), (beyond, True)):
+            proof = replace(base.certificate, priced=PricedBound(bound, ()))
+            text = findings(replace(base, certificate=proof), limit)
+            assert text.startswith(f"pricedBound: {bound:g} is tighter than the bound") == tight
+            assert bool(text) == tight
+
+
+def test_every_reason_that_the_planner_gives_is_known() -> None:
+    ended = {str(s) for s in SolveStatus} - {SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE}
+    others = {DEPLOYED_STAY, NO_PROOF.reason, unproven(1.0).reason}
+    assert ended | others <= {*Unfinished}
+
+
+def test_finished_search_gives_no_reason() -> None:
+    document = plan_document(resource(), Planned(PLAN, 0.0))
+    told = with_proof(8.004, 0.004 / 8.004, reason="time limit")
+    assert copies({**document, "reason": "time limit"}, told) == [
+        "reason: 'time limit', although the search is complete"
+    ]
 
 
 @given(prompts=st.floats(0.001, 0.7), beta=st.floats(0.0, 2e-3), kappa=st.floats(0.0, 2e-6))

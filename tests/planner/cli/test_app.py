@@ -130,7 +130,10 @@ def test_plan_for_programs_verifies(run: Runner, plan_json: Path, tmp_path: Path
     assert document["gap"] <= 1e-3
     result = run("verify", plan_json)
     assert result.status == 0
-    assert len(re.findall(r"^ok ", result.out, re.MULTILINE)) == 10
+    assert len(re.findall(r"^ok ", result.out, re.MULTILINE)) == 15
+    assert re.search(
+        r"prices prove a gap of \d+\.\d{3}%; that it is 0\.\d{3}% is the solver", result.out
+    )
     assert "the plan holds" in result.out
     as_yaml = tmp_path / "plan.yaml"
     as_yaml.write_text(run("plan", "-q", "-f", MINIMAL, "-o", "yaml").out)
@@ -150,6 +153,7 @@ def test_verify_says_what_is_wrong(run: Runner, plan_json: Path, tmp_path: Path)
     listed = json.loads(run("verify", broken, "-o", "json").out)
     assert listed["ok"] is False
     assert {c["subject"]: c["ok"] for c in listed["checks"]}["inventory and budget"] is True
+    assert listed["proof"]["byPrices"] > listed["proof"]["gap"] == document["gap"]
 
 
 @pytest.mark.slow

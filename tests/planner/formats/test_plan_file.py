@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from archipelago.planner.plan import (
     InfeasibleReason,
     Plan,
     Planned,
+    PricedBound,
     Relaxation,
     ThetaInterval,
     Unservable,
@@ -46,6 +48,14 @@ from tests.support.planner import manykinds
 from tests.support.planner.handmade import PLAN, PLANNED, TAU_MAIN, resource
 from tests.support.planner.handmade_kinds import CHANGED, CLASSES, COST, MIXED, PIPELINE, RENTED
 
+
+def priced(bound: float) -> Plan:
+    """The plan with a bound that two prices prove, beside 8.004 by search."""
+    prices = (("demand/m/decode/100", -0.25), ("packing/a/default/8", 4.0))
+    proof = replace(PLAN.certificate, priced=PricedBound(bound, prices))
+    return replace(PLAN, certificate=proof)
+
+
 KINDS = {
     "mixed": MIXED,
     "classes": CLASSES,
@@ -54,6 +64,7 @@ KINDS = {
     "cost": COST,
     "changed": CHANGED,
     "uncertain": replace(PLAN, interval=ThetaInterval(6.5, 9.5, "H20")),
+    "priced": priced(8.25),
 }
 """Plans with fields that not every plan has."""
 
@@ -172,6 +183,18 @@ def test_cheapest_plan_has_a_bound_on_its_cost_and_none_on_theta() -> None:
     assert not {"bound", "thetaBound"} & set(content)
 
 
+def test_says_what_prices_prove_and_what_the_search_adds() -> None:
+    content = plan_document(resource(), Planned(priced(8.25), 0.0))
+    assert content["pricedBound"] == {
+        "bound": 8.25, "prices": {"demand/m/decode/100": -0.25, "packing/a/default/8": 4.0},
+    }  # fmt: skip
+    assert "boundBy" not in content
+    assert parse_plan(content).certificate.priced == priced(8.25).certificate.priced
+    content = plan_document(resource(), Planned(priced(8.004), 0.0))
+    assert content["boundBy"] == "prices"
+    assert not {"boundBy", "pricedBound"} & {*document()}
+
+
 def test_content_does_not_depend_on_seconds_or_on_the_order_of_named_lists() -> None:
     original = resource()
     turned = original.spec.model_copy(update={"pools": original.spec.pools[::-1]})
@@ -278,6 +301,19 @@ def test_names_the_field_that_cannot_be_read(field: str, case: tuple[Any, str]) 
         parse_plan({**document(), field: value})
 
 
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [((), ""), (("groups", 0), "groups[0]."), (("routes", 0, "range"), "routes")],
+)
+def test_fields_that_the_format_does_not_have_are_refused(
+    place: tuple[Any, ...], where: str
+) -> None:
+    broken = document()
+    reduce(lambda inner, step: inner[step], place, broken)["proven"] = True
+    with pytest.raises(PlanFileError, match=f"{re.escape(where)}.*proven: .*unknown"):
+        parse_plan(broken)
+
+
 def test_lists_the_first_errors_of_many() -> None:
     with pytest.raises(PlanFileError) as error:
         parse_plan({**document(), "routes": [7] * 100})
@@ -337,12 +373,13 @@ def test_every_field_is_documented() -> None:
 
 
 def _keys(value: object) -> set[str]:
-    """Field names at every depth; ``problem`` is the resource, which has its own description."""
+    """Field names at every depth; ``problem`` has its own description, ``prices`` are by rows."""
     if isinstance(value, list):
         return {key for item in value for key in _keys(item)}
     if not isinstance(value, dict):
         return set()
-    below = {key for name, item in value.items() if name != "problem" for key in _keys(item)}
+    inside = [item for name, item in value.items() if name not in {"problem", "prices"}]
+    below = {key for item in inside for key in _keys(item)}
     return {*value, *below}
 
 
