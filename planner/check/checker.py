@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..documents import Document
-from ..formats.plan_file import Stored, plan_document, read_stored, resource_of
-from ..plan import Plan, Planned
+from ..formats.plan_file import Stored, plan_content, read_stored, resource_of
+from ..plan import Plan
 from ..problem import PlanningProblem, RunningIsland
 from ..servingplan import ServingPlanSpec, to_problem
 from . import certificate, inventory, overflow, promise, routing, structure
@@ -70,20 +70,24 @@ def check_document(document: Document) -> list[CheckResult]:
     Raises:
         PlanFileError: it is not a plan; the message names the place.
     """
-    stored = read_stored(document)
+    return check_stored(read_stored(document))
+
+
+def check_stored(stored: Stored) -> list[CheckResult]:
+    """Check a plan file that was read."""
     index, results = PlanIndex(stored.problem, stored.plan), run_checks(stored.problem, stored.plan)
     refused = (*routing.check_unservable(index), *overflow.check_longest(index))
     return [
         *results,
         CheckResult("lengths without a route", refused),
-        CheckResult("document", tuple(_check_document(document, stored, results[0]))),
+        CheckResult("document", tuple(_check_document(stored, results[0]))),
     ]
 
 
-def _check_document(document: Document, stored: Stored, names: CheckResult) -> Iterator[str]:
+def _check_document(stored: Stored, names: CheckResult) -> Iterator[str]:
     """Check the copies of facts, unless names are wrong: then there is no telling what follows."""
-    anew = document
+    document = anew = stored.document
     if not names.findings:
-        resource, calibrations = resource_of(document), stored.problem.calibrations
-        anew = plan_document(resource, Planned(stored.plan, 0.0), calibrations)
+        content = plan_content(resource_of(document), stored.plan, stored.problem.calibrations)
+        anew = content.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     yield from structure.check_document(document, anew)

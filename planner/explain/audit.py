@@ -43,11 +43,6 @@ class Proof:
     gap: float
     by_prices: float
 
-    @property
-    def by_search(self) -> float:
-        """The part of the gap that only the search has closed."""
-        return max(0.0, self.by_prices - self.gap)
-
 
 def audit(stored: Stored) -> tuple[list[CheckResult], Proof]:
     """Check a plan file against the catalogue and the program of its problem."""

@@ -54,7 +54,7 @@ from ..plan import (
 from ..problem import DEFAULT_CLASS, Objective, Phase, PlanningProblem
 from ..servingplan import ServingPlanResource, load_resource, to_problem
 from .calibrations import calibration_documents, read_calibrations
-from .entry import Amount, Count, Entry, Items, Money, Whole, read
+from .entry import Amount, Count, Entry, File, Items, Money, Whole, read
 
 Version = Literal["archipelago.dev/v1alpha1"]
 PhaseName = Annotated[Phase, Field(strict=False)]
@@ -434,14 +434,21 @@ def plan_document(
 
     ``calibrations``: those of the problem that was planned.
     """
-    plan, spec = planned.plan, normalised_spec(resource)
+    return _written(plan_content(resource, planned.plan, calibrations), planned.seconds)
+
+
+def plan_content(
+    resource: ServingPlanResource, plan: Plan, calibrations: Sequence[Calibration] = ()
+) -> PlanFile:
+    """Return what the document of a plan says, without its hash."""
+    spec = normalised_spec(resource)
     groups, members = {group.name: group for group in plan.groups}, plan.members()
     rented, proof, priced = dict(plan.rented), plan.certificate, plan.certificate.priced
     bounds: Document = {"cost_bound": proof.bound, "bound": None}
     if plan.objective is not Objective.COST:
         per_theta = plan.throughput / plan.theta if plan.theta else 1.0
         bounds = {"theta_bound": proof.bound, "bound": proof.bound * per_theta}
-    return _written(
+    return _filled(
         PlanFile,
         vars(plan)
         | vars(proof)
@@ -476,7 +483,6 @@ def plan_document(
             "problem": spec,
             "calibrations": calibration_documents(calibrations),
         },
-        planned.seconds,
     )
 
 
@@ -493,13 +499,17 @@ def infeasible_document(
         "problem": normalised_spec(resource),
         "calibrations": calibration_documents(calibrations),
     }
-    return _written(InfeasibleFile, vars(answer) | content, seconds)
+    return _written(_filled(InfeasibleFile, vars(answer) | content), seconds)
 
 
-def _written(model: type[PlanEntry], content: Mapping[str, Any], seconds: float) -> Document:
-    """Return content in the order of the model's fields, without defaults, with its hash."""
+def _filled(model: type[File], content: Mapping[str, Any]) -> File:
+    """Return content as a file; fields that the format does not have are left out."""
     outside = {"api_version": API_VERSION, "plan_seconds": 0.0, "hash": ""}
-    file = model.model_validate(SimpleNamespace(**{**content, **outside}))
+    return model.model_validate(SimpleNamespace(**{**content, **outside}))
+
+
+def _written(file: PlanEntry, seconds: float) -> Document:
+    """Return a file in the order of its fields, without defaults, with its hash."""
     exact: Document = canonical(file.model_dump(by_alias=True, exclude_defaults=True))
     return exact | {"planSeconds": round(seconds, 3), "hash": content_hash(exact)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...check.checker import check_document
+from ...check.checker import check_stored
 from ...documents import INFEASIBLE, safe
 from ...errors import PlanFileError
 from ...explain.audit import Proof, audit
@@ -26,8 +26,9 @@ def run(path: str, form: str) -> int:
     if document.get("kind") == INFEASIBLE:
         raise PlanFileError(f"{path}: kind Infeasible: there is no plan to verify")
     with errors_of(path):
-        results = check_document(document)
-        audited, proof = audit(read_stored(document))
+        stored = read_stored(document)
+    results = check_stored(stored)
+    audited, proof = audit(stored)
     results += audited
     findings = sum(len(result.findings) for result in results)
     if form == "json":

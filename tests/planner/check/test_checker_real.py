@@ -207,7 +207,7 @@ def _tampered(document: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, ...], 
     for path in sorted(places, key=str):
         if path[:1] in {("problem",), ("calibrations",)}:
             continue
-        value = reduce(lambda inner, step: inner[step], path, document)
+        value: Any = reduce(lambda inner, step: inner[step], path, document)
         new: list[tuple[str, object]] = []
         if isinstance(value, dict):
             new = [("a field added", {**value, "more": 1})]
