@@ -455,7 +455,7 @@ def plan_content(
         | bounds
         | {
             "kind": PLAN,
-            "bound_by": "search" if priced is None or priced.bound != proof.bound else "prices",
+            "bound_by": "prices" if priced and _alike(priced.bound, proof.bound) else "search",
             "priced_bound": priced and {"bound": priced.bound, "prices": dict(priced.prices)},
             "theta_unit": THETA_UNIT[plan.objective],
             "theta_interval": interval_document(plan.interval) if plan.interval else None,
@@ -484,6 +484,11 @@ def plan_content(
             "calibrations": calibration_documents(calibrations),
         },
     )
+
+
+def _alike(one: float, other: float) -> bool:
+    """Return whether two values are the same in a document."""
+    return bool(canonical(one) == canonical(other))
 
 
 def infeasible_document(
