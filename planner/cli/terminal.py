@@ -27,6 +27,8 @@ REPEAT = 5.0
 """Seconds between plain progress lines [s]."""
 PIPE_WIDTH = 120
 """Columns of a table that goes into a file or a pipe."""
+GAP = 3
+"""Blanks between two columns."""
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -56,6 +58,37 @@ def print_table(
         table.add_row(*map(safe, row))
     out.line(gap)
     out.print(table)
+
+
+def print_rows(
+    out: Console,
+    columns: tuple[str, ...],
+    begun: Iterable[tuple[str, ...]],
+    least: tuple[int, ...],
+    rows: Iterable[Iterable[object]],
+) -> None:
+    """Print a table row by row, each as soon as it is there; ``columns`` as in ``grid``.
+
+    ``begun``: the first cells of every row, which are known before, and ``least``: the least width
+    of each column; columns are as wide as these need. A column that wraps takes what is left.
+    """
+    cells = [tuple(column.lstrip(">~") for column in columns)]
+    cells += [(*map(safe, row), *[""] * (len(columns) - len(row))) for row in begun]
+    widths = [max(most, *map(len, column)) for most, *column in zip(least, *cells, strict=True)]
+    for at, column in enumerate(columns):
+        if column.startswith("~"):
+            room = out.width - sum(widths) + widths[at] - GAP * (len(columns) - 1)
+            widths[at] = max(len(column), min(widths[at], room))
+    out.line()
+    shows_header = True
+    for row in rows:
+        table = grid(*columns)
+        table.show_header, shows_header = shows_header, False
+        for cell, width in zip(table.columns, widths, strict=True):
+            cell.min_width = width
+        table.add_row(*map(safe, row))
+        out.print(table)
+        out.file.flush()
 
 
 def paragraph(out: Console, text: str, indent: int = 0, style: str = "") -> None:

@@ -1,8 +1,8 @@
 """Sensitivity: solve problems that are one step away (an island, a node, a budget, the rates).
 
-The unchanged and the changed problem each have a best plan and a proven bound, so the true
-difference is in an interval; that interval is reported, not a dual price. Re-solves are limited in
-nodes, not in seconds, so that their results do not depend on the machine.
+The plan and the plan of the changed problem each have an objective and a proven bound, so the true
+difference is in an interval; that interval is reported, not a dual price. What is asked most often
+comes first, and each question has its part of the time that is left.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
 
+from archipelago.perfmodel.model import FloatArray
+
 from ..errors import SolverError
+from ..milp import highs
 from ..milp.benders import solve
 from ..milp.build import build_program, served_ranges
 from ..milp.highs import Solution, SolverOptions
 from ..milp.variables import Program
 from ..problem import DEFAULT_CLASS, Billing, Domain, Objective, PlanningProblem, Pool
 from ..strategies.exact import objective_of
-from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import island_sizes
 from ..templates.template import Template
 
 GAP_SHARE = 0.5
 """Part of the published gap that a re-solve may leave, as in the plan's own first solve."""
 NODES = 200
-"""Nodes of one re-solve; the frozen instances need no more in 9 of 10."""
-FIRST_NODES = 2_000
-"""Nodes of the unchanged problem, the reference of all differences."""
-PATIENCE = 60.0
-"""Longest time of one re-solve [s]; nodes end it long before in ordinary problems."""
+"""Nodes of one re-solve; more narrow the interval of the largest problems only."""
+LEAST_TIME = 0.02
+"""A question with less time left is not begun [s]."""
 PART = " (part)"
 """Suffix of the name of a pool that is part of a node; not allowed in a ServingPlan."""
 ROUNDING = 1e-9
@@ -64,13 +65,18 @@ class Resolution:
 
 @dataclass(frozen=True, eq=False)
 class BaseSolution:
-    """The unchanged problem and its solution; ``proven``: the plan's own bound."""
+    """The unchanged problem and its plan.
+
+    ``values``, shape (columns,): the plan's islands with the best rates for them. ``proven``: the
+    plan's bound. ``cache``: templates of any problem of the same models.
+    """
 
     problem: PlanningProblem
     catalogue: Catalogue
     program: Program
     solution: Solution
     proven: float
+    cache: TemplateCache
 
     @property
     def sign(self) -> int:
@@ -79,41 +85,42 @@ class BaseSolution:
 
     @property
     def value(self) -> float:
-        """Best objective."""
+        """Objective of the plan's islands before its rates are rounded."""
         return self.stated(self.program, self.solution.objective)
 
     @property
     def bound(self) -> float:
-        """Proven bound: the better of both proofs."""
-        bound = self.sign * self.stated(self.program, self.solution.bound)
-        return self.sign * max(min(bound, self.sign * self.proven), self.sign * self.value)
+        """Proven bound, never on the wrong side of the objective."""
+        return self.sign * max(self.sign * self.proven, self.sign * self.value)
 
     def stated(self, program: Program, minimised: float) -> float:
         """Return an objective of the solver as theta, or as cost [$/h]."""
         return minimised if self.sign < 0 else -minimised * program.scale
 
 
-def best(
-    program: Program, problem: PlanningProblem, nodes: int = NODES, forced: int | None = None
+def solution_of(
+    program: Program, problem: PlanningProblem, counts: FloatArray, seconds: float
 ) -> Solution | None:
-    """Solve for the largest theta or least cost, with at least one island of template ``forced``.
+    """Return the best rates for given islands; None if they do not keep the problem's limits.
 
-    None if there is no plan.
+    ``counts``, shape (templates,).
 
     Raises:
-        SolverError: the node limit ended before there was a plan.
+        SolverError: there was no time.
     """
     objective = objective_of(program, problem)
-    if forced is not None:
-        objective.lower[1 + forced] = 1.0
-    gap = problem.solver.gap * GAP_SHARE
-    return solve(program, objective, SolverOptions(gap, PATIENCE, problem.solver.seed, nodes))
+    objective.lower[1 : program.first_pair] = counts
+    objective.upper[1 : program.first_pair] = counts
+    options = SolverOptions(problem.solver.gap * GAP_SHARE, seconds, problem.solver.seed)
+    return highs.solve(program, objective, options)
 
 
-def resolve(base: BaseSolution, problem: PlanningProblem | None, *, better: bool) -> Resolution:
+def resolve(
+    base: BaseSolution, problem: PlanningProblem | None, seconds: float, *, better: bool
+) -> Resolution:
     """Solve a changed problem; ``better``: it only relaxes limits, else it only tightens them.
 
-    ``problem`` None: nothing remains, so there is no plan.
+    ``problem`` None: nothing remains, so there is no plan. ``seconds``: at most.
     """
     if problem is None:
         return Resolution(Outcome.NO_PLAN)
@@ -123,17 +130,17 @@ def resolve(base: BaseSolution, problem: PlanningProblem | None, *, better: bool
         share = float(model.lengths.moments(model.ranges).probability[served].sum())
         if 1.0 - share > problem.max_unservable:
             return Resolution(Outcome.NO_PLAN)
-    return _resolution(base, build_program(problem, templates), problem, better=better)
+    return _resolution(base, build_program(problem, templates), problem, seconds, better=better)
 
 
-def resolve_with(base: BaseSolution, template: int) -> Resolution:
-    """Solve the unchanged problem with at least one island of a template.
+def resolve_with(base: BaseSolution, template: int, seconds: float) -> Resolution:
+    """Solve the unchanged problem with at least one island of a template, in so many seconds.
 
     On a copy of the program: solves of one program share loaded subproblems and cuts, and HiGHS
     crashes if two threads use one of them at once.
     """
     program = replace(base.program)
-    return _resolution(base, program, base.problem, better=False, forced=template)
+    return _resolution(base, program, base.problem, seconds, better=False, forced=template)
 
 
 def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, ...]:
@@ -141,7 +148,7 @@ def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, 
     before = {pool.name: set(island_sizes(pool)) for pool in base.problem.pools}
     sizes = {pool.name: set(island_sizes(pool)) for pool in problem.pools}
     if any(sizes[name] - before[name.removesuffix(PART)] for name in sizes):
-        return build_catalogue(problem).templates
+        return build_catalogue(problem, cache=base.cache).templates
     templates = []
     for template in base.catalogue.templates:
         if all(part.gpus in sizes.get(part.pool, ()) for part in template.sections):
@@ -156,13 +163,24 @@ def _resolution(
     base: BaseSolution,
     program: Program,
     problem: PlanningProblem,
+    seconds: float,
     *,
     better: bool,
     forced: int | None = None,
 ) -> Resolution:
-    """Solve, and return the difference to the base; relaxed limits never make it worse."""
+    """Solve, and return the difference to the base; relaxed limits never make it worse.
+
+    ``forced``: a template of which there is at least one island.
+    """
+    objective = objective_of(program, problem)
+    if forced is not None:
+        objective.lower[1 + forced] = 1.0
+    gap, seed = problem.solver.gap * GAP_SHARE, problem.solver.seed
+    # What relaxes a limit leaves the plan as it is possible: the search begins with it.
+    same = better and program.templates == base.program.templates
+    known = base.solution.values if same else None
     try:
-        solution = best(program, problem, forced=forced)
+        solution = solve(program, objective, SolverOptions(gap, seconds, seed, NODES), known)
     except SolverError:
         return Resolution(Outcome.UNKNOWN)
     if solution is None:
@@ -180,6 +198,9 @@ def _resolution(
     exact = [0.0 if abs(x) < ROUNDING * abs(start) else sign * x for x in (change, low, high)]
     return Resolution(Outcome.SOLVED, sign * value, sign * bound, exact[0], *sorted(exact[1:]))
 
+
+KINDS = ("rate", "node", "budget", "island")
+"""Kinds of steps, the most asked first."""
 
 RATE_STEP = 5
 """Step of the rates under the cost objective [%]."""
@@ -200,10 +221,19 @@ class Perturbation:
     better: bool
 
 
-def perturbations(
+def perturbations(problem: PlanningProblem, templates: tuple[Template, ...]) -> list[Perturbation]:
+    """Return every step that can matter, in both directions, the most asked first.
+
+    That is other rates, then what more would bring, then what less would cost; whole nodes and
+    money before single islands.
+    """
+    steps = list(_perturbations(problem, templates))
+    return sorted(steps, key=lambda s: (s.kind != "rate", s.amount < 0, KINDS.index(s.kind)))
+
+
+def _perturbations(
     problem: PlanningProblem, templates: tuple[Template, ...]
 ) -> Iterator[Perturbation]:
-    """Yield every step that can matter, in both directions."""
     for pool in problem.pools:
         node = pool.gpus_per_node
         # Part of a node is a pool of its own, which islands of several pools could not use.

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 
 import numpy as np
 from scipy.optimize import linprog
@@ -19,6 +20,8 @@ from scipy.optimize import linprog
 from archipelago.perfmodel.calibration.provenance import Fact
 from archipelago.perfmodel.model import FloatArray
 
+from ..deadline import Deadline
+from ..documents import canonical
 from ..errors import InputError
 from ..milp.build import build_program, served_ranges
 from ..milp.highs import SolverOptions, reduced_costs
@@ -26,22 +29,22 @@ from ..plan import MILLION, Exclusion, Plan, ThetaInterval
 from ..problem import STAGES, Objective, Phase, PlanningProblem, Pool
 from ..strategies.exact import objective_of
 from ..strategy import Progress, quiet
-from ..templates.catalogue import Catalogue, build_catalogue
+from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import capacity
 from ..templates.template import Template, island_throughput
 from .diff import template_key
 from .provenance import facts
 from .sensitivity import (
-    FIRST_NODES,
-    PATIENCE,
+    LEAST_TIME,
     BaseSolution,
+    Outcome,
     Resolution,
-    best,
     cheapest,
     perturbations,
     place,
     resolve,
     resolve_with,
+    solution_of,
 )
 
 GIGA = 1e9
@@ -234,9 +237,9 @@ class Explanation:
     """The explanation of a plan.
 
     ``planned``, ``value`` and ``bound``: theta, or the cost under the cost objective [$/h].
-    ``value`` and ``bound``: of the problem solved again, the reference of all differences.
-    ``planned``: after evaluation, a little worse than ``value``. ``interval``: 90 % interval of
-    theta from the uncertainty of times.
+    ``value``: of the plan's islands with the best rates, and ``bound``, the plan's own, are the
+    reference of all differences. ``planned``: after evaluation, a little worse than ``value``.
+    ``interval``: 90 % interval of theta from the uncertainty of times.
     """
 
     name: str
@@ -252,20 +255,77 @@ class Explanation:
     facts: tuple[Fact, ...]
     interval: ThetaInterval | None = None
 
+    @property
+    def questions(self) -> list[Sensitivity | Rejected]:
+        """What was asked, in its order."""
+        return [*self.steps, *self.rejected]
 
-def explain(
+
+ANSWER_TIME = 10.0
+"""Time of all answers together [s]; what is not answered by then is named."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inquiry:
+    """The questions about a plan, to be answered one by one.
+
+    ``asked``: the explanation before the first answer; steps and rejected templates have none yet.
+    """
+
+    asked: Explanation
+    solves: tuple[Callable[[float], Resolution], ...]
+    deadline: Deadline
+
+    def answers(self) -> Iterator[Sensitivity | Rejected]:
+        """Yield the steps, then the rejected templates, each once it and those before are answered.
+
+        The time that is left is divided evenly among the questions that are left.
+        """
+        workers = min(THREADS, os.cpu_count() or 1)
+        left, lock = len(self.solves), Lock()
+
+        def answer(solve: Callable[[float], Resolution]) -> Resolution:
+            nonlocal left
+            with lock:
+                seconds = self.deadline.remaining * min(workers, left) / left
+                left -= 1
+            return solve(seconds) if seconds >= LEAST_TIME else Resolution(Outcome.UNKNOWN)
+
+        # HiGHS releases Python's lock. Answers keep their order, whichever ends first.
+        with ThreadPoolExecutor(workers) as threads:
+            results = threads.map(answer, self.solves)
+            for item, result in zip(self.asked.questions, results, strict=True):
+                yield replace(item, result=result)
+
+    def explanation(self, progress: Progress = quiet) -> Explanation:
+        """Return the explanation once everything is answered."""
+        answers = []
+        for answer in self.answers():
+            answers.append(answer)
+            progress("solving changed problems", len(answers) / len(self.solves))
+        steps = tuple(each for each in answers if isinstance(each, Sensitivity))
+        rejected = tuple(each for each in answers if isinstance(each, Rejected))
+        return replace(self.asked, steps=steps, rejected=rejected)
+
+
+def inquire(
     problem: PlanningProblem,
     plan: Plan,
     progress: Progress = quiet,
     catalogue: Catalogue | None = None,
-) -> Explanation:
-    """Explain a plan of a problem; its templates are built if ``catalogue`` is None.
+    seconds: float = ANSWER_TIME,
+) -> Inquiry:
+    """Ask about a plan of a problem; its templates are built if ``catalogue`` is None.
+
+    ``seconds``: from here to the last answer.
 
     Raises:
-        InputError: the plan has islands that are no templates of the problem.
-        SolverError: the problem is not solved within ``FIRST_NODES``.
+        InputError: the plan has islands that are no templates of the problem, or breaks its limits.
+        SolverError: there is no time.
     """
-    catalogue = catalogue or build_catalogue(problem, progress)
+    deadline = Deadline(seconds)
+    cache: TemplateCache = {}
+    catalogue = catalogue or build_catalogue(problem, progress, cache)
     position = {template.key: c for c, template in enumerate(catalogue.templates)}
     of_group, counts = {}, np.zeros(len(position))
     for group in plan.groups:
@@ -274,33 +334,22 @@ def explain(
             raise InputError(f"group {group.name}: {key} is no template of its problem: plan again")
         of_group[group.name] = catalogue.templates[position[key]]
         counts[position[key]] += group.islands
-    progress("solving the problem again", 0.0)
+    progress("looking at the plan", 0.0)
     program = build_program(problem, catalogue.templates)
-    solution = best(program, problem, FIRST_NODES)
+    solution = solution_of(program, problem, counts, deadline.remaining)
     if solution is None:
         raise InputError("the problem of this plan has no plan; it was changed after planning")
-    base = BaseSolution(problem, catalogue, program, solution, plan.certificate.bound)
-    changes, rejects = list(perturbations(problem, catalogue.templates)), _screened(base, counts)
-    solves: list[Callable[[], Resolution]] = [
+    proven = canonical(plan.certificate.bound)  # as a plan file states it
+    base = BaseSolution(problem, catalogue, program, solution, proven, cache)
+    changes = perturbations(problem, catalogue.templates)
+    rejects = _screened(base, counts, deadline.remaining)
+    solves = (
         *(partial(resolve, base, change.problem, better=change.better) for change in changes),
         *(partial(resolve_with, base, c) for c in rejects),
-    ]
-    results = []
-    # HiGHS releases Python's lock. Results keep their order, whichever ends first.
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
-        for result in threads.map(lambda solve: solve(), solves):
-            results.append(result)
-            progress("solving changed problems", len(results) / len(solves))
-    steps = tuple(
-        Sensitivity(change.kind, change.subject, change.amount, change.unit, result)
-        for change, result in zip(changes, results, strict=False)
     )
-    rejected = tuple(
-        _rejected(base, catalogue.templates[c], counts, result)
-        for c, result in zip(rejects, results[len(changes) :], strict=True)
-    )
+    unanswered = Resolution(Outcome.UNKNOWN)
     cost = problem.objective is Objective.COST
-    return Explanation(
+    asked = Explanation(
         problem.name,
         problem.objective,
         float(plan.cost_per_hour) if cost else plan.theta,
@@ -308,20 +357,31 @@ def explain(
         base.bound,
         tuple(limits(problem, plan, catalogue.templates, of_group)),
         stage_capacities(problem, catalogue.templates, counts),
-        steps,
-        rejected,
+        tuple(Sensitivity(c.kind, c.subject, c.amount, c.unit, unanswered) for c in changes),
+        tuple(_rejected(base, catalogue.templates[c], counts, unanswered) for c in rejects),
         tuple((*key, item) for key, item in sorted(catalogue.nearest.items())),
         tuple(facts(problem)),
         plan.interval,
     )
+    return Inquiry(asked, solves, deadline)
+
+
+def explain(
+    problem: PlanningProblem,
+    plan: Plan,
+    progress: Progress = quiet,
+    catalogue: Catalogue | None = None,
+) -> Explanation:
+    """Return all answers about a plan; see ``inquire``."""
+    return inquire(problem, plan, progress, catalogue).explanation(progress)
 
 
 # --- rejected templates ---
 
 
-def _screened(base: BaseSolution, counts: FloatArray) -> list[int]:
+def _screened(base: BaseSolution, counts: FloatArray, seconds: float) -> list[int]:
     """Return the templates without islands of least reduced cost, a few per phase."""
-    effort = SolverOptions(base.problem.solver.gap, PATIENCE, base.problem.solver.seed)
+    effort = SolverOptions(base.problem.solver.gap, seconds, base.problem.solver.seed)
     price = reduced_costs(base.program, objective_of(base.program, base.problem), effort)
     templates = base.catalogue.templates
     used = {_shape(t) for t, n in zip(templates, counts, strict=True) if n > 0}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 
 from rich.console import Console
 
 from ...documents import PLAN, THETA_UNIT, Document, canonical, safe
 from ...errors import InputError
 from ...explain.sensitivity import Outcome, Resolution
-from ...explain.why import Explanation, Rejected, Sensitivity, explain
+from ...explain.why import ANSWER_TIME, Explanation, Rejected, Sensitivity, inquire
 from ...formats.plan_file import interval_document, read_stored
 from ...problem import Objective
 from ...servingplan import load_resource
 from ..show_plan import interval_text
-from ..terminal import console, paragraph, print_table, progress
+from ..terminal import console, paragraph, print_rows, print_table, progress
 from .files import (
     parse_document,
     planned_problem,
@@ -47,11 +49,11 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
             return 1
         problem, plan = answer.problem, answer.plan
     with progress(quiet) as report:
-        explanation = explain(problem, plan, report)
-    if form == "table":
-        show_explanation(console(), explanation)
-    else:
-        write_document(explanation_document(explanation), form)
+        inquiry = inquire(problem, plan, report)
+        if form != "table":
+            write_document(explanation_document(inquiry.explanation(report)), form)
+            return 0
+    show_explanation(console(), inquiry.asked, inquiry.answers())
     return 0
 
 
@@ -101,21 +103,26 @@ def _resolved(item: Sensitivity | Rejected, explanation: Explanation) -> Documen
     return document
 
 
-def show_explanation(out: Console, explanation: Explanation) -> None:
-    """Print an explanation, the most important part first."""
+def show_explanation(
+    out: Console, explanation: Explanation, answers: Iterator[Sensitivity | Rejected] | None = None
+) -> None:
+    """Print an explanation, the most important part first.
+
+    ``answers``: to its steps and rejected templates, each printed when it comes.
+    """
     planned, value, bound = explanation.planned, explanation.value, explanation.bound
     unit = "req/s" if explanation.objective is Objective.THROUGHPUT else "times the rates"
     cost = explanation.objective is Objective.COST
     out.print(safe(explanation.name), style="bold")
     if cost:
         promise = (
-            f"cost: the plan costs ${planned:,.2f} per hour; the search found ${value:,.2f} and "
-            f"proved that no less than ${bound:,.2f} is needed"
+            f"cost: the plan costs ${planned:,.2f} per hour; it is proven that no less than "
+            f"${bound:,.2f} is needed"
         )
     else:
         promise = (
-            f"{explanation.objective}: the plan promises {planned:,.6g} {unit}; the search found "
-            f"{value:,.6g} and proved that {bound:,.6g} is the most"
+            f"{explanation.objective}: the plan promises {planned:,.6g} {unit}, "
+            f"{value:,.6g} before rounding; it is proven that {bound:,.6g} is the most"
         )
     paragraph(out, promise, 2)
     if explanation.interval is not None:
@@ -123,14 +130,18 @@ def show_explanation(out: Console, explanation: Explanation) -> None:
         paragraph(out, f"uncertain times: the plan as it stands reaches {text}", 2)
     _limits(out, explanation, unit)
 
+    each = iter(explanation.questions) if answers is None else answers
     heads = (">BEST", ">AT LEAST" if cost else ">AT MOST", ">CHANGE", "SURELY IN")
-    steps = (
-        (step.kind, f"{step.amount:+,g}", step.unit, step.subject, *_result(step.result))
-        for step in explanation.steps
-    )
-    print_table(out, ("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads), steps)
-    rejected = ((item.template, *_result(item.result)) for item in explanation.rejected)
-    print_table(out, ("~WITH ONE ISLAND OF", *heads), rejected)
+    unanswered: list[str] = []
+    asked: list[tuple[str, ...]] = [_step(step) for step in explanation.steps]
+    step_heads = ("ONE STEP", ">AMOUNT", "UNIT", "OF", *heads)
+    print_rows(out, step_heads, asked, (*[0] * 4, *FIGURES), _answered(each, asked, unanswered))
+    asked = [(item.template,) for item in explanation.rejected]
+    rejected_heads = ("~WITH ONE ISLAND OF", *heads)
+    print_rows(out, rejected_heads, asked, (0, *FIGURES), _answered(each, asked, unanswered))
+    if unanswered:
+        names = "; ".join(unanswered)
+        paragraph(out, f"not answered within {ANSWER_TIME:g} s: {safe(names)}", 2)
     for item in explanation.rejected:
         paragraph(out, f"{safe(item.template)}: {safe(item.reason)}", 2, "dim")
     for model, phase, exclusion in explanation.excluded:
@@ -138,6 +149,24 @@ def show_explanation(out: Console, explanation: Explanation) -> None:
         why = f"{safe(exclusion.template)}: {safe(exclusion.reason)}"
         paragraph(out, f"{what}: {why}", 2, "dim")
     _facts(out, explanation)
+
+
+FIGURES = (9, 9, 10, 22)
+"""Columns of a result, before the first is known."""
+
+
+def _step(step: Sensitivity) -> tuple[str, ...]:
+    return step.kind, f"{step.amount:+,g}", step.unit, step.subject
+
+
+def _answered(
+    answers: Iterator[Sensitivity | Rejected], asked: list[tuple[str, ...]], unanswered: list[str]
+) -> Iterator[tuple[str, ...]]:
+    """Yield what was asked with its answer; note the names of what has none."""
+    for question, answer in zip(asked, islice(answers, len(asked)), strict=True):
+        if answer.result.outcome is Outcome.UNKNOWN:
+            unanswered.append(" ".join(question))
+        yield (*question, *_result(answer.result))
 
 
 def _limits(out: Console, explanation: Explanation, unit: str) -> None:

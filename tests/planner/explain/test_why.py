@@ -9,7 +9,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -22,10 +22,17 @@ from archipelago.perfmodel.calibration.provenance import SourceKind
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 from archipelago.planner.cli.commands.explain import show_explanation
+from archipelago.planner.deadline import Deadline
 from archipelago.planner.errors import InputError
 from archipelago.planner.explain import why
 from archipelago.planner.explain.sensitivity import Outcome, perturbations, with_gpus
-from archipelago.planner.explain.why import Explanation, explain
+from archipelago.planner.explain.why import (
+    Explanation,
+    Rejected,
+    Sensitivity,
+    explain,
+    inquire,
+)
 from archipelago.planner.plan import Certificate, Exclusion, Group, Pair, Plan, Route
 from archipelago.planner.problem import Domain, Link, Objective, Phase, PlanningProblem, Pool
 from archipelago.planner.templates.catalogue import Catalogue
@@ -68,8 +75,12 @@ def _group(name: str, phase: Phase, islands: int, used: float) -> Group:
     )
 
 
+LONG = 600.0
+"""Time of answers that no load may cut short [s]."""
+
+
 def explained(case: PlanningProblem, chosen: Plan) -> Explanation:
-    return explain(case, chosen, catalogue=CATALOGUE)
+    return inquire(case, chosen, catalogue=CATALOGUE, seconds=LONG).explanation()
 
 
 def changes(explanation: Explanation) -> dict[tuple[str, float], tuple[float | None, ...]]:
@@ -242,12 +253,12 @@ def test_steps_name_the_class_where_a_pool_has_several() -> None:
     steps = [(s.kind, s.subject, s.amount, s.problem) for s in perturbations(case, wide)]
     assert [item[:3] for item in steps] == [
         ("node", "p in x", 8),
-        ("node", "p in x", -8),
         ("node", "p in y", 8),
+        ("node", "p in x", -8),
         ("node", "p in y", -8),
     ]
     sizes = [tuple(d.nodes for d in p.pools[0].domains) for *_, p in steps if p is not None]
-    assert sizes == [(4, 4), (2, 4), (3, 5), (3, 3)]
+    assert sizes == [(4, 4), (3, 5), (2, 4), (3, 3)]
 
 
 @pytest.mark.parametrize(("delta", "count", "most"), [(8, 56, 72), (-8, 56, None), (-16, 48, None)])
@@ -323,15 +334,17 @@ def test_text_and_yaml_say_the_same_as_json(run: Runner) -> None:
         assert f"{step['result']['theta']:,.6g}" in text
 
 
-def test_equal_questions_give_equal_bytes_however_busy_the_machine_is(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Limits are nodes and not seconds, and results keep their order."""
-    outputs = []
+def test_equal_questions_give_equal_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If time does not end them: results keep their order, whichever ends first."""
+    case, made = (
+        examples.problem_of(examples.read("02-minimal")),
+        examples.planned("02-minimal").plan,
+    )
+    answers = []
     for threads in (1, 4):
         monkeypatch.setattr(why, "THREADS", threads)
-        outputs.append(run("explain", "-f", EXAMPLES / "02-minimal.yaml", "-o", "json", "-q").out)
-    assert outputs[0] == outputs[1]
+        answers.append(inquire(case, made, seconds=LONG).explanation())
+    assert answers[0] == answers[1]
 
 
 def test_text_that_could_forge_a_line_is_escaped(run: Runner, tmp_path: Path) -> None:
@@ -398,6 +411,36 @@ def test_solves_side_by_side_do_not_depend_on_each_other(monkeypatch: pytest.Mon
     """HiGHS crashes if two threads share a loaded program, and others' cuts change results."""
     name = "03-two-models"
     case, made = examples.problem_of(examples.read(name)), examples.planned(name).plan
-    by_several = explain(case, made)
+    by_several = inquire(case, made, seconds=LONG).explanation()
     monkeypatch.setattr(why, "THREADS", 1)
-    assert explain(case, made) == by_several
+    assert inquire(case, made, seconds=LONG).explanation() == by_several
+
+
+def test_what_is_not_answered_in_time_is_named() -> None:
+    """Without any time for answers, all that needs none is still told."""
+    asked = inquire(problem({"a": 4}), plan(3, 1), catalogue=CATALOGUE)
+    late = replace(asked, deadline=Deadline(0.0))
+    explanation = late.explanation()
+    assert explanation.limits == explained(problem({"a": 4}), plan(3, 1)).limits
+    results = [item.result.outcome for item in explanation.questions]
+    assert results
+    assert set(results) == {Outcome.UNKNOWN}
+    out = io.StringIO()
+    show_explanation(Console(file=out, width=120), asked.asked, late.answers())
+    assert "not answered within 10 s: island +1 GPUs a; island -1 GPUs a" in out.getvalue()
+
+
+def test_answers_are_printed_one_by_one() -> None:
+    """Each row is there before the next question is answered, in the columns of the first."""
+    inquiry = inquire(problem({"a": 4}), plan(3, 1), catalogue=CATALOGUE)
+    out, seen = io.StringIO(), []
+
+    def answers() -> Iterator[Sensitivity | Rejected]:
+        for answer in inquiry.answers():
+            yield answer
+            seen.append(out.getvalue().count("GPUs   a"))
+
+    show_explanation(Console(file=out, width=120), inquiry.asked, answers())
+    assert seen[:2] == [1, 2]
+    rows = [line for line in out.getvalue().splitlines() if "GPUs   a" in line]
+    assert len({line.index("GPUs") for line in rows}) == 1
