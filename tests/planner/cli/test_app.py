@@ -17,7 +17,7 @@ from rich.console import Console
 
 from archipelago.perfmodel.workload.lengths import Range
 from archipelago.planner.cli import app, show_plan, terminal
-from archipelago.planner.documents import safe
+from archipelago.planner.documents import content_hash, safe
 from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.plan import Pair, Route
 from tests.support.planner.command import Runner
@@ -139,6 +139,19 @@ def test_plan_for_programs_verifies(run: Runner, plan_json: Path, tmp_path: Path
     as_yaml.write_text(run("plan", "-q", "-f", MINIMAL, "-o", "yaml").out)
     assert yaml.safe_load(as_yaml.read_text())["hash"] == document["hash"]
     assert run("verify", as_yaml).status == 0
+
+
+def test_verify_says_what_is_taken_on_trust(run: Runner, plan_json: Path, tmp_path: Path) -> None:
+    """Without its prices the whole gap is the solver's word, and the plan holds as well."""
+    document = json.loads(plan_json.read_text())
+    del document["pricedBound"]
+    document["hash"] = content_hash(document)
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps(document))
+    result = run("verify", bare)
+    assert result.status == 0
+    assert re.search(r"no prices prove a bound; the gap of 0\.\d{3}% is the solver", result.out)
+    assert json.loads(run("verify", bare, "-o", "json").out)["proof"]["byPrices"] is None
 
 
 def test_verify_says_what_is_wrong(run: Runner, plan_json: Path, tmp_path: Path) -> None:
