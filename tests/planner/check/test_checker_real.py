@@ -267,6 +267,36 @@ def test_no_tampered_plan_file_passes(kind: str) -> None:
     assert tried >= 200
 
 
+NEVER_BINDS = {"seed", "gapPartsPerMillion", "maxUnservable", "priority", "suspend"}
+"""Fields of a problem of which another value asks for the same plan, or for no better one."""
+DOES_NOT_BIND = {
+    "minimal": {"weight", "min"},
+    "two models": {"min"},
+    "mixed": {"weight", "maxSequences"},
+    "classes": {"weight", "gigabitsPerSecond", "name"},
+    "pipeline": {
+        "weight", "maxSequences", "ttftMilliseconds", "tpotMilliseconds", "nicGigabitsPerSecond",
+        "name",
+    },
+}  # fmt: skip
+"""Those of one kind: the weight of the only model, limits out of reach, names of links."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plan_is_no_answer_to_another_problem(kind: str) -> None:
+    """Change what was asked for: the plan or its proof no longer fits."""
+    document, missed, tried = real_document(kind), set(), 0
+    for path in _leaves(document["problem"]):
+        value = reduce(lambda inner, step: inner[step], path, document["problem"])
+        for other in _others(value):
+            if other != value:
+                tried += 1
+                if not refused(_with(document, ("problem", *path), other)):
+                    missed.add(path[-1])
+    assert missed <= NEVER_BINDS | DOES_NOT_BIND.get(kind, set())
+    assert tried >= 50
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_bound_moved_to_the_plan_is_refuted_by_its_own_islands(kind: str) -> None:
     """Nothing contradicts a gap of 0 within the file; but better rates reach more than that."""
