@@ -43,7 +43,7 @@ OURS: Final[dict[str, str]] = {
     PLANNER + "cli.commands.files.parse_document": "`load_document` with the name of the file",
     PLANNER + "cli.commands.manifests._content": "`load_document` and `validate_content`",
     PLANNER + "documents.to_yaml_all": SELF,
-    PLANNER + "formats.plan_file._written": SELF,
+    PLANNER + "formats.plan_file._filled": SELF,
     PLANNER + "kubernetes.nodes.products": SHIPPED,
     PLANNER + "service.inputs._plan": STATED,
     PLANNER + "service.inputs._problem": STATED,
