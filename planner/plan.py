@@ -10,6 +10,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from .errors import SolverError
 from .problem import DEFAULT_CLASS, Objective, Phase, RunningIsland
 
 if TYPE_CHECKING:
@@ -234,10 +235,15 @@ class Changes:
     moved_gpus: int
 
 
+MOST_NAMED = 100_000
+"""Largest number of islands that a plan names: one per GPU of the largest benchmark."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """Templates with counts, rates per range, routes, and the certificate.
 
+    ``islands``: empty if there are more than ``MOST_NAMED``; then the groups count them.
     ``rented``: GPUs to rent by pool. ``changes``: None if the problem has no running islands.
     ``interval``: None if the performance model has no uncertainty.
     """
@@ -258,6 +264,16 @@ class Plan:
     rented: tuple[tuple[str, int], ...] = ()
     changes: Changes | None = None
     interval: ThetaInterval | None = None
+
+    @property
+    def island_count(self) -> int:
+        """Islands of all groups, named or not."""
+        return sum(group.islands for group in self.groups)
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether there are too many islands to name: the groups say how many."""
+        return not self.islands and self.island_count > MOST_NAMED
 
     def used(self, pool: str) -> int:
         """Return the GPUs of a pool that islands use."""
@@ -324,8 +340,26 @@ class Planned:
 PlanningOutcome: TypeAlias = Planned | Infeasible
 
 
+def refuse_counts(plan: Plan, use: str) -> None:
+    """Refuse a plan without names of islands for a ``use`` that needs every name.
+
+    Raises:
+        SolverError: the plan only counts its islands.
+    """
+    if plan.only_counts:
+        raise SolverError(
+            f"the plan has {plan.island_count} islands and names none, but {use} need names, at "
+            f"most {MOST_NAMED}: allow larger islandSizes, or plan fewer GPUs at a time"
+        )
+
+
 def running_islands(plan: Plan) -> tuple[RunningIsland, ...]:
-    """Return the islands of a plan as ``PlanningProblem.running``, in the order of the plan."""
+    """Return the islands of a plan as ``PlanningProblem.running``, in the order of the plan.
+
+    Raises:
+        SolverError: the plan only counts its islands.
+    """
+    refuse_counts(plan, "islands that run")
     groups = {group.name: group for group in plan.groups}
     running = []
     for island in plan.islands:

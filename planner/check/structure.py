@@ -29,7 +29,8 @@ def check_structure(index: PlanIndex) -> Iterator[str]:
         if name not in index.groups:
             yield f"islands: {members[name]} belong to group {name!r}, which does not exist"
     for group in plan.groups:
-        yield from _check_group(index, group, members[group.name])
+        named = group.islands if plan.only_counts else members[group.name]
+        yield from _check_group(index, group, named)
     for model in index.models:
         for stage in STAGES:
             if not any(g.model == model and stage in g.phase.stages for g in plan.groups):

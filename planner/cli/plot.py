@@ -108,7 +108,7 @@ def figure(problem: PlanningProblem, plan: Plan) -> Figure:
 
 def draw_pools(ax: Axes, problem: PlanningProblem, plan: Plan, marks: dict[str, Mark]) -> None:
     """Draw every pool as a bar of its GPUs, cut into islands."""
-    separate = len(plan.islands) <= SEPARATE
+    separate = plan.island_count <= SEPARATE
     ax.set_xlim(0, max(pool.available for pool in problem.pools))
     ax.set_ylim(len(problem.pools) - 0.4, -0.6)
     for row, pool in enumerate(problem.pools):

@@ -96,5 +96,5 @@ def subline(plan: Plan) -> str:
     best = "least possible cost" if plan.objective is Objective.COST else "best possible"
     return (
         f"within {proof.gap:.3%} of the {best}{end}, ${plan.cost_per_hour:,.2f} per hour, "
-        f"{len(plan.islands):,} islands"
+        f"{plan.island_count:,} islands"
     )

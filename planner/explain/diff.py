@@ -253,6 +253,9 @@ def _nodes_by_template(plan: Plan) -> defaultdict[TemplateKey, Counter[tuple[str
     counts: defaultdict[TemplateKey, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for island in plan.islands:
         counts[keys[island.group]][island.nodes] += 1
+    if plan.only_counts:
+        for group in plan.groups:
+            counts[keys[group.name]][()] += group.islands
     return counts
 
 

@@ -15,7 +15,7 @@ from itertools import chain, count
 
 from ..deadline import ENDLESS, Deadline
 from ..errors import OutOfTimeError, SolverError
-from ..plan import Changes, Group, Island, IslandClass
+from ..plan import MOST_NAMED, Changes, Group, Island, IslandClass
 from ..problem import RENTED, Billing, PlanningProblem, Pool, RunningIsland
 from ..templates.packing import nodes_of, shared_nodes
 from ..templates.template import running_island_class
@@ -233,13 +233,9 @@ def _fewest_nodes(
     return {name: tuple(n for n in nodes if n in fullest) for name, nodes in domains.items()}
 
 
-MOST_ISLANDS = 100_000
-"""Largest number of islands: one per GPU of the largest benchmark."""
-
-
 @dataclass(frozen=True)
 class Placement:
-    """Nodes of all islands.
+    """Nodes of all islands; of none if they are too many to name.
 
     ``nodes``: in use, by pool. ``rented``: GPUs to rent, by pool.
     """
@@ -255,17 +251,22 @@ def place(
 ) -> Placement:
     """Name every island, keep running ones in place, and choose nodes for the others.
 
+    More than ``MOST_NAMED`` get no names: the packing rows say that they fit, and only what
+    depends on nodes needs them.
+
     Raises:
         OutOfTimeError: the deadline passed before all had nodes.
-        SolverError: there are more than ``MOST_ISLANDS``; or they do not fit, which the packing
-            rows rule out.
+        SolverError: there are more, and something depends on their nodes; or they do not fit, which
+            the packing rows rule out.
     """
-    if (total := sum(group.islands for group in groups)) > MOST_ISLANDS:
-        raise SolverError(
-            f"the plan has {total} islands, more than the {MOST_ISLANDS} that are named: "
-            "allow larger islandSizes, or plan fewer GPUs at a time; a longer timeLimitSeconds "
-            "does not help"
-        )
+    if (total := sum(group.islands for group in groups)) > MOST_NAMED:
+        if why := _needs_names(problem):
+            raise SolverError(
+                f"the plan has {total} islands, more than the {MOST_NAMED} that are named, and "
+                f"{why}: allow larger islandSizes, or plan fewer GPUs at a time; a longer "
+                "timeLimitSeconds does not help"
+            )
+        return Placement((), {}, (), None)
     kept = _kept(problem, groups)
     names = _names(problem, groups, kept)
     where: dict[str, dict[str, tuple[str, ...]]] = {}  # pool -> island -> nodes
@@ -305,6 +306,18 @@ def place(
         tuple((pool, gpus) for pool, gpus in rented.items() if gpus > 0),
         changes,
     )
+
+
+def _needs_names(problem: PlanningProblem) -> str:
+    """Return what depends on the nodes of single islands; empty if nothing does."""
+    if problem.running:
+        return "islands run"
+    for pool in problem.pools:
+        if pool.billing is Billing.PER_NODE and pool.gpus_per_node is not None:
+            return f"pool {pool.name} is billed by node"
+        if pool.max_count is not None:
+            return f"nodes of pool {pool.name} can be rented"
+    return ""
 
 
 def _kept(problem: PlanningProblem, groups: tuple[Group, ...]) -> dict[str, RunningIsland]:

@@ -49,7 +49,10 @@ LARGEST_FIGURE: Final = 1e12
 
 @dataclass(frozen=True, eq=False)
 class PlanAnswer:
-    """The outcome for a problem; ``table`` is the plan's routing table as JSON, if there is one."""
+    """The outcome for a problem.
+
+    ``table``: the plan's routing table as JSON; empty without a plan, or if it only counts islands.
+    """
 
     problem: PlanningProblem
     outcome: PlanningOutcome
@@ -94,6 +97,8 @@ def plan(
         return PlanAnswer(problem, outcome)
     progress("checking the plan", 0.0)
     refuse_faulty(problem, outcome.plan)
+    if outcome.plan.only_counts:
+        return PlanAnswer(problem, outcome)
     return PlanAnswer(problem, outcome, checked_table(resource.spec, outcome.plan))
 
 

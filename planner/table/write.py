@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..documents import Document, canonical
+from ..plan import refuse_counts
 from ..problem import DEFAULT_CLASS
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def routing_content(spec: ServingPlanSpec, plan: Plan) -> Document:
-    """Return the canonical ``content`` of the table, without time, versions and real node names."""
+    """Return the canonical ``content`` of the table, without time, versions and real node names.
+
+    Raises:
+        SolverError: the plan only counts its islands.
+    """
+    refuse_counts(plan, "the islands of a routing table")
     members, routing = plan.members(), spec.routing
     groups = {group.name: group for group in plan.groups}
     node_gpus = {pool.name: pool.gpus_per_node for pool in spec.pools}
