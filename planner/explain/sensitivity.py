@@ -17,11 +17,11 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..errors import SolverError
 from ..milp import highs
-from ..milp.benders import solve
 from ..milp.build import build_program, served_ranges
 from ..milp.highs import Solution, SolverOptions
 from ..milp.variables import Program
 from ..problem import DEFAULT_CLASS, Billing, Domain, Objective, PlanningProblem, Pool
+from ..search.portfolio import solve
 from ..strategies.exact import objective_of
 from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import island_sizes

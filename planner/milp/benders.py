@@ -11,20 +11,12 @@ a subproblem is a concave function of x; its dual gives an *optimality cut*
 The dual prices of ranges and classes decide; for these, each template's coefficient is the smallest
 that the dual allows, also for templates without islands.
 
-Largest theta: bisection between the *incumbent* (the best x) and the *bound*. For a fixed theta
-each cut is a knapsack row, and the master looks for the x of least worth of GPUs (prices of the
-linear relaxation) that satisfies all cuts:
-
-    there is none:  theta is a new, proven bound
-    there is one:   the subproblems evaluate it: a new incumbent, or new cuts
-
-Least cost: the master is solved again with more cuts until its x serves the required theta.
+``search/whole.py`` has the search over the master's whole numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
 
 import highspy
 import numpy as np
@@ -34,20 +26,21 @@ from scipy.sparse.csgraph import connected_components
 
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import ENDLESS, REMEDY, Deadline
-from ..errors import OutOfTimeError, SolverError
+from ..deadline import ENDLESS, Deadline
 from . import highs as adapter
-from .highs import LinearObjective, Solution, SolverOptions, SolveStatus
+from .highs import LinearObjective, SolverOptions, SolveStatus
 from .variables import THETA, Program
 
-NEGLIGIBLE = 1e-9
-"""Share of theta's price below which a subproblem's prices give no cut."""
+NEGLIGIBLE = 1e-6
+"""Price of theta below which a subproblem's prices give no cut: duals are exact to 1e-7."""
+WRONG = 1e-3
+"""Sum of wrong reduced costs, as a share of theta's price, above which prices give no cut."""
+ROUNDING = 1e-9
+"""Price below which a range has none."""
 LARGEST_THETA = 1e6
 """Above any theta, in units of the program's scale; a range without requests limits nothing."""
 SAFETY = 1e-9
 """Share by which cuts are loosened, so that rounding never makes one too tight."""
-DIRECT_NODES = 400
-"""Nodes of branch and bound over all columns, before the decomposition takes over."""
 WARM_ROUNDS = 15
 """Rounds of cuts around the linear relaxation, before any solve in integers."""
 MANY_RATES = 5000
@@ -56,22 +49,12 @@ INSIDE = 0.1
 """Step of cut points towards the interior: cuts at the border are steep and cut off little else."""
 WORTH = 1e-4
 """Share by which a cut must be violated to be kept in the first rounds."""
+TOLERANCE = 1e-6
+"""HiGHS' tolerance on a row, relative where the row's activity is above 1."""
 ENOUGH = 1 - 1e-9
 """Share of the required theta above which no cut is needed."""
-NEARLY = 1 - 1e-6
-"""Share of a required theta that counts as reached: HiGHS' tolerance on any row."""
-ALMOST = 0.9
-"""Part of the gap that remains if the search ends by a better incumbent."""
-STEP = 4.0
-"""Factor between the first distances from the bound."""
-FIRST_ROUNDS = 4
-"""Times that theta itself is maximised, which gains much if islands are many."""
 PROBE_NODES = 80
 """Nodes of a short search: first a good incumbent, then the proof."""
-SHORT_ROUNDS = 3
-"""Solves of the master if few nodes are allowed: an improvement is enough, not the optimum."""
-ROUNDS = 200
-"""Solves of the master at most."""
 
 _NO_HEURISTICS = {
     "mip_heuristic_run_rins": False,
@@ -92,6 +75,15 @@ class Cut:
     def at(self, x: FloatArray) -> float:
         """Return the bound on theta at x."""
         return float(self.coefficients @ x) + self.constant
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCut:
+    """Prices x >= least for every plan that serves ``theta``, over the master's columns."""
+
+    theta: float
+    prices: FloatArray
+    least: float
 
 
 def _master_columns(program: Program) -> NDArray[np.int64]:
@@ -147,10 +139,14 @@ class Subproblem:
         return bool(self._theta.any())
 
     def solve(self, x: FloatArray) -> tuple[float, FloatArray, FloatArray]:
-        """Return the largest theta at x, its rates and flows, and the duals of the rows."""
+        """Return the largest theta at x, its rates and flows, and the duals of the rows.
+
+        Nothing is served if HiGHS finds no answer.
+        """
         shift = self._counts @ x
         adapter.set_row_bounds(self._largest_theta, self._lower - shift, self._upper - shift)
-        adapter.run_linear(self._largest_theta)
+        if adapter.run_again(self._largest_theta) is not SolveStatus.OPTIMAL:
+            return 0.0, np.zeros(len(self.columns)), np.zeros(len(self.rows))
         solution = self._largest_theta.getSolution()
         values = np.maximum(np.array(solution.col_value), 0.0)
         return float(values[THETA]), values[1:], np.array(solution.row_dual)
@@ -162,22 +158,36 @@ class Subproblem:
         if weight <= NEGLIGIBLE:
             return None
         prices = prices / weight
-        prices[self._has_counts] = self._template_prices(np.where(self._has_counts, 0.0, prices))
+        own = self._template_prices(np.where(self._has_counts, 0.0, prices))
+        if own is None:
+            return None
+        prices[self._has_counts] = own
+        prices[(prices < 0) & np.isneginf(self._lower)] = 0.0
+        prices[(prices > 0) & np.isposinf(self._upper)] = 0.0
+        # What the prices fall short of at a rate or flow is paid by theta: none is larger than it.
+        short = float(np.maximum(-(self._rates.T @ prices), 0.0).sum())
+        if short > WRONG:
+            return None
+        prices = prices / (1 - short)
         limits = np.where(prices > 0, self._upper, self._lower)
         inside = ~self._has_counts & (prices != 0)
         constant = float(prices[inside] @ limits[inside])
         coefficients = np.maximum(-(self._counts.T @ prices), 0.0)
         return Cut(coefficients * (1 + SAFETY), constant + SAFETY * abs(constant))
 
-    def _template_prices(self, others: FloatArray) -> FloatArray:
-        """Return the smallest prices of the templates' rows that the other rows' prices allow."""
+    def _template_prices(self, others: FloatArray) -> FloatArray | None:
+        """Return the smallest prices of the templates' rows that the other rows' prices allow.
+
+        None if rounded prices allow none.
+        """
         need = -(self._rates.T @ others)
-        need[need < NEGLIGIBLE] = -np.inf  # a range of probability 0 is in no row of a template
+        need[need < ROUNDING] = -np.inf  # a range of probability 0 is in no row of a template
         adapter.set_row_bounds(self._smallest_prices, need, np.full(len(need), np.inf))
-        adapter.run_linear(self._smallest_prices)
+        if adapter.run_again(self._smallest_prices) is not SolveStatus.OPTIMAL:
+            return None
         prices = np.maximum(adapter.column_values(self._smallest_prices), 0.0)
         covered = self._rates[self._has_counts].T @ prices
-        positive = (need > NEGLIGIBLE) & (covered > 0)
+        positive = (need > ROUNDING) & (covered > 0)
         short = np.divide(need, covered, out=np.ones_like(need), where=positive)
         return np.asarray(prices * max(1.0, float(short.max(initial=1.0))))
 
@@ -213,23 +223,7 @@ def _subproblems(
 
 
 @dataclass(frozen=True, eq=False)
-class _Decomposition:
-    """What does not depend on the objective: the subproblems and all cuts so far."""
-
-    subproblems: tuple[Subproblem, ...]
-    without_flows: tuple[Subproblem, ...]  # empty if the program has no KV flows
-    cuts: list[Cut]
-
-
-_DECOMPOSITIONS: WeakKeyDictionary[Program, _Decomposition] = WeakKeyDictionary()
-"""By program, as long as it lives: the next objective starts from the cuts of the last one.
-
-So only one thread at a time may solve a program.
-"""
-
-
-@dataclass(frozen=True, eq=False)
-class _MasterSolution:
+class MasterSolution:
     """How a solve of the master ended; ``x`` None if it has no solution."""
 
     status: SolveStatus
@@ -247,21 +241,18 @@ class Master:
         self.program, self.objective, self.options = program, objective, options
         self.deadline = Deadline(options.time_limit)
         self.columns = _master_columns(program)
-        if program not in _DECOMPOSITIONS:
-            without: tuple[Subproblem, ...] = ()
-            if program.flows:
-                without = _subproblems(program, flows=False, deadline=self.deadline)
-            subproblems = _subproblems(program, deadline=self.deadline)
-            _DECOMPOSITIONS[program] = _Decomposition(subproblems, without, [])
-        decomposition = _DECOMPOSITIONS[program]
-        self.subproblems, self.cuts = decomposition.subproblems, decomposition.cuts
-        self._without_flows = decomposition.without_flows
+        self._without_flows: tuple[Subproblem, ...] = ()
+        if program.flows:
+            self._without_flows = _subproblems(program, flows=False, deadline=self.deadline)
+        self.subproblems = _subproblems(program, deadline=self.deadline)
+        self.cuts: list[Cut] = []
+        self.block_cuts: list[BlockCut] = []
         self.nodes = 0
         self.cost = objective.cost[np.concatenate([[THETA], self.columns])]
         self.worth = np.zeros(len(self.cost))
         rates = sparse.csr_array(program.matrix[:, program.first_pair : program.first_node])
-        self._rows = np.flatnonzero(np.diff(rates.indptr) == 0)
-        self._matrix = sparse.csr_array(program.matrix[self._rows][:, self.columns])
+        self.rows = np.flatnonzero(np.diff(rates.indptr) == 0)
+        self.matrix = sparse.csr_array(program.matrix[self.rows][:, self.columns])
         self._interior = np.zeros(len(self.columns))
 
     @property
@@ -292,28 +283,26 @@ class Master:
         if cut is not None:
             self.cuts.append(cut)
 
-    def relax(self) -> float | None:
-        """Return theta of the linear relaxation, and add the cuts of its duals and some around it.
+    def price(self, duals: FloatArray) -> FloatArray:
+        """Return what one unit of each column costs at the duals of the program's rows."""
+        return np.asarray(np.maximum(-(self.matrix.T @ duals[self.rows]), 0.0))
+
+    def holds(self, x: FloatArray) -> bool:
+        """Return whether x is within the rows of its own, up to rounding."""
+        used = self.matrix @ x
+        lower, upper = self.program.lower[self.rows], self.program.upper[self.rows]
+        slack = TOLERANCE * np.maximum(1.0, np.abs(used))
+        return bool((used <= upper + slack).all() and (used >= lower - slack).all())
+
+    def begin(self, values: FloatArray, duals: FloatArray) -> None:
+        """Add the cuts of the linear relaxation, shape (columns,) and (rows,), and around it.
 
         Sets ``worth``: the value of one unit of each column, by the duals of the master's own rows.
         """
-        program, objective = self.program, self.objective
-        bounds = (objective.lower, objective.upper)
-        highs = adapter.load(program.matrix, objective.cost, bounds, (program.lower, program.upper))
-        adapter.set_options(highs, {"time_limit": self.remaining})
-        highs.run()
-        status = adapter.status_of(highs)
-        if status is SolveStatus.INFEASIBLE:
-            return None
-        if status is not SolveStatus.OPTIMAL:
-            raise self.no_solution(status)
-        solution = highs.getSolution()
-        values, duals = np.array(solution.col_value), np.array(solution.row_dual)
-        self.worth[1:] = np.maximum(-(self._matrix.T @ duals[self._rows]), 0.0)
+        self.worth[1:] = self.price(duals)
         self._interior = self._surround(values[self.columns])
         for subproblem in self.subproblems:
             self._add(subproblem.cut(duals[subproblem.rows]))
-        return float(values[THETA])
 
     def _surround(self, x: FloatArray) -> FloatArray:
         """Add cuts around the optimum of the relaxation, near which the integer optimum lies.
@@ -349,19 +338,23 @@ class Master:
         self, cost: FloatArray, least: float, most: float | None, *, integer: bool = False
     ) -> highspy.Highs:
         """Load the master's own rows and the cuts, with theta between the given limits."""
-        slopes = np.array([cut.coefficients for cut in self.cuts])
-        slopes = sparse.csr_array(slopes.reshape(len(self.cuts), len(self.columns)))
-        minus = sparse.csr_array(-np.ones((len(self.cuts), 1)))
-        none = sparse.csr_array((len(self._rows), 1))
-        matrix = sparse.block_array([[none, self._matrix], [minus, slopes]], format="csr")
+        holding = [cut for cut in self.block_cuts if cut.theta <= least]
+        slopes = np.array([*(cut.coefficients for cut in self.cuts), *(c.prices for c in holding)])
+        slopes = sparse.csr_array(slopes.reshape(-1, len(self.columns)))
+        minus = np.repeat([-1.0, 0.0], [len(self.cuts), len(holding)])[:, np.newaxis]
+        none = sparse.csr_array((len(self.rows), 1))
+        matrix = sparse.block_array(
+            [[none, self.matrix], [sparse.csr_array(minus), slopes]], format="csr"
+        )
+        limits = [*(-cut.constant for cut in self.cuts), *(cut.least for cut in holding)]
         top = float(self.objective.upper[THETA]) if most is None else most
         bounds = (
             np.concatenate([[least], self.objective.lower[self.columns]]),
             np.concatenate([[top], self.objective.upper[self.columns]]),
         )
         rows = (
-            np.concatenate([self.program.lower[self._rows], [-cut.constant for cut in self.cuts]]),
-            np.concatenate([self.program.upper[self._rows], np.full(len(self.cuts), np.inf)]),
+            np.concatenate([self.program.lower[self.rows], limits]),
+            np.concatenate([self.program.upper[self.rows], np.full(len(limits), np.inf)]),
         )
         mask = np.concatenate([[False], self.program.integer[self.columns]])
         return adapter.load(matrix, cost, bounds, rows, mask if integer else None)
@@ -376,7 +369,7 @@ class Master:
         fixed: bool = False,
         proof: bool = False,
         start: tuple[FloatArray, float] | None = None,
-    ) -> _MasterSolution:
+    ) -> MasterSolution:
         """Solve in integers, with theta at least the given one, or exactly it if ``fixed``.
 
         ``start``: an x and its theta to start from.
@@ -395,31 +388,20 @@ class Master:
         info, status = highs.getInfo(), adapter.status_of(highs)
         self.nodes += max(info.mip_node_count, 0)
         if not adapter.has_solution(highs):
-            return _MasterSolution(status, theta, None, info.mip_dual_bound)
+            return MasterSolution(status, theta, None, info.mip_dual_bound)
         values = adapter.column_values(highs)
         integer = self.program.integer[self.columns]
         values[1:][integer] = np.rint(values[1:][integer])
-        return _MasterSolution(status, float(values[0]), values[1:], info.mip_dual_bound)
+        return MasterSolution(status, float(values[0]), values[1:], info.mip_dual_bound)
 
-    def solution(
-        self, status: SolveStatus, x: FloatArray, theta: float, value: float, bound: float
-    ) -> Solution:
-        """Return x with the rates of its subproblems, scaled down to theta, as a solution."""
+    def values(self, x: FloatArray, theta: float) -> FloatArray:
+        """Return x with the rates of its subproblems, scaled down to theta, shape (columns,)."""
         values = np.zeros(self.program.columns)
         values[THETA], values[self.columns] = theta, x
         for subproblem in self.subproblems:
             served, rates, _ = subproblem.solve(x)
             values[subproblem.columns] = rates * (theta / served if served > 0 else 0.0)
-        return Solution(status, value, bound, values, self.nodes)
-
-    def no_solution(self, status: SolveStatus) -> SolverError:
-        """Return the error of a search that ended without a plan."""
-        error = OutOfTimeError if status is SolveStatus.TIME_LIMIT else SolverError
-        return error(
-            f"the {status} ended the search in whole numbers ({self.program.columns} columns, "
-            f"{len(self.cuts)} cuts, {self.nodes} nodes in {self.options.time_limit:.3g} s) "
-            f"before there was a plan; {REMEDY}"
-        )
+        return values
 
 
 def decomposable(program: Program, objective: LinearObjective) -> bool:
@@ -432,194 +414,3 @@ def decomposable(program: Program, objective: LinearObjective) -> bool:
         and not objective.lower[rates].any()
         and np.isinf(objective.upper[rates]).all()
     )
-
-
-def solve(
-    program: Program,
-    objective: LinearObjective,
-    options: SolverOptions,
-    start: FloatArray | None = None,
-) -> Solution | None:
-    """Solve as ``highs.solve`` does, by cuts if that is quicker; None if infeasible.
-
-    The largest theta of one model in one domain class is found by branch and bound over all
-    columns, unless that takes more than a few nodes.
-
-    Raises:
-        SolverError: the limits ended before there was a solution, or HiGHS failed.
-    """
-    if not decomposable(program, objective):
-        return adapter.solve(program, objective, options, start)
-    # The few nodes that only improve a plan of largest theta do not count as least cost.
-    least_cost = bool(np.delete(objective.cost, THETA).any()) and (
-        options.nodes > DIRECT_NODES or objective.cost[THETA] < 0
-    )
-    if least_cost or len(program.demands) > 1 or program.flows:
-        return solve_by_cuts(program, objective, options, start)
-    deadline = Deadline(options.time_limit)
-    short = replace(options, nodes=min(options.nodes, DIRECT_NODES))
-    direct = adapter.solve(program, objective, short, start)
-    if direct is None or direct.status is not SolveStatus.NODE_LIMIT or short == options:
-        return direct
-    options = replace(options, time_limit=max(deadline.remaining, 0.1))
-    solution = solve_by_cuts(program, objective, options, direct.values)
-    return solution and replace(
-        solution,
-        bound=max(solution.bound, direct.bound),
-        nodes=solution.nodes + direct.nodes,
-    )
-
-
-def solve_by_cuts(
-    program: Program,
-    objective: LinearObjective,
-    options: SolverOptions,
-    start: FloatArray | None = None,
-) -> Solution | None:
-    """Solve a ``decomposable`` objective by Benders decomposition; None if infeasible.
-
-    Raises:
-        SolverError: the limits ended before there was a solution, or HiGHS failed.
-    """
-    master = Master(program, objective, options)
-    least_cost = master.cost[1:].any()
-    if not (master.cuts and least_cost):
-        bound = master.relax()
-        if bound is None:
-            return None
-        if not least_cost:
-            return _largest_theta(master, bound, start)
-    return _least_cost(master, start)
-
-
-@dataclass
-class Incumbent:
-    """The best x and its theta, between the required theta and the proven bound."""
-
-    floor: float
-    bound: float
-    doubtful: float  # smallest theta that a short search could not reach
-    distance: float  # of the next theta from ``doubtful``, until there is an x
-    x: FloatArray | None = None
-    theta: float = 0.0
-
-    def update(self, x: FloatArray, theta: float) -> bool:
-        """Take x if it is better; return whether it is."""
-        better = theta >= self.floor * NEARLY and (self.x is None or theta > self.theta)
-        if better:
-            self.x, self.theta = x, theta
-        return better
-
-    def miss(self, theta: float) -> None:
-        """Record that a search did not reach a theta."""
-        self.doubtful, self.distance = min(self.doubtful, theta), self.distance * STEP
-
-    def status(self, options: SolverOptions) -> SolveStatus | None:
-        """Return how the search ends here; None if it goes on."""
-        if self.x is None:
-            return None
-        if self.theta >= self.bound * (1 - options.gap):
-            return SolveStatus.OPTIMAL
-        return SolveStatus.TARGET if -self.theta <= options.target else None
-
-    def next_theta(self, gap: float) -> tuple[float, bool]:
-        """Return the theta to try next, and whether its search must give a proof.
-
-        Downwards until there is an x, then halving. At last a theta that ends the search if it is
-        reached, and one so little above the incumbent that a proof against it ends the search.
-        """
-        if self.x is None:
-            theta = self.doubtful * max(0.0, 1 - self.distance)
-            return max(theta, self.floor), theta <= self.floor
-        last = self.theta / (1 - gap)
-        if last < self.doubtful * (1 - gap):
-            return (self.theta + self.doubtful) / 2, False
-        ending = self.bound * (1 - gap * ALMOST)
-        return (ending, False) if ending < self.doubtful else (last, True)
-
-
-def _largest_theta(master: Master, bound: float, start: FloatArray | None) -> Solution | None:
-    """Maximise theta: a few times directly, then by bisection between incumbent and bound."""
-    gap, floor = master.options.gap, float(master.objective.lower[THETA])
-    incumbent = Incumbent(floor, bound, bound, gap)
-    if start is not None:
-        incumbent.update(start[master.columns], master.evaluate(start[master.columns]))
-    for _ in range(FIRST_ROUNDS):  # enough if islands are many
-        result = master.solve(master.cost, floor, gap / 2, PROBE_NODES)
-        if result.status is SolveStatus.INFEASIBLE:
-            return None
-        incumbent.bound = min(incumbent.bound, -result.bound)
-        incumbent.doubtful = min(incumbent.doubtful, incumbent.bound)
-        if result.x is None:
-            break
-        served = master.evaluate(result.x, result.theta)
-        incumbent.update(result.x, served)
-        if (
-            incumbent.status(master.options)
-            or served >= result.theta * NEARLY
-            or master.deadline.passed
-        ):
-            break
-    status = None
-    for _ in range(ROUNDS):
-        status = incumbent.status(master.options)
-        status = status or (SolveStatus.TIME_LIMIT if master.deadline.passed else None)
-        if status:
-            break
-        theta, proof = incumbent.next_theta(gap)
-        nodes = master.options.nodes if proof else PROBE_NODES
-        result = master.solve(master.worth, theta, 1.0, nodes, fixed=True, proof=proof)
-        if result.x is not None:
-            if incumbent.update(result.x, master.evaluate(result.x, theta)) and proof:
-                incumbent.doubtful = incumbent.bound
-        elif result.status is SolveStatus.INFEASIBLE:
-            if theta <= floor:
-                return None
-            incumbent.bound = min(incumbent.bound, theta)
-            incumbent.miss(theta)
-        elif result.status is SolveStatus.NODE_LIMIT and not proof:
-            incumbent.miss(theta)
-        else:
-            status = result.status
-            break
-    status = status or SolveStatus.NODE_LIMIT
-    if incumbent.x is None:
-        raise master.no_solution(status)
-    theta = incumbent.theta
-    return master.solution(status, incumbent.x, theta, -theta, -incumbent.bound)
-
-
-def _least_cost(master: Master, start: FloatArray | None) -> Solution | None:
-    """Minimise the cost at the required theta: add cuts until the cheapest x serves it."""
-    gap, nodes = master.options.gap, master.options.nodes
-    floor = float(master.objective.lower[THETA])
-    best: tuple[FloatArray, float] | None = None  # x and its theta
-    cost, bound = np.inf, -np.inf
-    if start is not None:
-        x = start[master.columns]
-        best = x, master.evaluate(x)
-        cost = master.value(*best)
-    status = SolveStatus.NODE_LIMIT
-    for _ in range(ROUNDS if nodes > PROBE_NODES else SHORT_ROUNDS):
-        result = master.solve(master.cost, floor, gap / 2, nodes, start=best)
-        if result.status is SolveStatus.INFEASIBLE:
-            return None
-        bound = max(bound, result.bound)
-        if result.x is None:
-            status = result.status
-            break
-        served = master.evaluate(result.x, result.theta)
-        if served >= floor * NEARLY and master.value(result.x, served) < cost:
-            best, cost = (result.x, served), master.value(result.x, served)
-        if best is not None and cost - bound <= gap * abs(cost):
-            status = SolveStatus.OPTIMAL
-            break
-        if result.status is not SolveStatus.OPTIMAL and best is not None:
-            status = result.status
-            break
-        if master.deadline.passed:
-            status = SolveStatus.TIME_LIMIT
-            break
-    if best is None:
-        raise master.no_solution(status)
-    return master.solution(status, best[0], max(best[1], floor), cost, bound)

@@ -29,13 +29,13 @@ SMALL_COST, LARGE_COST = 1e-2, 1e6
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
-_DETERMINISTIC: Options = {
+DETERMINISTIC: Options = {
     "threads": 1,
     "parallel": "off",
     "mip_abs_gap": 0.0,
 }
-_BRANCH_AND_BOUND: Options = {
-    **_DETERMINISTIC,
+BRANCH_AND_BOUND: Options = {
+    **DETERMINISTIC,
     # Measured on the frozen instances (median 3 times sooner, no plan worse): presolve removes
     # nothing, there is no symmetry to detect since islands are counted, and solving sub-programs
     # for better incumbents costs more than the nodes it saves.
@@ -120,16 +120,21 @@ def solve(
     objective: LinearObjective,
     options: SolverOptions,
     start: FloatArray | None = None,
+    *,
+    plain: Options | None = None,
 ) -> Solution | None:
     """Solve by branch and bound over all columns; None if the program is infeasible.
+
+    ``plain``: settings of HiGHS in place of ``BRANCH_AND_BOUND``.
 
     Raises:
         OutOfTimeError: the time limit ended before there was a solution.
         SolverError: the node limit did, or HiGHS failed.
     """
-    unit = _unit(objective.cost)
+    unit = unit_of(objective.cost)
     scaled = replace(objective, cost=objective.cost / unit)
-    highs = _load_program(program, scaled, replace(options, target=options.target / unit))
+    limits = replace(options, target=options.target / unit)
+    highs = _load_program(program, scaled, limits, plain or BRANCH_AND_BOUND)
     if start is not None:
         warm_start(highs, start)
     highs.run()
@@ -178,7 +183,7 @@ def load(
     row_bounds: tuple[FloatArray, FloatArray],
     integer: NDArray[np.bool_] | None = None,
     *,
-    options: Options = _DETERMINISTIC,
+    options: Options = DETERMINISTIC,
 ) -> highspy.Highs:
     """Load a program into HiGHS; ``integer``, shape (columns,): None if all are continuous."""
     lp = highspy.HighsLp()
@@ -218,14 +223,31 @@ def warm_start(highs: highspy.Highs, values: FloatArray) -> None:
     highs.setSolution(solution)
 
 
+def set_column_bounds(
+    highs: highspy.Highs, columns: NDArray[np.int64], lower: FloatArray, upper: FloatArray
+) -> None:
+    """Replace the bounds of some columns; the basis of the last solve stays."""
+    columns = columns.astype(np.int32)
+    highs.changeColsBounds(len(columns), columns, lower, upper)
+
+
+def run_again(highs: highspy.Highs) -> SolveStatus:
+    """Solve a linear program from the last basis; from scratch if that gives no answer."""
+    highs.run()
+    if (status := status_of(highs)) is SolveStatus.UNKNOWN:
+        highs.clearSolver()
+        highs.run()
+        status = status_of(highs)
+    return status
+
+
 def run_linear(highs: highspy.Highs) -> None:
     """Solve a linear program that must have a solution.
 
     Raises:
         SolverError: it has none, or HiGHS failed.
     """
-    highs.run()
-    if status_of(highs) is not SolveStatus.OPTIMAL:
+    if run_again(highs) is not SolveStatus.OPTIMAL:
         status = highs.modelStatusToString(highs.getModelStatus())
         raise SolverError(f"HiGHS gave up on a linear program ({status}): report this problem")
 
@@ -246,7 +268,7 @@ def column_values(highs: highspy.Highs) -> FloatArray:
     return np.array(highs.getSolution().col_value)
 
 
-def _unit(cost: FloatArray) -> float:
+def unit_of(cost: FloatArray) -> float:
     """Return the unit of costs in which HiGHS' tolerances (1e-7) see the largest of them."""
     largest = float(np.abs(cost).max(initial=0.0))
     ordinary = largest == 0 or SMALL_COST <= largest <= LARGE_COST
@@ -254,7 +276,10 @@ def _unit(cost: FloatArray) -> float:
 
 
 def _load_program(
-    program: Program, objective: LinearObjective, options: SolverOptions
+    program: Program,
+    objective: LinearObjective,
+    options: SolverOptions,
+    plain: Options = BRANCH_AND_BOUND,
 ) -> highspy.Highs:
     return load(
         program.matrix,
@@ -263,7 +288,7 @@ def _load_program(
         (program.lower, program.upper),
         program.integer if objective.integer else None,
         options={
-            **_BRANCH_AND_BOUND,
+            **plain,
             "random_seed": options.seed,
             "time_limit": options.time_limit,
             "mip_rel_gap": options.gap,

@@ -25,7 +25,8 @@ from ..milp.highs import SolveStatus
 from ..milp.variables import Program
 from ..plan import Plan, running_islands
 from ..problem import Objective, PlanningProblem
-from ..strategies.exact import first_solve, least_change
+from ..search.portfolio import solution
+from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
@@ -72,13 +73,15 @@ def reshape(
 
     def solved(program: Program) -> Plan | None:
         """Return the best plan with the least change, applied to the deployed islands."""
-        solution = first_solve(program, problem, deadline.remaining / 2)
-        if solution is None:
+        search = searched(program, problem, deadline.remaining / 2)
+        if search is None or search.impossible:
             return None
-        tidy = least_change(program, problem, solution, deadline)
-        counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
-        proof = -solution.bound * program.scale, solution.status is SolveStatus.OPTIMAL
-        layout = Layout(counts, "exact", *proof, str(solution.status), tidy.values)
+        status = solution(search).status
+        tidy = least_change(search, problem, max(0.1, deadline.remaining))
+        values = search.master.values(tidy.x, tidy.theta)
+        counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
+        proof = -search.bound * program.scale, status is SolveStatus.OPTIMAL
+        layout = Layout(counts, "exact", *proof, str(status), values)
         missing = unservable(problem, catalogue)
         new = assemble(problem, catalogue, program, layout, missing, deadline=deadline.with_grace)
         if problem.objective is Objective.COST:

@@ -1,6 +1,6 @@
 """The default strategy: one mixed-integer program over counted templates, with its certificate.
 
-    templates -> largest theta, or least cost at minHeadroom (gap / 2)
+    templates -> the search: largest theta, or least cost at minHeadroom (gap / 2)
               -> within 0.4 gap of it, the plan with the least change, then the fewest islands
               -> rates, integer routes, every island evaluated -> plan
 
@@ -9,51 +9,41 @@ Both losses and the rounding together stay below the published gap.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import Deadline
-from ..errors import SolverError
+from ..deadline import REMEDY, Deadline
+from ..errors import OutOfTimeError, SolverError
 from ..layout.assemble import Layout, assemble
-from ..milp.benders import solve
+from ..milp.benders import decomposable
 from ..milp.build import build_program
-from ..milp.duality import priced_bound, relaxation_prices
-from ..milp.highs import (
-    NODE_LIMIT,
-    LinearObjective,
-    Solution,
-    SolverOptions,
-    SolveStatus,
-    largest_theta,
-    minimise,
-)
+from ..milp.duality import priced_bound
+from ..milp.highs import LinearObjective, SolverOptions, SolveStatus, largest_theta, minimise
 from ..milp.variables import THETA, Program
-from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome, PricedBound
+from ..plan import Infeasible, InfeasibleReason, Planned, PlanningOutcome
 from ..problem import Objective, PlanningProblem
-from ..strategy import Finds, Progress, quiet, unheard
+from ..search.portfolio import begin, run, solution
+from ..search.settle import settle
+from ..search.state import Incumbent, Search
+from ..strategy import Finds, Found, Progress, quiet, unheard
 from ..templates.catalogue import Catalogue, build_catalogue
 from .infeasible import explain_unservable, outcome, too_little, unservable
 
-MIP_SHARE = 0.5
-"""Part of the published gap that the first solve may leave."""
+SEARCH_SHARE = 0.5
+"""Part of the published gap that the search may leave."""
 LEAST_CHANGE_SHARE = 0.4
-"""Part of the published gap that the second solve may give up; the rest covers rounding."""
-LEAST_CHANGE_GAP = 0.03
-"""Relative gap of the second solve: it only has to improve the plan."""
-LEAST_CHANGE_NODES = 20
-"""Nodes of the second solve. More found no fewer islands on the frozen instances; and a limit in
-nodes gives the same plan on every machine."""
-RUNNING_NODES = 200
-"""The same if islands run: a restart costs minutes of service, a solve milliseconds."""
-ROUNDING = 1e-4
-"""Share above minHeadroom that covers the rounding of weights if the cost is minimised."""
+"""Part of the published gap that the least change may give up; the rest covers rounding."""
 RESERVE = 0.2
-"""Largest share of the remaining time that is reserved for the steps after the first solve. They
-get as much as the steps before it took, which grow alike."""
+"""Largest share of the remaining time that is reserved for the steps after the search. They get as
+much as the steps before it took, which grow alike."""
+SETTLING = 0.5
+"""Part of the reserve that the least change may take; assembling and checking have the rest."""
+MARGINS = (5e-6, 1e-4)
+"""Shares above minHeadroom that cover the rounding of weights, if a plan without is too short."""
 RESTART_WEIGHT = 100.0
 """Weight of a restarted GPU in units of one more island: least disruption first."""
 HEADROOM_WEIGHT = 1000.0
@@ -62,7 +52,7 @@ HEADROOM_WEIGHT = 1000.0
 
 @dataclass(frozen=True)
 class ExactStrategy:
-    """Exact plan with a proven bound; docs/designs/0001-first-path.md gives the reasons."""
+    """Exact plan with a proven bound; docs/designs/0016-the-search.md gives the reasons."""
 
     name: str = "exact"
 
@@ -70,13 +60,13 @@ class ExactStrategy:
         self,
         problem: PlanningProblem,
         progress: Progress = quiet,
-        on_found: Finds = unheard,  # noqa: ARG002  # it has one plan, at the end
+        on_found: Finds = unheard,
     ) -> PlanningOutcome:
         """Find the plan, or the reason why there is none.
 
         Raises:
-            OutOfTimeError: the time limit ended before there was a plan.
-            SolverError: the node limit did, or the program does not fit into memory.
+            OutOfTimeError: the time limit ended before there was a plan or a proof against one.
+            SolverError: the program does not fit into memory, or HiGHS failed.
         """
         deadline = Deadline(problem.solver.time_limit)
         catalogue = build_catalogue(problem, progress, deadline=deadline)
@@ -87,78 +77,106 @@ class ExactStrategy:
         program = build_program(problem, catalogue.templates, deadline)
         reserve = min(deadline.spent, RESERVE * deadline.remaining)
         progress("solving", 0.0)
-        priced = relaxation_bound(program, problem, deadline.remaining - reserve)
-        first = first_solve(program, problem, deadline.remaining - reserve)
-        if first is None:
+        search = searched(program, problem, deadline.remaining - reserve, on_found)
+        if search is None or (search.impossible and not search.spare):
             return explain_infeasible(program, problem, catalogue, deadline)
+        if search.best is None and search.spare:
+            theta, required = search.spare[-1].theta * program.scale, problem.min_headroom or 0.0
+            if search.impossible:
+                return too_little(problem, catalogue, theta, required, deadline)
+            raise unproven(problem, theta, np.inf)
+        best = solution(search)
         progress("choosing the plan that changes least", 0.0)
-        second = (
-            first
-            if deadline.remaining <= reserve
-            else least_change(program, problem, first, deadline)
-        )
-        complete = first.status is SolveStatus.OPTIMAL
         cheapest = problem.objective is Objective.COST
-        bound = first.bound if cheapest else -first.bound * program.scale
+        objective = objective_of(program, problem)
+        priced = priced_bound(program, problem, objective, search.relaxation.duals)
+        bound = best.bound if cheapest else -best.bound * program.scale
         if priced is not None:
             bound = (max if cheapest else min)(bound, priced.bound)
-        proof = bound, complete, "" if complete else str(first.status)
-
-        def planned(solution: Solution) -> Plan:
-            counts = np.rint(solution.values[1 : program.first_pair]).astype(np.int64)
-            layout = Layout(counts, self.name, *proof, solution.values, priced)
-            return assemble(
+        complete = best.status is SolveStatus.OPTIMAL
+        proof = bound, complete, "" if complete else str(best.status)
+        required, most = problem.min_headroom or 0.0, 0.0
+        for chosen in candidates(search, problem, deadline, reserve):
+            values = search.master.values(chosen.x, chosen.theta)
+            counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
+            layout = Layout(counts, self.name, *proof, values, priced)
+            plan = assemble(
                 problem, catalogue, program, layout, missing, deadline=deadline.with_grace
             )
-
-        plan = planned(second)
-        required = problem.min_headroom or 0.0
-        if plan.theta < required:
-            restored = restore_headroom(program, problem, plan, deadline)
-            if restored is not None:
-                plan = planned(restored)
-        if plan.theta < required:
-            return too_little(problem, catalogue, plan.theta, _largest_headroom(plan), deadline)
-        return Planned(plan, deadline.spent, first.nodes)
+            if plan.theta >= required:
+                return Planned(plan, deadline.spent, best.nodes)
+            most = max(most, plan.theta)
+        if not cheapest and bound < required:
+            return too_little(problem, catalogue, most, bound, deadline)
+        raise unproven(problem, most, np.inf if cheapest else bound)
 
 
-def restore_headroom(
-    program: Program, problem: PlanningProblem, plan: Plan, deadline: Deadline
-) -> Solution | None:
-    """Search a plan with minHeadroom if the best plan has less but more is possible.
+def searched(
+    program: Program, problem: PlanningProblem, seconds: float, on_found: Finds = unheard
+) -> Search | None:
+    """Search the best counts; None if the relaxation shows that there are none.
 
-    The best plan is only best up to the gap of the solver, or up to the time limit. None if there
-    is no plan with minHeadroom.
-
-    Raises:
-        OutOfTimeError: the time limit ended before the search.
+    A plan of less than minHeadroom is no plan, although theta is maximised: if the best one has
+    less and more is not excluded, the time that remains is for a plan that has it.
     """
-    if problem.objective is Objective.COST:
-        deadline.check("adding headroom against rounding", f"a plan of headroom {plan.theta:.6g}")
+    objective = objective_of(program, problem)
+    if not decomposable(program, objective):
+        raise SolverError("no model has a range that can be served: report this problem")
+    gap = problem.solver.gap * SEARCH_SHARE
+    search = begin(program, objective, SolverOptions(gap, max(seconds, 0.1), problem.solver.seed))
+    if search is None:
         return None
-    if _largest_headroom(plan) < (problem.min_headroom or 0.0):
-        return None
-    deadline.check("searching for minHeadroom", f"a plan of headroom {plan.theta:.6g}")
-    objective = objective_of(program, problem)
-    objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
-    return solve(program, objective, SolverOptions(1.0, deadline.remaining, problem.solver.seed))
+
+    def report(found: Incumbent) -> None:
+        bound = search.theta_bound if search.for_theta else np.inf
+        on_found(
+            Found(
+                len(search.found),
+                len(search.found),
+                found.theta * program.scale,
+                bound * program.scale,
+            )
+        )
+
+    search.on_found = report
+    run(search)
+    required = min_theta(program, problem)
+    if search.for_theta and search.best is not None and search.short_of(required):
+        search.demand(required)
+        run(search)
+    return search
 
 
-def first_solve(program: Program, problem: PlanningProblem, seconds: float) -> Solution | None:
-    """Find the best counts; None if none serve every range (at minHeadroom, if stated)."""
-    objective = objective_of(program, problem)
-    options = SolverOptions(problem.solver.gap * MIP_SHARE, max(seconds, 0.1), problem.solver.seed)
-    return solve(program, objective, options)
+def candidates(
+    search: Search, problem: PlanningProblem, deadline: Deadline, reserve: float
+) -> Iterator[Incumbent]:
+    """Yield the plan of least change, then what the search found, from the best on.
+
+    Rounding costs a plan a millionth of its headroom. If all have too little by that, plans with
+    more than minHeadroom follow.
+    """
+    for margin in (0.0, *MARGINS):
+        if margin:
+            search.demand(min_theta(search.program, problem) * (1 + margin))
+            run(search)
+        if search.best is not None and deadline.remaining > reserve * SETTLING:
+            yield least_change(search, problem, max(0.1, deadline.remaining * SETTLING))
+        yield from reversed(search.found[-3:])
 
 
-def relaxation_bound(
-    program: Program, problem: PlanningProblem, seconds: float
-) -> PricedBound | None:
-    """Return the bound of the linear relaxation with its prices; None if there is no time."""
-    objective = objective_of(program, problem)
-    options = SolverOptions(0.0, max(seconds, 0.1), problem.solver.seed)
-    duals = relaxation_prices(program, objective, options)
-    return None if duals is None else priced_bound(program, problem, objective, duals)
+def least_change(search: Search, problem: PlanningProblem, seconds: float) -> Incumbent:
+    """Return the plan of least change, then of fewest islands, at (almost) the best objective."""
+    loss = problem.solver.gap * LEAST_CHANGE_SHARE
+    return settle(search, search.found[-1], _change_cost(search.program, problem), loss, seconds)
+
+
+def unproven(problem: PlanningProblem, theta: float, bound: float) -> SolverError:
+    """Return the error of a search that neither reached minHeadroom nor excluded it."""
+    most = "" if np.isinf(bound) else f", at most {bound:.6g}"
+    return OutOfTimeError(
+        f"no plan with minHeadroom {problem.min_headroom:g} was found, and it is not proven that "
+        f"there is none (found {theta:.6g}{most}); {REMEDY}"
+    )
 
 
 def explain_infeasible(
@@ -173,28 +191,21 @@ def explain_infeasible(
     text = f"{limit} have no room for one prefill and one decode island of every model"
     reason = InfeasibleReason.NO_ROOM
     if problem.objective is Objective.COST:
-        try:
-            largest = first_solve(
-                program, replace(problem, minimise_cost=False), deadline.remaining
-            )
-        except SolverError:  # unknown within the limits of time and nodes
-            text = f"no plan reaches minHeadroom {problem.min_headroom:g}"
-            reason = InfeasibleReason.HEADROOM
-        else:
-            if largest is not None:
-                theta = float(largest.values[THETA] * program.scale)
-                bound = -largest.bound * program.scale
-                return too_little(problem, catalogue, theta, bound, deadline)
+        text = f"no plan reaches minHeadroom {problem.min_headroom:g}"
+        reason = InfeasibleReason.HEADROOM
+        seconds = max(0.1, deadline.remaining / 2)
+        largest = searched(program, replace(problem, minimise_cost=False), seconds)
+        if largest is not None and largest.best is not None:
+            theta, bound = (t * program.scale for t in (largest.best.theta, largest.theta_bound))
+            return too_little(problem, catalogue, theta, bound, deadline)
     return outcome(problem, catalogue, reason, text, deadline)
 
 
-def objective_of(
-    program: Program, problem: PlanningProblem, margin: float = 0.0
-) -> LinearObjective:
-    """Return the objective: largest theta, or least cost at minHeadroom plus a relative margin."""
+def objective_of(program: Program, problem: PlanningProblem) -> LinearObjective:
+    """Return the objective: largest theta, or least cost at minHeadroom."""
     if problem.objective is Objective.COST:
         objective = minimise(program, program.price)
-        objective.lower[THETA] = min_theta(program, problem) * (1 + margin)
+        objective.lower[THETA] = min_theta(program, problem)
         return objective
     return largest_theta(program)
 
@@ -202,36 +213,6 @@ def objective_of(
 def min_theta(program: Program, problem: PlanningProblem) -> float:
     """Return minHeadroom in the units of the program's theta."""
     return (problem.min_headroom or 0.0) / program.scale
-
-
-def least_change(
-    program: Program, problem: PlanningProblem, first: Solution, deadline: Deadline
-) -> Solution:
-    """Solve again for the least change, then the fewest islands, at (almost) the same objective.
-
-    Returns ``first`` if the second solve finds nothing better within its limits.
-    """
-    nodes = RUNNING_NODES if problem.running else LEAST_CHANGE_NODES
-    options = SolverOptions(
-        LEAST_CHANGE_GAP, max(deadline.remaining, 0.1), problem.solver.seed, nodes
-    )
-    loss = problem.solver.gap * LEAST_CHANGE_SHARE
-    objective = minimise(program, _change_cost(program, problem))
-    try:
-        if problem.objective is not Objective.COST:
-            objective.lower[THETA] = first.values[THETA] * (1 - loss)
-            return solve(program, objective, options, start=first.values) or first
-        objective.lower[THETA] = min_theta(program, problem) * (1 + ROUNDING)
-        limited = program.with_limit(program.price, first.objective * (1 + loss))
-        with suppress(SolverError):  # none within so few nodes
-            if (solution := solve(limited, objective, options)) is not None:
-                return solution
-        # None costs (almost) the same: the cheapest plan with a margin for rounded weights.
-        gap, seconds = problem.solver.gap * MIP_SHARE, max(deadline.remaining, 0.1)
-        full = replace(options, gap=gap, nodes=NODE_LIMIT, time_limit=seconds)
-        return solve(program, objective_of(program, problem, ROUNDING), full) or first
-    except SolverError:
-        return first
 
 
 def _change_cost(program: Program, problem: PlanningProblem) -> FloatArray:
@@ -248,8 +229,3 @@ def _change_cost(program: Program, problem: PlanningProblem) -> FloatArray:
     elif problem.objective is Objective.COST:
         cost[THETA] = -HEADROOM_WEIGHT / min_theta(program, problem)
     return cost
-
-
-def _largest_headroom(plan: Plan) -> float:
-    """Return the largest headroom that the certificate does not exclude."""
-    return plan.theta if plan.objective is Objective.COST else plan.certificate.bound

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archipelago.planner.milp.benders import solve_by_cuts
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import SolverOptions, solve
 from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.search.portfolio import solve as search
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies.exact import objective_of
 from archipelago.planner.templates.catalogue import build_catalogue
@@ -50,13 +50,13 @@ def variants(name: str) -> list[PlanningProblem]:
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in LONG else []) for n in NAMES]
 )
-def test_benders_and_branch_and_bound_agree_within_their_bounds(name: str) -> None:
+def test_the_search_and_branch_and_bound_agree_within_their_bounds(name: str) -> None:
     """Objectives are minimised: no solution lies below the other search's bound."""
     for problem in variants(name):
         program = build_program(problem, build_catalogue(problem).templates)
         objective = objective_of(program, problem)
         direct = solve(program, objective, EFFORT)
-        other = solve_by_cuts(program, objective, EFFORT)
+        other = search(program, objective, EFFORT)
         assert (direct is None) == (other is None)
         if direct is None or other is None:
             continue

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from archipelago.planner.milp.build import build_program
-from archipelago.planner.milp.variables import THETA
 from archipelago.planner.problem import STAGES, Phase, PlanningProblem
-from archipelago.planner.strategies.exact import first_solve
+from archipelago.planner.strategies.exact import searched
 from archipelago.planner.templates.packing import capacity
 from archipelago.planner.templates.template import Template
 from tests.support.planner.small import demand, problem, template
@@ -19,8 +18,8 @@ from tests.support.planner.small import demand, problem, template
 
 def best(p: PlanningProblem, templates: list[Template]) -> float:
     program = build_program(p, tuple(templates))
-    solution = first_solve(program, p, 10.0)
-    return 0.0 if solution is None else float(solution.values[THETA]) * program.scale
+    search = searched(program, p, 10.0)
+    return 0.0 if search is None or search.best is None else search.best.theta * program.scale
 
 
 def by_brute_force(p: PlanningProblem, templates: list[Template]) -> float:

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.planner.deadline import Deadline
 from archipelago.planner.layout.rates import round_rates
-from archipelago.planner.milp.benders import solve_by_cuts
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import NODE_LIMIT, Solution, SolverOptions, SolveStatus, solve
 from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.problem import STAGES, Billing, Domain, Link, Phase, PlanningProblem, Pool
-from archipelago.planner.strategies.exact import least_change, objective_of
+from archipelago.planner.search.portfolio import solve as search
+from archipelago.planner.strategies.exact import least_change, objective_of, searched
 from archipelago.planner.templates.template import Template
 from tests.support.planner.small import demand, problem, template
 
@@ -52,7 +51,7 @@ def best(p: PlanningProblem, cards: list[Template]) -> tuple[Program, Solution |
     solution = solve(program, objective, EXACT)
     if solution is not None and solution.status is SolveStatus.UNKNOWN:
         return program, solution  # no range is served: nothing bounds theta
-    other = solve_by_cuts(program, objective, EXACT)
+    other = search(program, objective, EXACT)
     assert (solution is None) == (other is None)
     if solution is not None and other is not None:
         assert other.objective == pytest.approx(solution.objective, rel=1e-5, abs=1e-6)
@@ -210,8 +209,9 @@ def test_integer_weights_keep_flows_links_and_almost_all_of_theta(
     program, solution = best(p, cards)
     if solution is None or solution.values[THETA] <= 1e-6 or not all(program.demands[0].served):
         return
-    tidy = least_change(program, p, solution, Deadline(10.0))
-    counts = np.rint(tidy.values[1 : program.first_pair]).astype(np.int64)
+    found = searched(program, p, 10.0)
+    assert found is not None
+    counts = np.rint(least_change(found, p, 10.0).x[: len(program.templates)]).astype(np.int64)
     settled = round_rates(p, program, counts)
     assert settled.theta <= theta_of(p, cards, tuple(counts)) * (1 + 1e-6)
     allowed = set(ways(p, cards))

@@ -21,8 +21,9 @@ from archipelago.planner.layout.rates import round_rates
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.plan import Infeasible, Planned
 from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.search.portfolio import solution
 from archipelago.planner.servingplan import load_resource, to_problem
-from archipelago.planner.strategies.exact import ExactStrategy, first_solve
+from archipelago.planner.strategies.exact import ExactStrategy, searched
 from archipelago.planner.templates.catalogue import build_catalogue
 from tests.support.planner.adversarial import CALM, WORST, Case, attempt, resource
 
@@ -92,12 +93,13 @@ def test_rates_of_the_solution_are_used_if_no_time_is_left() -> None:
     """Theta of the solution's own rates is what its islands support, at most rounding below."""
     p = problem(10.0, ranges=32)
     program = build_program(p, build_catalogue(p).templates)
-    solution = first_solve(program, p, 10.0)
-    assert solution is not None
-    counts = np.rint(solution.values[1 : program.first_pair]).astype(np.int64)
+    search = searched(program, p, 10.0)
+    assert search is not None
+    found = solution(search)
+    counts = np.rint(found.values[1 : program.first_pair]).astype(np.int64)
     with pytest.raises(OutOfTimeError, match="finding the rates"):
         round_rates(p, program, counts, None, Deadline(0.0))
-    late = round_rates(p, program, counts, solution.values, Deadline(0.0))
+    late = round_rates(p, program, counts, found.values, Deadline(0.0))
     good = round_rates(p, program, counts)
     assert good.theta * 0.99 <= late.theta <= good.theta * (1 + 1e-6)
 

@@ -21,12 +21,12 @@ import pytest
 from scipy import sparse
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.planner.milp.benders import solve_by_cuts
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import LinearObjective, Solution, SolverOptions, minimise, solve
 from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase, PlanningProblem, Pool
+from archipelago.planner.search.portfolio import solve as search
 from archipelago.planner.strategies.exact import objective_of
 from archipelago.planner.templates.template import Template
 from benchmarks.instances import INSTANCES
@@ -46,7 +46,7 @@ def optimum(program: Program, objective: LinearObjective) -> Solution:
     direct = solve(program, objective, EXACT)
     assert direct is not None
     if objective.integer:
-        other = solve_by_cuts(program, objective, EXACT)
+        other = search(program, objective, EXACT)
         assert other is not None
         assert other.objective == pytest.approx(direct.objective, rel=1e-6)
     return direct

@@ -1,0 +1,372 @@
+"""Blocks one by one at a fixed theta: their prices prove bounds, their islands make plans.
+
+The prices of the relaxation tell what a block's islands cost the others. The cheapest whole islands
+that serve theta give a block cut each; together they show which theta is out of reach:
+
+    theta (prices of all room) / (sum of the blocks' minima)
+
+estimates it. Just below, the islands of all blocks almost fit together: a master picks one set of
+each, and what exceeds the room is removed by solving a few blocks at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from ..milp import highs as adapter
+from ..milp.benders import BlockCut
+from ..milp.highs import SolveStatus
+from ..milp.variables import THETA
+from .blocks import Answer, Block, Blocks, Effort, Slack
+from .state import Search
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.model import FloatArray
+
+LOOSE = 1e-5
+"""Share by which a block's minimum is loosened: it is steep, and solvers round."""
+FIRST = 0.985
+"""First theta, as a share of the relaxation's: far enough below it for blocks to be whole."""
+ABOVE = 5e-4
+"""Share above the estimate at which a proof is tried."""
+BELOW = 0.015
+"""Share below the estimate at which the first plan is tried."""
+CLOSER, FARTHER = 0.5, 1.7
+"""Factors of that share after a plan, and after none."""
+TILT = 0.15
+"""Largest relative change of prices that gives other islands."""
+PLAIN = 0.02
+"""Price of room that the relaxation has for nothing, as a share of the dearest room's."""
+REPAIRS = 10
+"""Solves of a few blocks, before a theta is given up."""
+STALLED = 3
+"""Solves without gain before more blocks are solved at once."""
+GIVE_UP = 8
+"""Turns without gain before there is nothing more this way."""
+MOST_JOINED = 3
+"""Blocks that are solved at once, at most."""
+NEAR = 4.0
+"""Templates beside the relaxation's that plans are made of, as a multiple."""
+POOL = 60
+"""Sets of islands that are remembered of each block."""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """Whole counts of one block, and the theta that they serve."""
+
+    block: int
+    x: FloatArray
+    theta: float
+
+
+@dataclass(eq=False)
+class Blockwise:
+    """Cuts, columns and repairs; useful with two blocks or more."""
+
+    name: str = "blocks"
+    _columns: list[Column] = field(default_factory=list)
+    _estimate: float = 0.0
+    _asked: int = 0
+    _higher: float = 0.0
+    _turns: int = 0
+    _distance: float = BELOW
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    _stuck: int = 0
+    _tries: int = 0
+
+    def turn(self, search: Search) -> bool:
+        """Prove a bound, then try a plan, in turns; False if both gained nothing for long."""
+        if len(search.blocks.all) < 2:  # noqa: PLR2004  # nothing to divide
+            return False
+        best, bound = search.best, search.bound
+        self._turns += 1
+        if not search.for_theta:
+            self._prove_cost(search)
+        else:
+            if self._turns % 2:
+                self._prove(search)
+            if self._turns == 1 or self._turns % 2 == 0:
+                self._plan(search)
+        gained = search.best is not best or search.bound > bound + 1e-9 * abs(bound)
+        self._stuck = 0 if gained else self._stuck + 1
+        return self._stuck < GIVE_UP
+
+    # Bounds -----------------------------------------------------------------------------------
+
+    def _prove(self, search: Search) -> None:
+        """Ask whether a theta is out of reach: just above the estimate, then nearer the bound."""
+        low = search.best.theta if search.best else 0.0
+        high = search.theta_bound
+        if self._asked == 0:
+            theta = FIRST * high
+        else:
+            theta = self._estimate * (1 + ABOVE) if self._higher == 0 else high
+            theta += (high - theta) * self._higher
+        if not low < theta < high:
+            self._higher = min(0.9, self._higher + 0.3)
+            theta = low + 0.7 * (high - low)
+        self._asked += 1
+        reach, w, worth = self._relaxed(search, theta)
+        if reach >= theta:
+            total = self._price(search, theta, w)
+            if total > 0:
+                self._estimate = min(high, theta * worth / total)
+            reach, _, _ = self._relaxed(search, theta)
+        if reach < theta * (1 - LOOSE):
+            search.prove(-theta)
+            self._higher = 0.0
+        else:
+            self._higher = min(0.9, self._higher + 0.3)
+
+    def _prove_cost(self, search: Search) -> None:
+        """Price every block at the required theta; the cuts hold for every plan."""
+        floor = float(search.objective.lower[THETA])
+        _, w, _ = self._relaxed(search, floor)
+        self._price(search, floor, w)
+        value, _, _ = self._relaxed(search, floor)
+        search.prove(value * (1 - np.sign(value) * 1e-9))
+        x = combine(search, self._columns, search.objective.cost[search.master.columns])
+        if x is not None:
+            search.offer(x)
+
+    def _price(self, search: Search, theta: float, w: FloatArray) -> float:
+        """Price every block at theta, keep cuts and columns; return the sum, 0 if one lacks."""
+        master, total, complete = search.master, 0.0, True
+        for number, block in enumerate(search.blocks.all):
+            if search.deadline.passed:
+                return 0.0
+            answer = self._alone(search, block, theta, w, Effort(search.seconds(3.0), 200, 2e-3))
+            if answer.status is SolveStatus.INFEASIBLE:
+                search.prove(-theta if search.for_theta else np.inf)
+            if not 0 < answer.bound < np.inf:
+                complete = False
+                continue
+            prices = np.zeros(len(w))
+            prices[block.templates] = w[block.templates]
+            master.block_cuts.append(BlockCut(theta, prices, answer.bound * (1 - LOOSE)))
+            total += answer.bound
+            if answer.x is not None:
+                self._keep(block, number, answer.x)
+        return total if complete else 0.0
+
+    def _relaxed(self, search: Search, theta: float) -> tuple[float, FloatArray, float]:
+        """Solve the relaxation with the cuts that hold at theta.
+
+        Returns its objective (the largest theta, or the least cost), the price of the master's
+        columns, and what the relaxation's own islands cost at these prices.
+        """
+        program, master = search.program, search.master
+        own = np.maximum(search.objective.cost[master.columns], 0.0)
+        cuts = [cut for cut in master.block_cuts if cut.theta <= theta]
+        values, duals, value = (
+            search.relaxation.values,
+            search.relaxation.duals,
+            search.relaxation.value,
+        )
+        if cuts:
+            rows = np.zeros((len(cuts), program.columns))
+            rows[:, master.columns] = [cut.prices for cut in cuts]
+            highs = adapter.load(
+                sparse.csr_array(sparse.vstack([program.matrix, sparse.csr_array(rows)])),
+                search.objective.cost,
+                (search.objective.lower, search.objective.upper),
+                (
+                    np.concatenate([program.lower, [cut.least for cut in cuts]]),
+                    np.concatenate([program.upper, np.full(len(cuts), np.inf)]),
+                ),
+            )
+            adapter.set_options(highs, {"time_limit": search.seconds(5.0)})
+            status = adapter.run_again(highs)
+            if status is SolveStatus.INFEASIBLE:
+                return (0.0 if search.for_theta else np.inf), own, 0.0
+            if status is SolveStatus.OPTIMAL:
+                values = adapter.column_values(highs)
+                duals = np.array(highs.getSolution().row_dual)[: len(program.lower)]
+                value = float(highs.getInfo().objective_function_value)
+        w = master.price(duals) + own
+        reach = -value if search.for_theta else value
+        return reach, w, float(w @ values[master.columns])
+
+    def _alone(
+        self,
+        search: Search,
+        block: Block,
+        theta: float,
+        w: FloatArray,
+        effort: Effort,
+        *,
+        more: float = np.inf,
+    ) -> Answer:
+        """Solve one block as if it were alone, over all of its templates or those near only."""
+        blocks = search.blocks
+        free = np.zeros(blocks.templates, dtype=bool)
+        free[block.templates] = True if np.isinf(more) else search.near(more)[block.templates]
+        cost = np.concatenate([[0.0], w])
+        cost[1 + blocks.templates :] = 0.0
+        return blocks.solve(free, np.zeros(len(w)), cost, effort, theta=theta, alone=True)
+
+    def _keep(self, block: Block, number: int, x: FloatArray) -> None:
+        own = np.zeros(len(x))
+        own[block.templates] = x[block.templates]
+        mine = [column for column in self._columns if column.block == number]
+        if any(np.array_equal(column.x, own) for column in mine):
+            return
+        if len(mine) >= POOL:
+            self._columns.remove(mine[0])
+        self._columns.append(Column(number, own, block.serves(own)))
+
+    # Plans ------------------------------------------------------------------------------------
+
+    def _plan(self, search: Search) -> None:
+        """Try a theta a little below the estimate; come closer after a plan, else go farther."""
+        low = search.best.theta if search.best else 0.0
+        high = min((self._estimate or np.inf) * (1 + ABOVE), search.theta_bound)
+        theta = high * (1 - self._distance)
+        if theta <= low * (1 + 1e-4):
+            theta = (low + high) / 2
+        if theta <= low * (1 + search.options.gap / 10):
+            return
+        blocks, master = search.blocks, search.master
+        w = master.price(search.relaxation.duals)
+        for number, block in enumerate(blocks.all):
+            if search.deadline.passed:
+                return
+            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._tries else 0.0
+            effort = Effort(search.seconds(1.0), 50, 3e-3)
+            answer = self._alone(search, block, theta, w * (1 + tilt), effort, more=NEAR)
+            if answer.x is not None:
+                self._keep(block, number, answer.x)
+        self._tries += 1
+        room = room_prices(search)
+        usable = [column for column in self._columns if column.theta >= theta * (1 - 1e-9)]
+        x = least_overload(search, usable, room)
+        if x is None:
+            self._distance = min(0.5, self._distance * FARTHER)
+            return
+        x = self._repair(search, x, theta, room)
+        plan = None if x is None else search.offer(x)
+        self._distance = self._distance * CLOSER if plan else min(0.5, self._distance * FARTHER)
+        if plan is not None:
+            for number, block in enumerate(blocks.all):
+                self._keep(block, number, plan.x)
+
+    def _repair(
+        self, search: Search, x: FloatArray, theta: float, room: FloatArray
+    ) -> FloatArray | None:
+        """Solve a few blocks at once, at least overload, until everything fits."""
+        blocks, joined, stalled = search.blocks, 2, 0
+        allowed = search.near(NEAR)
+        w = 1e-2 * search.master.price(search.relaxation.duals)
+        over = float(room @ blocks.excess(x))
+        for _ in range(REPAIRS):
+            if over <= 1e-9 * room.max():
+                return x
+            if search.deadline.passed:
+                return None
+            chosen = self._overloaded(blocks, x, joined)
+            free = np.zeros(blocks.templates, dtype=bool)
+            for number in chosen:
+                own = blocks.all[number].templates
+                free[own] = allowed[own] | (x[own] > 0)
+            answer = blocks.solve(
+                free,
+                x,
+                np.concatenate([[0.0], w]),
+                Effort(search.seconds(0.6), 30),
+                theta=theta,
+                slack=Slack(room=room),
+            )
+            less = np.inf if answer.x is None else float(room @ blocks.excess(answer.x))
+            if answer.x is not None and less < over * (1 - 1e-6):
+                x, over, stalled = answer.x, less, 0
+            else:
+                stalled += 1
+            if stalled >= STALLED:
+                joined, stalled = joined + 1, 0
+                if joined > min(MOST_JOINED, len(blocks.all)):
+                    return None
+        return x if over <= 1e-9 * room.max() else None
+
+    def _overloaded(self, blocks: Blocks, x: FloatArray, size: int) -> list[int]:
+        """Return some blocks, of which the first uses room that there is not."""
+        full = np.flatnonzero(blocks.excess(x) > 0)
+        use = np.abs(blocks.shared[full][:, : blocks.templates]).multiply(x[: blocks.templates])
+        users = np.unique(blocks.of_template[np.flatnonzero(use.sum(axis=0) > 0)])
+        users = users[users >= 0]
+        first = int(self._random.choice(users)) if len(users) else 0
+        others = [number for number in range(len(blocks.all)) if number != first]
+        return [first, *self._random.permutation(others)[: size - 1].tolist()]
+
+
+def room_prices(search: Search) -> FloatArray:
+    """Return the price of exceeding each shared row: the relaxation's, and a little for all."""
+    master = search.master
+    prices = np.maximum(-search.relaxation.duals[master.rows], 0.0)
+    dearest = float(prices.max(initial=0.0)) or 1.0
+    return np.asarray(prices + PLAIN * dearest)
+
+
+def least_overload(search: Search, columns: list[Column], room: FloatArray) -> FloatArray | None:
+    """Pick one column of every block, at the least overload; None if a block has none."""
+    return _pick(search, columns, np.zeros(len(search.master.columns)), room)
+
+
+def combine(search: Search, columns: list[Column], cost: FloatArray) -> FloatArray | None:
+    """Pick one column of every block that fit together, at least cost; None if none do."""
+    return _pick(search, [c for c in columns if c.theta >= search.floor], cost, None)
+
+
+def _pick(
+    search: Search, columns: list[Column], cost: FloatArray, room: FloatArray | None
+) -> FloatArray | None:
+    blocks, n = search.blocks, search.blocks.templates
+    number = len(blocks.all)
+    if {column.block for column in columns} != set(range(number)):
+        return None
+    use = sparse.csr_array(np.array([blocks.shared @ column.x for column in columns]).T)
+    of = np.array([column.block for column in columns])
+    rest, k = blocks.shared[:, n:], len(columns)
+    able = np.flatnonzero(np.isfinite(blocks.upper)) if room is not None else np.zeros(0, int)
+    slack = sparse.csr_array(
+        (-np.ones(len(able)), (able, np.arange(len(able)))), shape=(len(blocks.upper), len(able))
+    )
+    pick = sparse.csr_array((np.ones(k), (of, np.arange(k))), shape=(number, k))
+    others = sparse.csr_array((number, rest.shape[1] + len(able)))
+    matrix = sparse.vstack([sparse.hstack([use, rest, slack]), sparse.hstack([pick, others])])
+    price = np.concatenate(
+        [
+            [float(cost @ column.x) for column in columns],
+            cost[n:],
+            np.zeros(0) if room is None else room[able],
+        ]
+    )
+    upper = search.program.upper_bounds[search.master.columns][n:]
+    whole = search.program.integer[search.master.columns][n:]
+    least = blocks.lower if room is None else np.full(len(blocks.lower), -np.inf)
+    highs = adapter.load(
+        sparse.csr_array(matrix),
+        price / (float(price.max(initial=0.0)) or 1.0),
+        (np.zeros(len(price)), np.concatenate([np.ones(k), upper, np.full(len(able), np.inf)])),
+        (np.concatenate([least, np.ones(number)]), np.concatenate([blocks.upper, np.ones(number)])),
+        np.concatenate([np.ones(k, dtype=bool), whole, np.zeros(len(able), dtype=bool)]),
+        options={
+            **adapter.DETERMINISTIC,
+            "time_limit": search.seconds(0.5),
+            "mip_rel_gap": 1e-3,
+            "mip_max_nodes": 200,
+        },
+    )
+    highs.run()
+    if not adapter.has_solution(highs):
+        return None
+    values = adapter.column_values(highs)
+    x = np.zeros(len(search.master.columns))
+    for column in np.flatnonzero(values[:k] > 0.5):  # noqa: PLR2004  # a binary
+        x += columns[column].x
+    x[n:] = np.where(whole, np.rint(values[k : k + len(whole)]), values[k : k + len(whole)])
+    return x

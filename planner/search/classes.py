@@ -1,0 +1,65 @@
+"""Each domain class alone: what its GPUs serve without the links, added up.
+
+With many linked classes, rounding the whole relaxation is far off; a class alone is a small program
+that HiGHS solves well, and theta adds up over classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .blocks import Effort
+from .state import Search
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.model import FloatArray
+
+SECONDS, NODES, GAP = 2.0, 100, 2e-3
+
+
+@dataclass(eq=False)
+class Classes:
+    """One plan from plans of each class; for theta and two classes or more."""
+
+    name: str = "classes alone"
+
+    def turn(self, search: Search) -> bool:
+        """Solve every class alone, once."""
+        program = search.program
+        classes = np.array([template.domain_class for template in program.templates])
+        names = sorted(set(classes.tolist()))
+        if len(names) < 2 or not search.for_theta:  # noqa: PLR2004  # nothing to divide
+            return False
+        total, nothing = np.zeros((2, len(search.master.columns)))
+        cost = search.objective.cost[np.concatenate([[0], search.master.columns])]
+        solved: dict[tuple[object, ...], FloatArray] = {}
+        for name in names:
+            own = np.flatnonzero(classes == name)
+            alike = _alike(search, own)
+            if alike not in solved:
+                effort = Effort(search.seconds(SECONDS), NODES, GAP)
+                answer = search.blocks.solve(classes == name, nothing, cost, effort, alone=True)
+                solved[alike] = np.zeros(len(own)) if answer.x is None else answer.x[own]
+            total[own] = solved[alike]
+        search.offer(_with_nodes(search, total))
+        return False
+
+
+def _alike(search: Search, own: NDArray[np.int64]) -> tuple[object, ...]:
+    """Return what two classes share that have the same islands and the same room."""
+    templates, most = search.program.templates, search.program.max_counts
+    return tuple(
+        (t.model, t.phase, t.parallelism, t.max_batch, t.sections, most[c])
+        for c, t in ((c, templates[c]) for c in own.tolist())
+    )
+
+
+def _with_nodes(search: Search, x: FloatArray) -> FloatArray:
+    """Return x with as many nodes as its islands fill."""
+    n = len(search.program.templates)
+    return x if len(x) == n else np.concatenate([x[:n], np.ceil(x[n:])])

@@ -1,0 +1,90 @@
+"""The direct program: all columns at once, or those near the relaxation, by branch and bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import SolverError
+from ..milp import highs as adapter
+from ..milp.highs import SolveStatus
+from .blocks import Effort
+from .state import Search
+
+NODES = 400
+"""Nodes of the first turn over all columns; each turn has four times as many as the one before."""
+NEAR_NODES = 60
+"""The same over templates near the relaxation."""
+MORE = 4
+"""Factor between the nodes of two turns."""
+
+
+@dataclass(eq=False)
+class Plain:
+    """All columns, without presolve and sub-programs: quickest for one model in one class."""
+
+    name: str = "branch and bound"
+    _nodes: int = NODES
+
+    def turn(self, search: Search) -> bool:
+        """Solve from the best plan; False once there is nothing left to prove."""
+        return _direct(search, self._next(), adapter.BRANCH_AND_BOUND)
+
+    def _next(self) -> int:
+        nodes, self._nodes = self._nodes, self._nodes * MORE
+        return nodes
+
+
+@dataclass(eq=False)
+class Defaults(Plain):
+    """All columns, as HiGHS does it by default."""
+
+    name: str = "HiGHS' defaults"
+    _nodes: int = 20
+
+    def turn(self, search: Search) -> bool:
+        """Solve from the best plan; False once there is nothing left to prove."""
+        return _direct(search, self._next(), adapter.DETERMINISTIC)
+
+
+@dataclass(eq=False)
+class Near:
+    """Templates near the relaxation only: plans, no bounds."""
+
+    name: str = "near the relaxation"
+    _nodes: int = NEAR_NODES
+    _more: float = 1.0
+
+    def turn(self, search: Search) -> bool:
+        """Solve over more templates than before; False once all are near."""
+        near = search.near(self._more)
+        answer = search.blocks.solve(
+            near,
+            np.zeros(len(search.master.columns)),
+            search.objective.cost[np.concatenate([[0], search.master.columns])],
+            Effort(search.seconds(self._more), self._nodes, search.options.gap),
+            theta=None if search.for_theta else search.floor,
+        )
+        search.nodes += answer.nodes
+        if answer.x is not None:
+            search.offer(answer.x)
+        self._nodes, self._more = self._nodes * MORE, self._more * 2
+        return not near.all()
+
+
+def _direct(search: Search, nodes: int, plain: adapter.Options) -> bool:
+    """Solve over all columns; what it finds and proves is shared."""
+    options = replace(search.options, nodes=nodes, time_limit=search.seconds(np.inf))
+    start = None if search.best is None else search.master.values(search.best.x, search.best.theta)
+    try:
+        solution = adapter.solve(search.program, search.objective, options, start, plain=plain)
+    except SolverError:  # nothing within so few nodes
+        return True
+    if solution is None:
+        search.prove(np.inf)
+        return False
+    search.nodes += solution.nodes
+    search.prove(solution.bound)
+    search.offer(search.whole(solution.values))
+    return solution.status is not SolveStatus.OPTIMAL

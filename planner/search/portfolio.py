@@ -1,0 +1,192 @@
+"""The search in turns: every step works on the same best plan and the same bound.
+
+    relaxation                     a bound at once; no plan if it has none
+    diving                         a plan at once
+    near the relaxation            a better one
+    in turns, until the gap is closed or the time is up:
+        branch and bound over all columns (its own settings, HiGHS' defaults)
+        whole numbers with cuts    bounds and plans of many models
+        blocks                     block cuts, and plans that fit blocks together
+        classes alone, neighbourhoods
+
+A turn is limited in nodes, so that the same problem takes the same way on every machine; only a
+time limit that is hit ends it elsewhere. Steps that gain nothing wait longer and longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..deadline import REMEDY, Deadline
+from ..errors import OutOfTimeError, SolverError
+from ..milp import highs as adapter
+from ..milp.benders import Master, decomposable
+from ..milp.highs import LinearObjective, Solution, SolverOptions, SolveStatus
+from ..milp.variables import THETA, Program
+from .blocks import Blocks
+from .blockwise import Blockwise
+from .classes import Classes
+from .direct import Defaults, Near, Plain
+from .dive import dive
+from .neighbourhood import Neighbourhood
+from .prices import relax, yields
+from .state import Search, Step
+from .whole import Whole
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.model import FloatArray
+
+FIRST_NODES = 50
+"""Nodes of the search for islands that serve every range at all."""
+GAIN = 0.02
+"""Part of the gap that a turn has to close so that the step does not wait."""
+LONGEST_WAIT = 8
+"""Rounds that a step waits at most."""
+
+
+@dataclass(eq=False)
+class Turns:
+    """A step, and the rounds that it waits."""
+
+    step: Step
+    wait: int = 0
+    delay: int = 1
+
+    def take(self, search: Search) -> bool:
+        """Let the step work, unless it waits; False once it has nothing more."""
+        if self.wait:
+            self.wait -= 1
+            return True
+        before = search.gap
+        more = self.step.turn(search)
+        if search.gap < before * (1 - GAIN) or (
+            np.isfinite(search.gap) and not np.isfinite(before)
+        ):
+            self.delay = 1
+        else:
+            self.delay = min(LONGEST_WAIT, 2 * self.delay)
+            self.wait = self.delay - 1
+        return more
+
+
+def solve(
+    program: Program,
+    objective: LinearObjective,
+    options: SolverOptions,
+    start: FloatArray | None = None,
+) -> Solution | None:
+    """Find the best counts; None if it is proven that there are none.
+
+    ``start``, shape (columns,): a plan to begin with.
+
+    Raises:
+        OutOfTimeError: the time limit ended before there was a plan.
+        SolverError: nothing more could be tried, or HiGHS failed.
+    """
+    if not decomposable(program, objective):
+        return adapter.solve(program, objective, options, start)
+    search = begin(program, objective, options)
+    if search is None:
+        return None
+    if start is not None:
+        search.offer(search.whole(start))
+    run(search)
+    return None if search.impossible else solution(search)
+
+
+def run(search: Search, steps: Sequence[Step] | None = None) -> None:
+    """Search until the gap is closed, the time is up, or nothing is left to try.
+
+    ``steps``: in place of all.
+    """
+    if steps is None:
+        at_once(search)
+        steps = _steps(search)
+    turns = [Turns(step) for step in steps]
+    while turns:
+        for each in list(turns):
+            if search.solved or search.impossible or search.deadline.passed:
+                return
+            if not each.take(search):
+                turns.remove(each)
+        if search.nodes > search.options.nodes:
+            return
+
+
+def begin(program: Program, objective: LinearObjective, options: SolverOptions) -> Search | None:
+    """Return a search with its relaxation solved; None if that is infeasible."""
+    deadline = Deadline(options.time_limit)
+    relaxation = relax(program, objective, deadline.remaining)
+    if relaxation is SolveStatus.INFEASIBLE:
+        return None
+    if isinstance(relaxation, SolveStatus):
+        raise _without_plan(relaxation, program, options)
+    master = Master(program, objective, replace(options, time_limit=deadline.remaining))
+    blocks = Blocks(program, master)
+    ranked = yields(program, relaxation, master)
+    return Search(
+        program, objective, options, deadline, master, relaxation, blocks, ranked, relaxation.value
+    )
+
+
+def at_once(search: Search) -> None:
+    """Find a first plan: by diving near the relaxation, else what serves every range at all.
+
+    Under least cost a plan has to serve the required theta: diving goes on over all templates.
+    """
+    for more in (1.0, 4.0, 1e6):
+        values = dive(search, search.near(more))
+        if values is not None:
+            search.offer(search.whole(values))
+        if search.best is None and search.for_theta:
+            master, least = search.master, float(search.objective.lower[THETA])
+            worth = np.concatenate([[0.0], master.price(search.relaxation.duals)])
+            x = master.solve(worth, least, 0.1, FIRST_NODES).x
+            if x is not None:
+                search.offer(x)
+        if search.best is not None or search.deadline.passed:
+            return
+
+
+def _steps(search: Search) -> list[Step]:
+    """Return the steps in the order of their turns."""
+    single = len(search.program.demands) == 1 and not search.program.flows
+    if single and search.for_theta:
+        return [Plain(), Near(), Defaults(), Whole(), Blockwise(), Neighbourhood()]
+    return [Near(), Classes(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
+
+
+def status_of(search: Search) -> SolveStatus:
+    """Return how a search ended."""
+    if search.impossible:
+        return SolveStatus.INFEASIBLE
+    if search.solved:
+        return SolveStatus.OPTIMAL
+    return SolveStatus.TIME_LIMIT if search.deadline.passed else SolveStatus.NODE_LIMIT
+
+
+def solution(search: Search) -> Solution:
+    """Return the best plan with its rates.
+
+    Raises:
+        OutOfTimeError: the time limit ended before there was a plan.
+        SolverError: nothing more could be tried.
+    """
+    status, best = status_of(search), search.best
+    if best is None:
+        raise _without_plan(status, search.program, search.options)
+    values = search.master.values(best.x, best.theta)
+    nodes = search.nodes + search.master.nodes
+    return Solution(status, best.value, min(search.bound, best.value), values, nodes)
+
+
+def _without_plan(status: SolveStatus, program: Program, options: SolverOptions) -> SolverError:
+    error = OutOfTimeError if status is SolveStatus.TIME_LIMIT else SolverError
+    return error(
+        f"the {status} ended the search ({program.columns} columns, {options.time_limit:.3g} s) "
+        f"before there was a plan, and it is not proven that there is none; {REMEDY}"
+    )

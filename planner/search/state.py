@@ -1,0 +1,160 @@
+"""What the steps of a search share: the program, the best plan so far and the proven bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ..deadline import Deadline
+from ..milp.benders import Master
+from ..milp.highs import LinearObjective, SolverOptions
+from ..milp.variables import THETA, Program
+from .blocks import Blocks
+from .prices import Relaxation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from archipelago.perfmodel.model import FloatArray
+
+ENOUGH = 1 - 1e-9
+"""Share of a required theta that is enough: the rounding of a sum."""
+PRECISION = 1e-6
+"""Gap that is no gap: HiGHS' tolerance on any row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """Whole numbers ``x`` over the master's columns, the theta they serve, and their value.
+
+    ``value`` is to be minimised: minus theta, or a cost.
+    """
+
+    x: FloatArray
+    theta: float
+    value: float
+
+
+@dataclass(eq=False)
+class Search:
+    """One search; everything is minimised.
+
+    ``bound``: no plan has a smaller value. ``found``: plans so far, each better than the one
+    before; ``spare``: those that were given up. ``ranked``, shape (templates,): worth of what a
+    template serves per price of its GPUs.
+    """
+
+    program: Program
+    objective: LinearObjective
+    options: SolverOptions
+    deadline: Deadline
+    master: Master
+    relaxation: Relaxation
+    blocks: Blocks
+    ranked: FloatArray
+    bound: float
+    on_found: Callable[[Incumbent], None] | None = None
+    found: list[Incumbent] = field(default_factory=list)
+    spare: list[Incumbent] = field(default_factory=list)
+    nodes: int = 0
+
+    @property
+    def best(self) -> Incumbent | None:
+        """The best plan so far."""
+        return self.found[-1] if self.found else None
+
+    @property
+    def for_theta(self) -> bool:
+        """Whether theta is the objective."""
+        return bool(self.objective.cost[THETA] < 0)
+
+    @property
+    def floor(self) -> float:
+        """The theta that a plan must serve."""
+        return float(self.objective.lower[THETA])
+
+    def short_of(self, theta: float) -> bool:
+        """Return whether the best plan serves less than theta, although more is not excluded."""
+        return self.best is None or self.best.theta < theta <= self.theta_bound
+
+    def demand(self, theta: float) -> None:
+        """Take plans of at least theta only, from now on; any of them will do if theta counts."""
+        self.objective.lower[THETA] = theta
+        if self.for_theta:
+            self.options = replace(self.options, gap=1.0)
+        before, self.found = self.found, []
+        self.spare += before
+        for plan in before:
+            self.offer(plan.x)
+
+    @property
+    def theta_bound(self) -> float:
+        """No plan serves more; the required theta if the cost is minimised."""
+        return -self.bound if self.for_theta else self.floor
+
+    @property
+    def gap(self) -> float:
+        """Relative gap; infinite without a plan."""
+        if self.best is None:
+            return np.inf
+        largest = abs(self.bound if self.for_theta else self.best.value)
+        return max(0.0, self.best.value - self.bound) / largest if largest > 0 else 0.0
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is proven that there is no plan."""
+        return self.best is None and self.bound == np.inf
+
+    @property
+    def solved(self) -> bool:
+        """Whether the gap is small enough."""
+        return self.gap <= max(self.options.gap, PRECISION)
+
+    def seconds(self, most: float) -> float:
+        """Return a limit for one solve [s], within what remains."""
+        return max(0.01, min(most, self.deadline.remaining))
+
+    def offer(self, x: FloatArray) -> Incumbent | None:
+        """Evaluate whole numbers; keep them if they are the best plan so far.
+
+        None if they are no plan: too little is served, or more is used than there is.
+        """
+        if not self.master.holds(x):
+            return None
+        theta = self.master.evaluate(x, 0.0)
+        if theta < self.floor * ENOUGH or (self.for_theta and theta <= 0 < self.theta_bound):
+            return None
+        plan = Incumbent(x, theta, self.master.value(x, theta))
+        if self.best is None or plan.value < self.best.value:
+            self.found.append(plan)
+            if self.on_found is not None:
+                self.on_found(plan)
+        return plan
+
+    def prove(self, bound: float) -> None:
+        """Record that no plan has a smaller value."""
+        self.bound = max(self.bound, bound)
+
+    def whole(self, values: FloatArray) -> FloatArray:
+        """Return the master's part of values of all columns, rounded to whole numbers."""
+        x: FloatArray = values[self.master.columns].copy()
+        integer = self.program.integer[self.master.columns]
+        x[integer] = np.rint(x[integer])
+        return x
+
+    def near(self, more: float) -> NDArray[np.bool_]:
+        """Return the templates of the relaxation and ``more`` times as many next best."""
+        return self.blocks.near(self.relaxation, self.ranked, more)
+
+
+class Step(Protocol):
+    """One way to plans or to bounds, in turns."""
+
+    name: str
+
+    def turn(self, search: Search) -> bool:
+        """Work for a limited time. False: there is nothing more to gain this way."""
+        ...
