@@ -43,6 +43,8 @@ SAFETY = 1e-9
 """Share by which cuts are loosened, so that rounding never makes one too tight."""
 WARM_ROUNDS = 15
 """Rounds of cuts around the linear relaxation, before any solve in integers."""
+FEW_ROUNDS = 4
+"""The same if the rates are many."""
 MANY_RATES = 5000
 """Rates and flows above which these rounds leave out the KV flows: with them they take seconds."""
 INSIDE = 0.1
@@ -247,7 +249,7 @@ class Master:
         self.subproblems = _subproblems(program, deadline=self.deadline)
         self.cuts: list[Cut] = []
         self.block_cuts: list[BlockCut] = []
-        self.nodes = 0
+        self.nodes, self.work = 0, 0.0
         self.cost = objective.cost[np.concatenate([[THETA], self.columns])]
         self.worth = np.zeros(len(self.cost))
         rates = sparse.csr_array(program.matrix[:, program.first_pair : program.first_node])
@@ -292,7 +294,13 @@ class Master:
         used = self.matrix @ x
         lower, upper = self.program.lower[self.rows], self.program.upper[self.rows]
         slack = TOLERANCE * np.maximum(1.0, np.abs(used))
-        return bool((used <= upper + slack).all() and (used >= lower - slack).all())
+        least, most = (each[self.columns] for each in (self.objective.lower, self.objective.upper))
+        return bool(
+            (used <= upper + slack).all()
+            and (used >= lower - slack).all()
+            and (x >= least - TOLERANCE).all()
+            and (x <= most + TOLERANCE).all()
+        )
 
     def begin(self, values: FloatArray, duals: FloatArray) -> None:
         """Add the cuts of the linear relaxation, shape (columns,) and (rows,), and around it.
@@ -310,15 +318,15 @@ class Master:
         Kelley's method, moved inwards and started without any cut: the cuts on its way say more
         about integers than the duals of the relaxation. Returns an interior point.
         """
-        small = sum(len(subproblem.columns) for subproblem in self.subproblems) <= MANY_RATES
-        if small or not self._without_flows:
+        rates = sum(len(subproblem.columns) for subproblem in self.subproblems)
+        if rates <= MANY_RATES or not self._without_flows:
             subproblems = (*self.subproblems, *self._without_flows)
         else:
             subproblems = self._without_flows
         upper = self.objective.upper[self.columns]
         interior = x + INSIDE * np.where(np.isfinite(upper), upper, 0.0)
         x = interior
-        for _ in range(WARM_ROUNDS):
+        for _ in range(WARM_ROUNDS if rates <= MANY_RATES else FEW_ROUNDS):
             if self.deadline.passed:
                 break
             inside = (1 - INSIDE) * x + INSIDE * interior
@@ -387,6 +395,7 @@ class Master:
         highs.run()
         info, status = highs.getInfo(), adapter.status_of(highs)
         self.nodes += max(info.mip_node_count, 0)
+        self.work += adapter.work_of(highs)
         if not adapter.has_solution(highs):
             return MasterSolution(status, theta, None, info.mip_dual_bound)
         values = adapter.column_values(highs)

@@ -26,6 +26,8 @@ Options: TypeAlias = Mapping[str, str | float | int | bool]
 """Options by HiGHS' own names."""
 SMALL_COST, LARGE_COST = 1e-2, 1e6
 """Range of an objective's largest coefficient in which HiGHS needs no scaling."""
+ROWS_PER_SECOND = 2e7
+"""Simplex iterations times rows that HiGHS does in a second (8,148 with 4,020 rows in 1.2 s)."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
@@ -250,6 +252,11 @@ def run_linear(highs: highspy.Highs) -> None:
     if run_again(highs) is not SolveStatus.OPTIMAL:
         status = highs.modelStatusToString(highs.getModelStatus())
         raise SolverError(f"HiGHS gave up on a linear program ({status}): report this problem")
+
+
+def work_of(highs: highspy.Highs) -> float:
+    """Return how much the last run did, about seconds of one core; the same on every machine."""
+    return float(highs.getInfo().simplex_iteration_count) * highs.getNumRow() / ROWS_PER_SECOND
 
 
 def status_of(highs: highspy.Highs) -> SolveStatus:

@@ -43,16 +43,20 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """How a solve ended. ``x``: counts over the master's columns; ``bound`` is proven."""
+    """How a solve ended. ``x``: counts over the master's columns; ``bound`` is proven.
+
+    ``work``: as ``highs.work_of`` counts it.
+    """
 
     status: SolveStatus
     x: FloatArray | None
     value: float
     bound: float
     nodes: int
+    work: float
 
 
-NOTHING = Answer(SolveStatus.INFEASIBLE, None, np.inf, np.inf, 0)
+NOTHING = Answer(SolveStatus.INFEASIBLE, None, np.inf, np.inf, 0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +95,8 @@ class Blocks:
         self.program, self.master = program, master
         self.shared = sparse.csc_array(program.matrix[master.rows][:, master.columns])
         self.lower, self.upper = program.lower[master.rows], program.upper[master.rows]
+        self.least = master.objective.lower[master.columns]
+        self.most = master.objective.upper[master.columns]
         self.templates = len(program.templates)
         self._whole = program.integer[master.columns][self.templates :]
         self.all = tuple(self._divide(master.subproblems))
@@ -211,11 +217,8 @@ class Blocks:
             present[place] = True
             on[pairs] = present[program.pair_template[block.columns[pairs] - program.first_pair]]
             now, fixed, rates = x[place], ~own[kept], int(on.sum())
-            most = np.minimum(program.max_counts[place], now + near)
-            most, least = (
-                np.where(fixed, now, most),
-                np.where(fixed, now, np.maximum(0, now - near)),
-            )
+            most = np.where(fixed, now, np.minimum(self.most[place], now + near))
+            least = np.where(fixed, now, np.maximum(self.least[place], now - near))
             places.append(place)
             bodies.append(sparse.hstack([block.counts[:, kept], block.rates[:, on]], format="csc"))
             demands.append(block.demand)
@@ -254,8 +257,8 @@ class Blocks:
         demand = np.concatenate([np.zeros(len(used)), *demands])
         columns = [matrix]
         prices.append(cost[1 + n :])
-        upper.append(program.upper_bounds[self.master.columns][n:])
-        lower.append(np.zeros(extra))
+        upper.append(self.most[n:])
+        lower.append(self.least[n:])
         whole.append(self._whole)
         if theta is None:
             columns.append(sparse.csc_array(demand[:, np.newaxis]))
@@ -303,7 +306,7 @@ class Blocks:
         status, info = adapter.status_of(highs), highs.getInfo()
         nodes, bound = max(int(info.mip_node_count), 0), float(info.mip_dual_bound) * unit
         if not adapter.has_solution(highs):
-            return Answer(status, None, np.inf, bound, nodes)
+            return Answer(status, None, np.inf, bound, nodes, adapter.work_of(highs))
         values = adapter.column_values(highs)
         new, at = standing, 0
         for place, mask in zip(places, whole, strict=False):
@@ -311,7 +314,7 @@ class Blocks:
             at += len(mask)
         rest = values[at : at + extra]
         new[n:] = np.where(self._whole, np.rint(rest), rest)
-        return Answer(status, new, float(price @ values), bound, nodes)
+        return Answer(status, new, float(price @ values), bound, nodes, adapter.work_of(highs))
 
     def _lower(self, alone: bool) -> FloatArray:
         """Return the lower bounds of the shared rows; a block alone need not cover for others."""

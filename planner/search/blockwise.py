@@ -37,6 +37,8 @@ BELOW = 0.015
 """Share below the estimate at which the first plan is tried."""
 CLOSER, FARTHER = 0.5, 1.7
 """Factors of that share after a plan, and after none."""
+HIGHEST = 0.9
+"""Part of the way to the bound from which on no proof is tried."""
 TILT = 0.15
 """Largest relative change of prices that gives other islands."""
 PLAIN = 0.02
@@ -88,7 +90,7 @@ class Blockwise:
         if not search.for_theta:
             self._prove_cost(search)
         else:
-            if self._turns % 2:
+            if self._turns % 2 and self._higher < HIGHEST:
                 self._prove(search)
             if self._turns == 1 or self._turns % 2 == 0:
                 self._plan(search)
@@ -108,7 +110,7 @@ class Blockwise:
             theta = self._estimate * (1 + ABOVE) if self._higher == 0 else high
             theta += (high - theta) * self._higher
         if not low < theta < high:
-            self._higher = min(0.9, self._higher + 0.3)
+            self._higher = min(HIGHEST, self._higher + 0.3)
             theta = low + 0.7 * (high - low)
         self._asked += 1
         reach, w, worth = self._relaxed(search, theta)
@@ -121,7 +123,7 @@ class Blockwise:
             search.prove(-theta)
             self._higher = 0.0
         else:
-            self._higher = min(0.9, self._higher + 0.3)
+            self._higher = min(HIGHEST, self._higher + 0.3)
 
     def _prove_cost(self, search: Search) -> None:
         """Price every block at the required theta; the cuts hold for every plan."""
@@ -138,7 +140,7 @@ class Blockwise:
         """Price every block at theta, keep cuts and columns; return the sum, 0 if one lacks."""
         master, total, complete = search.master, 0.0, True
         for number, block in enumerate(search.blocks.all):
-            if search.deadline.passed:
+            if search.over:
                 return 0.0
             answer = self._alone(search, block, theta, w, Effort(search.seconds(3.0), 200, 2e-3))
             if answer.status is SolveStatus.INFEASIBLE:
@@ -208,7 +210,8 @@ class Blockwise:
         free[block.templates] = True if np.isinf(more) else search.near(more)[block.templates]
         cost = np.concatenate([[0.0], w])
         cost[1 + blocks.templates :] = 0.0
-        return blocks.solve(free, np.zeros(len(w)), cost, effort, theta=theta, alone=True)
+        nothing = np.zeros(len(w))
+        return search.count(blocks.solve(free, nothing, cost, effort, theta=theta, alone=True))
 
     def _keep(self, block: Block, number: int, x: FloatArray) -> None:
         own = np.zeros(len(x))
@@ -234,7 +237,7 @@ class Blockwise:
         blocks, master = search.blocks, search.master
         w = master.price(search.relaxation.duals)
         for number, block in enumerate(blocks.all):
-            if search.deadline.passed:
+            if search.over:
                 return
             tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._tries else 0.0
             effort = Effort(search.seconds(1.0), 50, 3e-3)
@@ -266,20 +269,16 @@ class Blockwise:
         for _ in range(REPAIRS):
             if over <= 1e-9 * room.max():
                 return x
-            if search.deadline.passed:
+            if search.over:
                 return None
             chosen = self._overloaded(blocks, x, joined)
             free = np.zeros(blocks.templates, dtype=bool)
             for number in chosen:
                 own = blocks.all[number].templates
                 free[own] = allowed[own] | (x[own] > 0)
-            answer = blocks.solve(
-                free,
-                x,
-                np.concatenate([[0.0], w]),
-                Effort(search.seconds(0.6), 30),
-                theta=theta,
-                slack=Slack(room=room),
+            effort, costs = Effort(search.seconds(0.6), 30), np.concatenate([[0.0], w])
+            answer = search.count(
+                blocks.solve(free, x, costs, effort, theta=theta, slack=Slack(room=room))
             )
             less = np.inf if answer.x is None else float(room @ blocks.excess(answer.x))
             if answer.x is not None and less < over * (1 - 1e-6):
@@ -345,7 +344,7 @@ def _pick(
             np.zeros(0) if room is None else room[able],
         ]
     )
-    upper = search.program.upper_bounds[search.master.columns][n:]
+    upper = blocks.most[n:]
     whole = search.program.integer[search.master.columns][n:]
     least = blocks.lower if room is None else np.full(len(blocks.lower), -np.inf)
     highs = adapter.load(

@@ -52,7 +52,7 @@ class Classes:
 
 def _alike(search: Search, own: NDArray[np.int64]) -> tuple[object, ...]:
     """Return what two classes share that have the same islands and the same room."""
-    templates, most = search.program.templates, search.program.max_counts
+    templates, most = search.program.templates, search.blocks.most
     return tuple(
         (t.model, t.phase, t.parallelism, t.max_batch, t.sections, most[c])
         for c, t in ((c, templates[c]) for c in own.tolist())

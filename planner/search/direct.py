@@ -59,14 +59,15 @@ class Near:
     def turn(self, search: Search) -> bool:
         """Solve over more templates than before; False once all are near."""
         near = search.near(self._more)
-        answer = search.blocks.solve(
-            near,
-            np.zeros(len(search.master.columns)),
-            search.objective.cost[np.concatenate([[0], search.master.columns])],
-            Effort(search.seconds(self._more), self._nodes, search.options.gap),
-            theta=None if search.for_theta else search.floor,
+        answer = search.count(
+            search.blocks.solve(
+                near,
+                np.zeros(len(search.master.columns)),
+                search.objective.cost[np.concatenate([[0], search.master.columns])],
+                Effort(search.seconds(self._more), self._nodes, search.options.gap),
+                theta=None if search.for_theta else search.floor,
+            )
         )
-        search.nodes += answer.nodes
         if answer.x is not None:
             search.offer(answer.x)
         self._nodes, self._more = self._nodes * MORE, self._more * 2

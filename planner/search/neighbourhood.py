@@ -25,10 +25,10 @@ PLAIN = 0.05
 """Part of a shortage's price that is the same for all ranges; the rest follows the duals."""
 ASKED, MOST_ASKED, LEAST_ASKED = 0.5, 0.9, 0.02
 """Part of the distance to the bound that is asked for: first, at most, at least."""
-SOLVES = 4
+SOLVES = 8
 """Solves in one turn."""
-SECONDS = 0.4
-"""Time of one solve [s]; parts grow if they take less than half of it, and shrink if more."""
+WORK = 0.4
+"""Work of one solve; parts grow if they take less than half of it, and shrink if more."""
 TIRED = 12
 """Solves without gain before a theta nearer to the best plan's is asked for."""
 
@@ -51,7 +51,7 @@ class Neighbourhood:
         """Free some parts one after the other; False if that gained nothing for long."""
         before = search.best
         for _ in range(SOLVES):
-            if search.solved or search.deadline.passed:
+            if search.over:
                 break
             best = search.best
             if best is None or search.for_theta:
@@ -68,8 +68,7 @@ class Neighbourhood:
             self._x = self._ask(search)
         free, near = self._part(search, self._x)
         prices = self._prices(search)
-        answer, seconds = self._solve(search, self._x, free, near, Slack(requests=prices))
-        self._adapt(seconds)
+        answer = self._solve(search, self._x, free, near, Slack(requests=prices))
         short = np.inf if answer is None else self._shortage(search, answer, prices)
         if answer is not None and short < self._short * (1 - 1e-6):
             self._x, self._short, self._tired = answer, short, 0
@@ -112,8 +111,7 @@ class Neighbourhood:
         """Serve the required theta at less cost."""
         self._theta = search.floor
         free, near = self._part(search, x)
-        answer, seconds = self._solve(search, x, free, near, Slack())
-        self._adapt(seconds)
+        answer = self._solve(search, x, free, near, Slack())
         if answer is not None:
             search.offer(answer)
 
@@ -124,24 +122,20 @@ class Neighbourhood:
         free: NDArray[np.bool_],
         near: float,
         slack: Slack,
-    ) -> tuple[FloatArray | None, float]:
+    ) -> FloatArray | None:
         master = search.master
         cost = np.zeros(1 + len(master.columns))
         if slack.requests is None:
             cost[1:] = search.objective.cost[master.columns]
         effort = Effort(search.seconds(2.0), 60)
-        before = search.deadline.spent
-        answer = search.blocks.solve(
-            free, x, cost, effort, theta=self._theta, slack=slack, near=near
+        answer = search.count(
+            search.blocks.solve(free, x, cost, effort, theta=self._theta, slack=slack, near=near)
         )
-        search.nodes += answer.nodes
-        return answer.x, search.deadline.spent - before
-
-    def _adapt(self, seconds: float) -> None:
-        if seconds < SECONDS / 2:
+        if answer.work < WORK / 2:
             self._size = min(400.0, self._size * 1.1)
-        elif seconds > SECONDS:
+        elif answer.work > WORK:
             self._size = max(10.0, self._size * 0.8)
+        return answer.x
 
     def _part(self, search: Search, x: FloatArray) -> tuple[NDArray[np.bool_], float]:
         """Return the free templates, and by how many islands their counts may change."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 FIRST_NODES = 50
 """Nodes of the search for islands that serve every range at all."""
+TURN = 0.08
+"""Work after which a step with many solves lets the next one go on, per second of the limit."""
 GAIN = 0.02
 """Part of the gap that a turn has to close so that the step does not wait."""
 LONGEST_WAIT = 8
@@ -62,6 +64,7 @@ class Turns:
             self.wait -= 1
             return True
         before = search.gap
+        search.until = search.work + TURN * search.options.time_limit
         more = self.step.turn(search)
         if search.gap < before * (1 - GAIN) or (
             np.isfinite(search.gap) and not np.isfinite(before)

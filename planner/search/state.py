@@ -12,7 +12,7 @@ from ..deadline import Deadline
 from ..milp.benders import Master
 from ..milp.highs import LinearObjective, SolverOptions
 from ..milp.variables import THETA, Program
-from .blocks import Blocks
+from .blocks import Answer, Blocks
 from .prices import Relaxation
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Search:
 
     ``bound``: no plan has a smaller value. ``found``: plans so far, each better than the one
     before; ``spare``: those that were given up. ``ranked``, shape (templates,): worth of what a
-    template serves per price of its GPUs.
+    template serves per price of its GPUs. ``done``: work of all solves but the master's; ``until``:
+    the work at which the present turn is over (``highs.work_of``).
     """
 
     program: Program
@@ -59,6 +60,8 @@ class Search:
     on_found: Callable[[Incumbent], None] | None = None
     found: list[Incumbent] = field(default_factory=list)
     spare: list[Incumbent] = field(default_factory=list)
+    done: float = 0.0
+    until: float = np.inf
     nodes: int = 0
 
     @property
@@ -112,6 +115,23 @@ class Search:
     def solved(self) -> bool:
         """Whether the gap is small enough."""
         return self.gap <= max(self.options.gap, PRECISION)
+
+    @property
+    def over(self) -> bool:
+        """Whether the present turn is over: nothing is left to gain, or its work is done."""
+        late = self.work >= self.until or self.deadline.passed
+        return late or self.solved or self.impossible
+
+    @property
+    def work(self) -> float:
+        """Work of all solves so far, about seconds of one core."""
+        return self.done + self.master.work
+
+    def count(self, answer: Answer) -> Answer:
+        """Add the nodes and the work of an answer."""
+        self.nodes += answer.nodes
+        self.done += answer.work
+        return answer
 
     def seconds(self, most: float) -> float:
         """Return a limit for one solve [s], within what remains."""

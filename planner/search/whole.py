@@ -32,7 +32,7 @@ PROBE_NODES = 80
 """Nodes of a short search: first a good plan, then the proof."""
 PROOF_NODES = 300
 """Nodes of the first proof; each that does not suffice gets four times as many."""
-SOLVES = 3
+SOLVES = 8
 """Solves of the master in one turn."""
 PROOFS = 4.0
 """Factor between the nodes of two proofs."""
@@ -57,7 +57,7 @@ class Whole:
             search.master.begin(relaxation.values, relaxation.duals)
             self._begun, self._distance = True, search.options.gap
         for _ in range(SOLVES):
-            if search.solved or search.deadline.passed:
+            if search.over:
                 break
             go_on = self._largest_theta(search) if search.for_theta else self._least_cost(search)
             if not go_on:
