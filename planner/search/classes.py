@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.model import FloatArray
 
-SECONDS, NODES, GAP = 2.0, 100, 2e-3
+SECONDS, NODES, GAP = 1.5, 50, 2e-3
+"""Limits of the program of one class."""
+NEAR, ALL = 2.0, 1e6
+"""Templates beside the relaxation's that take part, as a multiple: of many models, and of one."""
 
 
 @dataclass(eq=False)
@@ -37,13 +40,16 @@ class Classes:
             return False
         total, nothing = np.zeros((2, len(search.master.columns)))
         cost = search.objective.cost[np.concatenate([[0], search.master.columns])]
+        alone = len(program.demands) == 1
+        near = search.near(ALL if alone else NEAR)
         solved: dict[tuple[object, ...], FloatArray] = {}
         for name in names:
             own = np.flatnonzero(classes == name)
             alike = _alike(search, own)
             if alike not in solved:
                 effort = Effort(search.seconds(SECONDS), NODES, GAP)
-                answer = search.blocks.solve(classes == name, nothing, cost, effort, alone=True)
+                free = near & (classes == name)
+                answer = search.count(search.blocks.solve(free, nothing, cost, effort, alone=True))
                 solved[alike] = np.zeros(len(own)) if answer.x is None else answer.x[own]
             total[own] = solved[alike]
         search.offer(_with_nodes(search, total))

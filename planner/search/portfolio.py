@@ -42,10 +42,14 @@ if TYPE_CHECKING:
 
 FIRST_NODES = 50
 """Nodes of the search for islands that serve every range at all."""
-TURN = 0.08
+TURN = 0.04
 """Work after which a step with many solves lets the next one go on, per second of the limit."""
+CLOSE = 0.1
+"""Gap of the first plan below which the search goes for the bound first."""
 GAIN = 0.02
 """Part of the gap that a turn has to close so that the step does not wait."""
+AGAIN = 0.3
+"""Part of the gap that a turn has to close so that the same step goes on at once."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
@@ -63,12 +67,13 @@ class Turns:
         if self.wait:
             self.wait -= 1
             return True
-        before = search.gap
-        search.until = search.work + TURN * search.options.time_limit
-        more = self.step.turn(search)
-        if search.gap < before * (1 - GAIN) or (
-            np.isfinite(search.gap) and not np.isfinite(before)
-        ):
+        while True:
+            before = search.gap
+            search.until = search.work + TURN * search.options.time_limit
+            more = self.step.turn(search)
+            if not more or search.ended or not search.gap < before * (1 - AGAIN):
+                break
+        if search.gap < before * (1 - GAIN):
             self.delay = 1
         else:
             self.delay = min(LONGEST_WAIT, 2 * self.delay)
@@ -112,7 +117,7 @@ def run(search: Search, steps: Sequence[Step] | None = None) -> None:
     turns = [Turns(step) for step in steps]
     while turns:
         for each in list(turns):
-            if search.solved or search.impossible or search.deadline.passed:
+            if search.ended:
                 return
             if not each.take(search):
                 turns.remove(each)
@@ -156,10 +161,16 @@ def at_once(search: Search) -> None:
 
 
 def _steps(search: Search) -> list[Step]:
-    """Return the steps in the order of their turns."""
-    single = len(search.program.demands) == 1 and not search.program.flows
-    if single and search.for_theta:
+    """Return the steps in the order of their turns: first what is mostly missing, bound or plan."""
+    alone = len(search.program.demands) == 1
+    if not search.for_theta:
+        return [Near(), Whole(), Defaults(), Blockwise(), Neighbourhood()]
+    if alone and not search.program.flows:
         return [Plain(), Near(), Defaults(), Whole(), Blockwise(), Neighbourhood()]
+    if alone:
+        return [Classes(), Near(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
+    if search.gap < CLOSE:
+        return [Near(), Whole(), Blockwise(), Neighbourhood(), Classes(), Defaults()]
     return [Near(), Classes(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
 
 

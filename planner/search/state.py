@@ -119,8 +119,12 @@ class Search:
     @property
     def over(self) -> bool:
         """Whether the present turn is over: nothing is left to gain, or its work is done."""
-        late = self.work >= self.until or self.deadline.passed
-        return late or self.solved or self.impossible
+        return self.work >= self.until or self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether the whole search is over."""
+        return self.deadline.passed or self.solved or self.impossible
 
     @property
     def work(self) -> float:

@@ -1,0 +1,126 @@
+"""One suite for all steps of the search: plans hold, bounds hold, and both only get better."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from archipelago.planner.milp import highs
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import SolverOptions
+from archipelago.planner.search.blockwise import Blockwise
+from archipelago.planner.search.classes import Classes
+from archipelago.planner.search.direct import Defaults, Near, Plain
+from archipelago.planner.search.neighbourhood import Neighbourhood
+from archipelago.planner.search.portfolio import at_once, begin, run
+from archipelago.planner.search.state import Search, Step
+from archipelago.planner.search.whole import Whole
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.strategies.exact import objective_of
+from archipelago.planner.templates.catalogue import build_catalogue
+from benchmarks.drawn.specs import draw
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+STEPS: tuple[type[Step], ...] = (Near, Classes, Neighbourhood, Whole, Blockwise, Plain, Defaults)
+NAMES = ("01-llama-on-two-pools", "03-two-models", "05-either", "06-two-zones", "07-least-cost")
+TURNS = 3
+SEEDS = range(4100, 4112)
+LIMIT = 60.0
+"""Seconds that no turn needs here: what ends a search is its work."""
+SLACK = 1e-5
+"""Relative difference that is rounding: HiGHS breaks rows by 1e-6."""
+
+
+def begun(problem_text: str, gap: float = 5e-4) -> Search:
+    resource = load_resource(problem_text)
+    problem = to_problem(resource.metadata.name, resource.spec)
+    program = build_program(problem, build_catalogue(problem).templates)
+    search = begin(program, objective_of(program, problem), SolverOptions(gap, LIMIT))
+    assert search is not None
+    return search
+
+
+def example(name: str) -> Search:
+    return begun((EXAMPLES / f"{name}.yaml").read_text())
+
+
+def agree(search: Search) -> None:
+    """Plans are within all rows, cuts hold for them, and no value is below a bound."""
+    program, master = search.program, search.master
+    for plan in search.found:
+        values = master.values(plan.x, plan.theta)
+        used = program.matrix @ values
+        scale = np.maximum(1.0, np.abs(used))
+        assert (used <= program.upper + SLACK * scale).all()
+        assert (used >= program.lower - SLACK * scale).all()
+        assert plan.value >= search.bound - SLACK * abs(plan.value)
+        for cut in master.cuts:
+            assert cut.at(plan.x) >= plan.theta * (1 - SLACK)
+        for block in master.block_cuts:
+            if plan.theta >= block.theta:
+                assert float(block.prices @ plan.x) >= block.least * (1 - SLACK)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_a_step_only_improves_and_is_never_contradicted(step: type[Step], name: str) -> None:
+    """The reference is branch and bound over all columns, with its plan and its bound."""
+    search = example(name)
+    at_once(search)
+    assert search.best is not None
+    values, bounds, worker = [search.best.value], [search.bound], step()
+    for _ in range(TURNS):
+        more = worker.turn(search)
+        values.append(search.best.value)
+        bounds.append(search.bound)
+        if not more or search.solved:
+            break
+    assert values == sorted(values, reverse=True)
+    assert bounds == sorted(bounds)
+    agree(search)
+    effort = SolverOptions(5e-4, LIMIT, nodes=300)
+    reference = highs.solve(search.program, search.objective, effort)
+    assert reference is not None
+    assert search.bound <= reference.objective + SLACK * abs(reference.objective)
+    assert reference.bound <= search.best.value + SLACK * abs(search.best.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_steps_together_hold_on_drawn_specs(seed: int) -> None:
+    """Within a few turns of every step; a spec without a plan is one by proof."""
+    resource = load_resource(yaml.safe_dump(draw(seed).spec))
+    problem = to_problem(resource.metadata.name, resource.spec)
+    program = build_program(problem, build_catalogue(problem).templates)
+    if not any(demand.served.any() for demand in program.demands):
+        return
+    search = begin(program, objective_of(program, problem), SolverOptions(1e-3, 5.0))
+    if search is None:
+        return
+    run(search)
+    agree(search)
+    assert search.best is not None or search.impossible or search.deadline.passed
+
+
+def test_the_same_search_twice_takes_the_same_way() -> None:
+    """Turns end by nodes and by counted work, neither of which depends on the machine."""
+    one, two = example("03-two-models"), example("03-two-models")
+    run(one)
+    run(two)
+    assert [plan.value for plan in one.found] == [plan.value for plan in two.found]
+    assert one.best is not None
+    assert two.best is not None
+    assert np.array_equal(one.best.x, two.best.x)
+    assert (one.bound, one.work, one.nodes) == (two.bound, two.work, two.nodes)
+
+
+def test_a_plan_that_serves_just_enough_is_one() -> None:
+    """Under least cost, the cheapest plan often has exactly minHeadroom: it is not short."""
+    search = example("07-least-cost")
+    run(search)
+    assert search.best is not None
+    theta = search.best.theta
+    search.demand(theta)
+    assert search.best is not None
+    assert search.best.theta == theta
