@@ -95,7 +95,7 @@ def _longest(index: PlanIndex, model: ModelDemand, slack: float) -> int:
         low, high = 0, performance.max_length
         while high - low > 1:  # short ones fit first: memory and times grow with the length
             middle = (low + high) // 2
-            fits = middle + output <= performance.max_length and not any(
+            fits = middle + output <= performance.max_length * (1 + slack) and not any(
                 alone(
                     group, model, performance, float(middle), output, stages=(stage,), slack=slack
                 )

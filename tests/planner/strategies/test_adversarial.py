@@ -64,8 +64,8 @@ MANY = {"models": 4, "architectures": 5, "pools": 16, "accelerators": 10}
 
 def test_benchmarks_end_with_the_time_limit() -> None:
     """Listing what is benchmarked takes a tenth of this limit, benchmarking five times as long."""
-    limit, started = 0.5, time.perf_counter()
-    with pytest.raises(OutOfTimeError, match=r"0\.5 s ended while benchmarking.*timeLimitSeconds"):
+    limit, started = 0.2, time.perf_counter()
+    with pytest.raises(OutOfTimeError, match=r"0\.2 s ended while benchmarking.*timeLimitSeconds"):
         ExactStrategy().plan(problem(limit, **MANY))
     assert time.perf_counter() - started < limit * 1.1 + 1.0
 
