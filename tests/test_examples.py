@@ -66,13 +66,15 @@ def test_either_is_at_least_as_good_as_both() -> None:
 
 
 def test_requests_cross_the_zones_and_without_the_link_none_does() -> None:
-    """The link carries 10 Gbit/s = 1.25 GB/s; without it fewer requests are served."""
+    """The link carries 10 Gbit/s = 1.25 GB/s; without it 0.02 % fewer requests are served."""
     problem = problem_of("06-two-zones")
-    alone = solve(replace(problem, links=()))
+    problem = replace(problem, solver=replace(problem.solver, gap=1e-4, time_limit=60.0))
+    alone, linked = solve(replace(problem, links=())), solve(problem)
     assert isinstance(alone, Planned)
+    assert isinstance(linked, Planned)
     assert crossing(alone.plan) == 0
-    assert crossing(plan_of("06-two-zones")) > 0
-    assert plan_of("06-two-zones").theta > alone.plan.theta
+    assert crossing(linked.plan) > 0
+    assert linked.plan.theta > alone.plan.theta
 
 
 def crossing(plan: Plan) -> int:

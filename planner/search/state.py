@@ -166,7 +166,7 @@ class Search:
         """Return the master's part of values of all columns, rounded to whole numbers."""
         x: FloatArray = values[self.master.columns].copy()
         integer = self.program.integer[self.master.columns]
-        x[integer] = np.rint(x[integer])
+        x[integer] = np.rint(x[integer]) + 0.0  # no minus zero
         return x
 
     def near(self, more: float) -> NDArray[np.bool_]:
