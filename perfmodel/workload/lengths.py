@@ -149,7 +149,7 @@ class Cells:
         self.probability.flags.writeable = False  # whoever asks gets the same one
 
     def expectation(self, values: FloatArray) -> FloatArray:
-        """Return ``LengthDistribution.expectation``, shape (ranges,), in the unit of ``values``.
+        """Return E[value | range], shape (ranges,), in the unit of ``values`` [any].
 
         Source: docs/explanation/performance-model.md#requests.
         """
@@ -161,7 +161,7 @@ class Cells:
 
     @cached_property
     def moments(self) -> RangeMoments:
-        """Return ``LengthDistribution.moments`` [1, tokens, tokens].
+        """Return probability [1], mean output [tokens] and mean context [tokens] of every range.
 
         Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
         """

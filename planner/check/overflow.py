@@ -17,7 +17,7 @@ from archipelago.perfmodel.model import PerformanceModel
 from ..plan import Group, Route
 from ..problem import STAGES, ModelDemand, Phase
 from .index import TOLERANCE, PlanIndex, decoding
-from .promise import alone, idle_time
+from .promise import ROUNDING, alone, idle_time
 from .routing import is_overflow, span_text
 
 NOISE = 1e-9
@@ -36,7 +36,7 @@ def check_overflow(index: PlanIndex) -> Iterator[str]:
             if group.name not in names or group.model != route.model:
                 continue  # ``check_routing`` reports the latter
             place = f"routes[{route.model} {span_text(route.range)}] in {group.name}"
-            if longest + output > performance.max_length:
+            if longest + output > performance.max_length + ROUNDING:
                 most = performance.max_length
                 yield f"{place}: longer than the model's {most} tokens with its output"
             for finding in alone(group, model, performance, longest, output):
@@ -95,7 +95,7 @@ def _longest(index: PlanIndex, model: ModelDemand, slack: float) -> int:
         low, high = 0, performance.max_length
         while high - low > 1:  # short ones fit first: memory and times grow with the length
             middle = (low + high) // 2
-            fits = middle + output <= performance.max_length * (1 + slack) and not any(
+            fits = middle + output <= performance.max_length + ROUNDING and not any(
                 alone(
                     group, model, performance, float(middle), output, stages=(stage,), slack=slack
                 )

@@ -50,6 +50,8 @@ def utilisation_cap(model: ModelDemand, performance: PerformanceModel, step: flo
 
 HALVINGS = 100
 """Bisection steps: the interval shrinks below the spacing of floats."""
+ROUNDING = 1e-6
+"""Tokens by which the mean of an output may be off: a sum of products of probabilities."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def alone(
     stages = [stage for stage in stages if stage in group.phase.stages]
     memory = performance.kv_capacity() / group.parallelism.dp
     tokens = longest + (output if Phase.DECODE in stages else 1.0)
-    if tokens > memory * (1 + max(slack, 0.0)):
+    if tokens > memory * (1 + max(slack, 0.0)) + ROUNDING:
         yield (
             f"a request of {tokens:.0f} tokens does not fit into the {memory:.0f} tokens of KV "
             "memory of one copy"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from archipelago.perfmodel.calibration.corrections import CALIBRATED
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import ENDLESS, Deadline
+from ..deadline import ENDLESS, GRACE, Deadline
 from ..milp.variables import Program
 from ..plan import (
     Certificate,
@@ -84,7 +84,7 @@ def assemble(
         )
         for name, u, evaluation in zip(names, rounded.used, rounded.evaluations, strict=True)
     )
-    placement = place(problem, groups, deadline)
+    placement = place(problem, groups, Deadline(max(GRACE, deadline.remaining)))
     cost = _cost(problem, groups, placement)
     return Plan(
         name=problem.name,

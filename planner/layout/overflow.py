@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 GRID = 256
 """Lengths evaluated at once in the search for the longest one."""
+ROUNDING = 1e-6
+"""Tokens by which the mean of an output may be off: a sum of products of probabilities."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +100,8 @@ def _longest_input(template: Template, demand: ModelDemand, stage: Phase) -> int
         lengths = np.unique(np.linspace(low, high, GRID).astype(np.int64))
         inputs = lengths.astype(np.float64)
         tokens = _kv_tokens(demand, inputs, stage)
-        fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp)
-        fits &= inputs + _output(demand) <= performance.max_length
+        fits = np.asarray(tokens <= performance.kv_capacity() / template.parallelism.dp + ROUNDING)
+        fits &= inputs + _output(demand) <= performance.max_length + ROUNDING
         if limit is not None:
             fits &= _seconds(template, demand, inputs, stage) <= limit
         count = int(fits.sum())  # short ones fit first: memory and times grow with the length

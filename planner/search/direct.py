@@ -64,7 +64,7 @@ class Near:
                 near,
                 np.zeros(len(search.master.columns)),
                 search.objective.cost[np.concatenate([[0], search.master.columns])],
-                Effort(search.seconds(self._more), self._nodes, search.options.gap),
+                Effort(search.seconds(2 * self._more), self._nodes, search.options.gap),
                 theta=None if search.for_theta else search.floor,
             )
         )

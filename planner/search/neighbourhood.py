@@ -82,14 +82,14 @@ class Neighbourhood:
             self._asked, self._tired, self._x = max(LEAST_ASKED, self._asked / 2), 0, None
 
     def _ask(self, search: Search) -> FloatArray:
-        """Choose a theta between the best plan and the bound; return the plan to start from."""
+        """Choose a theta between the best plan and the bound; return the islands to start from."""
         best, bound = search.best, search.theta_bound
         if search.for_theta:
             low = best.theta if best is not None else 0.0
             self._theta = low + self._asked * (bound - low)
         else:
             self._theta = search.floor
-        x = np.zeros(len(search.master.columns)) if best is None else best.x
+        x = search.covering() if best is None else best.x
         self._short = self._shortage(search, x, self._prices(search))
         return x
 

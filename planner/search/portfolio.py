@@ -19,14 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..deadline import REMEDY, Deadline
 from ..errors import OutOfTimeError, SolverError
 from ..milp import highs as adapter
 from ..milp.benders import Master, decomposable
 from ..milp.highs import LinearObjective, Solution, SolverOptions, SolveStatus
-from ..milp.variables import THETA, Program
+from ..milp.variables import Program
 from .blocks import Blocks
 from .blockwise import Blockwise
 from .classes import Classes
@@ -40,8 +38,6 @@ from .whole import Whole
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-FIRST_NODES = 50
-"""Nodes of the search for islands that serve every range at all."""
 TURN = 0.04
 """Work after which a step with many solves lets the next one go on, per second of the limit."""
 CLOSE = 0.1
@@ -133,12 +129,15 @@ def begin(program: Program, objective: LinearObjective, options: SolverOptions) 
         return None
     if isinstance(relaxation, SolveStatus):
         raise _without_plan(relaxation, program, options)
+    late = deadline.spent
     master = Master(program, objective, replace(options, time_limit=deadline.remaining))
     blocks = Blocks(program, master)
     ranked = yields(program, relaxation, master)
-    return Search(
+    search = Search(
         program, objective, options, deadline, master, relaxation, blocks, ranked, relaxation.value
     )
+    search.late = min(late, 0.2 * options.time_limit)
+    return search
 
 
 def at_once(search: Search) -> None:
@@ -151,11 +150,7 @@ def at_once(search: Search) -> None:
         if values is not None:
             search.offer(search.whole(values))
         if search.best is None and search.for_theta:
-            master, least = search.master, float(search.objective.lower[THETA])
-            worth = np.concatenate([[0.0], master.price(search.relaxation.duals)])
-            x = master.solve(worth, least, 0.1, FIRST_NODES).x
-            if x is not None:
-                search.offer(x)
+            search.offer(search.covering())
         if search.best is not None or search.deadline.passed:
             return
 
@@ -163,6 +158,8 @@ def at_once(search: Search) -> None:
 def _steps(search: Search) -> list[Step]:
     """Return the steps in the order of their turns: first what is mostly missing, bound or plan."""
     alone = len(search.program.demands) == 1
+    if not search.for_theta and search.program.flows:
+        return [Near(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
     if not search.for_theta:
         return [Near(), Whole(), Defaults(), Blockwise(), Neighbourhood()]
     if alone and not search.program.flows:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 1 - 1e-9
 """Share of a required theta that is enough: the rounding of a sum."""
+COVER_GAP, COVER_NODES = 0.1, 50
+"""Limits of the search for islands that serve every range at all."""
 PRECISION = 1e-6
 """Gap that is no gap: HiGHS' tolerance on any row."""
 
@@ -44,7 +46,8 @@ class Search:
 
     ``bound``: no plan has a smaller value. ``found``: plans so far, each better than the one
     before; ``spare``: those that were given up. ``ranked``, shape (templates,): worth of what a
-    template serves per price of its GPUs. ``done``: work of all solves but the master's; ``until``:
+    template serves per price of its GPUs. ``late``: seconds by which HiGHS may miss
+    a limit, those of the relaxation. ``done``: work of all solves but the master's; ``until``:
     the work at which the present turn is over (``highs.work_of``).
     """
 
@@ -60,6 +63,7 @@ class Search:
     on_found: Callable[[Incumbent], None] | None = None
     found: list[Incumbent] = field(default_factory=list)
     spare: list[Incumbent] = field(default_factory=list)
+    late: float = 0.0
     done: float = 0.0
     until: float = np.inf
     nodes: int = 0
@@ -138,8 +142,8 @@ class Search:
         return answer
 
     def seconds(self, most: float) -> float:
-        """Return a limit for one solve [s], within what remains."""
-        return max(0.01, min(most, self.deadline.remaining))
+        """Return a limit for one solve [s], within what remains; HiGHS may end that much later."""
+        return max(0.01, min(most, self.deadline.remaining - self.late))
 
     def offer(self, x: FloatArray) -> Incumbent | None:
         """Evaluate whole numbers; keep them if they are the best plan so far.
@@ -157,6 +161,12 @@ class Search:
             if self.on_found is not None:
                 self.on_found(plan)
         return plan
+
+    def covering(self) -> FloatArray:
+        """Return islands that serve every range at all, however little; none if none are found."""
+        worth = np.concatenate([[0.0], self.master.price(self.relaxation.duals)])
+        x = self.master.solve(worth, 0.0, COVER_GAP, COVER_NODES).x
+        return np.zeros(len(self.master.columns)) if x is None else x
 
     def prove(self, bound: float) -> None:
         """Record that no plan has a smaller value."""

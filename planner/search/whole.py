@@ -30,7 +30,7 @@ FIRST_ROUNDS = 4
 """Times that theta itself is maximised, which gains much if islands are many."""
 PROBE_NODES = 80
 """Nodes of a short search: first a good plan, then the proof."""
-PROOF_NODES = 300
+PROOF_NODES = 100
 """Nodes of the first proof; each that does not suffice gets four times as many."""
 SOLVES = 8
 """Solves of the master in one turn."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import REMEDY, Deadline
+from ..deadline import GRACE, REMEDY, Deadline
 from ..errors import OutOfTimeError, SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.benders import decomposable
@@ -40,6 +40,8 @@ LEAST_CHANGE_SHARE = 0.4
 RESERVE = 0.2
 """Largest share of the remaining time that is reserved for the steps after the search. They get as
 much as the steps before it took, which grow alike."""
+LEAST_RESERVE = 0.2
+"""The same at least [s], if the time limit allows it."""
 SETTLING = 0.5
 """Part of the reserve that the least change may take; assembling and checking have the rest."""
 MARGINS = (5e-6, 1e-4)
@@ -75,7 +77,7 @@ class ExactStrategy:
         if infeasible is not None:
             return infeasible
         program = build_program(problem, catalogue.templates, deadline)
-        reserve = min(deadline.spent, RESERVE * deadline.remaining)
+        reserve = min(max(deadline.spent, LEAST_RESERVE), RESERVE * deadline.remaining)
         progress("solving", 0.0)
         search = searched(program, problem, deadline.remaining - reserve, on_found)
         if search is None or (search.impossible and not search.spare):
@@ -100,9 +102,8 @@ class ExactStrategy:
             values = search.master.values(chosen.x, chosen.theta)
             counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
             layout = Layout(counts, self.name, *proof, values, priced)
-            plan = assemble(
-                problem, catalogue, program, layout, missing, deadline=deadline.with_grace
-            )
+            grace = Deadline(max(GRACE, deadline.with_grace.remaining))
+            plan = assemble(problem, catalogue, program, layout, missing, deadline=grace)
             if plan.theta >= required:
                 return Planned(plan, deadline.spent, best.nodes)
             most = max(most, plan.theta)
