@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..check.checker import run_checks
+from ..deadline import Deadline
 from ..plan import Certificate, Infeasible, Plan, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
@@ -41,6 +42,8 @@ from .plan import describe, figure, largest_ttft, plan, summary
 from .reply import table_step
 from .state import decode_calibration
 
+SOON = 2.0
+"""Seconds within which an answer is worth no word on its way: each is a write of the status."""
 DEPLOYED_STAY = "the deployed islands stay: a cheaper plan would not pay for its changes"
 """Why a plan of least cost is not the cheapest one."""
 
@@ -124,7 +127,11 @@ def plan_request(
     old, running = _deployed(request, problem)
     calibration = decode_calibration(request.state, request.age)
 
+    begun = Deadline()
+
     def report(found: Found) -> None:
+        if begun.spent < SOON:
+            return
         best, bound = figure(found.best), figure(found.bound)
         if bound is not None:  # else a message cannot hold it
             on_progress(SearchProgress(trials=found.trials, of=found.of, best=best, bound=bound))
