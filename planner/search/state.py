@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 1 - 1e-9
 """Share of a required theta that is enough: the rounding of a sum."""
+SOLVE = 0.2
+"""Part of the time limit that one solve has at least: nodes are to end it, not the clock."""
 COVER_GAP, COVER_NODES = 0.1, 50
 """Limits of the search for islands that serve every range at all."""
 PRECISION = 1e-6
@@ -143,6 +145,7 @@ class Search:
 
     def seconds(self, most: float) -> float:
         """Return a limit for one solve [s], within what remains; HiGHS may end that much later."""
+        most = max(most, SOLVE * self.options.time_limit)
         return max(0.01, min(most, self.deadline.remaining - self.late))
 
     def offer(self, x: FloatArray) -> Incumbent | None:
