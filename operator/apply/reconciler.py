@@ -321,7 +321,8 @@ class Reconciler:
             error = ValueError("; ".join(action.faults))
             self._quarantine.add("Status", str(plan.key), error)
         try:
-            body = await self._cluster.apply_status(status_manifest(plan, action.status))
+            with self._cache.writing(plan.key, action.status):
+                body = await self._cluster.apply_status(status_manifest(plan, action.status))
         except NotFound as answer:
             await self._read_again(plan)
             if self._cache.plans.get(plan.key) is not None:

@@ -7,7 +7,8 @@ interrupted watch does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from .live import TableIslands
 from .names import Key, table_key
 from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
 from .shards import shard_stem, stem_of
+from .status import Status
 
 S = TypeVar("S", bound=PlanObject | ConfigMapObject)
 
@@ -110,16 +112,35 @@ class Cache:
     def __init__(self) -> None:
         self.plans: Store[PlanObject] = Store()
         self.tables: Store[TableObject | ShardObject] = Store()
+        self._written: dict[Key, Status] = {}  # by plan whose status is being written
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
         self._contents: dict[Key, dict[str, LargeContent]] = {}  # by table and hash
         self._refused: dict[Key, str] = {}  # pointer to what is no table, by table
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def update_plan(self, plan: PlanObject) -> Key | None:
-        """Store a plan; return the key to reconcile, None if nothing is new."""
+        """Store a plan; return the key to reconcile, None if nothing is new.
+
+        The status that is being written is not: its watch event can be here before the answer.
+        """
         self._plan_of_table[table_key(plan.key)] = plan.key
         self._plan_of_table[_stem_key(plan.key)] = plan.key
-        return plan.key if self.plans.update(plan) else None
+        before, written = self.plans.get(plan.key), self._written.get(plan.key)
+        if not self.plans.update(plan):
+            return None
+        if before is None or written is None or not written.says_the_same(plan.status):
+            return plan.key
+        same = replace(plan, status=before.status, resource_version=before.resource_version)
+        return None if same == before else plan.key
+
+    @contextmanager
+    def writing(self, key: Key, status: Status) -> Iterator[None]:
+        """Take that status of the plan for no news, while it is written."""
+        self._written[key] = status
+        try:
+            yield
+        finally:
+            del self._written[key]
 
     def delete_plan(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a plan; return the key to reconcile."""

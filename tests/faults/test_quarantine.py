@@ -52,9 +52,7 @@ def test_a_defect_costs_the_object_it_is_met_with(
                 assert "Traceback" not in said
             assert set(plan.conditions) >= {"Ready", "Planned", "Published", "Suspended"}
             writes = [v for v in bench.history.of(name).ordered(PLAN) if v.change == "MODIFIED"]
-            # The cache refuses the table of one of them, which is written anew with each event of
-            # its own: 8 to 14 times, then it rests until the next full list.
-            assert len(writes) <= 30, f"{name}: {len(writes)} writes"
+            assert len(writes) <= 12, f"{name}: {len(writes)} writes"
         assert bench.operator.metric("quarantines_total") >= len(ill)
         assert sorted(taken)[2] <= CANARY
         named = {line.get("object") for line in bench.operator.lines()}

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archipelago.operator.decide import status_text
 from archipelago.operator.resources.cache import Cache
 from archipelago.operator.resources.objects import TableObject
-from tests.support.operator.situations import KEY, plan, stored
+from tests.support.operator.situations import KEY, T0, plan, stored
 
 NAME = stored(plan()).key
 Step = tuple[str, int]
@@ -112,3 +113,22 @@ def test_the_newest_version_stays_in_whatever_order_they_come(steps: list[Step])
     world.come_to_rest()
 
     assert world.cache.observe(KEY).table == world.table
+
+
+def test_the_status_that_is_being_written_is_no_news() -> None:
+    """Its watch event can be here before the answer; whatever else has changed is news."""
+    before = plan()
+    status = status_text.planning(before, 1, T0)
+    told = replace(before, resource_version="101", status=status)
+    for other, news in (
+        (told, None),
+        (replace(told, status=before.status), KEY),
+        (replace(told, generation=2, inputs_hash="other"), KEY),
+        (replace(told, deleting=True), KEY),
+    ):
+        cache = Cache()
+        cache.update_plan(before)
+        with cache.writing(KEY, status):
+            assert cache.update_plan(other) == news
+        assert cache.plans.get(KEY) == other
+        assert cache.update_plan(replace(told, resource_version="102")) == KEY
