@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp import highs as adapter
 from ..milp.benders import Master, Subproblem
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA, Program
+from .columns import Columns, Effort, Solved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,32 +31,17 @@ USED = 1e-9
 """Islands of the relaxation above which a template counts as used."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """Limits of one solve: seconds, nodes, relative gap."""
-
-    seconds: float
-    nodes: int
-    gap: float = 1e-3
-    seed: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """How a solve ended. ``x``: counts over the master's columns; ``bound`` is proven.
+    """How a solve ended, and its counts ``x`` over the master's columns, None if there are none."""
 
-    ``work``: as ``highs.work_of`` counts it.
-    """
-
-    status: SolveStatus
+    solved: Solved
     x: FloatArray | None
-    value: float
-    bound: float
-    nodes: int
-    work: float
 
-
-NOTHING = Answer(SolveStatus.INFEASIBLE, None, np.inf, np.inf, 0, 0.0)
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that there are none."""
+        return self.solved.status is SolveStatus.INFEASIBLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +83,7 @@ class Blocks:
         self.least = master.objective.lower[master.columns]
         self.most = master.objective.upper[master.columns]
         self.templates = len(program.templates)
-        self._whole = program.integer[master.columns][self.templates :]
+        self.whole = program.integer[master.columns]
         self.all = tuple(self._divide(master.subproblems))
         self.of_template = np.full(self.templates, -1)
         for number, block in enumerate(self.all):
@@ -200,136 +185,101 @@ class Blocks:
         prices of the master's columns and the most that they may add up to. ``start``, shape
         (columns,): a plan to begin with.
         """
-        program, n = self.program, self.templates
+        n = self.templates
         taking = [
-            (block, free[block.templates])
+            (block, self._kept(block, free, x))
             for block in self.all
             if theta is None or free[block.templates].any()
         ]
-        places, bodies, demands, limits, upper, lower = [], [], [], [], [], []
-        prices, whole, begun = [], [], []
-        for block, own in taking:
-            kept = own | (x[block.templates] > 0)
-            place = block.templates[kept]
-            on = np.ones(len(block.columns), dtype=bool)
-            pairs = block.columns < program.first_flow
-            present = np.zeros(n, dtype=bool)
-            present[place] = True
-            on[pairs] = present[program.pair_template[block.columns[pairs] - program.first_pair]]
-            now, fixed, rates = x[place], ~own[kept], int(on.sum())
-            most = np.where(fixed, now, np.minimum(self.most[place], now + near))
-            least = np.where(fixed, now, np.maximum(self.least[place], now - near))
-            places.append(place)
-            bodies.append(sparse.hstack([block.counts[:, kept], block.rates[:, on]], format="csc"))
-            demands.append(block.demand)
-            limits.append((program.lower[block.rows], program.upper[block.rows]))
-            upper.append(np.concatenate([most, np.full(rates, np.inf)]))
-            lower.append(np.concatenate([least, np.zeros(rates)]))
-            prices.append(np.concatenate([cost[1 + place], np.zeros(rates)]))
-            whole.append(np.arange(len(place) + rates) < len(place))
-            if start is not None:
-                begun.append(np.concatenate([start[1 + place], start[block.columns[on]]]))
-        if not taking:
-            return NOTHING
         standing = np.zeros(len(x)) if alone else x.copy()
-        for place in places:
-            standing[place] = 0.0
         standing[n:] = 0.0
-        shared, shared_lower, shared_upper = self.shared, self._lower(alone), self.upper
+        for _, (place, _) in taking:
+            standing[place] = 0.0
+        shared, limits = self.shared, (self._lower(alone), self.upper)
         if within is not None:
             shared = sparse.vstack([shared, sparse.csr_array(within[0][np.newaxis])], format="csc")
-            shared_lower = np.append(shared_lower, -np.inf)
-            shared_upper = np.append(shared_upper, within[1])
+            limits = np.append(limits[0], -np.inf), np.append(limits[1], within[1])
         used = shared @ standing
-        top = [
-            sparse.hstack([shared[:, place], sparse.csc_array((len(used), len(mask) - len(place)))])
-            for place, mask in zip(places, whole, strict=True)
-        ]
-        extra, height = len(x) - n, sum(len(each) for each in demands)
-        matrix = sparse.vstack(
-            [
-                sparse.hstack([*top, shared[:, n:]]),
-                sparse.block_diag([*bodies, sparse.csc_array((0, extra))]),
-            ],
-            format="csc",
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *(block.rows for block, _ in taking)])
+        demand = np.concatenate([np.zeros(len(used)), *(block.demand for block, _ in taking)])
+        shift = np.concatenate([used, np.zeros(len(rows))])
+        shift += demand * (theta or 0.0)
+        columns = Columns(
+            np.concatenate([limits[0], self.program.lower[rows]]) - shift,
+            np.concatenate([limits[1], self.program.upper[rows]]) - shift,
         )
-        shift = np.concatenate([used, np.zeros(height)])
-        demand = np.concatenate([np.zeros(len(used)), *demands])
-        columns = [matrix]
-        prices.append(cost[1 + n :])
-        upper.append(self.most[n:])
-        lower.append(self.least[n:])
-        whole.append(self._whole)
+        places, begun, height = [], [], len(used)
+        for block, (place, rates) in taking:
+            now, fixed = x[place], ~free[place]
+            most = np.where(fixed, now, np.minimum(self.most[place], now + near))
+            least = np.where(fixed, now, np.maximum(self.least[place], now - near))
+            own = np.isin(block.templates, place)
+            body = sparse.hstack([block.counts[:, own], block.rates[:, rates]], format="csc")
+            room = sparse.csc_array((len(used), body.shape[1] - len(place)))
+            others = np.zeros(room.shape[1])
+            columns.add(
+                _stacked(sparse.hstack([shared[:, place], room]), body, height, len(shift)),
+                np.concatenate([cost[1 + place], others]),
+                np.concatenate([least, others]),
+                np.concatenate([most, others + np.inf]),
+                np.arange(body.shape[1]) < len(place),
+            )
+            places.append((place, slice(columns.count - body.shape[1], columns.count)))
+            begun += [1 + place, block.columns[rates]]
+            height += len(block.rows)
+        nothing = sparse.csc_array((0, len(x) - n))
+        rest = columns.add(
+            _stacked(shared[:, n:], nothing, height, len(shift)),
+            cost[1 + n :],
+            self.least[n:],
+            self.most[n:],
+            self.whole[n:],
+        )
         if theta is None:
-            columns.append(sparse.csc_array(demand[:, np.newaxis]))
-            prices.append(cost[:1])
-            upper.append(np.array([np.inf]))
-            lower.append(np.array([floor]))
-            whole.append(np.zeros(1, dtype=bool))
-        else:
-            shift += demand * theta
-        rows_lower = np.concatenate([shared_lower, *(each[0] for each in limits)]) - shift
-        rows_upper = np.concatenate([shared_upper, *(each[1] for each in limits)]) - shift
-        broken = self._broken(slack, demand, [block.rows for block, _ in taking])
-        for rows, price, sign in broken:
-            columns.append(
-                sparse.csc_array(
-                    (np.full(len(rows), sign), (rows, np.arange(len(rows)))),
-                    shape=(matrix.shape[0], len(rows)),
-                )
-            )
-            prices.append(price)
-            upper.append(np.full(len(rows), np.inf))
-            lower.append(np.zeros(len(rows)))
-            whole.append(np.zeros(len(rows), dtype=bool))
-        price = np.concatenate(prices)
-        unit = float(np.abs(price).max(initial=0.0)) or 1.0
-        highs = adapter.load(
-            sparse.csr_array(sparse.hstack(columns)),
-            price / unit,
-            (np.concatenate(lower), np.concatenate(upper)),
-            (rows_lower, rows_upper),
-            np.concatenate(whole),
-            options={
-                **adapter.DETERMINISTIC,
-                "random_seed": effort.seed,
-                "time_limit": max(effort.seconds, 0.01),
-                "mip_rel_gap": effort.gap,
-                "mip_max_nodes": effort.nodes,
-            },
-        )
-        if start is not None and theta is None:
-            adapter.warm_start(
-                highs, np.concatenate([*begun, start[self.master.columns][n:], start[:1]])
-            )
-        highs.run()
-        status, info = adapter.status_of(highs), highs.getInfo()
-        nodes, bound = max(int(info.mip_node_count), 0), float(info.mip_dual_bound) * unit
-        if not adapter.has_solution(highs):
-            return Answer(status, None, np.inf, bound, nodes, adapter.work_of(highs))
-        values = adapter.column_values(highs)
-        new, at = standing, 0
-        for place, mask in zip(places, whole, strict=False):
-            new[place] = np.rint(values[at : at + len(place)])
-            at += len(mask)
-        rest = values[at : at + extra]
-        new[n:] = np.where(self._whole, np.rint(rest), rest)
-        return Answer(status, new, float(price @ values), bound, nodes, adapter.work_of(highs))
+            columns.add(sparse.csc_array(demand[:, np.newaxis]), cost[:1], floor)
+            begun += [self.master.columns[n:], np.array([THETA])]
+        if slack.room is not None:
+            able = np.flatnonzero(np.isfinite(self.upper))
+            columns.loosen(able, slack.room[able], -1.0)
+        if slack.requests is not None:
+            short = np.flatnonzero(demand)
+            columns.loosen(short, slack.requests[rows[short - len(used)]], 1.0)
+        known = None if start is None or theta is not None else start[np.concatenate(begun)]
+        solved = columns.solve(effort, known)
+        if solved.values is None:
+            return Answer(solved, None)
+        new = standing
+        for place, at in places:
+            new[place] = solved.values[at][: len(place)]
+        new[n:] = solved.values[rest]
+        return Answer(solved, self.rounded(new))
+
+    def rounded(self, x: FloatArray) -> FloatArray:
+        """Return x with whole numbers where they must be whole."""
+        return np.where(self.whole, np.rint(x) + 0.0, x)  # no minus zero
+
+    def _kept(
+        self, block: Block, free: NDArray[np.bool_], x: FloatArray
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return a block's templates that are free or have islands, and a mask of their rates."""
+        place = block.templates[free[block.templates] | (x[block.templates] > 0)]
+        present = np.zeros(self.templates, dtype=bool)
+        present[place] = True
+        on = np.ones(len(block.columns), dtype=bool)
+        pairs = block.columns < self.program.first_flow
+        of = block.columns[pairs] - self.program.first_pair
+        on[pairs] = present[self.program.pair_template[of]]
+        return place, on
 
     def _lower(self, alone: bool) -> FloatArray:
         """Return the lower bounds of the shared rows; a block alone need not cover for others."""
         return np.full(len(self.lower), -np.inf) if alone else self.lower
 
-    def _broken(
-        self, slack: Slack, demand: FloatArray, rows: list[NDArray[np.int64]]
-    ) -> list[tuple[NDArray[np.int64], FloatArray, float]]:
-        """Return (rows, prices, sign) of the columns by which rows may be broken."""
-        broken = []
-        if slack.room is not None:
-            able = np.flatnonzero(np.isfinite(self.upper))
-            broken.append((able, slack.room[able], -1.0))
-        if slack.requests is not None:
-            short = np.flatnonzero(demand)
-            names = np.concatenate([np.zeros(len(self.upper), dtype=np.int64), *rows])
-            broken.append((short, slack.requests[names[short]], 1.0))
-        return broken
+
+def _stacked(
+    top: sparse.csc_array, body: sparse.csc_array, above: int, height: int
+) -> sparse.csc_array:
+    """Return columns of that height: entries at the top, and others below ``above`` rows."""
+    gap = sparse.csc_array((above - top.shape[0], top.shape[1]))
+    below = sparse.csc_array((height - above - body.shape[0], top.shape[1]))
+    return sparse.vstack([top, gap, body, below], format="csc")

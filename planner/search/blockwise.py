@@ -21,7 +21,8 @@ from ..milp import highs as adapter
 from ..milp.benders import BlockCut
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA
-from .blocks import Answer, Block, Blocks, Effort, Slack
+from .blocks import Answer, Block, Blocks, Slack
+from .columns import Columns, Effort
 from .state import Search
 
 if TYPE_CHECKING:
@@ -70,16 +71,13 @@ class Column:
 class Blockwise:
     """Cuts, columns and repairs; useful with two blocks or more."""
 
-    name: str = "blocks"
     _columns: list[Column] = field(default_factory=list)
     _estimate: float = 0.0
-    _asked: int = 0
     _higher: float = 0.0
     _turns: int = 0
     _distance: float = BELOW
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _stuck: int = 0
-    _tries: int = 0
 
     def turn(self, search: Search) -> bool:
         """Prove a bound, then try a plan, in turns; False if both gained nothing for long."""
@@ -104,7 +102,7 @@ class Blockwise:
         """Ask whether a theta is out of reach: just above the estimate, then nearer the bound."""
         low = search.best.theta if search.best else 0.0
         high = search.theta_bound
-        if self._asked == 0:
+        if not self._estimate:
             theta = FIRST * high
         else:
             theta = self._estimate * (1 + ABOVE) if self._higher == 0 else high
@@ -112,7 +110,6 @@ class Blockwise:
         if not low < theta < high:
             self._higher = min(HIGHEST, self._higher + 0.3)
             theta = low + 0.7 * (high - low)
-        self._asked += 1
         reach, w, worth = self._relaxed(search, theta)
         if reach >= theta:
             total = self._price(search, theta, w)
@@ -132,7 +129,7 @@ class Blockwise:
         self._price(search, floor, w)
         value, _, _ = self._relaxed(search, floor)
         search.prove(value * (1 - np.sign(value) * 1e-9))
-        x = combine(search, self._columns, search.objective.cost[search.master.columns])
+        x = combine(search, self._columns, search.master.cost[1:])
         if x is not None:
             search.offer(x)
 
@@ -143,15 +140,15 @@ class Blockwise:
             if search.over:
                 return 0.0
             answer = self._alone(search, block, theta, w, Effort(search.seconds(3.0), 200, 2e-3))
-            if answer.status is SolveStatus.INFEASIBLE:
+            if answer.infeasible:
                 search.prove(-theta if search.for_theta else np.inf)
-            if not 0 < answer.bound < np.inf:
+            if not 0 < answer.solved.bound < np.inf:
                 complete = False
                 continue
             prices = np.zeros(len(w))
             prices[block.templates] = w[block.templates]
-            master.block_cuts.append(BlockCut(theta, prices, answer.bound * (1 - LOOSE)))
-            total += answer.bound
+            master.block_cuts.append(BlockCut(theta, prices, answer.solved.bound * (1 - LOOSE)))
+            total += answer.solved.bound
             if answer.x is not None:
                 self._keep(block, number, answer.x)
         return total if complete else 0.0
@@ -163,7 +160,7 @@ class Blockwise:
         columns, and what the relaxation's own islands cost at these prices.
         """
         program, master = search.program, search.master
-        own = np.maximum(search.objective.cost[master.columns], 0.0)
+        own = np.maximum(master.cost[1:], 0.0)
         cuts = [cut for cut in master.block_cuts if cut.theta <= theta]
         values, duals, value = (
             search.relaxation.values,
@@ -239,12 +236,11 @@ class Blockwise:
         for number, block in enumerate(blocks.all):
             if search.over:
                 return
-            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._tries else 0.0
+            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._turns > 1 else 0.0
             effort = Effort(search.seconds(1.0), 50, 3e-3)
             answer = self._alone(search, block, theta, w * (1 + tilt), effort, more=NEAR)
             if answer.x is not None:
                 self._keep(block, number, answer.x)
-        self._tries += 1
         room = room_prices(search)
         usable = [column for column in self._columns if column.theta >= theta * (1 - 1e-9)]
         x = least_overload(search, usable, room)
@@ -324,48 +320,34 @@ def _pick(
     search: Search, columns: list[Column], cost: FloatArray, room: FloatArray | None
 ) -> FloatArray | None:
     blocks, n = search.blocks, search.blocks.templates
-    number = len(blocks.all)
+    number, k = len(blocks.all), len(columns)
     if {column.block for column in columns} != set(range(number)):
         return None
-    use = sparse.csr_array(np.array([blocks.shared @ column.x for column in columns]).T)
-    of = np.array([column.block for column in columns])
-    rest, k = blocks.shared[:, n:], len(columns)
-    able = np.flatnonzero(np.isfinite(blocks.upper)) if room is not None else np.zeros(0, int)
-    slack = sparse.csr_array(
-        (-np.ones(len(able)), (able, np.arange(len(able)))), shape=(len(blocks.upper), len(able))
-    )
-    pick = sparse.csr_array((np.ones(k), (of, np.arange(k))), shape=(number, k))
-    others = sparse.csr_array((number, rest.shape[1] + len(able)))
-    matrix = sparse.vstack([sparse.hstack([use, rest, slack]), sparse.hstack([pick, others])])
-    price = np.concatenate(
-        [
-            [float(cost @ column.x) for column in columns],
-            cost[n:],
-            np.zeros(0) if room is None else room[able],
-        ]
-    )
-    upper = blocks.most[n:]
-    whole = search.program.integer[search.master.columns][n:]
     least = blocks.lower if room is None else np.full(len(blocks.lower), -np.inf)
-    highs = adapter.load(
-        sparse.csr_array(matrix),
-        price / (float(price.max(initial=0.0)) or 1.0),
-        (np.zeros(len(price)), np.concatenate([np.ones(k), upper, np.full(len(able), np.inf)])),
-        (np.concatenate([least, np.ones(number)]), np.concatenate([blocks.upper, np.ones(number)])),
-        np.concatenate([np.ones(k, dtype=bool), whole, np.zeros(len(able), dtype=bool)]),
-        options={
-            **adapter.DETERMINISTIC,
-            "time_limit": search.seconds(0.5),
-            "mip_rel_gap": 1e-3,
-            "mip_max_nodes": 200,
-        },
+    one = np.ones(number)
+    program = Columns(np.concatenate([least, one]), np.concatenate([blocks.upper, one]))
+    use = np.array([blocks.shared @ column.x for column in columns]).T
+    of = np.array([column.block for column in columns])
+    pick = sparse.csc_array((np.ones(k), (of, np.arange(k))), shape=(number, k))
+    prices = np.array([float(cost @ column.x) for column in columns])
+    program.add(
+        sparse.vstack([sparse.csc_array(use), pick], format="csc"), prices, upper=1.0, whole=True
     )
-    highs.run()
-    if not adapter.has_solution(highs):
+    others = sparse.csc_array((number, len(blocks.most) - n))
+    rest = program.add(
+        sparse.vstack([blocks.shared[:, n:], others], format="csc"),
+        cost[n:],
+        upper=blocks.most[n:],
+        whole=blocks.whole[n:],
+    )
+    if room is not None:
+        able = np.flatnonzero(np.isfinite(blocks.upper))
+        program.loosen(able, room[able], -1.0)
+    values = program.solve(Effort(search.seconds(0.5), 200)).values
+    if values is None:
         return None
-    values = adapter.column_values(highs)
-    x = np.zeros(len(search.master.columns))
+    x = np.zeros(len(blocks.most))
     for column in np.flatnonzero(values[:k] > 0.5):  # noqa: PLR2004  # a binary
         x += columns[column].x
-    x[n:] = np.where(whole, np.rint(values[k : k + len(whole)]), values[k : k + len(whole)])
-    return x
+    x[n:] = values[rest]
+    return blocks.rounded(x)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import Effort
+from .columns import Effort
 from .state import Search
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ NEAR, ALL = 2.0, 1e6
 class Classes:
     """One plan from plans of each class; for theta and two classes or more."""
 
-    name: str = "classes alone"
-
     def turn(self, search: Search) -> bool:
         """Solve every class alone, once."""
         program = search.program
@@ -39,7 +37,6 @@ class Classes:
         if len(names) < 2 or not search.for_theta:  # noqa: PLR2004  # nothing to divide
             return False
         total, nothing = np.zeros((2, len(search.master.columns)))
-        cost = search.objective.cost[np.concatenate([[0], search.master.columns])]
         alone = len(program.demands) == 1
         near = search.near(ALL if alone else NEAR)
         solved: dict[tuple[object, ...], FloatArray] = {}
@@ -49,7 +46,9 @@ class Classes:
             if alike not in solved:
                 effort = Effort(search.seconds(SECONDS), NODES, GAP)
                 free = near & (classes == name)
-                answer = search.count(search.blocks.solve(free, nothing, cost, effort, alone=True))
+                answer = search.count(
+                    search.blocks.solve(free, nothing, search.master.cost, effort, alone=True)
+                )
                 solved[alike] = np.zeros(len(own)) if answer.x is None else answer.x[own]
             total[own] = solved[alike]
         search.offer(_with_nodes(search, total))

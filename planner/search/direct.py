@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import SolverError
 from ..milp import highs as adapter
 from ..milp.highs import SolveStatus
-from .blocks import Effort
+from .columns import Effort
 from .state import Search
 
 NODES = 400
@@ -24,7 +24,6 @@ MORE = 4
 class Plain:
     """All columns, without presolve and sub-programs: quickest for one model in one class."""
 
-    name: str = "branch and bound"
     _nodes: int = NODES
 
     def turn(self, search: Search) -> bool:
@@ -40,7 +39,6 @@ class Plain:
 class Defaults(Plain):
     """All columns, as HiGHS does it by default."""
 
-    name: str = "HiGHS' defaults"
     _nodes: int = 20
 
     def turn(self, search: Search) -> bool:
@@ -52,7 +50,6 @@ class Defaults(Plain):
 class Near:
     """Templates near the relaxation only: plans, no bounds."""
 
-    name: str = "near the relaxation"
     _nodes: int = NEAR_NODES
     _more: float = 1.0
 
@@ -63,7 +60,7 @@ class Near:
             search.blocks.solve(
                 near,
                 np.zeros(len(search.master.columns)),
-                search.objective.cost[np.concatenate([[0], search.master.columns])],
+                search.master.cost,
                 Effort(search.seconds(2 * self._more), self._nodes, search.options.gap),
                 theta=None if search.for_theta else search.floor,
             )

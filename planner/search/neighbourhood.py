@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .blocks import Effort, Slack
+from .blocks import Slack
+from .columns import Effort
 from .state import Search
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ TIRED = 12
 class Neighbourhood:
     """Islands of a pool and class, of a few models, or near the present counts are free."""
 
-    name: str = "neighbourhood"
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _size: float = 60.0
     _asked: float = ASKED
@@ -126,14 +126,14 @@ class Neighbourhood:
         master = search.master
         cost = np.zeros(1 + len(master.columns))
         if slack.requests is None:
-            cost[1:] = search.objective.cost[master.columns]
+            cost[1:] = master.cost[1:]
         effort = Effort(search.seconds(2.0), 60)
         answer = search.count(
             search.blocks.solve(free, x, cost, effort, theta=self._theta, slack=slack, near=near)
         )
-        if answer.work < WORK / 2:
+        if answer.solved.work < WORK / 2:
             self._size = min(400.0, self._size * 1.1)
-        elif answer.work > WORK:
+        elif answer.solved.work > WORK:
             self._size = max(10.0, self._size * 0.8)
         return answer.x
 

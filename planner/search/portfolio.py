@@ -15,7 +15,6 @@ time limit that is hit ends it elsewhere. Steps that gain nothing wait longer an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -102,15 +101,10 @@ def solve(
     return None if search.impossible else solution(search)
 
 
-def run(search: Search, steps: Sequence[Step] | None = None) -> None:
-    """Search until the gap is closed, the time is up, or nothing is left to try.
-
-    ``steps``: in place of all.
-    """
-    if steps is None:
-        at_once(search)
-        steps = _steps(search)
-    turns = [Turns(step) for step in steps]
+def run(search: Search) -> None:
+    """Search until the gap is closed, the time is up, or nothing is left to try."""
+    at_once(search)
+    turns = [Turns(step) for step in _steps(search)]
     while turns:
         for each in list(turns):
             if search.ended:
@@ -146,13 +140,13 @@ def at_once(search: Search) -> None:
     Under least cost a plan has to serve the required theta: diving goes on over all templates.
     """
     for more in (1.0, 4.0, 1e6):
+        if search.best is not None or search.deadline.passed:
+            return
         values = dive(search, search.near(more))
         if values is not None:
             search.offer(search.whole(values))
         if search.best is None and search.for_theta:
             search.offer(search.covering())
-        if search.best is not None or search.deadline.passed:
-            return
 
 
 def _steps(search: Search) -> list[Step]:
@@ -171,15 +165,6 @@ def _steps(search: Search) -> list[Step]:
     return [Near(), Classes(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
 
 
-def status_of(search: Search) -> SolveStatus:
-    """Return how a search ended."""
-    if search.impossible:
-        return SolveStatus.INFEASIBLE
-    if search.solved:
-        return SolveStatus.OPTIMAL
-    return SolveStatus.TIME_LIMIT if search.deadline.passed else SolveStatus.NODE_LIMIT
-
-
 def solution(search: Search) -> Solution:
     """Return the best plan with its rates.
 
@@ -187,9 +172,12 @@ def solution(search: Search) -> Solution:
         OutOfTimeError: the time limit ended before there was a plan.
         SolverError: nothing more could be tried.
     """
-    status, best = status_of(search), search.best
+    best = search.best
+    status = SolveStatus.TIME_LIMIT if search.deadline.passed else SolveStatus.NODE_LIMIT
     if best is None:
         raise _without_plan(status, search.program, search.options)
+    if search.solved:
+        status = SolveStatus.OPTIMAL
     values = search.master.values(best.x, best.theta)
     nodes = search.nodes + search.master.nodes
     return Solution(status, best.value, min(search.bound, best.value), values, nodes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..milp.variables import THETA
-from .blocks import Effort
+from .columns import Effort
 from .state import Incumbent, Search
 
 if TYPE_CHECKING:
@@ -33,16 +33,14 @@ def settle(
     """
     master, program = search.master, search.program
     costs = cost[np.concatenate([[THETA], master.columns])]
-    fixed = np.zeros(len(program.templates), dtype=bool)
-    fixed[: len(program.templates)] = best.x[: len(program.templates)] > 0
-    stays = program.disruption[1 : program.first_pair] == 0
-    free = search.near(NEAR) | fixed | (stays if program.restarts else False)
+    free = search.near(NEAR) | (best.x[: len(program.templates)] > 0)
+    if program.restarts:
+        free |= program.disruption[1 : program.first_pair] == 0
     floor, within = search.floor, None
     if search.for_theta:
         floor = max(floor, best.theta * (1 - loss))
     else:
-        price = search.objective.cost[master.columns]
-        within = price, best.value * (1 + loss)
+        within = master.cost[1:], best.value * (1 + loss)
     answer = search.blocks.solve(
         free,
         best.x,

@@ -139,8 +139,8 @@ class Search:
 
     def count(self, answer: Answer) -> Answer:
         """Add the nodes and the work of an answer."""
-        self.nodes += answer.nodes
-        self.done += answer.work
+        self.nodes += answer.solved.nodes
+        self.done += answer.solved.work
         return answer
 
     def seconds(self, most: float) -> float:
@@ -177,10 +177,7 @@ class Search:
 
     def whole(self, values: FloatArray) -> FloatArray:
         """Return the master's part of values of all columns, rounded to whole numbers."""
-        x: FloatArray = values[self.master.columns].copy()
-        integer = self.program.integer[self.master.columns]
-        x[integer] = np.rint(x[integer]) + 0.0  # no minus zero
-        return x
+        return self.blocks.rounded(values[self.master.columns])
 
     def near(self, more: float) -> NDArray[np.bool_]:
         """Return the templates of the relaxation and ``more`` times as many next best."""
@@ -189,8 +186,6 @@ class Search:
 
 class Step(Protocol):
     """One way to plans or to bounds, in turns."""
-
-    name: str
 
     def turn(self, search: Search) -> bool:
         """Work for a limited time. False: there is nothing more to gain this way."""

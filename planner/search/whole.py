@@ -12,7 +12,7 @@ Least cost: the master is solved again with more cuts until its x serves the req
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,13 +42,11 @@ PROOFS = 4.0
 class Whole:
     """Bisection for the largest theta, or cuts until the cheapest numbers serve it."""
 
-    name: str = "whole numbers"
     _begun: bool = False
     _rounds: int = 0
     _proof_nodes: float = PROOF_NODES
     _doubtful: float = np.inf  # smallest theta that a short search could not reach
     _distance: float = 0.0  # of the next theta from it, until there is a plan
-    _kept: list[float] = field(default_factory=list)
 
     def turn(self, search: Search) -> bool:
         """Solve the master a few times; False once nothing is left to prove."""
