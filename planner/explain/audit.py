@@ -20,8 +20,8 @@ from ..check.uncertainty import CapacityRows, check_uncertainty
 from ..formats.plan_file import Stored
 from ..milp.build import build_program
 from ..milp.duality import proven_bound, row_names
-from ..milp.highs import LinearObjective, SolverOptions, largest_theta, minimise, solve
-from ..milp.variables import THETA, Program
+from ..milp.highs import SolverOptions, largest_theta, objective_of, solve
+from ..milp.variables import Program
 from ..plan import Plan, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..templates.catalogue import Catalogue, build_catalogue
@@ -137,15 +137,6 @@ def _check_bound(plan: Plan, problem: PlanningProblem, program: Program) -> tupl
         unknown = sorted({*prices} - {*row_names(program, problem)})
         findings += [f"pricedBound.prices[{name}]: the program has no such row" for name in unknown]
     return findings, Proof(certificate.gap, gap)
-
-
-def objective_of(program: Program, problem: PlanningProblem) -> LinearObjective:
-    """Return the objective of the problem: the largest theta, or the least cost at minHeadroom."""
-    if problem.objective is not Objective.COST:
-        return largest_theta(program)
-    objective = minimise(program, program.price)
-    objective.lower[THETA] = (problem.min_headroom or 0.0) / program.scale
-    return objective
 
 
 def _check_against_itself(

@@ -18,11 +18,10 @@ from archipelago.perfmodel.model import FloatArray
 from ..errors import SolverError
 from ..milp import highs
 from ..milp.build import build_program, served_ranges
-from ..milp.highs import Solution, SolverOptions
+from ..milp.highs import Solution, SolverOptions, objective_of
 from ..milp.variables import Program
 from ..problem import DEFAULT_CLASS, Billing, Domain, Objective, PlanningProblem, Pool
 from ..search.portfolio import solve
-from ..strategies.exact import objective_of
 from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import island_sizes
 from ..templates.template import Template
@@ -134,13 +133,8 @@ def resolve(
 
 
 def resolve_with(base: BaseSolution, template: int, seconds: float) -> Resolution:
-    """Solve the unchanged problem with at least one island of a template, in so many seconds.
-
-    On a copy of the program: solves of one program share loaded subproblems and cuts, and HiGHS
-    crashes if two threads use one of them at once.
-    """
-    program = replace(base.program)
-    return _resolution(base, program, base.problem, seconds, better=False, forced=template)
+    """Solve the unchanged problem with at least one island of a template, in so many seconds."""
+    return _resolution(base, base.program, base.problem, seconds, better=False, forced=template)
 
 
 def _templates(base: BaseSolution, problem: PlanningProblem) -> tuple[Template, ...]:

@@ -24,10 +24,9 @@ from ..deadline import Deadline
 from ..documents import canonical
 from ..errors import InputError
 from ..milp.build import build_program, served_ranges
-from ..milp.highs import SolverOptions, reduced_costs
+from ..milp.highs import SolverOptions, objective_of, reduced_costs
 from ..plan import MILLION, Exclusion, Plan, ThetaInterval
 from ..problem import STAGES, Objective, Phase, PlanningProblem, Pool
-from ..strategies.exact import objective_of
 from ..strategy import Progress, quiet
 from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import capacity

@@ -55,9 +55,6 @@ TOLERANCE = 1e-6
 """HiGHS' tolerance on a row, relative where the row's activity is above 1."""
 ENOUGH = 1 - 1e-9
 """Share of the required theta above which no cut is needed."""
-PROBE_NODES = 80
-"""Nodes of a short search: first a good incumbent, then the proof."""
-
 _NO_HEURISTICS = {
     "mip_heuristic_run_rins": False,
     "mip_heuristic_run_rens": False,

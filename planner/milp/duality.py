@@ -27,8 +27,7 @@ from ..errors import SolverError
 from ..plan import PricedBound
 from ..problem import STAGES, Objective, PlanningProblem
 from ..templates.packing import island_sizes
-from . import highs as adapter
-from .highs import LinearObjective, SolverOptions
+from .highs import LinearObjective
 from .variables import THETA, Program
 
 if TYPE_CHECKING:
@@ -40,28 +39,8 @@ SAFETY = 1e-12
 """Share by which the prices of capacity rows are raised, so that no rounded sum is short."""
 ROUNDING = 1e-14
 """Error of a rounded sum as a share of the sum of its absolute terms; a double has 1.1e-16."""
-FEASIBLE = 1e-10
-"""Tolerance of reduced costs, the least that HiGHS has. A wrong one is paid for with the islands of
-its template: at HiGHS' own 1e-7 that was 0.015 % of the bound of a fleet of 100,000 GPUs."""
 NEGLIGIBLE = 1e-13
 """Prices below this share of the largest price of their kind are not written down."""
-
-
-def relaxation_prices(
-    program: Program, objective: LinearObjective, options: SolverOptions
-) -> FloatArray | None:
-    """Return the row duals of the linear relaxation, shape (rows,); None if it is not solved.
-
-    They are prices in units of the objective, of the quality of the solver's tolerances.
-    """
-    bounds = (objective.lower, objective.upper)
-    highs = adapter.load(program.matrix, objective.cost, bounds, (program.lower, program.upper))
-    limits = {"time_limit": options.time_limit, "random_seed": options.seed}
-    adapter.set_options(highs, {**limits, "dual_feasibility_tolerance": FEASIBLE})
-    highs.run()
-    if adapter.status_of(highs) is not adapter.SolveStatus.OPTIMAL:
-        return None
-    return np.array(highs.getSolution().row_dual)
 
 
 def priced_bound(

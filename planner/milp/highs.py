@@ -20,6 +20,7 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..deadline import REMEDY
 from ..errors import OutOfTimeError, SolverError
+from ..problem import Objective, PlanningProblem
 from .variables import THETA, Program
 
 Options: TypeAlias = Mapping[str, str | float | int | bool]
@@ -115,6 +116,20 @@ def largest_theta(program: Program) -> LinearObjective:
     cost = np.zeros(program.columns)
     cost[THETA] = -1.0
     return minimise(program, cost)
+
+
+def objective_of(program: Program, problem: PlanningProblem) -> LinearObjective:
+    """Return the objective: largest theta, or least cost at minHeadroom."""
+    if problem.objective is Objective.COST:
+        objective = minimise(program, program.price)
+        objective.lower[THETA] = min_theta(program, problem)
+        return objective
+    return largest_theta(program)
+
+
+def min_theta(program: Program, problem: PlanningProblem) -> float:
+    """Return minHeadroom in the units of the program's theta."""
+    return (problem.min_headroom or 0.0) / program.scale
 
 
 def solve(

@@ -28,7 +28,7 @@ from archipelago.perfmodel.model import FloatArray
 
 from ..layout.assemble import times_from
 from ..layout.evaluate import evaluate
-from ..plan import MILLION, Certificate, Group, Pair, Plan
+from ..plan import MILLION, Certificate, Group, Pair, Plan, Unfinished
 from ..problem import Objective, Phase, PlanningProblem
 from ..templates.template import Template
 
@@ -199,7 +199,7 @@ def _link_rows(
 
 def unproven(theta: float) -> Certificate:
     """Return the certificate of a table over deployed islands: no bound on other islands."""
-    return Certificate(theta, 0.0, complete=False, reason="islands as they stand: no bound")
+    return Certificate(theta, 0.0, complete=False, reason=Unfinished.AS_DEPLOYED)
 
 
 def restate(deployed: DeployedIslands, theta: float) -> Plan:

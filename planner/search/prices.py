@@ -28,7 +28,8 @@ ATTEMPTS: tuple[adapter.Options, ...] = (
     INTERIOR,
 )
 """Options one after the other, until HiGHS has an answer. First the least tolerance of dual values
-that it takes, since they prove a bound (``milp/duality.py``)."""
+that it takes, since they prove a bound (``milp/duality.py``): wrong ones are paid for with islands,
+at HiGHS' own 1e-7 with 0.015 % of the bound of a fleet of 100,000 GPUs."""
 
 
 @dataclass(frozen=True, eq=False)

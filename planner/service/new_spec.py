@@ -17,7 +17,7 @@ import numpy as np
 
 from ..check.checker import run_checks
 from ..deadline import Deadline
-from ..plan import Certificate, Infeasible, Plan, Wait, running_islands
+from ..plan import Certificate, Infeasible, Plan, Unfinished, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
 from ..replan.evaluate import restate
@@ -44,7 +44,6 @@ from .state import decode_calibration
 
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
-DEPLOYED_STAY = "the deployed islands stay: a cheaper plan would not pay for its changes"
 """Why a plan of least cost is not the cheapest one."""
 
 
@@ -103,7 +102,7 @@ def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan 
     plan = accounted(restate(deployed_islands(bare, old), np.finfo(np.float64).max), bare)
     cost = float(plan.cost_per_hour)
     gap = (cost - best.certificate.bound) / cost if cost else 0.0
-    proof = Certificate(best.certificate.bound, gap, complete=False, reason=DEPLOYED_STAY)
+    proof = Certificate(best.certificate.bound, gap, complete=False, reason=Unfinished.DEPLOYED)
     plan = replace(plan, objective=Objective.COST, certificate=proof, strategy=best.strategy)
     findings = [line for item in run_checks(bare, plan) for line in item.findings]
     return plan if not findings and plan.theta >= (problem.min_headroom or 0.0) else None

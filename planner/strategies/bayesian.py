@@ -34,7 +34,7 @@ from ..layout.evaluate import evaluate
 from ..milp.build import build_program
 from ..milp.highs import LinearObjective, SolverOptions, largest_theta, minimise, solve
 from ..milp.variables import THETA, Program
-from ..plan import Infeasible, Planned, PlanningOutcome
+from ..plan import Infeasible, Planned, PlanningOutcome, Unfinished
 from ..problem import STAGES, Billing, Phase, PlanningProblem, Pool, missing_packages
 from ..strategy import Finds, Found, Progress, quiet, unheard
 from ..templates.catalogue import Catalogue, build_catalogue
@@ -151,7 +151,7 @@ class BayesianDivider:
                 f"{len(result.trials)} layouts were tried and none serves every range, although "
                 "plans exist: choose strategy exact, or a longer timeLimitSeconds"
             )
-        reason = "a search proves nothing" if result.complete else "time limit"
+        reason = Unfinished.NO_PROOF if result.complete else Unfinished.TIME_LIMIT
         layout = Layout(best.counts, self.name, result.bound, False, reason)
         missing = unservable(problem, catalogue)
         plan = assemble(problem, catalogue, result.program, layout, missing)

@@ -16,13 +16,13 @@ import numpy as np
 
 from archipelago.perfmodel.model import FloatArray
 
-from ..deadline import GRACE, REMEDY, Deadline
+from ..deadline import REMEDY, Deadline
 from ..errors import OutOfTimeError, SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.benders import decomposable
 from ..milp.build import build_program
 from ..milp.duality import priced_bound
-from ..milp.highs import LinearObjective, SolverOptions, SolveStatus, largest_theta, minimise
+from ..milp.highs import SolverOptions, SolveStatus, min_theta, objective_of
 from ..milp.variables import THETA, Program
 from ..plan import Infeasible, InfeasibleReason, Planned, PlanningOutcome
 from ..problem import Objective, PlanningProblem
@@ -102,8 +102,9 @@ class ExactStrategy:
             values = search.master.values(chosen.x, chosen.theta)
             counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
             layout = Layout(counts, self.name, *proof, values, priced)
-            grace = Deadline(max(GRACE, deadline.with_grace.remaining))
-            plan = assemble(problem, catalogue, program, layout, missing, deadline=grace)
+            plan = assemble(
+                problem, catalogue, program, layout, missing, deadline=deadline.with_grace
+            )
             if plan.theta >= required:
                 return Planned(plan, deadline.spent, best.nodes)
             most = max(most, plan.theta)
@@ -200,20 +201,6 @@ def explain_infeasible(
             theta, bound = (t * program.scale for t in (largest.best.theta, largest.theta_bound))
             return too_little(problem, catalogue, theta, bound, deadline)
     return outcome(problem, catalogue, reason, text, deadline)
-
-
-def objective_of(program: Program, problem: PlanningProblem) -> LinearObjective:
-    """Return the objective: largest theta, or least cost at minHeadroom."""
-    if problem.objective is Objective.COST:
-        objective = minimise(program, program.price)
-        objective.lower[THETA] = min_theta(program, problem)
-        return objective
-    return largest_theta(program)
-
-
-def min_theta(program: Program, problem: PlanningProblem) -> float:
-    """Return minHeadroom in the units of the program's theta."""
-    return (problem.min_headroom or 0.0) / program.scale
 
 
 def _change_cost(program: Program, problem: PlanningProblem) -> FloatArray:

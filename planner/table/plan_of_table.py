@@ -19,12 +19,12 @@ from archipelago.perfmodel.workload.lengths import Range
 
 from ..documents import Document
 from ..errors import PlanFileError
-from ..plan import Certificate, Group, Island, Pair, Part, Plan, Route, Unservable
+from ..plan import Certificate, Group, Island, Pair, Part, Plan, Route, Unfinished, Unservable
 from ..problem import DEFAULT_CLASS, RENTED, Billing, ModelDemand, Phase, PlanningProblem
 from ..templates.packing import nodes_of
 from .validate import validate_content
 
-NO_PROOF: Final = Certificate(0.0, 0.0, complete=False, reason="read back from a table")
+NO_PROOF: Final = Certificate(0.0, 0.0, complete=False, reason=Unfinished.READ_BACK)
 """A table carries no proof."""
 ROW: Final = {Phase.PREFILL: "time", Phase.DECODE: "batch", Phase.MIXED: "time"}
 """A capacity row of every island of the phase; a table does not state which row binds."""

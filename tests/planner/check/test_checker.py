@@ -49,7 +49,6 @@ from archipelago.planner.problem import (
     Targets,
 )
 from archipelago.planner.replan.evaluate import unproven
-from archipelago.planner.service.new_spec import DEPLOYED_STAY
 from archipelago.planner.table.plan_of_table import NO_PROOF
 from tests.support.planner.affine import Affine
 from tests.support.planner.handmade import GROUPS, LONG, PLAN, POOLS, build, problem, resource
@@ -1007,7 +1006,7 @@ def test_bound_is_never_looser_than_what_prices_prove() -> None:
 
 def test_every_reason_that_the_planner_gives_is_known() -> None:
     ended = {str(s) for s in SolveStatus} - {SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE}
-    others = {DEPLOYED_STAY, NO_PROOF.reason, unproven(1.0).reason}
+    others = {NO_PROOF.reason, unproven(1.0).reason}
     assert ended | others <= {*Unfinished}
 
 

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from archipelago.planner.milp.build import build_program
-from archipelago.planner.milp.highs import SolverOptions, solve
+from archipelago.planner.milp.highs import SolverOptions, objective_of, solve
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.search.portfolio import solve as search
 from archipelago.planner.servingplan import load_resource, to_problem
-from archipelago.planner.strategies.exact import objective_of
 from archipelago.planner.templates.catalogue import build_catalogue
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -17,11 +17,18 @@ from scipy.optimize import linprog
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.layout.rates import round_rates
 from archipelago.planner.milp.build import build_program
-from archipelago.planner.milp.highs import NODE_LIMIT, Solution, SolverOptions, SolveStatus, solve
+from archipelago.planner.milp.highs import (
+    NODE_LIMIT,
+    Solution,
+    SolverOptions,
+    SolveStatus,
+    objective_of,
+    solve,
+)
 from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.problem import STAGES, Billing, Domain, Link, Phase, PlanningProblem, Pool
 from archipelago.planner.search.portfolio import solve as search
-from archipelago.planner.strategies.exact import least_change, objective_of, searched
+from archipelago.planner.strategies.exact import least_change, searched
 from archipelago.planner.templates.template import Template
 from tests.support.planner.small import demand, problem, template
 

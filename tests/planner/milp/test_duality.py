@@ -10,20 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipelago.planner.explain.audit import objective_of
 from archipelago.planner.milp import highs
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.duality import (
     bound_of,
     priced_bound,
     proven_bound,
-    relaxation_prices,
     row_names,
 )
-from archipelago.planner.milp.highs import LinearObjective, SolverOptions
+from archipelago.planner.milp.highs import LinearObjective, SolverOptions, objective_of
 from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.plan import PricedBound
 from archipelago.planner.problem import Objective, PlanningProblem
+from archipelago.planner.search.prices import Relaxation, relax
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.templates.catalogue import build_catalogue
 
@@ -43,9 +42,9 @@ def built(name: str) -> tuple[PlanningProblem, Program, LinearObjective]:
 @cache
 def duals_of(name: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     _, program, objective = built(name)
-    duals = relaxation_prices(program, objective, OPTIONS)
-    assert duals is not None
-    return duals
+    relaxed = relax(program, objective, OPTIONS.time_limit)
+    assert isinstance(relaxed, Relaxation)
+    return relaxed.duals
 
 
 @cache

@@ -8,7 +8,7 @@ import yaml
 
 from archipelago.planner.milp import highs
 from archipelago.planner.milp.build import build_program
-from archipelago.planner.milp.highs import SolverOptions
+from archipelago.planner.milp.highs import SolverOptions, objective_of
 from archipelago.planner.search.blockwise import Blockwise
 from archipelago.planner.search.classes import Classes
 from archipelago.planner.search.direct import Defaults, Near, Plain
@@ -17,7 +17,6 @@ from archipelago.planner.search.portfolio import at_once, begin, run
 from archipelago.planner.search.state import Search, Step
 from archipelago.planner.search.whole import Whole
 from archipelago.planner.servingplan import load_resource, to_problem
-from archipelago.planner.strategies.exact import objective_of
 from archipelago.planner.templates.catalogue import build_catalogue
 from benchmarks.drawn.specs import draw
 

@@ -22,12 +22,18 @@ from scipy import sparse
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.milp.build import build_program
-from archipelago.planner.milp.highs import LinearObjective, Solution, SolverOptions, minimise, solve
+from archipelago.planner.milp.highs import (
+    LinearObjective,
+    Solution,
+    SolverOptions,
+    minimise,
+    objective_of,
+    solve,
+)
 from archipelago.planner.milp.variables import THETA, Program
 from archipelago.planner.plan import Part
 from archipelago.planner.problem import Phase, PlanningProblem, Pool
 from archipelago.planner.search.portfolio import solve as search
-from archipelago.planner.strategies.exact import objective_of
 from archipelago.planner.templates.template import Template
 from benchmarks.instances import INSTANCES
 from tests.support.planner.small import demand, template
