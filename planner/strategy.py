@@ -15,7 +15,8 @@ Progress: TypeAlias = Callable[[str, float], None]
 class Found:
     """What a search has found so far.
 
-    ``trials`` of at most ``of`` were made. ``best``: theta of the best plan, 0 while there is none.
+    ``trials`` of at most ``of`` were made; where no number is set, both are the plans that were
+    found, each better than the one before. ``best``: theta of the best plan, 0 while there is none.
     ``bound``: on theta of any plan.
     """
 

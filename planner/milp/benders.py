@@ -54,7 +54,7 @@ WORTH = 1e-4
 TOLERANCE = 1e-6
 """HiGHS' tolerance on a row, relative where the row's activity is above 1."""
 ENOUGH = 1 - 1e-9
-"""Share of the required theta above which no cut is needed."""
+"""Share of a required theta that is enough: the rounding of a sum."""
 _NO_HEURISTICS = {
     "mip_heuristic_run_rins": False,
     "mip_heuristic_run_rens": False,

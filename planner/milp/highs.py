@@ -138,11 +138,11 @@ def solve(
     options: SolverOptions,
     start: FloatArray | None = None,
     *,
-    plain: Options | None = None,
+    settings: Options | None = None,
 ) -> Solution | None:
     """Solve by branch and bound over all columns; None if the program is infeasible.
 
-    ``plain``: settings of HiGHS in place of ``BRANCH_AND_BOUND``.
+    ``settings``: of HiGHS, in place of ``BRANCH_AND_BOUND``.
 
     Raises:
         OutOfTimeError: the time limit ended before there was a solution.
@@ -151,7 +151,7 @@ def solve(
     unit = unit_of(objective.cost)
     scaled = replace(objective, cost=objective.cost / unit)
     limits = replace(options, target=options.target / unit)
-    highs = _load_program(program, scaled, limits, plain or BRANCH_AND_BOUND)
+    highs = _load_program(program, scaled, limits, settings or BRANCH_AND_BOUND)
     if start is not None:
         warm_start(highs, start)
     highs.run()
@@ -301,7 +301,7 @@ def _load_program(
     program: Program,
     objective: LinearObjective,
     options: SolverOptions,
-    plain: Options = BRANCH_AND_BOUND,
+    settings: Options = BRANCH_AND_BOUND,
 ) -> highspy.Highs:
     return load(
         program.matrix,
@@ -310,7 +310,7 @@ def _load_program(
         (program.lower, program.upper),
         program.integer if objective.integer else None,
         options={
-            **plain,
+            **settings,
             "random_seed": options.seed,
             "time_limit": options.time_limit,
             "mip_rel_gap": options.gap,

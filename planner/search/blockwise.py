@@ -20,7 +20,6 @@ from scipy import sparse
 from ..milp import highs as adapter
 from ..milp.benders import BlockCut
 from ..milp.highs import SolveStatus
-from ..milp.variables import THETA
 from .blocks import Answer, Block, Blocks, Slack
 from .columns import Columns, Effort
 from .state import Search
@@ -124,7 +123,7 @@ class Blockwise:
 
     def _prove_cost(self, search: Search) -> None:
         """Price every block at the required theta; the cuts hold for every plan."""
-        floor = float(search.objective.lower[THETA])
+        floor = search.floor
         _, w, _ = self._relaxed(search, floor)
         self._price(search, floor, w)
         value, _, _ = self._relaxed(search, floor)

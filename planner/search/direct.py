@@ -71,12 +71,14 @@ class Near:
         return not near.all()
 
 
-def _direct(search: Search, nodes: int, plain: adapter.Options) -> bool:
+def _direct(search: Search, nodes: int, settings: adapter.Options) -> bool:
     """Solve over all columns; what it finds and proves is shared."""
     options = replace(search.options, nodes=nodes, time_limit=search.seconds(np.inf))
     start = None if search.best is None else search.master.values(search.best.x, search.best.theta)
     try:
-        solution = adapter.solve(search.program, search.objective, options, start, plain=plain)
+        solution = adapter.solve(
+            search.program, search.objective, options, start, settings=settings
+        )
     except SolverError:  # nothing within so few nodes
         return True
     if solution is None:

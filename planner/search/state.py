@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ..deadline import Deadline
-from ..milp.benders import Master
+from ..milp.benders import ENOUGH, Master
 from ..milp.highs import LinearObjective, SolverOptions
 from ..milp.variables import THETA, Program
 from .blocks import Answer, Blocks
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from archipelago.perfmodel.model import FloatArray
 
-ENOUGH = 1 - 1e-9
-"""Share of a required theta that is enough: the rounding of a sum."""
 SOLVE = 0.2
 """Part of the time limit that one solve has at least: nodes are to end it, not the clock."""
 COVER_GAP, COVER_NODES = 0.1, 50
@@ -48,8 +46,8 @@ class Search:
 
     ``bound``: no plan has a smaller value. ``found``: plans so far, each better than the one
     before; ``spare``: those that were given up. ``ranked``, shape (templates,): worth of what a
-    template serves per price of its GPUs. ``late``: seconds by which HiGHS may miss
-    a limit, those of the relaxation. ``done``: work of all solves but the master's; ``until``:
+    template serves per price of its GPUs. ``late``: seconds by which HiGHS may miss a
+    limit, those of the relaxation. ``done``: work of all solves but the master's; ``until``:
     the work at which the present turn is over (``highs.work_of``).
     """
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..milp.highs import SolveStatus
-from ..milp.variables import THETA
 from .state import Search
 
 NEARLY = 1 - 1e-6
@@ -64,7 +63,7 @@ class Whole:
 
     def _largest_theta(self, search: Search) -> bool:
         master, gap = search.master, search.options.gap
-        floor = float(search.objective.lower[THETA])
+        floor = search.floor
         if self._rounds < FIRST_ROUNDS:
             self._rounds += 1
             result = master.solve(master.cost, floor, gap / 2, PROBE_NODES)
@@ -126,7 +125,7 @@ class Whole:
 
     def _least_cost(self, search: Search) -> bool:
         master = search.master
-        floor = float(search.objective.lower[THETA])
+        floor = search.floor
         start = None if search.best is None else (search.best.x, search.best.theta)
         nodes = int(self._proof_nodes)
         result = master.solve(master.cost, floor, search.options.gap / 2, nodes, start=start)

@@ -79,11 +79,12 @@ class ExactStrategy:
         program = build_program(problem, catalogue.templates, deadline)
         reserve = min(max(deadline.spent, LEAST_RESERVE), RESERVE * deadline.remaining)
         progress("solving", 0.0)
+        required = problem.min_headroom or 0.0
         search = searched(program, problem, deadline.remaining - reserve, on_found)
         if search is None or (search.impossible and not search.spare):
             return explain_infeasible(program, problem, catalogue, deadline)
         if search.best is None and search.spare:
-            theta, required = search.spare[-1].theta * program.scale, problem.min_headroom or 0.0
+            theta = search.spare[-1].theta * program.scale
             if search.impossible:
                 return too_little(problem, catalogue, theta, required, deadline)
             raise unproven(problem, theta, np.inf)
@@ -97,7 +98,7 @@ class ExactStrategy:
             bound = (max if cheapest else min)(bound, priced.bound)
         complete = best.status is SolveStatus.OPTIMAL
         proof = bound, complete, "" if complete else str(best.status)
-        required, most = problem.min_headroom or 0.0, 0.0
+        most = 0.0
         for chosen in candidates(search, problem, deadline, reserve):
             values = search.master.values(chosen.x, chosen.theta)
             counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
@@ -130,15 +131,8 @@ def searched(
         return None
 
     def report(found: Incumbent) -> None:
-        bound = search.theta_bound if search.for_theta else np.inf
-        on_found(
-            Found(
-                len(search.found),
-                len(search.found),
-                found.theta * program.scale,
-                bound * program.scale,
-            )
-        )
+        plans, bound = len(search.found), search.theta_bound if search.for_theta else np.inf
+        on_found(Found(plans, plans, found.theta * program.scale, bound * program.scale))
 
     search.on_found = report
     run(search)
