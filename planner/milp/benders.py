@@ -97,7 +97,8 @@ class Subproblem:
     """Rates and flows that share rows, for given counts.
 
     Two linear programs stay loaded, so that each solve starts from the last basis: the largest
-    theta, and the smallest coefficients of a cut for given prices.
+    theta, and the smallest coefficients of a cut for given prices. ``work``: of all solves so far
+    (``highs.work_of``).
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Subproblem:
         columns: NDArray[np.int64],
         master: NDArray[np.int64],
     ) -> None:
-        self.rows, self.columns = rows, columns
+        self.rows, self.columns, self.work = rows, columns, 0.0
         block = sparse.csr_array(program.matrix[rows])
         self._rates = sparse.csr_array(block[:, columns])
         self._theta = block[:, [THETA]].toarray().ravel()
@@ -144,7 +145,9 @@ class Subproblem:
         """
         shift = self._counts @ x
         adapter.set_row_bounds(self._largest_theta, self._lower - shift, self._upper - shift)
-        if adapter.run_again(self._largest_theta) is not SolveStatus.OPTIMAL:
+        solved = adapter.run_again(self._largest_theta) is SolveStatus.OPTIMAL
+        self.work += adapter.work_of(self._largest_theta)
+        if not solved:
             return 0.0, np.zeros(len(self.columns)), np.zeros(len(self.rows))
         solution = self._largest_theta.getSolution()
         values = np.maximum(np.array(solution.col_value), 0.0)
@@ -191,13 +194,25 @@ class Subproblem:
         return np.asarray(prices * max(1.0, float(short.max(initial=1.0))))
 
 
+def link_rows(program: Program) -> NDArray[np.bool_]:
+    """Return the rows that limit KV flows alone, which models share; a mask of shape (rows,)."""
+    flow = sparse.csr_array(program.matrix[:, program.first_flow : program.first_node])
+    entries = np.diff(flow.indptr)
+    alone = entries == np.diff(sparse.csr_array(program.matrix).indptr)
+    return np.asarray(alone & (entries > 0) & np.isneginf(program.lower))
+
+
 def _subproblems(
-    program: Program, *, flows: bool = True, deadline: Deadline = ENDLESS
+    program: Program,
+    *,
+    flows: bool = True,
+    apart: bool = False,
+    deadline: Deadline = ENDLESS,
 ) -> tuple[Subproblem, ...]:
     """Divide the program into the subproblems that bound theta.
 
-    Without flows, every class may send to every other one: subproblems are smaller, and their cuts
-    hold as well.
+    Without flows, every class may send to every other one. ``apart``: every model has the links
+    for itself. Either way subproblems are smaller, and their cuts hold as well.
 
     Raises:
         OutOfTimeError: the deadline passed before all were built.
@@ -208,16 +223,21 @@ def _subproblems(
     flow_entries = sparse.csr_array(matrix[:, program.first_flow : program.first_node])
     entries = sparse.csr_array(matrix[:, operating])
     used = np.diff(entries.indptr) > 0
-    rows = np.flatnonzero(used if flows else used & (np.diff(flow_entries.indptr) == 0))
-    links = sparse.csr_array(abs(entries[rows]))
-    graph = sparse.block_array([[None, links], [links.T, None]], format="csr")
+    shared = link_rows(program) if apart else np.zeros(len(used), dtype=bool)
+    if not flows:
+        used &= np.diff(flow_entries.indptr) == 0
+    rows, shared = np.flatnonzero(used & ~shared), np.flatnonzero(shared)
+    joined = sparse.csr_array(abs(entries[rows]))
+    graph = sparse.block_array([[None, joined], [joined.T, None]], format="csr")
     _, label = connected_components(graph, directed=False)
     of_row, of_column = label[: len(rows)], label[len(rows) :]
     labels = dict.fromkeys(of_row.tolist())
-    blocks = (
-        Subproblem(program, rows[of_row == number], operating[of_column == number], master)
-        for number in deadline.watch("dividing the program", labels, "blocks")
-    )
+    blocks = []
+    for number in deadline.watch("dividing the program", labels, "blocks"):
+        own = of_column == number
+        its_links = shared[np.diff(sparse.csr_array(entries[shared][:, own]).indptr) > 0]
+        its_rows = np.concatenate([rows[of_row == number], its_links])
+        blocks.append(Subproblem(program, its_rows, operating[own], master))
     return tuple(block for block in blocks if block.bounds_theta)
 
 
@@ -243,10 +263,12 @@ class Master:
         self._without_flows: tuple[Subproblem, ...] = ()
         if program.flows:
             self._without_flows = _subproblems(program, flows=False, deadline=self.deadline)
-        self.subproblems = _subproblems(program, deadline=self.deadline)
+        self.subproblems = self.apart = _subproblems(program, deadline=self.deadline)
+        if link_rows(program).any():
+            self.apart = _subproblems(program, apart=True, deadline=self.deadline)
         self.cuts: list[Cut] = []
         self.block_cuts: list[BlockCut] = []
-        self.nodes, self.work = 0, 0.0
+        self.nodes, self._work = 0, 0.0
         self.cost = objective.cost[np.concatenate([[THETA], self.columns])]
         self.worth = np.zeros(len(self.cost))
         rates = sparse.csr_array(program.matrix[:, program.first_pair : program.first_node])
@@ -259,6 +281,12 @@ class Master:
         """Remaining time [s], 0.1 at least."""
         return max(self.deadline.remaining, 0.1)
 
+    @property
+    def work(self) -> float:
+        """Work of all solves so far (``highs.work_of``)."""
+        parts = {id(part): part for part in (*self.subproblems, *self.apart)}
+        return self._work + sum(part.work for part in parts.values())
+
     def value(self, x: FloatArray, theta: float) -> float:
         """Return the objective of x: at the largest theta if theta earns, else at the smallest."""
         price = float(self.cost[0])
@@ -268,8 +296,14 @@ class Master:
 
     def evaluate(self, x: FloatArray, required: float = np.inf) -> float:
         """Return the theta that x serves; add cuts of subproblems that serve less than required."""
+        theta = self._evaluate(self.subproblems, x, required)
+        if theta < required * ENOUGH and self.apart is not self.subproblems:
+            self._evaluate(self.apart, x, required)
+        return theta
+
+    def _evaluate(self, parts: tuple[Subproblem, ...], x: FloatArray, required: float) -> float:
         theta = np.inf
-        for subproblem in self.subproblems:
+        for subproblem in parts:
             served, _, duals = subproblem.solve(x)
             theta = min(theta, served)
             if served < required * ENOUGH:
@@ -317,7 +351,7 @@ class Master:
         """
         rates = sum(len(subproblem.columns) for subproblem in self.subproblems)
         if rates <= MANY_RATES or not self._without_flows:
-            subproblems = (*self.subproblems, *self._without_flows)
+            subproblems = (*self.apart, *self._without_flows)
         else:
             subproblems = self._without_flows
         upper = self.objective.upper[self.columns]
@@ -392,7 +426,7 @@ class Master:
         highs.run()
         info, status = highs.getInfo(), adapter.status_of(highs)
         self.nodes += max(info.mip_node_count, 0)
-        self.work += adapter.work_of(highs)
+        self._work += adapter.work_of(highs)
         if not adapter.has_solution(highs):
             return MasterSolution(status, theta, None, info.mip_dual_bound)
         values = adapter.column_values(highs)

@@ -1,6 +1,7 @@
 """Blocks: the parts of the program that only share GPUs, nodes and the budget.
 
-A block is a model and stage, or a whole model if KV flows or mixed islands join its stages. Over
+A block is a model and stage, or a whole model if KV flows or mixed islands join its stages. Alone
+it has all links for itself: links rarely bind, and what is left out only makes a bound weaker. Over
 some templates and beside fixed ones, the program of a few blocks is small; its rows can be hard, or
 may be broken at a price: requests that fall short of theta, or GPUs that there are not.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp.benders import Master, Subproblem
+from ..milp.benders import Master, Subproblem, link_rows
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA, Program
 from .columns import Columns, Effort, Solved
@@ -55,7 +56,8 @@ class Block:
     demand: FloatArray  # (rows,) coefficient of theta
     counts: sparse.csc_array  # (rows, templates)
     rates: sparse.csc_array  # (rows, columns)
-    rows: NDArray[np.int64]
+    links: sparse.csc_array  # (all link rows, columns)
+    rows: NDArray[np.int64]  # without those of links
     columns: NDArray[np.int64]  # of rates and flows
 
     def serves(self, x: FloatArray) -> float:
@@ -86,7 +88,8 @@ class Blocks:
         self.most = master.objective.upper[master.columns]
         self.templates = len(program.templates)
         self.whole = program.integer[master.columns]
-        self.all = tuple(self._divide(master.subproblems))
+        self.link_rows = np.flatnonzero(link_rows(program))
+        self.all = tuple(self._divide(master.apart))
         self.of_template = np.full(self.templates, -1)
         for number, block in enumerate(self.all):
             self.of_template[block.templates] = number
@@ -106,7 +109,7 @@ class Blocks:
         return [self._block(sorted(templates), parts) for templates, parts in groups]
 
     def _block(self, templates: list[int], parts: list[Subproblem]) -> Block:
-        rows = np.concatenate([part.rows for part in parts])
+        rows = np.setdiff1d(np.concatenate([part.rows for part in parts]), self.link_rows)
         columns = np.concatenate([part.columns for part in parts])
         own, places = sparse.csc_array(self.program.matrix[rows]), np.array(templates)
         return Block(
@@ -115,6 +118,7 @@ class Blocks:
             own[:, [THETA]].toarray().ravel(),
             own[:, 1 + places],
             own[:, columns],
+            sparse.csc_array(self.program.matrix[self.link_rows][:, columns]),
             rows,
             columns,
         )
@@ -188,10 +192,11 @@ class Blocks:
         (columns,): a plan to begin with.
         """
         n = self.templates
+        linked = theta is not None and not alone and slack.room is None and self._links(free)
         taking = [
             (block, self._kept(block, free, x))
             for block in self.all
-            if theta is None or free[block.templates].any()
+            if theta is None or free[block.templates].any() or (linked and block.links.nnz)
         ]
         standing = np.zeros(len(x)) if alone else x.copy()
         standing[n:] = 0.0
@@ -202,25 +207,27 @@ class Blocks:
             shared = sparse.vstack([shared, sparse.csr_array(within[0][np.newaxis])], format="csc")
             limits = np.append(limits[0], -np.inf), np.append(limits[1], within[1])
         used = shared @ standing
+        links = self.program.upper[self.link_rows]
+        above = len(used) + len(links)
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *(block.rows for block, _ in taking)])
-        demand = np.concatenate([np.zeros(len(used)), *(block.demand for block, _ in taking)])
-        shift = np.concatenate([used, np.zeros(len(rows))])
+        demand = np.concatenate([np.zeros(above), *(block.demand for block, _ in taking)])
+        shift = np.concatenate([used, np.zeros(len(links) + len(rows))])
         shift += demand * (theta or 0.0)
         columns = Columns(
-            np.concatenate([limits[0], self.program.lower[rows]]) - shift,
-            np.concatenate([limits[1], self.program.upper[rows]]) - shift,
+            np.concatenate([limits[0], links - np.inf, self.program.lower[rows]]) - shift,
+            np.concatenate([limits[1], links, self.program.upper[rows]]) - shift,
         )
-        places, begun, height = [], [], len(used)
+        places, begun, height = [], [], above
         for block, (place, rates) in taking:
             now, fixed = x[place], ~free[place]
             most = np.where(fixed, now, np.minimum(self.most[place], now + near))
             least = np.where(fixed, now, np.maximum(self.least[place], now - near))
             own = np.isin(block.templates, place)
             body = sparse.hstack([block.counts[:, own], block.rates[:, rates]], format="csc")
-            room = sparse.csc_array((len(used), body.shape[1] - len(place)))
-            others = np.zeros(room.shape[1])
+            top = sparse.block_diag([shared[:, place], block.links[:, rates]], format="csc")
+            others = np.zeros(body.shape[1] - len(place))
             columns.add(
-                _stacked(sparse.hstack([shared[:, place], room]), body, height, len(shift)),
+                _stacked(top, body, height, len(shift)),
                 np.concatenate([cost[1 + place], others]),
                 np.concatenate([least, others]),
                 np.concatenate([most, others + np.inf]),
@@ -245,7 +252,7 @@ class Blocks:
             columns.loosen(able, slack.room[able], -1.0)
         if slack.requests is not None:
             short = np.flatnonzero(demand)
-            columns.loosen(short, slack.requests[rows[short - len(used)]], 1.0)
+            columns.loosen(short, slack.requests[rows[short - above]], 1.0)
         known = None if start is None or theta is not None else start[np.concatenate(begun)]
         solved = columns.solve(effort, known)
         if solved.values is None:
@@ -270,6 +277,10 @@ class Blocks:
         np.maximum.at(least, entries.col[gives], needed)
         least = np.where(self.whole[n:], np.ceil(least - WHOLE), least)
         return np.concatenate([x[:n], least])
+
+    def _links(self, free: NDArray[np.bool_]) -> bool:
+        """Return whether a block with a free template has flows in a link."""
+        return any(block.links.nnz and free[block.templates].any() for block in self.all)
 
     def _kept(
         self, block: Block, free: NDArray[np.bool_], x: FloatArray

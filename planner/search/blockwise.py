@@ -11,6 +11,7 @@ each, and what exceeds the room is removed by solving a few blocks at once.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,31 +74,39 @@ class Blockwise:
     _columns: list[Column] = field(default_factory=list)
     _estimate: float = 0.0
     _higher: float = 0.0
-    _turns: int = 0
+    _round: int = 0
+    _way: Iterator[None] | None = None
     _distance: float = BELOW
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _stuck: int = 0
 
     def turn(self, search: Search) -> bool:
-        """Prove a bound, then try a plan, in turns; False if both gained nothing for long."""
+        """Go on where the last turn ended; False if rounds gained nothing for long."""
         if len(search.blocks.all) < 2:  # noqa: PLR2004  # nothing to divide
             return False
-        best, bound = search.best, search.bound
-        self._turns += 1
-        if not search.for_theta:
-            self._prove_cost(search)
-        else:
-            if self._turns % 2 and self._higher < HIGHEST:
-                self._prove(search)
-            if self._turns == 1 or self._turns % 2 == 0:
-                self._plan(search)
-        gained = search.best is not best or search.bound > bound + 1e-9 * abs(bound)
-        self._stuck = 0 if gained else self._stuck + 1
+        self._way = self._way or self._rounds(search)
+        while not search.over:
+            next(self._way)
         return self._stuck < GIVE_UP
+
+    def _rounds(self, search: Search) -> Iterator[None]:
+        """Prove a bound, then try a plan, in turns; a pause after every block."""
+        while True:
+            best, bound = search.best, search.bound
+            self._round += 1
+            if not search.for_theta:
+                yield from self._prove_cost(search)
+            elif self._round % 2 and self._higher < HIGHEST:
+                yield from self._prove(search)
+            if search.for_theta and (self._round == 1 or self._round % 2 == 0):
+                yield from self._plan(search)
+            gained = search.best is not best or search.bound > bound + 1e-9 * abs(bound)
+            self._stuck = 0 if gained else self._stuck + 1
+            yield
 
     # Bounds -----------------------------------------------------------------------------------
 
-    def _prove(self, search: Search) -> None:
+    def _prove(self, search: Search) -> Iterator[None]:
         """Ask whether a theta is out of reach: just above the estimate, then nearer the bound."""
         low = search.best.theta if search.best else 0.0
         high = search.theta_bound
@@ -111,7 +120,7 @@ class Blockwise:
             theta = low + 0.7 * (high - low)
         reach, w, worth = self._relaxed(search, theta)
         if reach >= theta:
-            total = self._price(search, theta, w)
+            total = yield from self._price(search, theta, w)
             if total > 0:
                 self._estimate = min(high, theta * worth / total)
             reach, _, _ = self._relaxed(search, theta)
@@ -121,23 +130,22 @@ class Blockwise:
         else:
             self._higher = min(HIGHEST, self._higher + 0.3)
 
-    def _prove_cost(self, search: Search) -> None:
+    def _prove_cost(self, search: Search) -> Iterator[None]:
         """Price every block at the required theta; the cuts hold for every plan."""
         floor = search.floor
         _, w, _ = self._relaxed(search, floor)
-        self._price(search, floor, w)
+        yield from self._price(search, floor, w)
         value, _, _ = self._relaxed(search, floor)
         search.prove(value * (1 - np.sign(value) * 1e-9))
         x = combine(search, self._columns, search.master.cost[1:])
         if x is not None:
             search.offer(x)
 
-    def _price(self, search: Search, theta: float, w: FloatArray) -> float:
+    def _price(self, search: Search, theta: float, w: FloatArray) -> Generator[None, None, float]:
         """Price every block at theta, keep cuts and columns; return the sum, 0 if one lacks."""
         master, total, complete = search.master, 0.0, True
         for number, block in enumerate(search.blocks.all):
-            if search.over:
-                return 0.0
+            yield
             answer = self._alone(search, block, theta, w, Effort(search.seconds(3.0), 200, 2e-3))
             if answer.infeasible:
                 search.prove(-theta if search.for_theta else np.inf)
@@ -221,7 +229,7 @@ class Blockwise:
 
     # Plans ------------------------------------------------------------------------------------
 
-    def _plan(self, search: Search) -> None:
+    def _plan(self, search: Search) -> Iterator[None]:
         """Try a theta a little below the estimate; come closer after a plan, else go farther."""
         low = search.best.theta if search.best else 0.0
         high = min((self._estimate or np.inf) * (1 + ABOVE), search.theta_bound)
@@ -233,9 +241,8 @@ class Blockwise:
         blocks, master = search.blocks, search.master
         w = master.price(search.relaxation.duals)
         for number, block in enumerate(blocks.all):
-            if search.over:
-                return
-            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._turns > 1 else 0.0
+            yield
+            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._round > 1 else 0.0
             effort = Effort(search.seconds(1.0), 50, 3e-3)
             answer = self._alone(search, block, theta, w * (1 + tilt), effort, more=NEAR)
             if answer.x is not None:
@@ -246,7 +253,7 @@ class Blockwise:
         if x is None:
             self._distance = min(0.5, self._distance * FARTHER)
             return
-        x = self._repair(search, x, theta, room)
+        x = yield from self._repair(search, x, theta, room)
         plan = None if x is None else search.offer(x)
         self._distance = self._distance * CLOSER if plan else min(0.5, self._distance * FARTHER)
         if plan is not None:
@@ -255,7 +262,7 @@ class Blockwise:
 
     def _repair(
         self, search: Search, x: FloatArray, theta: float, room: FloatArray
-    ) -> FloatArray | None:
+    ) -> Generator[None, None, FloatArray | None]:
         """Solve a few blocks at once, at least overload, until everything fits."""
         blocks, joined, stalled = search.blocks, 2, 0
         allowed = search.near(NEAR)
@@ -264,8 +271,9 @@ class Blockwise:
         for _ in range(REPAIRS):
             if over <= 1e-9 * room.max():
                 return x
-            if search.over:
+            if search.ended:
                 return None
+            yield
             chosen = self._overloaded(blocks, x, joined)
             free = np.zeros(blocks.templates, dtype=bool)
             for number in chosen:

@@ -85,6 +85,7 @@ def _direct(search: Search, nodes: int, settings: adapter.Options) -> bool:
         search.prove(np.inf)
         return False
     search.nodes += solution.nodes
+    search.done += solution.work
     search.prove(solution.bound)
     search.offer(search.whole(solution.values))
     return solution.status is not SolveStatus.OPTIMAL

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..milp.highs import SolveStatus
 from .blocks import Slack
 from .columns import Effort
 from .state import Search
@@ -24,14 +25,20 @@ if TYPE_CHECKING:
 
 PLAIN = 0.05
 """Part of a shortage's price that is the same for all ranges; the rest follows the duals."""
-ASKED, MOST_ASKED, LEAST_ASKED = 0.5, 0.9, 0.02
-"""Part of the distance to the bound that is asked for: first, at most, at least."""
+ASKED, LEAST_ASKED = 0.5, 0.02
+"""Part of the distance to the bound that is asked for: first, and at least."""
 SOLVES = 8
 """Solves in one turn."""
+NODES, GAP = 20, 0.02
+"""Limits of one solve: it has to improve the islands, not to prove that they are the best."""
 WORK = 0.4
-"""Work of one solve; parts grow if they take less than half of it, and shrink if more."""
-TIRED = 12
-"""Solves without gain before a theta nearer to the best plan's is asked for."""
+"""Parts grow after a solve that ended within this work and these limits, else they shrink."""
+SPARING = 1e-3
+"""Price of the islands' GPUs as a share of a shortage's: what is left over serves the next part."""
+TIRED = 5
+"""Solves without gain before less is asked; times that a part is drawn again if it was tried."""
+GIVE_UP = 12
+"""Turns without a better plan before there is nothing more this way."""
 
 
 @dataclass(eq=False)
@@ -45,6 +52,7 @@ class Neighbourhood:
     _x: FloatArray | None = None
     _short: float = np.inf
     _tired: int = 0
+    _tried: set[tuple[bytes, float]] = field(default_factory=set)
     _idle: int = 0
 
     def turn(self, search: Search) -> bool:
@@ -59,39 +67,57 @@ class Neighbourhood:
             else:
                 self._cheaper(search, best.x)
         self._idle = 0 if search.best is not before else self._idle + 1
-        return self._idle < TIRED
+        return self._idle < GIVE_UP
 
     def _elastic(self, search: Search) -> None:
-        """Serve more of a theta that is out of reach."""
+        """Serve more of a theta that is out of reach; ask for less if nothing gains."""
         best = search.best
         if self._x is None or (best is not None and best.theta > self._theta > 0):
-            self._x = self._ask(search)
-        free, near = self._part(search, self._x)
+            self._x = search.covering() if best is None else best.x
+            self._ask(search, self._x)
+        free, near = self._untried(search, self._x)
         prices = self._prices(search)
         answer = self._solve(search, self._x, free, near, Slack(requests=prices))
         short = np.inf if answer is None else self._shortage(search, answer, prices)
-        if answer is not None and short < self._short * (1 - 1e-6):
-            self._x, self._short, self._tired = answer, short, 0
-            search.offer(answer)
-            if short <= 0:
-                self._asked = min(MOST_ASKED, self._asked * 1.3)
+        gained = short < self._short * (1 - 1e-6)
+        if answer is not None and short <= self._short:
+            self._x = answer  # as much is short, but GPUs may have become free
+        if answer is not None and gained:
+            self._short, self._tired = short, 0
+            self._tried.clear()
+            plan = search.offer(answer)
+            if short <= 0:  # models that share links may still serve less
+                served = plan is not None and plan.theta >= self._theta * (1 - 1e-6)
+                self._asked = ASKED if served else max(LEAST_ASKED, self._asked / 2)
                 self._x = None
             return
         self._tired += 1
-        if self._tired >= TIRED:
-            self._asked, self._tired, self._x = max(LEAST_ASKED, self._asked / 2), 0, None
-
-    def _ask(self, search: Search) -> FloatArray:
-        """Choose a theta between the best plan and the bound; return the islands to start from."""
-        best, bound = search.best, search.theta_bound
-        if search.for_theta:
-            low = best.theta if best is not None else 0.0
-            self._theta = low + self._asked * (bound - low)
+        if self._tired < TIRED:
+            return
+        self._tired = 0
+        if self._asked > LEAST_ASKED:  # of the same islands: what they miss is less then
+            self._asked = max(LEAST_ASKED, self._asked / 2)
+            self._ask(search, self._x)
         else:
-            self._theta = search.floor
-        x = search.covering() if best is None else best.x
+            self._asked, self._x = ASKED, None
+
+    def _ask(self, search: Search, x: FloatArray) -> None:
+        """Choose a theta between the best plan and the bound, and see what x misses of it."""
+        best, bound = search.best, search.theta_bound
+        low = best.theta if best is not None else 0.0
+        self._theta = low + self._asked * (bound - low) if search.for_theta else search.floor
         self._short = self._shortage(search, x, self._prices(search))
-        return x
+        self._tried.clear()
+
+    def _untried(self, search: Search, x: FloatArray) -> tuple[NDArray[np.bool_], float]:
+        """Return a part that these islands have not had free yet, if one is drawn soon."""
+        for _ in range(TIRED):
+            free, near = self._part(search, x)
+            key = free.tobytes(), near
+            if key not in self._tried:
+                break
+        self._tried.add(key)
+        return free, near
 
     def _prices(self, search: Search) -> FloatArray:
         """Return the price of a shortage by row of the program, shape (rows,)."""
@@ -127,13 +153,15 @@ class Neighbourhood:
         cost = np.zeros(1 + len(master.columns))
         if slack.requests is None:
             cost[1:] = master.cost[1:]
-        effort = Effort(search.seconds(2.0), 60)
+        else:
+            cost[1:] = SPARING * master.price(search.relaxation.duals)
+        effort = Effort(search.seconds(2.0), NODES, GAP)
         answer = search.count(
             search.blocks.solve(free, x, cost, effort, theta=self._theta, slack=slack, near=near)
         )
-        if answer.solved.work < WORK / 2:
+        if answer.solved.status is SolveStatus.OPTIMAL and answer.solved.work < WORK:
             self._size = min(400.0, self._size * 1.1)
-        elif answer.solved.work > WORK:
+        else:
             self._size = max(10.0, self._size * 0.8)
         return answer.x
 

@@ -6,17 +6,21 @@
     in turns, until the gap is closed or the time is up:
         branch and bound over all columns (its own settings, HiGHS' defaults)
         whole numbers with cuts    bounds and plans of many models
+        neighbourhoods             a part of the islands anew, for a theta just out of reach
         blocks                     block cuts, and plans that fit blocks together
-        classes alone, neighbourhoods
+        classes alone
 
-A turn is limited in nodes, so that the same problem takes the same way on every machine; only a
-time limit that is hit ends it elsewhere. Steps that gain nothing wait longer and longer.
+A turn is limited in nodes and counted work, so that the same problem takes the same way on every
+machine; only a time limit that is hit ends it elsewhere. A step that gains much for its work goes
+on at once; steps that gain nothing wait longer and longer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ..deadline import REMEDY, Deadline
 from ..errors import OutOfTimeError, SolverError
@@ -31,20 +35,22 @@ from .direct import Defaults, Near, Plain
 from .dive import dive
 from .neighbourhood import Neighbourhood
 from .prices import relax, yields
-from .state import Search, Step
+from .state import PRECISION, Search, Step
 from .whole import Whole
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-TURN = 0.04
-"""Work after which a step with many solves lets the next one go on, per second of the limit."""
-CLOSE = 0.1
-"""Gap of the first plan below which the search goes for the bound first."""
+TURN = 0.25
+"""Work of a whole turn, per second of the limit: then a step with many solves lets others go on."""
 GAIN = 0.02
-"""Part of the gap that a turn has to close so that the step does not wait."""
-AGAIN = 0.3
-"""Part of the gap that a turn has to close so that the same step goes on at once."""
+"""What a turn has to close of the gap's logarithm so that the step does not wait."""
+AGAIN = 1.0
+"""What a turn has to close of the gap's logarithm, per work of a whole turn, to go on at once."""
+NO_PLAN = 1e6
+"""Gap as which the lack of a plan counts."""
+LEAST_WORK = 1e-3
+"""Part of a whole turn's work that a turn takes at least."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
@@ -62,18 +68,24 @@ class Turns:
         if self.wait:
             self.wait -= 1
             return True
-        while True:
-            before = search.gap
-            search.until = search.work + TURN * search.options.time_limit
+        whole_turn, again = TURN * search.options.time_limit, True
+        while again:
+            before, begun = _logarithm(search.gap), search.work
+            search.until = begun + whole_turn
             more = self.step.turn(search)
-            if not more or search.ended or not search.gap < before * (1 - AGAIN):
-                break
-        if search.gap < before * (1 - GAIN):
+            gained = before - _logarithm(search.gap)
+            spent = max((search.work - begun) / whole_turn, LEAST_WORK)
+            again = more and not search.ended and gained / spent > AGAIN
+        if gained > GAIN:
             self.delay = 1
         else:
             self.delay = min(LONGEST_WAIT, 2 * self.delay)
             self.wait = self.delay - 1
         return more
+
+
+def _logarithm(gap: float) -> float:
+    return float(np.log(np.clip(gap, PRECISION, NO_PLAN)))
 
 
 def solve(
@@ -150,7 +162,7 @@ def at_once(search: Search) -> None:
 
 
 def _steps(search: Search) -> list[Step]:
-    """Return the steps in the order of their turns: first what is mostly missing, bound or plan."""
+    """Return the steps in the order of their turns: the strongest first, by kind of problem."""
     alone = len(search.program.demands) == 1
     if not search.for_theta and search.program.flows:
         return [Near(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
@@ -160,9 +172,9 @@ def _steps(search: Search) -> list[Step]:
         return [Plain(), Near(), Defaults(), Whole(), Blockwise(), Neighbourhood()]
     if alone:
         return [Classes(), Near(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
-    if search.gap < CLOSE:
-        return [Near(), Whole(), Blockwise(), Neighbourhood(), Classes(), Defaults()]
-    return [Near(), Classes(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
+    if len({template.domain_class for template in search.program.templates}) == 1:
+        return [Whole(), Neighbourhood(), Near(), Blockwise(), Defaults()]
+    return [Near(), Neighbourhood(), Whole(), Classes(), Defaults(), Blockwise()]
 
 
 def solution(search: Search) -> Solution:
