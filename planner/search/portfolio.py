@@ -41,47 +41,58 @@ from .whole import Whole
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-TURN = 0.25
-"""Work of a whole turn, per second of the limit: then a step with many solves lets others go on."""
+TURN = 0.4
+"""Work of a step's first turn; each of its turns is twice as long as the last."""
+LONGEST_TURN = 0.3
+"""Work of the longest turn, per second of the limit."""
 GAIN = 0.02
 """What a turn has to close of the gap's logarithm so that the step does not wait."""
 AGAIN = 1.0
-"""What a turn has to close of the gap's logarithm, per work of a whole turn, to go on at once."""
+"""What a turn has to close of the gap's logarithm, if it takes its whole work, to go on at once."""
 NO_PLAN = 1e6
 """Gap as which the lack of a plan counts."""
+CLOSE = 0.1
+"""Gap of the first plan below which what is next to it comes first."""
 LEAST_WORK = 1e-3
-"""Part of a whole turn's work that a turn takes at least."""
+"""Part of its work that a turn takes at least."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
 
 @dataclass(eq=False)
 class Turns:
-    """A step, and the rounds that it waits."""
+    """A step, the rounds that it waits, and the work of its next turn."""
 
     step: Step
     wait: int = 0
     delay: int = 1
+    length: float = TURN
 
     def take(self, search: Search) -> bool:
         """Let the step work, unless it waits; False once it has nothing more."""
         if self.wait:
             self.wait -= 1
             return True
-        whole_turn, again = TURN * search.options.time_limit, True
+        again = True
         while again:
             before, begun = _logarithm(search.gap), search.work
-            search.until = begun + whole_turn
+            search.until = begun + self.length
             more = self.step.turn(search)
             gained = before - _logarithm(search.gap)
-            spent = max((search.work - begun) / whole_turn, LEAST_WORK)
+            spent = max((search.work - begun) / self.length, LEAST_WORK)
             again = more and not search.ended and gained / spent > AGAIN
+        self.length = min(_longest(search), 2 * self.length)
         if gained > GAIN:
             self.delay = 1
         else:
             self.delay = min(LONGEST_WAIT, 2 * self.delay)
             self.wait = self.delay - 1
         return more
+
+
+def _longest(search: Search) -> float:
+    """Return the work of the longest turn; a limit that is a little less gives the same."""
+    return float(LONGEST_TURN * 2.0 ** np.round(np.log2(search.options.time_limit)))
 
 
 def _logarithm(gap: float) -> float:
@@ -171,7 +182,9 @@ def _steps(search: Search) -> list[Step]:
     if alone and not search.program.flows:
         return [Plain(), Near(), Defaults(), Whole(), Blockwise(), Neighbourhood()]
     if alone:
-        return [Classes(), Near(), Neighbourhood(), Whole(), Blockwise(), Defaults()]
+        return [Classes(), Near(), Whole(), Neighbourhood(), Defaults(), Blockwise()]
+    if search.gap < CLOSE:
+        return [Near(), Whole(), Neighbourhood(), Blockwise(), Classes(), Defaults()]
     if len({template.domain_class for template in search.program.templates}) == 1:
         return [Whole(), Neighbourhood(), Near(), Blockwise(), Defaults()]
     return [Near(), Neighbourhood(), Whole(), Classes(), Defaults(), Blockwise()]

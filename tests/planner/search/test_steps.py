@@ -11,6 +11,7 @@ from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import SolverOptions, objective_of
 from archipelago.planner.search.blockwise import Blockwise
 from archipelago.planner.search.classes import Classes
+from archipelago.planner.search.columns import Effort
 from archipelago.planner.search.direct import Defaults, Near, Plain
 from archipelago.planner.search.neighbourhood import Neighbourhood
 from archipelago.planner.search.portfolio import at_once, begin, run
@@ -22,8 +23,13 @@ from benchmarks.drawn.specs import draw
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 STEPS: tuple[type[Step], ...] = (Near, Classes, Neighbourhood, Whole, Blockwise, Plain, Defaults)
-NAMES = ("01-llama-on-two-pools", "03-two-models", "05-either", "06-two-zones", "07-least-cost")
-TURNS = 3
+LINKED = ("drawn-4367", "drawn-4275", "drawn-4392")
+"""Drawn specs of 2 and 3 models that share links between domain classes."""
+NAMES = (
+    *("01-llama-on-two-pools", "03-two-models", "05-either", "06-two-zones", "07-least-cost"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in LINKED),
+)
+TURNS, WORK = 3, 1.0
 SEEDS = range(4100, 4112)
 NODES_AND_CLASSES = (4108, 4112, 4121)
 """Drawn specs whose pools have several domain classes and are rented by whole nodes."""
@@ -43,6 +49,8 @@ def begun(problem_text: str, gap: float = 5e-4) -> Search:
 
 
 def example(name: str) -> Search:
+    if name in LINKED:
+        return begun(yaml.safe_dump(draw(int(name.removeprefix("drawn-"))).spec))
     return begun((EXAMPLES / f"{name}.yaml").read_text())
 
 
@@ -72,6 +80,7 @@ def test_a_step_only_improves_and_is_never_contradicted(step: type[Step], name: 
     assert search.best is not None
     values, bounds, worker = [search.best.value], [search.bound], step()
     for _ in range(TURNS):
+        search.until = search.work + WORK
         more = worker.turn(search)
         values.append(search.best.value)
         bounds.append(search.bound)
@@ -134,3 +143,36 @@ def test_classes_alone_offer_a_plan_where_whole_nodes_are_rented(seed: int) -> N
     assert len(search.master.columns) > len(search.program.templates)
     Classes().turn(search)
     assert search.best is not None
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_models_that_share_links_are_blocks_of_their_own(name: str) -> None:
+    """With all links for itself, a model serves as much as beside the others, or more."""
+    search = example(name)
+    at_once(search)
+    assert search.best is not None
+    blocks, master = search.blocks, search.master
+    models = [{search.program.templates[c].model for c in block.templates} for block in blocks.all]
+    assert all(len(names) == 1 for names in models)
+    assert len(blocks.all) > 1
+    random = np.random.default_rng(0)
+    for plan in search.found:
+        for x in (plan.x, plan.x * random.integers(0, 2, len(plan.x))):
+            alone = min(part.solve(x)[0] for part in master.apart)
+            assert alone >= master.evaluate(x, 0.0) * (1 - SLACK)
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_few_blocks_anew_keep_within_the_links_of_all(name: str) -> None:
+    """What one model's islands are chosen for at a theta is served beside the others' flows."""
+    search = example(name)
+    at_once(search)
+    assert search.best is not None
+    x, theta = search.best.x, search.best.theta / 2
+    for block in search.blocks.all:
+        free = np.zeros(search.blocks.templates, dtype=bool)
+        free[block.templates] = True
+        cost = np.concatenate([[0.0], search.master.price(search.relaxation.duals)])
+        answer = search.blocks.solve(free, x, cost, Effort(LIMIT, 50), theta=theta)
+        assert answer.x is not None
+        assert search.master.evaluate(answer.x, 0.0) >= theta * (1 - SLACK)
