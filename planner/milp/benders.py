@@ -252,7 +252,10 @@ class MasterSolution:
 
 
 class Master:
-    """Counts, nodes and theta under the rows of their own and the cuts so far."""
+    """Counts, nodes and theta under the rows of their own and the cuts so far.
+
+    ``apart``: the subproblems as if every model had the links for itself.
+    """
 
     def __init__(
         self, program: Program, objective: LinearObjective, options: SolverOptions

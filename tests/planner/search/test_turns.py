@@ -1,0 +1,66 @@
+"""Turns: a step that gains nothing waits longer and longer, and its turns become longer."""
+
+from pathlib import Path
+
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.highs import SolverOptions, objective_of
+from archipelago.planner.search.portfolio import LONGEST_TURN, TURN, Turns, at_once, begin
+from archipelago.planner.search.state import Search
+from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.templates.catalogue import build_catalogue
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "05-either.yaml"
+LIMIT = 16.0
+
+
+class Idle:
+    """A step that gains nothing; it notes the work that each of its turns may take."""
+
+    def __init__(self) -> None:
+        self.given: list[float] = []
+
+    def turn(self, search: Search) -> bool:
+        self.given.append(round(search.until - search.work, 9))
+        return True
+
+
+class Proves(Idle):
+    """A step that closes most of the gap in its first two turns."""
+
+    def turn(self, search: Search) -> bool:
+        super().turn(search)
+        assert search.best is not None
+        if len(self.given) <= 2:
+            search.prove(search.best.value - (search.best.value - search.bound) / 100)
+        return True
+
+
+def begun() -> Search:
+    resource = load_resource(EXAMPLE.read_text())
+    problem = to_problem(resource.metadata.name, resource.spec)
+    program = build_program(problem, build_catalogue(problem).templates)
+    search = begin(program, objective_of(program, problem), SolverOptions(1e-9, LIMIT))
+    assert search is not None
+    at_once(search)
+    assert 1e-3 < search.gap < 1
+    return search
+
+
+def test_a_step_that_gains_nothing_waits_longer_and_longer() -> None:
+    search, idle = begun(), Idle()
+    turns, called = Turns(idle), list[int]()
+    for number in range(24):
+        assert turns.take(search)
+        if len(idle.given) > len(called):
+            called.append(number)
+    assert called == [0, 2, 6, 14, 22]
+    most = LONGEST_TURN * LIMIT
+    assert idle.given == [min(most, TURN * 2**number) for number in range(5)]
+
+
+def test_a_step_that_gains_much_goes_on_at_once() -> None:
+    search, proves = begun(), Proves()
+    turns = Turns(proves)
+    assert turns.take(search)
+    assert proves.given == [TURN] * 3  # the third turn gains nothing
+    assert turns.wait > 0
