@@ -85,7 +85,7 @@ class Blockwise:
         if len(search.blocks.all) < 2:  # noqa: PLR2004  # nothing to divide
             return False
         self._way = self._way or self._rounds(search)
-        while not search.over:
+        while self._stuck < GIVE_UP and not search.over:
             next(self._way)
         return self._stuck < GIVE_UP
 
