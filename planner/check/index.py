@@ -338,6 +338,11 @@ class PlanIndex:
         shares = self.shares[group.model]
         return [offered * p * w / MILLION for p, w in zip(shares, weights, strict=True)]
 
+    def is_routed(self, group: Group) -> bool:
+        """Return whether a route names a group, be it of a range of probability 0."""
+        pairs = (pair for route in self.plan.routes for pair in route.pairs if pair.weight)
+        return any(group.name in (pair.prefill, pair.decode) for pair in pairs)
+
     @cached_property
     def shares(self) -> dict[str, list[float]]:
         """Probability of every range of every model."""

@@ -87,8 +87,6 @@ def _shortfall(load: Load, performance: PerformanceModel, utilisation: float) ->
 
     ``utilisation``: allowed share of its capacity; 1 / utilisation times the load must fit.
     """
-    if load.sequences <= 0 or load.kv_tokens <= 0:
-        return "serves no requests; leave its islands out"
     full = replace(
         load,
         sequences=load.sequences / utilisation,
@@ -239,14 +237,19 @@ def _under_load(
         load = Load(
             sum(tokens), sum(cached), prompts, group.max_batch, capacity, model.targets.tpot
         )
-        if shortfall := _shortfall(load, performance, model.max_utilisation):
+        idle = load.sequences <= 0 or load.kv_tokens <= 0  # at most ranges of probability 0
+        if idle and not index.is_routed(group):
+            yield ": serves no requests; leave its islands out"
+            return
+        if not idle and (shortfall := _shortfall(load, performance, model.max_utilisation)):
             yield f": {shortfall}"
             return
-        tau = _steady_token_time(load, performance)
+        tau = 0.0 if idle else _steady_token_time(load, performance)
         step = tau * (1 - prompts)
         sequences, kv_tokens = load.sequences * tau, load.kv_tokens * tau
         uses += [sequences / load.batch, kv_tokens / load.memory]
-        yield from misstated(".tpotMilliseconds", group.step_time * 1e3, tau * 1e3)
+        if not idle:
+            yield from misstated(".tpotMilliseconds", group.step_time * 1e3, tau * 1e3)
         yield from misstated(".sequences", group.sequences, sequences)
         yield from misstated(".kvTokens", group.kv_tokens, kv_tokens)
         yield from misstated(".kvCapacity", group.kv_capacity, capacity)
