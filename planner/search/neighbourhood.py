@@ -50,6 +50,7 @@ class Neighbourhood:
     _asked: float = ASKED
     _theta: float = 0.0
     _x: FloatArray | None = None
+    _served: FloatArray = field(default_factory=lambda: np.zeros(0))  # by block, for x
     _short: float = np.inf
     _tired: int = 0
     _tried: set[tuple[bytes, float]] = field(default_factory=set)
@@ -74,21 +75,23 @@ class Neighbourhood:
         best = search.best
         if self._x is None or (best is not None and best.theta > self._theta > 0):
             self._x = search.covering() if best is None else best.x
-            self._ask(search, self._x)
+            self._served = _served(search, self._x)
+            self._ask(search)
         free, near = self._untried(search, self._x)
-        prices = self._prices(search)
-        answer = self._solve(search, self._x, free, near, Slack(requests=prices))
-        short = np.inf if answer is None else self._shortage(search, answer, prices)
-        gained = short < self._short * (1 - 1e-6)
-        if answer is not None and short <= self._short:
-            self._x = answer  # as much is short, but GPUs may have become free
-        if answer is not None and gained:
-            self._short, self._tired = short, 0
+        answer = self._solve(search, self._x, free, near, Slack(requests=_prices(search)))
+        before, short = self._short, np.inf
+        if answer is not None:
+            served = _served(search, answer)
+            short = self._shortage(search, served)
+            if short <= before:  # if as much is short, GPUs may have become free
+                self._x, self._served, self._short = answer, served, short
+        if answer is not None and short < before * (1 - 1e-6):
+            self._tired = 0
             self._tried.clear()
             plan = search.offer(answer)
             if short <= 0:  # models that share links may still serve less
-                served = plan is not None and plan.theta >= self._theta * (1 - 1e-6)
-                self._asked = ASKED if served else max(LEAST_ASKED, self._asked / 2)
+                reached = plan is not None and plan.theta >= self._theta * (1 - 1e-6)
+                self._asked = ASKED if reached else max(LEAST_ASKED, self._asked / 2)
                 self._x = None
             return
         self._tired += 1
@@ -97,46 +100,40 @@ class Neighbourhood:
         self._tired = 0
         if self._asked > LEAST_ASKED:  # of the same islands: what they miss is less then
             self._asked = max(LEAST_ASKED, self._asked / 2)
-            self._ask(search, self._x)
+            self._ask(search)
         else:
             self._asked, self._x = ASKED, None
 
-    def _ask(self, search: Search, x: FloatArray) -> None:
-        """Choose a theta between the best plan and the bound, and see what x misses of it."""
+    def _ask(self, search: Search) -> None:
+        """Choose a theta between the best plan and the bound, and see what is short of it."""
         best, bound = search.best, search.theta_bound
         low = best.theta if best is not None else 0.0
         self._theta = low + self._asked * (bound - low) if search.for_theta else search.floor
-        self._short = self._shortage(search, x, self._prices(search))
+        self._short = self._shortage(search, self._served)
         self._tried.clear()
 
     def _untried(self, search: Search, x: FloatArray) -> tuple[NDArray[np.bool_], float]:
         """Return a part that these islands have not had free yet, if one is drawn soon."""
         for _ in range(TIRED):
-            free, near = self._part(search, x)
+            free, near = self._part(search, x, self._served)
             key = free.tobytes(), near
             if key not in self._tried:
                 break
         self._tried.add(key)
         return free, near
 
-    def _prices(self, search: Search) -> FloatArray:
-        """Return the price of a shortage by row of the program, shape (rows,)."""
-        program = search.program
-        rows = np.abs(np.where(np.isneginf(program.lower), 0.0, search.relaxation.duals))
-        return np.asarray(rows / (rows.sum() or 1.0) + PLAIN / len(rows))
-
-    def _shortage(self, search: Search, x: FloatArray, prices: FloatArray) -> float:
-        """Return what falls short of theta: by block, the part of theta that is not served."""
-        total = 0.0
-        for block in search.blocks.all:
+    def _shortage(self, search: Search, served: FloatArray) -> float:
+        """Return the price of what falls short: by block, the part of theta that is not served."""
+        prices, total = _prices(search), 0.0
+        for block, theta in zip(search.blocks.all, served.tolist(), strict=True):
             weight = float(prices[block.rows][block.demand != 0].sum())
-            total += weight * max(0.0, self._theta - block.serves(x))
+            total += weight * max(0.0, self._theta - theta)
         return total if total > 1e-9 * self._theta else 0.0
 
     def _cheaper(self, search: Search, x: FloatArray) -> None:
         """Serve the required theta at less cost."""
         self._theta = search.floor
-        free, near = self._part(search, x)
+        free, near = self._part(search, x, np.full(len(search.blocks.all), np.inf))
         answer = self._solve(search, x, free, near, Slack())
         if answer is not None:
             search.offer(answer)
@@ -165,7 +162,9 @@ class Neighbourhood:
             self._size = max(10.0, self._size * 0.8)
         return answer.x
 
-    def _part(self, search: Search, x: FloatArray) -> tuple[NDArray[np.bool_], float]:
+    def _part(
+        self, search: Search, x: FloatArray, served: FloatArray
+    ) -> tuple[NDArray[np.bool_], float]:
         """Return the free templates, and by how many islands their counts may change."""
         program, random = search.program, self._random
         n = len(program.templates)
@@ -177,7 +176,7 @@ class Neighbourhood:
         parts = search.blocks.parts[kind - 1]
         order = random.permutation(len(parts)).tolist()
         if kind > 1:  # a part with a block that falls short
-            short = self._falls_short(search, x)
+            short = self._falls_short(search, served)
             order.sort(key=lambda at: not parts[at][short].any())
         free = np.zeros(n, dtype=bool)
         for at in order:
@@ -187,9 +186,22 @@ class Neighbourhood:
             free |= more
         return free, np.inf
 
-    def _falls_short(self, search: Search, x: FloatArray) -> NDArray[np.int64]:
-        """Return the templates of one block that falls short; none under least cost."""
-        short = [b for b in search.blocks.all if b.serves(x) < self._theta * (1 - 1e-9)]
-        if not short:
-            return np.zeros(0, dtype=np.int64)
-        return short[int(self._random.integers(len(short)))].templates
+    def _falls_short(self, search: Search, served: FloatArray) -> NDArray[np.int64]:
+        """Return the templates of one block that falls short; none if all serve theta."""
+        short = np.flatnonzero(served < self._theta * (1 - 1e-9))
+        if not len(short):
+            return short
+        block = search.blocks.all[int(self._random.choice(short))]
+        return block.templates
+
+
+def _served(search: Search, x: FloatArray) -> FloatArray:
+    """Return the theta that each block serves, shape (blocks,)."""
+    return np.array([block.serves(x) for block in search.blocks.all])
+
+
+def _prices(search: Search) -> FloatArray:
+    """Return the price of a shortage by row of the program, shape (rows,)."""
+    program = search.program
+    rows = np.abs(np.where(np.isneginf(program.lower), 0.0, search.relaxation.duals))
+    return np.asarray(rows / (rows.sum() or 1.0) + PLAIN / len(rows))
