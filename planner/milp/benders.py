@@ -194,14 +194,6 @@ class Subproblem:
         return np.asarray(prices * max(1.0, float(short.max(initial=1.0))))
 
 
-def link_rows(program: Program) -> NDArray[np.bool_]:
-    """Return the rows that limit KV flows alone, which models share; a mask of shape (rows,)."""
-    flow = sparse.csr_array(program.matrix[:, program.first_flow : program.first_node])
-    entries = np.diff(flow.indptr)
-    alone = entries == np.diff(sparse.csr_array(program.matrix).indptr)
-    return np.asarray(alone & (entries > 0) & np.isneginf(program.lower))
-
-
 def _subproblems(
     program: Program,
     *,
@@ -223,10 +215,11 @@ def _subproblems(
     flow_entries = sparse.csr_array(matrix[:, program.first_flow : program.first_node])
     entries = sparse.csr_array(matrix[:, operating])
     used = np.diff(entries.indptr) > 0
-    shared = link_rows(program) if apart else np.zeros(len(used), dtype=bool)
     if not flows:
         used &= np.diff(flow_entries.indptr) == 0
-    rows, shared = np.flatnonzero(used & ~shared), np.flatnonzero(shared)
+    shared = program.link_rows if apart else program.link_rows[:0]
+    used[shared] = False
+    rows, links = np.flatnonzero(used), sparse.csr_array(entries[shared])
     joined = sparse.csr_array(abs(entries[rows]))
     graph = sparse.block_array([[None, joined], [joined.T, None]], format="csr")
     _, label = connected_components(graph, directed=False)
@@ -235,7 +228,7 @@ def _subproblems(
     blocks = []
     for number in deadline.watch("dividing the program", labels, "blocks"):
         own = of_column == number
-        its_links = shared[np.diff(sparse.csr_array(entries[shared][:, own]).indptr) > 0]
+        its_links = shared[np.diff(sparse.csr_array(links[:, own]).indptr) > 0]
         its_rows = np.concatenate([rows[of_row == number], its_links])
         blocks.append(Subproblem(program, its_rows, operating[own], master))
     return tuple(block for block in blocks if block.bounds_theta)
@@ -267,7 +260,7 @@ class Master:
         if program.flows:
             self._without_flows = _subproblems(program, flows=False, deadline=self.deadline)
         self.subproblems = self.apart = _subproblems(program, deadline=self.deadline)
-        if link_rows(program).any():
+        if len(program.link_rows):
             self.apart = _subproblems(program, apart=True, deadline=self.deadline)
         self.cuts: list[Cut] = []
         self.block_cuts: list[BlockCut] = []
@@ -287,8 +280,8 @@ class Master:
     @property
     def work(self) -> float:
         """Work of all solves so far (``highs.work_of``)."""
-        parts = {id(part): part for part in (*self.subproblems, *self.apart)}
-        return self._work + sum(part.work for part in parts.values())
+        parts = dict.fromkeys((*self.subproblems, *self.apart))  # the same ones without links
+        return self._work + sum(part.work for part in parts)
 
     def value(self, x: FloatArray, theta: float) -> float:
         """Return the objective of x: at the largest theta if theta earns, else at the smallest."""

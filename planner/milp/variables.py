@@ -133,6 +133,13 @@ class Program:
         return flows
 
     @cached_property
+    def link_rows(self) -> NDArray[np.int64]:
+        """Rows of links between classes: they limit KV flows alone, which models share."""
+        flows = np.diff(sparse.csr_array(self.matrix[:, self.first_flow : self.first_node]).indptr)
+        alone = (flows > 0) & (flows == np.diff(self.matrix.indptr))
+        return np.flatnonzero(alone & np.isneginf(self.lower))
+
+    @cached_property
     def integer(self) -> NDArray[np.bool_]:
         """Mask of the integer columns, shape (columns,)."""
         mask = np.zeros(self.columns, dtype=bool)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp.benders import Master, Subproblem, link_rows
+from ..milp.benders import Master, Subproblem
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA, Program
 from .columns import Columns, Effort, Solved
@@ -88,7 +88,6 @@ class Blocks:
         self.most = master.objective.upper[master.columns]
         self.templates = len(program.templates)
         self.whole = program.integer[master.columns]
-        self.link_rows = np.flatnonzero(link_rows(program))
         self.all = tuple(self._divide(master.apart))
         self.of_template = np.full(self.templates, -1)
         for number, block in enumerate(self.all):
@@ -109,7 +108,7 @@ class Blocks:
         return [self._block(sorted(templates), parts) for templates, parts in groups]
 
     def _block(self, templates: list[int], parts: list[Subproblem]) -> Block:
-        rows = np.setdiff1d(np.concatenate([part.rows for part in parts]), self.link_rows)
+        rows = np.setdiff1d(np.concatenate([part.rows for part in parts]), self.program.link_rows)
         columns = np.concatenate([part.columns for part in parts])
         own, places = sparse.csc_array(self.program.matrix[rows]), np.array(templates)
         return Block(
@@ -118,7 +117,7 @@ class Blocks:
             own[:, [THETA]].toarray().ravel(),
             own[:, 1 + places],
             own[:, columns],
-            sparse.csc_array(self.program.matrix[self.link_rows][:, columns]),
+            sparse.csc_array(self.program.matrix[self.program.link_rows][:, columns]),
             rows,
             columns,
         )
@@ -186,13 +185,13 @@ class Blocks:
 
         ``free``, shape (templates,); the other islands of x stand. ``cost``, shape (theta and the
         master's columns,). ``theta`` None: it is chosen too, ``floor`` at least, and every block
-        takes part; else only blocks with a free template do. ``near``: most islands by which a
-        count may change. ``alone``: as if there were no other block. ``within``: one more row,
-        prices of the master's columns and the most that they may add up to. ``start``, shape
-        (columns,): a plan to begin with.
+        takes part; else only blocks with a free template do, and those that share links with one.
+        ``near``: most islands by which a count may change. ``alone``: as if there were no other
+        block. ``within``: one more row, prices of the master's columns and the most that they may
+        add up to. ``start``, shape (columns,): a plan to begin with.
         """
         n = self.templates
-        linked = theta is not None and not alone and slack.room is None and self._links(free)
+        linked = theta is not None and not alone and slack.room is None and self._sends(free)
         taking = [
             (block, self._kept(block, free, x))
             for block in self.all
@@ -207,7 +206,7 @@ class Blocks:
             shared = sparse.vstack([shared, sparse.csr_array(within[0][np.newaxis])], format="csc")
             limits = np.append(limits[0], -np.inf), np.append(limits[1], within[1])
         used = shared @ standing
-        links = self.program.upper[self.link_rows]
+        links = self.program.upper[self.program.link_rows]
         above = len(used) + len(links)
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *(block.rows for block, _ in taking)])
         demand = np.concatenate([np.zeros(above), *(block.demand for block, _ in taking)])
@@ -278,8 +277,8 @@ class Blocks:
         least = np.where(self.whole[n:], np.ceil(least - WHOLE), least)
         return np.concatenate([x[:n], least])
 
-    def _links(self, free: NDArray[np.bool_]) -> bool:
-        """Return whether a block with a free template has flows in a link."""
+    def _sends(self, free: NDArray[np.bool_]) -> bool:
+        """Return whether a block with a free template sends through a link."""
         return any(block.links.nnz and free[block.templates].any() for block in self.all)
 
     def _kept(

@@ -44,7 +44,6 @@ from .state import decode_calibration
 
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
-"""Why a plan of least cost is not the cheapest one."""
 
 
 @dataclass(frozen=True)
