@@ -244,12 +244,11 @@ def _under_load(
         if not idle and (shortfall := _shortfall(load, performance, model.max_utilisation)):
             yield f": {shortfall}"
             return
-        tau = 0.0 if idle else _steady_token_time(load, performance)
+        tau = _token_time(load, performance, 0.0) if idle else _steady_token_time(load, performance)
         step = tau * (1 - prompts)
         sequences, kv_tokens = load.sequences * tau, load.kv_tokens * tau
         uses += [sequences / load.batch, kv_tokens / load.memory]
-        if not idle:
-            yield from misstated(".tpotMilliseconds", group.step_time * 1e3, tau * 1e3)
+        yield from misstated(".tpotMilliseconds", group.step_time * 1e3, tau * 1e3)
         yield from misstated(".sequences", group.sequences, sequences)
         yield from misstated(".kvTokens", group.kv_tokens, kv_tokens)
         yield from misstated(".kvCapacity", group.kv_capacity, capacity)
