@@ -308,8 +308,8 @@ class SearchStatus(StatusObject):
     best: Figure | None = Field(
         default=None,
         description="Objective of the best plan so far: throughput [requests/s] or headroom "
-        "[multiple]; the plan may be a twentieth of the allowed gap below it, for routes in "
-        "order of length. Absent while no layout serves the workload.",
+        "[multiple]; absent while no layout serves the workload. The published plan can have up "
+        "to a twentieth of the allowed gap less: its routes are put in order of length.",
     )
     bound: Figure = Field(
         description="Bound of the objective [requests/s or multiple]: no plan has more."

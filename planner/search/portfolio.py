@@ -48,13 +48,13 @@ LONGEST_TURN = 0.3
 GAIN = 0.02
 """What a turn has to close of the gap's logarithm so that the step does not wait."""
 AGAIN = 1.0
-"""What a turn has to close of the gap's logarithm, if it takes its whole work, to go on at once."""
+"""What a turn that took all of its work has to close of the gap's logarithm to go on at once."""
 NO_PLAN = 1e6
-"""Gap as which the lack of a plan counts."""
+"""Gap that stands for no plan."""
 CLOSE = 0.1
-"""Gap of the first plan below which what is next to it comes first."""
+"""Gap of the first plan below which templates near the relaxation are tried first."""
 LEAST_WORK = 1e-3
-"""Part of its work that a turn takes at least."""
+"""Least part of its work that a turn counts as, so that no turn counts as free."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
