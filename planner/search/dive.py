@@ -47,7 +47,7 @@ def dive(search: Search, allowed: NDArray[np.bool_]) -> FloatArray | None:
     counts = np.flatnonzero(program.integer[columns])
     raised: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     floors = before = np.zeros(0)
-    theta = float(search.relaxation.values[THETA])
+    theta = 0.0
     while not search.deadline.passed:
         adapter.set_options(highs, {"time_limit": search.seconds(np.inf)})
         solved = adapter.run_again(highs) is SolveStatus.OPTIMAL

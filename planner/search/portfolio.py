@@ -1,9 +1,11 @@
 """The search in turns: every step works on the same best plan and the same bound.
 
+    merged ranges                  a plan at once, if there are many columns
     relaxation                     a bound at once; no plan if it has none
     diving                         a plan at once
     near the relaxation            a better one
     in turns, until the gap is closed or the time is up:
+        merged ranges              all this over fewer columns: plans
         branch and bound over all columns (its own settings, HiGHS' defaults)
         whole numbers with cuts    bounds and plans of many models
         neighbourhoods             a part of the islands anew, for a theta just out of reach
@@ -17,6 +19,7 @@ on at once; steps that gain nothing wait longer and longer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +36,7 @@ from .blockwise import Blockwise
 from .classes import Classes
 from .direct import Defaults, Near, Plain
 from .dive import dive
+from .merged import Merged, merge, promising
 from .neighbourhood import Neighbourhood
 from .prices import relax, yields
 from .state import PRECISION, Search, Step
@@ -41,7 +45,7 @@ from .whole import Whole
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
-TURN = 0.4
+TURN = 0.15
 """Work of a step's first turn; each of its turns is twice as long as the last."""
 LONGEST_TURN = 0.3
 """Work of the longest turn, per second of the limit."""
@@ -49,6 +53,8 @@ GAIN = 0.02
 """What a turn has to close of the gap's logarithm so that the step does not wait."""
 AGAIN = 1.0
 """What a turn that took all of its work has to close of the gap's logarithm to go on at once."""
+MANY = 2000
+"""Columns from which on the ranges are merged for a part of the search."""
 NO_PLAN = 1e6
 """Gap that stands for no plan."""
 CLOSE = 0.1
@@ -116,45 +122,88 @@ def solve(
     if not decomposable(program, objective):
         return adapter.solve(program, objective, options, start)
     search = begin(program, objective, options)
-    if search is None:
-        return None
     if start is not None:
         search.offer(search.whole(start))
     run(search)
     return None if search.impossible else solution(search)
 
 
+def begin(program: Program, objective: LinearObjective, options: SolverOptions) -> Search:
+    """Return a search that knows nothing yet."""
+    deadline = Deadline(options.time_limit)
+    master = Master(program, objective, options)
+    return Search(program, objective, options, deadline, master, Blocks(program, master))
+
+
 def run(search: Search) -> None:
-    """Search until the gap is closed, the time is up, or nothing is left to try."""
+    """Search until the gap is closed, the time is up, or nothing is left to try.
+
+    Raises:
+        OutOfTimeError: the time limit ended the relaxation before there was a plan.
+        SolverError: HiGHS failed at the relaxation.
+    """
+    for _ in _rounds(search):
+        pass
+
+
+def _rounds(search: Search) -> Iterator[None]:
+    """Search; a pause after the first plans, and after each turn of a step."""
+    merged = within(search, merge)
+    quick = merged if merged is not None else within(search, promising)
+    if quick is not None and search.best is None:
+        quick.begin(search)
+    if not relaxed(search):
+        return
     at_once(search)
-    turns = [Turns(step) for step in _steps(search)]
+    yield
+    steps = _steps(search)
+    turns = [Turns(step) for step in (steps if merged is None else [merged, *steps])]
     while turns:
         for each in list(turns):
             if search.ended:
                 return
             if not each.take(search):
                 turns.remove(each)
+            yield
         if search.nodes > search.options.nodes:
             return
 
 
-def begin(program: Program, objective: LinearObjective, options: SolverOptions) -> Search | None:
-    """Return a search with its relaxation solved; None if that is infeasible."""
-    deadline = Deadline(options.time_limit)
-    relaxation = relax(program, objective, deadline.remaining)
-    if relaxation is SolveStatus.INFEASIBLE:
+def within(
+    search: Search,
+    smaller: Callable[[Program, LinearObjective], tuple[Program, LinearObjective] | None],
+) -> Merged | None:
+    """Return the search over a smaller program; None if there are few columns, or hardly fewer."""
+    if search.program.columns < MANY:
         return None
-    if isinstance(relaxation, SolveStatus):
-        raise _without_plan(relaxation, program, options)
-    late = deadline.spent
-    master = Master(program, objective, replace(options, time_limit=deadline.remaining))
-    blocks = Blocks(program, master)
-    ranked = yields(program, relaxation, master)
-    search = Search(
-        program, objective, options, deadline, master, relaxation, blocks, ranked, relaxation.value
-    )
-    search.late = min(late, 0.2 * options.time_limit)
-    return search
+    program = smaller(search.program, search.objective)
+    if program is None:
+        return None
+    inner = begin(*program, replace(search.options, time_limit=search.deadline.remaining))
+    inner.on_found = lambda plan: search.offer(plan.x)
+    return Merged(inner, _rounds(inner))
+
+
+def relaxed(search: Search) -> bool:
+    """Solve the relaxation, once; False if the search ends with it.
+
+    Raises:
+        OutOfTimeError: the time limit ended it, and there is no plan.
+        SolverError: HiGHS failed, and there is no plan.
+    """
+    if np.isfinite(search.relaxation.value):
+        return True
+    begun = search.deadline.spent
+    found = relax(search.program, search.objective, search.deadline.remaining)
+    if isinstance(found, SolveStatus):
+        if search.best is None and found is not SolveStatus.INFEASIBLE:
+            raise _without_plan(found, search.program, search.options)
+        search.prove(np.inf if search.best is None else -np.inf)
+        return False
+    search.relaxation, search.ranked = found, yields(search.program, found, search.master)
+    search.prove(found.value)
+    search.late = min(search.deadline.spent - begun, 0.2 * search.options.time_limit)
+    return True
 
 
 def at_once(search: Search) -> None:

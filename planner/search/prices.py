@@ -41,6 +41,10 @@ class Relaxation:
     value: float
 
 
+UNSOLVED = Relaxation(np.zeros(0), np.zeros(0), -np.inf)
+"""Of a program whose relaxation is not solved yet."""
+
+
 def relax(program: Program, objective: LinearObjective, seconds: float) -> Relaxation | SolveStatus:
     """Solve the linear relaxation; the status if it has no solution."""
     unit = adapter.unit_of(objective.cost)
@@ -61,17 +65,23 @@ def relax(program: Program, objective: LinearObjective, seconds: float) -> Relax
     return Relaxation(np.array(solution.col_value), np.array(solution.row_dual) * unit, value)
 
 
+def loads(program: Program) -> FloatArray:
+    """Return the islands that one unit of each rate occupies, shape (pairs,)."""
+    pairs = slice(program.first_pair, program.first_flow)
+    entries = sparse.csc_array(program.matrix[:, pairs]).tocoo()
+    own = np.isneginf(program.lower[entries.row]) & (program.upper[entries.row] == 0)
+    load = np.zeros(len(program.pair_template))
+    np.maximum.at(load, entries.col[own], entries.data[own])
+    return load
+
+
 def yields(program: Program, relaxation: Relaxation, master: Master) -> FloatArray:
     """Return the worth of the requests that a template serves per price of its GPUs.
 
     Shape (templates,); about 1 for the relaxation's own templates, less for others. The requests
     are those of the one range that a template is best at.
     """
-    pairs = slice(program.first_pair, program.first_flow)
-    entries = sparse.csc_array(program.matrix[:, pairs]).tocoo()
-    own = np.isneginf(program.lower[entries.row]) & (program.upper[entries.row] == 0)
-    load = np.zeros(len(program.pair_template))
-    np.maximum.at(load, entries.col[own], entries.data[own])
+    pairs, load = slice(program.first_pair, program.first_flow), loads(program)
     served = np.where(np.isneginf(program.lower), 0.0, relaxation.duals)
     value = np.abs(program.matrix[:, pairs].T @ served)
     best = np.zeros(len(program.templates))

@@ -13,7 +13,7 @@ from ..milp.benders import ENOUGH, Master
 from ..milp.highs import LinearObjective, SolverOptions
 from ..milp.variables import THETA, Program
 from .blocks import Answer, Blocks
-from .prices import Relaxation
+from .prices import UNSOLVED, Relaxation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,11 +56,11 @@ class Search:
     options: SolverOptions
     deadline: Deadline
     master: Master
-    relaxation: Relaxation
     blocks: Blocks
-    ranked: FloatArray
-    bound: float
-    on_found: Callable[[Incumbent], None] | None = None
+    relaxation: Relaxation = UNSOLVED
+    ranked: FloatArray = field(default_factory=lambda: np.zeros(0))
+    bound: float = -np.inf
+    on_found: Callable[[Incumbent], object] | None = None
     found: list[Incumbent] = field(default_factory=list)
     spare: list[Incumbent] = field(default_factory=list)
     late: float = 0.0
@@ -108,6 +108,8 @@ class Search:
         if self.best is None:
             return np.inf
         largest = abs(self.bound if self.for_theta else self.best.value)
+        if np.isinf(self.bound):
+            return np.inf
         return max(0.0, self.best.value - self.bound) / largest if largest > 0 else 0.0
 
     @property

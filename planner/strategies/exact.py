@@ -81,7 +81,7 @@ class ExactStrategy:
         progress("solving", 0.0)
         required = problem.min_headroom or 0.0
         search = searched(program, problem, deadline.remaining - reserve, on_found)
-        if search is None or (search.impossible and not search.spare):
+        if search.impossible and not search.spare:
             return explain_infeasible(program, problem, catalogue, deadline)
         if search.best is None and search.spare:
             theta = search.spare[-1].theta * program.scale
@@ -92,7 +92,8 @@ class ExactStrategy:
         progress("choosing the plan that changes least", 0.0)
         cheapest = problem.objective is Objective.COST
         objective = objective_of(program, problem)
-        priced = priced_bound(program, problem, objective, search.relaxation.duals)
+        duals = search.relaxation.duals
+        priced = priced_bound(program, problem, objective, duals) if len(duals) else None
         bound = best.bound if cheapest else -best.bound * program.scale
         if priced is not None:
             bound = (max if cheapest else min)(bound, priced.bound)
@@ -116,8 +117,8 @@ class ExactStrategy:
 
 def searched(
     program: Program, problem: PlanningProblem, seconds: float, on_found: Finds = unheard
-) -> Search | None:
-    """Search the best counts; None if the relaxation shows that there are none.
+) -> Search:
+    """Search the best counts.
 
     A plan of less than minHeadroom is no plan, although theta is maximised: if the best one has
     less and more is not excluded, the time that remains is for a plan that has it.
@@ -127,8 +128,6 @@ def searched(
         raise SolverError("no model has a range that can be served: report this problem")
     gap = problem.solver.gap * SEARCH_SHARE
     search = begin(program, objective, SolverOptions(gap, max(seconds, 0.1), problem.solver.seed))
-    if search is None:
-        return None
 
     def report(found: Incumbent) -> None:
         plans, bound = len(search.found), search.theta_bound if search.for_theta else np.inf
@@ -191,7 +190,7 @@ def explain_infeasible(
         reason = InfeasibleReason.HEADROOM
         seconds = max(0.1, deadline.remaining / 2)
         largest = searched(program, replace(problem, minimise_cost=False), seconds)
-        if largest is not None and largest.best is not None:
+        if largest.best is not None:
             theta, bound = (t * program.scale for t in (largest.best.theta, largest.theta_bound))
             return too_little(problem, catalogue, theta, bound, deadline)
     return outcome(problem, catalogue, reason, text, deadline)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import SolverOptions, objective_of
-from archipelago.planner.search.portfolio import LONGEST_TURN, TURN, Turns, at_once, begin
+from archipelago.planner.search.portfolio import LONGEST_TURN, TURN, Turns, at_once, begin, relaxed
 from archipelago.planner.search.state import Search
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.templates.catalogue import build_catalogue
@@ -40,7 +40,7 @@ def begun() -> Search:
     problem = to_problem(resource.metadata.name, resource.spec)
     program = build_program(problem, build_catalogue(problem).templates)
     search = begin(program, objective_of(program, problem), SolverOptions(1e-9, LIMIT))
-    assert search is not None
+    assert relaxed(search)
     at_once(search)
     assert 1e-3 < search.gap < 1
     return search
