@@ -139,6 +139,7 @@ class NodeResync:
             self._on_devices()
         inventory = self._inventory
         if SLICES in devices:
+            inventory.begin_slices()
             _, names, version = await self._take(
                 SLICES,
                 "ResourceSlice",
@@ -146,8 +147,7 @@ class NodeResync:
                 read_device_slice,
                 inventory.update_slice,
             )
-            if version is not None:
-                inventory.replace_slices(names, version)
+            inventory.replace_slices(names, -1 if version is None else version)
         for namespace in self._namespaces if CLAIMS in devices else ():
             pages, update = self._cluster.claims(namespace), inventory.update_claim
             claims, _, version = await self._take(

@@ -166,10 +166,13 @@ class ClusterInventory:
         """Remove a ResourceSlice that was deleted at that version."""
         self._devices_changed(self._devices.delete(name, version))
 
+    def begin_slices(self) -> None:
+        """Begin a list of ResourceSlices."""
+        self._devices.begin_list()
+
     def replace_slices(self, names: Collection[str], version: int) -> None:
         """End a list of all ResourceSlices that was taken at that version."""
-        for name in self._devices.unlisted(names, version):
-            self.delete_slice(name, version)
+        self._devices_changed(self._devices.end_list(names, version))
 
     def update_claim(self, claim: ClaimFacts) -> None:
         """Take in a ResourceClaim that has GPUs."""

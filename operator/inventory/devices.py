@@ -93,6 +93,7 @@ class DeviceTable:
         self._settled: dict[PoolKey, Mapping[str, tuple[Device, ...]]] = {}  # by node
         self._gone: set[PoolKey] = set()  # all their slices; GPUs are built in as before
         self._on_node: defaultdict[str, set[PoolKey]] = defaultdict(set)
+        self._late: set[PoolKey] | None = None  # pools that a list changes; None: none is read
         self._deleted: Deletions[str] = Deletions()
 
     def of(self, node: str) -> NodeDevices | None:
@@ -134,13 +135,17 @@ class DeviceTable:
         self._deleted.note(name, version)
         return self._remove(name)
 
-    def unlisted(self, listed: Collection[str], version: int) -> tuple[str, ...]:
-        """Return the names that a list taken at that version lacks."""
-        return tuple(
-            name
-            for name, facts in self._slices.items()
-            if name not in listed and facts.version <= version
-        )
+    def begin_list(self) -> None:
+        """Begin a list: an older generation may stand before the newest, so none is used yet."""
+        self._late = self._late or set()
+
+    def end_list(self, listed: Collection[str], version: int) -> frozenset[str]:
+        """End a list taken at that version, and remove what it lacks; return as ``update``."""
+        for name, facts in list(self._slices.items()):
+            if name not in listed and facts.version <= version:
+                self.delete(name, version)
+        late, self._late = self._late or set(), None
+        return frozenset().union(*map(self._settle, sorted(late)))
 
     def forget(self, node: str) -> None:
         """Forget the GPUs of a node that is gone, of drivers that are gone."""
@@ -162,16 +167,19 @@ class DeviceTable:
             return frozenset()
         pool = facts.published.driver, facts.published.pool
         self._pools[pool].discard(name)
-        if not self._pools[pool]:
-            del self._pools[pool]
-            if pool in self._settled:
-                self._gone.add(pool)
-            return frozenset(self._settled.get(pool, ()))
         return self._settle(pool)
 
     def _settle(self, pool: PoolKey) -> frozenset[str]:
         """Use what the pool has now if it is complete; return the nodes that it concerns."""
+        if self._late is not None:
+            self._late.add(pool)
+            return frozenset()
         before = self._settled.get(pool, {})
+        if not self._pools[pool]:
+            del self._pools[pool]
+            if before:
+                self._gone.add(pool)
+            return frozenset(before)
         devices = complete(self._slices[name].published for name in self._pools[pool])
         if devices is None:
             return frozenset()

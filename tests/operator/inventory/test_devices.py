@@ -148,8 +148,16 @@ def test_a_generation_counts_once_all_its_slices_are_there() -> None:
     old = [part(i, 4, i + 1) for i in range(3)]
     new = [part(i, 5, i + 11, gpus=3) for i in range(3)]
     assert taken(*old, *new[:2]).of("n") == NodeDevices("NVIDIA H100 80GB HBM3", 81559, 6, 6)
-    # An operator that did not see generation 4 before 5 was begun knows nothing yet.
-    assert taken(*new[:2], *old).of("n") is None
+    # An operator that starts now knows nothing yet, in whatever order a list has them.
+    listed = taken()
+    listed.begin_list()
+    for each in (*old, *new[:2]):
+        facts = read_device_slice(each)
+        assert facts
+        assert listed.update(facts) == frozenset()
+    names = {each["metadata"]["name"] for each in (*old, *new[:2])}
+    assert listed.end_list(names, 20) == frozenset()
+    assert listed.of("n") is None
     full = taken(*old, *new).of("n")
     assert full
     assert full.capacity == 9
@@ -161,7 +169,6 @@ def test_a_driver_that_restarts_takes_its_gpus_from_nobody() -> None:
     gone = table.of("n")
     assert gone
     assert (gone.capacity, gone.allocatable) == (8, 0)
-    assert read_device_slice(device_slice("n", EIGHT, 1))
     table.forget("n")
     assert table.of("n") is None
 
