@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from archipelago.operator.errors import Unreadable
 from archipelago.operator.inventory.devices import DeviceTable, read_claim, read_device_slice
 from archipelago.operator.inventory.nodes import NodeTable, Shape, read_versioned
+from archipelago.operator.resources.names import Key
 from archipelago.planner.kubernetes.devices import NodeDevices
 from archipelago.planner.kubernetes.nodes import Why
 from tests.operator.inventory.test_cluster_inventory import World, plan
@@ -336,3 +337,19 @@ def test_slices_are_named_with_their_number() -> None:
         "GPUs in use by pool: h100 8; not counted, for they are no whole GPUs: 63 x 1g.10gb, "
         "2 x 3g.40gb, 32 x shared GPU on 3 nodes (mixed, single, time-sliced)"
     )
+
+
+def test_a_slice_of_the_catalogue_is_an_accelerator_that_a_pool_can_select() -> None:
+    """Strategy single: the node offers slices as nvidia.com/gpu, under the name of the slice."""
+    world, slices = World(), plan(accelerator="H100-MIG-3g.40gb", gpus_per_node=None)
+    whole = plan(Key("team", "whole"))
+    for each in (slices, whole):
+        world.inventory.update_plan(each)
+    world.inventory.begin_list()
+    label = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb"}
+    world.node("cut", label, gpus=16)
+    world.inventory.replace_nodes({"cut"}, world.version)
+    assert (world.count(slices), world.count(whole)) == (16, 0)
+    world.node("shared", {**label, "nvidia.com/gpu.replicas": "2"}, gpus=32)
+    world.run(100)
+    assert world.count(slices) == 16
