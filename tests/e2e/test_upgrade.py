@@ -244,8 +244,12 @@ def serve(plane: ControlPlane, *versions: str, stored: str) -> None:
 def migrate(plans: Plans, version: str) -> None:
     """Write every plan again, and say that no other version is stored: docs/how-to/upgrade.md."""
     kind = f"servingplans.{version}.archipelago.dev"
-    items = plans.kubectl("get", kind, "-o=json")
-    plans.kubectl("replace", "-f", "-", input=items)
+    versions = "-o=jsonpath={.items[*].metadata.resourceVersion}"
+    before = plans.kubectl("get", kind, versions).split()
+    for name in specs():
+        plans.kubectl("patch", kind, name, "--type=merge", "-p", "{}")
+    after = plans.kubectl("get", kind, versions).split()
+    assert not set(before) & set(after)  # the API server wrote them, as another version
     name = "servingplans.archipelago.dev"
     patch = json.dumps({"status": {"storedVersions": [version]}})
     plans.kubectl("patch", "crd", name, "--subresource=status", "--type=merge", "-p", patch)

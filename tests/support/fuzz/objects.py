@@ -478,10 +478,7 @@ OBJECTS: Final = {
         device_slice,
         (Unreadable,),
         _seed(_device_slice),
-        (
-            INVENTORY + "read_device_slice",
-            *(DEVICES + name for name in ("read_slice", "_device", "_string", "_mebibytes")),
-        ),
+        (INVENTORY + "read_device_slice", DEVICES + "_device"),
     ),
     "doctor-definition": Reader(
         doctor_of(doctor.definition),
