@@ -117,6 +117,16 @@ e2e: $(READY) $(IMAGE_OF_KIND) ## tests on a real API server; KIND=1 runs them o
 	$(PYTEST) -m 'cluster and not slow' $(if $(KIND),--kind,-n 3 --dist loadfile --no-loadscope-reorder) \
 	  $(CLUSTER_TESTS)
 
+# Not part of `make test`: the programs of an older release are built from source, five minutes each.
+MATRIX ?= 1.34 1.35 1.36
+MATRIX_TESTS ?= $(CLUSTER_TESTS)
+.PHONY: matrix
+matrix: $(READY) ## the tests on an API server with each supported release of Kubernetes; half an hour
+	for minor in $(MATRIX); do export KUBERNETES_MINOR=$$minor; \
+	  $(PY) -m tests.support.controlplane ensure --optional && \
+	  $(PYTEST) -m 'cluster and not slow' -n 3 --dist loadfile --no-loadscope-reorder \
+	    $(MATRIX_TESTS) || exit 1; done
+
 .PHONY: faults
 faults: $(READY) ## every fault at full length: outages of 75 s and 10 min, all writes; 17 minutes
 	$(PYTEST) tests/faults --faults -s

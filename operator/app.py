@@ -183,6 +183,7 @@ class Operator:
             lambda: self._permissions.may_see_nodes,
             quarantine=quarantine,
             noted=self._noted,
+            on_devices=self._restart_watches,
         )
         cluster.on_refusal = self._permissions.recheck
         self._secured_metrics = (
@@ -315,17 +316,22 @@ class Operator:
         """Return the kinds that are watched besides plans and tables."""
         if not self._watches_nodes:
             return ()
-        return INVENTORY if self._permissions.may_see_nodes else ("pods",)
+        if not self._permissions.may_see_nodes:
+            return ("pods",)
+        return ("nodes", "pods", *self._node_resync.devices)
 
     def _node_permissions_changed(self, missing: tuple[Permission, ...]) -> None:
         self._inventory.forbid(missing)
         if not missing:
             self._node_resync.request()
+        self._restart_watches()
+
+    def _restart_watches(self) -> None:
         if self._watch is not None:
             self._watch.restart()
 
     async def _list_inventory(self) -> None:
-        """List nodes and pods, after the plans: they name the labels that are kept."""
+        """List nodes, pods and devices, after the plans: they name the labels that are kept."""
         self._update_owners()
         await self._node_resync.once()
 

@@ -31,7 +31,19 @@ from ..errors import (
 )
 from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.manifests import review_manifest
-from ..resources.names import GROUP, MANAGER, PLURAL, SELECTOR, VERSION, Key, Manifest, Permission
+from ..resources.names import (
+    CLAIMS,
+    DEVICES_GROUP,
+    GROUP,
+    MANAGER,
+    PLURAL,
+    SELECTOR,
+    SLICES,
+    VERSION,
+    Key,
+    Manifest,
+    Permission,
+)
 from ..resources.reading import Body, read_version, reading
 from .libraries import ApiException, client, config
 
@@ -48,6 +60,7 @@ SMALL = "kube-root-ca.crt"
 TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
 CORE = "/api/v1"
 PLANS = f"/apis/{GROUP}/{VERSION}"
+DEVICES = f"/apis/{DEVICES_GROUP}/v1"
 LEASE_API = f"/apis/{LEASE_GROUP}/v1"
 PAGE = 50  # objects of one list request: a table may have 900 KiB
 VERSIONS_PAGE = 2500
@@ -268,6 +281,14 @@ class ApiCluster:
         """List all pods that are not over, page by page; None: of the whole cluster."""
         return self.pages(_path(CORE, "pods", namespace), {"fieldSelector": NOT_OVER}, LARGE_PAGE)
 
+    def slices(self) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ResourceSlices, page by page."""
+        return self.pages(_path(DEVICES, SLICES, None), {})
+
+    def claims(self, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        """List all ResourceClaims, page by page; None: of the whole cluster."""
+        return self.pages(_path(DEVICES, CLAIMS, namespace), {}, LARGE_PAGE)
+
     def versions(self, kind: str, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
         """List the metadata alone of what a watch of the kind shows, page by page."""
         path = {
@@ -275,6 +296,8 @@ class ApiCluster:
             "configmaps": _path(CORE, "configmaps", namespace),
             "pods": _path(CORE, "pods", namespace),
             "nodes": _path(CORE, "nodes", None),
+            SLICES: _path(DEVICES, SLICES, None),
+            CLAIMS: _path(DEVICES, CLAIMS, namespace),
         }[kind]
         query = {"configmaps": {"labelSelector": SELECTOR}, "pods": {"fieldSelector": NOT_OVER}}
         return self.pages(path, query.get(kind, {}), VERSIONS_PAGE, accept=METADATA_LIST)
@@ -310,8 +333,15 @@ class ApiCluster:
 
     async def serves_plans(self) -> bool:
         """Return whether the API server serves ServingPlans."""
+        return await self._serves(PLANS, PLURAL)
+
+    async def serves_devices(self) -> bool:
+        """Return whether the API server serves ResourceSlices, as Kubernetes does from 1.34 on."""
+        return await self._serves(DEVICES, SLICES)
+
+    async def _serves(self, api: str, plural: str) -> bool:
         try:
-            return PLURAL in read_resources(await self._send("GET", PLANS))
+            return plural in read_resources(await self._send("GET", api))
         except NotFound:
             return False
 

@@ -18,7 +18,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..errors import ClusterError, Unreadable
-from ..resources.names import PLURAL
+from ..resources.names import PLURAL, SLICES
 from ..resources.reading import Body, read_version, reading
 from .handlers import INVENTORY, KINDS
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Noted:
-    """The newest known versions of nodes and pods, also of those that the inventory leaves out.
+    """The newest known versions of what the inventory is made from, also of what it leaves out.
 
     kopf's thread and the event loop write it; each write is one operation of a dict.
     """
@@ -111,7 +111,7 @@ class Gaps:
     async def _look(self, kind: str) -> None:
         """Compare one kind; a list that fails is left to the next time."""
         looks = []
-        for namespace in (None,) if kind == "nodes" else self._namespaces:
+        for namespace in (None,) if kind in ("nodes", SLICES) else self._namespaces:
             with suppress(ClusterError), self._quarantine.of("Inventory", f"versions of {kind}"):
                 listed, version = await self._list(kind, namespace)
                 reported = self._reported.pop((kind, namespace), set())

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import aiohttp
 
 from ..errors import Backoff
+from ..inventory.devices import read_claim, read_device_slice
 from ..inventory.nodes import read_versioned
 from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..quarantine import Quarantine
-from ..resources.names import GROUP, PLURAL, VERSION, Key
+from ..resources.names import CLAIMS, DEVICES_GROUP, GROUP, PLURAL, SLICES, VERSION, Key
 from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
 from .client import KUBECONFIG
 from .libraries import kopf
@@ -37,8 +38,8 @@ S = TypeVar("S", PlanObject, TableObject | ShardObject)
 RESTART: Final = Backoff(1.0, 30.0)
 """Before a login or a start after failures."""
 KINDS: Final = (PLURAL, "configmaps")
-INVENTORY: Final = ("nodes", "pods")
-"""Watched as well if the inventory is on and permitted."""
+INVENTORY: Final = ("nodes", "pods", SLICES, CLAIMS)
+"""Watched as well if the inventory is on and permitted, and those of devices if they are served."""
 STREAM: Final = "watcher for "  # kopf's name of a task that lists and watches
 _LONGEST_LINE: Final = 2**21  # one watch event: a table of 900 KiB, escaped
 
@@ -194,6 +195,32 @@ class EventHandler:
                 version = int(meta["resourceVersion"])
                 self._soon("Pod", name, self._inventory.delete_pod, meta["uid"], version)
 
+    async def device_slice(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a ResourceSlice; one without GPUs is ignored."""
+        name, inventory = name_of(event["object"]), self._inventory
+        with self._quarantine.of("ResourceSlice", name):
+            self._on_event(SLICES, event)
+            facts = read_device_slice(event["object"])
+            if facts is None:
+                return
+            if event["type"] == "DELETED":
+                self._soon("ResourceSlice", name, inventory.delete_slice, name, facts.version)
+            else:
+                self._soon("ResourceSlice", name, inventory.update_slice, facts)
+
+    async def claim(self, event: Any, **_: Any) -> None:  # noqa: ANN401
+        """Handle an event of a ResourceClaim; one without a GPU counts as deleted."""
+        name = name_of(event["object"])
+        with self._quarantine.of("ResourceClaim", name):
+            self._on_event(CLAIMS, event)
+            meta = event["object"]["metadata"]
+            claim = None if event["type"] == "DELETED" else read_claim(event["object"])
+            if claim is not None:
+                self._soon("ResourceClaim", name, self._inventory.update_claim, claim)
+            else:
+                uid, version = meta["uid"], int(meta["resourceVersion"])
+                self._soon("ResourceClaim", name, self._inventory.delete_claim, uid, version)
+
     async def login(self, settings: kopf.OperatorSettings, **_: Any) -> Any:  # noqa: ANN401
         """Return a traced session with the credentials of KUBECONFIG, else of the pod.
 
@@ -304,6 +331,10 @@ def registry(
         kopf.on.event("", "v1", "nodes", registry=handlers)(handler.node)
     if "pods" in inventory_kinds:
         kopf.on.event("", "v1", "pods", registry=handlers)(handler.pod)
+    if SLICES in inventory_kinds:
+        kopf.on.event(DEVICES_GROUP, "v1", SLICES, registry=handlers)(handler.device_slice)
+    if CLAIMS in inventory_kinds:
+        kopf.on.event(DEVICES_GROUP, "v1", CLAIMS, registry=handlers)(handler.claim)
 
     @kopf.on.cleanup(registry=handlers)
     async def cleanup(**_: Any) -> None:  # noqa: ANN401

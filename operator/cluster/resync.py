@@ -5,8 +5,9 @@ changes, and objects that were deleted while it was interrupted. A watch that ca
 again and does not report deletions, so a full list follows it. A full list follows an outage too:
 keys whose requests failed need not wait any longer.
 
-Plans and tables go to the cache, nodes and pods to the inventory. Nodes are also listed for labels
-that were not kept. A missing permission fails nothing here; ``PermissionCheck`` reports it.
+Plans and tables go to the cache, nodes, pods and devices to the inventory. Nodes are also listed
+for labels that were not kept. A missing permission fails nothing here; ``PermissionCheck`` reports
+it. Devices are optional: each full list asks anew whether they are served and permitted.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import Backoff, ClusterError, Forbidden
+from ..inventory.devices import read_claim, read_device_slice
 from ..inventory.nodes import read_versioned
 from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..quarantine import Quarantine
-from ..resources.names import Key
+from ..resources.names import CLAIMS, DEVICES_GROUP, SLICES, Key, Permission
 from ..resources.objects import (
     ConfigMapObject,
     PlanObject,
@@ -45,12 +47,21 @@ PAUSE: Final = 5.0
 """Time after a failed list before the next [s]."""
 
 
+DEVICES: Final = {
+    kind: tuple(Permission(verb, DEVICES_GROUP, kind) for verb in ("list", "watch"))
+    for kind in (SLICES, CLAIMS)
+}
+"""Optional rights by kind: ResourceSlices in the cluster, ResourceClaims where pods are listed."""
+
 S = TypeVar("S", PlanObject, TableObject | ShardObject)
 T = TypeVar("T")
 
 
 class NodeResync:
-    """Lists nodes and pods into the inventory. ``namespaces``: of the pods."""
+    """Lists nodes, pods and devices into the inventory.
+
+    ``namespaces``: of the pods. ``on_devices``: called if other kinds of devices are to be watched.
+    """
 
     def __init__(
         self,
@@ -61,8 +72,12 @@ class NodeResync:
         *,
         quarantine: Quarantine,
         noted: Noted,
+        on_devices: Callable[[], None] = lambda: None,
     ) -> None:
         self._noted = noted
+        self._on_devices = on_devices
+        self.devices: tuple[str, ...] = ()
+        """Kinds of devices that are served and permitted."""
         self._cluster = cluster
         self._inventory = inventory
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
@@ -83,24 +98,20 @@ class NodeResync:
         self._due.set()
 
     async def once(self) -> None:
-        """List pods and nodes; those that must not be listed stay unknown.
+        """List pods, devices and nodes; those that must not be listed stay unknown.
 
         Raises:
             ClusterError: a list failed; the pages before are taken in.
         """
         for namespace in self._namespaces:
-            uids, keys = set[str](), set[tuple[str, str]]()
-            with suppress(Forbidden):
-                async for page in self._cluster.pods(namespace):
-                    version = int(page["metadata"]["resourceVersion"])
-                    keys |= self._noted.page("pods", page["items"])
-                    pods = await asyncio.to_thread(self._read, "Pod", read_pod, page["items"])
-                    for pod in filter(None, pods):
-                        uids.add(pod.uid)
-                        with self._quarantine.of("Pod", pod.uid):
-                            self._inventory.update_pod(pod)
-                self._noted.listed("pods", keys, version, namespace or "")
+            pages, update = self._cluster.pods(namespace), self._inventory.update_pod
+            pods, _, version = await self._take(
+                "pods", "Pod", pages, read_pod, update, namespace=namespace
+            )
+            if version is not None:
+                uids = {pod.uid for pod in pods}
                 self._inventory.replace_pods(uids, version, namespace)
+        await self._list_devices()
         await self._nodes()
 
     async def run(self) -> None:
@@ -118,6 +129,75 @@ class NodeResync:
                 await asyncio.sleep(PAUSE)
             else:
                 self._outages.works("the list of nodes")
+
+    async def _list_devices(self) -> None:
+        """List devices before nodes: the end of that list makes the inventory complete."""
+        devices = await self._offered()
+        self._inventory.watch_devices(slices=SLICES in devices, claims=CLAIMS in devices)
+        if devices != self.devices:
+            self.devices = devices
+            self._on_devices()
+        inventory = self._inventory
+        if SLICES in devices:
+            inventory.begin_slices()
+            _, names, version = await self._take(
+                SLICES,
+                "ResourceSlice",
+                self._cluster.slices(),
+                read_device_slice,
+                inventory.update_slice,
+            )
+            inventory.replace_slices(names, -1 if version is None else version)
+        for namespace in self._namespaces if CLAIMS in devices else ():
+            pages, update = self._cluster.claims(namespace), inventory.update_claim
+            claims, _, version = await self._take(
+                CLAIMS, "ResourceClaim", pages, read_claim, update, namespace=namespace
+            )
+            if version is not None:
+                inventory.replace_claims({claim.uid for claim in claims}, version, namespace)
+
+    async def _offered(self) -> tuple[str, ...]:
+        """Return the kinds of devices that are served and permitted; claims only with slices."""
+        offered: tuple[str, ...] = ()
+        if not self._may_see_nodes() or not await self._cluster.serves_devices():
+            return offered
+        for kind, namespaces in ((SLICES, (None,)), (CLAIMS, self._namespaces)):
+            for right in DEVICES[kind]:
+                for namespace in namespaces:
+                    if not await self._cluster.may(right, namespace):
+                        return offered
+            offered = (*offered, kind)
+        return offered
+
+    async def _take(
+        self,
+        plural: str,
+        kind: str,
+        pages: AsyncIterator[Mapping[str, Any]],
+        read: Callable[[Mapping[str, Any]], T | None],
+        update: Callable[[T], None],
+        *,
+        namespace: str | None = None,
+    ) -> tuple[list[T], set[str], int | None]:
+        """Take in a list; return what is relevant in it, all names, and its version.
+
+        None instead of a version: listing is forbidden.
+        """
+        taken, keys, version = list[T](), set[tuple[str, str]](), None
+        with suppress(Forbidden):
+            async for page in pages:
+                version = int(page["metadata"]["resourceVersion"])
+                keys |= self._noted.page(plural, page["items"])
+                found = await asyncio.to_thread(self._read, kind, read, page["items"])
+                for facts in found:
+                    if facts is not None:
+                        taken.append(facts)
+                        with self._quarantine.of(kind, plural):
+                            update(facts)
+            if version is not None:
+                self._noted.listed(plural, keys, version, namespace or "")
+            return taken, {name for _, name in keys}, version
+        return taken, set(), None
 
     async def _nodes(self) -> None:
         if not self._may_see_nodes():

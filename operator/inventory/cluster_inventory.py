@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -29,6 +29,7 @@ from ..resources.names import Key, Permission
 from ..resources.status import Finding
 from .claims import Claims
 from .debounce import Debouncer
+from .devices import ClaimFacts, ClaimTable, DeviceTable, SliceFacts
 from .node_store import NodeChange, NodeStore
 from .nodes import Shape
 from .ownership import NodeIndex, Ownership, PlanSelector, assign_owners, label_keys
@@ -80,7 +81,8 @@ class ClusterInventory:
         self._clock = clock
         self._off = off
         self._quarantine = quarantine or Quarantine()
-        self._nodes, self._pods = NodeStore(), PodTable()
+        self._devices, self._device_claims = DeviceTable(), ClaimTable()
+        self._nodes, self._pods = NodeStore(self._devices), PodTable()
         self._missing: tuple[Permission, ...] = ()
         self._claims = Claims()
         self._plans: dict[Key, PlanSelector] = {}
@@ -149,6 +151,41 @@ class ClusterInventory:
         """End a list of all pods of the namespace (None: of the cluster), as of that version."""
         for pod in self._pods.unlisted(uids, version, namespace):
             self.delete_pod(pod.uid, version)
+
+    def watch_devices(self, *, slices: bool, claims: bool) -> None:
+        """Set whether ResourceSlices and ResourceClaims are listed and watched from now on."""
+        if (slices, claims) != (self._devices.watched, self._device_claims.watched):
+            self._devices.watched, self._device_claims.watched = slices, claims
+            self._add_events(self._inventories)
+
+    def update_slice(self, facts: SliceFacts) -> None:
+        """Take in a ResourceSlice of GPUs."""
+        self._devices_changed(self._devices.update(facts))
+
+    def delete_slice(self, name: str, version: int) -> None:
+        """Remove a ResourceSlice that was deleted at that version."""
+        self._devices_changed(self._devices.delete(name, version))
+
+    def begin_slices(self) -> None:
+        """Begin a list of ResourceSlices."""
+        self._devices.begin_list()
+
+    def replace_slices(self, names: Collection[str], version: int) -> None:
+        """End a list of all ResourceSlices that was taken at that version."""
+        self._devices_changed(self._devices.end_list(names, version))
+
+    def update_claim(self, claim: ClaimFacts) -> None:
+        """Take in a ResourceClaim that has GPUs."""
+        self._claims_changed(self._device_claims.update(claim))
+
+    def delete_claim(self, uid: str, version: int) -> None:
+        """Remove a ResourceClaim that was deleted, or that has no GPU any more."""
+        self._claims_changed(self._device_claims.delete(uid, version))
+
+    def replace_claims(self, uids: Collection[str], version: int, namespace: str | None) -> None:
+        """End a list of all ResourceClaims of the namespace (None: of all), as of that version."""
+        for uid in self._device_claims.unlisted(uids, version, namespace):
+            self.delete_claim(uid, version)
 
     def forbid(self, missing: Sequence[Permission]) -> None:
         """Set the permissions that are missing to list the nodes; none: listing is permitted."""
@@ -367,15 +404,26 @@ class ClusterInventory:
         now, key = self._clock(), selector.key
         selected = self._nodes_by_label().selected_by(selector)
         nodes = [node for alike in selected for node in alike.nodes]
+        label = _pod_label(key)
+        held = Counter(
+            self._pods.held_by_others(
+                label, {node.name: node.shape.allocatable_gpus for node in nodes}
+            )
+        )
+        for node in nodes:
+            if node.shape.by_devices:
+                held[node.name] += self._device_claims.held_by_others(
+                    label, node.name, self._devices, self._pods
+                )
         context = ResolveContext(
             self._owned(),
-            self._pods.held_by_others(
-                _pod_label(key), {node.name: node.shape.allocatable_gpus for node in nodes}
-            ),
+            held,
             lambda name: self._nodes.is_steady(name, now),
             self._allowed,
             self._claims,
             lambda name: bool(self._users.get(name, set()) - {key}),
+            devices_seen=self._devices.watched,
+            claims_seen=self._device_claims.watched,
         )
         return resolve_inventory(selector, nodes, context)
 
@@ -390,6 +438,14 @@ class ClusterInventory:
             users = self._users.get(change.name, set())
             self._add_events(users.union(key for key in pods if key), (change.name,))
         self._add_events(self._selecting(change.shapes))
+
+    def _devices_changed(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self._node_changed(self._nodes.refresh(name, self._clock()))
+
+    def _claims_changed(self, devices: Collection[tuple[str, str, str]]) -> None:
+        nodes = filter(None, map(self._nodes.get, self._devices.nodes_of(devices)))
+        self._add_events(self._selecting({node.shape for node in nodes}))
 
     def _pod_changed(self, before: PodFacts | None, after: PodFacts | None) -> None:
         pods = [pod for pod in (before, after) if pod]

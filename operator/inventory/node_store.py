@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from archipelago.planner.kubernetes.nodes import NodeSummary
 
+from .devices import DeviceTable
 from .flap_damping import FlapDamper
 from .nodes import NodeFacts, NodeTable, Shape
 
@@ -30,11 +31,12 @@ class NodeChange:
 
 
 class NodeStore:
-    """All nodes with GPUs. Times are monotonic [s]."""
+    """All nodes with GPUs. ``devices``: what ResourceSlices say. Times are monotonic [s]."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: DeviceTable | None = None) -> None:
         self.complete = False
-        self._table = NodeTable()
+        self._devices = devices or DeviceTable()
+        self._table = NodeTable(devices=self._devices)
         self._next: NodeTable | None = None  # with more labels; a list is filling it
         self._usable = FlapDamper()
         self._serving = FlapDamper()
@@ -60,17 +62,28 @@ class NodeStore:
             return None
         return self._changed(node.name, before, now, was_lost=was_lost)
 
+    def refresh(self, name: str, now: float) -> NodeChange | None:
+        """Use what ResourceSlices say of a node now; return as ``update``."""
+        before, was_lost = self._shape(name), self.is_lost(name, now)
+        if self._next is not None:
+            self._next.refresh(name)
+        changed = self._table.refresh(name)
+        if name not in self._table:
+            self._devices.forget(name)
+        return self._changed(name, before, now, was_lost=was_lost) if changed else None
+
     def delete(self, name: str, version: int, now: float) -> NodeChange | None:
         """Remove a node that was deleted at that version."""
         before, was_lost = self._shape(name), self.is_lost(name, now)
         for table in filter(None, (self._table, self._next)):
             table.delete(name, version)
+        self._devices.forget(name)
         return self._changed(name, before, now, was_lost=was_lost) if before else None
 
     def begin_list(self, keys: Collection[str]) -> None:
         """Begin a list; if there are new labels, they are kept from the list's end on."""
         if self._table.lacks(keys):
-            self._next = NodeTable(keys)
+            self._next = NodeTable(keys, self._devices)
 
     def end_list(
         self, names: Collection[str], version: int, now: float

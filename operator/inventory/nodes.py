@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node
+from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node, relevant
 
 from ..resources.deletions import Deletions
 from ..resources.reading import read_version, reading
+from .devices import DeviceTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Shape:
         allocatable_gpus: Whole GPUs that are allocatable [GPUs].
         capacity_gpus: Whole GPUs that are built in [GPUs].
         labels: Labels in selectors and domain labels of pools, in order of their keys.
+        parts: Number of what it offers instead of whole GPUs, by name: slices, shared GPUs.
+        by_devices: Its GPUs are known from ResourceSlices alone.
     """
 
     accelerator: str
@@ -41,6 +44,8 @@ class Shape:
     allocatable_gpus: int
     capacity_gpus: int
     labels: tuple[tuple[str, str], ...]
+    parts: tuple[tuple[str, int], ...] = ()
+    by_devices: bool = False
 
     @property
     def up(self) -> bool:
@@ -88,6 +93,8 @@ def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
         allocatable_gpus=node.allocatable_gpus,
         capacity_gpus=node.capacity_gpus,
         labels=tuple((key, str(node.labels[key])) for key in sorted(keys) if key in node.labels),
+        parts=node.parts(),
+        by_devices=node.by_devices is not None,
     )
 
 
@@ -102,10 +109,16 @@ def read_versioned(body: Mapping[str, Any]) -> tuple[NodeSummary, int]:
 
 
 class NodeTable:
-    """The newest version of all nodes with GPUs. ``keys``: the labels that are kept."""
+    """The newest version of all nodes with GPUs.
 
-    def __init__(self, keys: Collection[str] = ()) -> None:
+    ``keys``: the labels that are kept. ``devices``: what ResourceSlices say; if they are watched,
+    the relevant part of every node is kept as well, since they come before and after their node.
+    """
+
+    def __init__(self, keys: Collection[str] = (), devices: DeviceTable | None = None) -> None:
         self.keys = frozenset(keys)
+        self._devices = devices or DeviceTable()
+        self._read: dict[str, tuple[NodeSummary, int]] = {}
         self._nodes: dict[str, NodeFacts] = {}
         self._shapes: dict[Shape, Shape] = {}
         self._used: Counter[Shape] = Counter()
@@ -124,14 +137,32 @@ class NodeTable:
 
     def update(self, node: NodeSummary, version: int) -> bool:
         """Take in a node; return whether a plan could depend on the change."""
-        before = self._nodes.get(node.name)
-        if before is not None and version <= before.version:
-            return False
         if self._deleted.outdate(node.name, version):
             return False
+        if self._devices.watched:
+            if self._read.get(node.name, (node, 0))[1] > version:
+                return False
+            self._read[node.name] = relevant(node, self.keys), version
+        before = self._nodes.get(node.name)
+        if before is not None and version <= before.version:
+            return before.version == version and self.refresh(node.name)
+        return self._set(node, version)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nodes or name in self._read
+
+    def refresh(self, name: str) -> bool:
+        """Use what ResourceSlices say of a node now; return as ``update``."""
+        node, version = self._read.get(name, (None, 0))
+        return node is not None and self._set(node, version)
+
+    def _set(self, node: NodeSummary, version: int) -> bool:
+        before = self._nodes.get(node.name)
+        if devices := self._devices.of(node.name):
+            node = replace(node, devices=devices)
         shape = shape_of(node, self.keys)
         if shape is None:
-            return self.delete(node.name)
+            return self._drop(node.name)
         self._nodes[node.name] = NodeFacts(
             node.name, self._shapes.setdefault(shape, shape), version, node.created
         )
@@ -146,6 +177,10 @@ class NodeTable:
         A list from before that version does not bring it back.
         """
         self._deleted.note(name, version)
+        self._read.pop(name, None)
+        return self._drop(name)
+
+    def _drop(self, name: str) -> bool:
         node = self._nodes.pop(name, None)
         if node is not None:
             self._release(node.shape)
@@ -160,7 +195,9 @@ class NodeTable:
 
     def unlisted(self, listed: Collection[str], version: int) -> tuple[str, ...]:
         """Return the names that a list taken at that version lacks."""
-        return tuple(sorted(f.name for f in self if f.name not in listed and f.version <= version))
+        known = {name: read[1] for name, read in self._read.items()}
+        known |= {facts.name: facts.version for facts in self}
+        return tuple(sorted(n for n, of in known.items() if n not in listed and of <= version))
 
     def _release(self, shape: Shape) -> None:
         self._used[shape] -= 1

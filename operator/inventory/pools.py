@@ -34,6 +34,13 @@ from .ownership import OverQuota, Ownership, PlanSelector, PoolSelector
 
 NAMED: Final = 5
 """Nodes that a message names."""
+UNSEEN: Final = {
+    "resourceslices": "GPUs that only ResourceSlices show (DRA) are not looked for: grant the "
+    "operator to list and watch resourceslices.resource.k8s.io (deploy/components/dra)",
+    "resourceclaims": "GPUs that others have by ResourceClaims are counted as free: grant the "
+    "operator to list and watch resourceclaims.resource.k8s.io (deploy/components/dra)",
+}
+"""What a plan is told of a right that is not granted, by the kind."""
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -55,12 +62,16 @@ class ExclusionReason(StrEnum):
 
 @dataclass(frozen=True)
 class ExcludedNode:
-    """A node that a pool selects but cannot use, with the value that decided."""
+    """A node that a pool selects but cannot use, with the value that decided.
+
+    ``parts``: number of what it offers instead of whole GPUs, by name.
+    """
 
     node: str
     pool: str
     reason: Why | ExclusionReason
     detail: str = ""
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,12 +139,16 @@ class PoolInventory:
 
 @dataclass(frozen=True)
 class PlanInventory:
-    """The pools of one plan, all nodes that they select but cannot use, and exceeded quotas."""
+    """The pools of one plan, all nodes that they select but cannot use, and exceeded quotas.
+
+    ``unseen``: the rights for want of which GPUs, or who has them, may be unknown; empty if none.
+    """
 
     pools: tuple[PoolInventory, ...]
     excluded: tuple[ExcludedNode, ...]
     over: tuple[OverQuota, ...] = ()
     suspended: bool = False
+    unseen: str = ""
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -160,6 +175,8 @@ class ResolveContext:
         allowed: The operator's node selector.
         claims: The administrator's rules.
         in_use: Whether another plan is still planned with a node.
+        devices_seen: Whether ResourceSlices are known.
+        claims_seen: Whether ResourceClaims are known.
     """
 
     ownership: Ownership
@@ -168,6 +185,8 @@ class ResolveContext:
     allowed: Mapping[str, str]
     claims: Claims = NO_RULES
     in_use: Callable[[str], bool] = lambda _name: False
+    devices_seen: bool = True
+    claims_seen: bool = True
 
 
 def resolve_inventory(
@@ -187,7 +206,9 @@ def resolve_inventory(
         if reason is None:
             members[pool.name].append(node)
         else:
-            excluded.append(ExcludedNode(node.name, pool.name, *reason))
+            offered = node.shape.parts if node.shape.permanent_reason else ()
+            excluded.append(ExcludedNode(node.name, pool.name, *reason, offered))
+    by_devices = any(node.shape.by_devices for nodes in members.values() for node in nodes)
     pools = []
     for pool in plan.pools:
         # GPUs that are built in count, not allocatable ones: a broken GPU decides nothing.
@@ -218,7 +239,12 @@ def resolve_inventory(
         pools.append(PoolInventory(pool, size, whole, parts))
     over = context.ownership.over.get(plan.uid, ())
     by_node = tuple(sorted(excluded, key=lambda item: item.node))
-    return PlanInventory(tuple(pools), by_node, over, plan.suspended)
+    unseen = ""
+    if not context.devices_seen and not all(pool.count for pool in pools):
+        unseen = "resourceslices"
+    elif by_devices and not context.claims_seen:
+        unseen = "resourceclaims"
+    return PlanInventory(tuple(pools), by_node, over, plan.suspended, unseen)
 
 
 def part_step(pool: PoolSelector, size: int) -> int:
@@ -318,10 +344,27 @@ def inventory_finding(inventory: PlanInventory) -> Finding:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
             why = f" ({reasons})" if reasons else ": none has the labels that it selects"
             problems.append((Reason.NO_NODES, f"pool {name} has no node{why}"))
+    if parts := _parts(inventory.excluded):
+        summary += f"; {parts}"
+    if inventory.unseen:
+        summary += f"; {UNSEEN[inventory.unseen]}"
     if not problems:
         return Finding(ConditionStatus.TRUE, Reason.NODES_FOUND, summary)
     message = "; ".join([*(sentence for _, sentence in problems), summary])
     return Finding(ConditionStatus.FALSE, problems[0][0], message)
+
+
+def _parts(excluded: Iterable[ExcludedNode]) -> str:
+    """Return how many slices and shared GPUs are left out, by name; empty if none is."""
+    nodes = [node for node in excluded if node.parts]
+    if not nodes:
+        return ""
+    counts = Counter[str]()
+    for node in nodes:
+        counts.update(dict(node.parts))
+    kinds = listed([f"{count} x {name}" for name, count in sorted(counts.items())], NAMED)
+    names = listed([node.node for node in nodes], NAMED)
+    return f"not counted, for they are no whole GPUs: {kinds} on {len(nodes)} nodes ({names})"
 
 
 def _counted(pool: PoolInventory) -> str:

@@ -32,6 +32,10 @@ INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
 
+DEVICES_GROUP: Final = "resource.k8s.io"
+SLICES: Final = "resourceslices"
+CLAIMS: Final = "resourceclaims"
+
 NAME_LENGTH: Final = labels.VALUE_LENGTH
 _SUFFIX: Final = "-routing"
 

@@ -10,8 +10,8 @@ fit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -19,8 +19,11 @@ from typing import Any, Final
 
 import yaml
 
+from archipelago.perfmodel.catalogue.accelerators import accelerator
+
 from ..documents import Node
 from ..errors import InputError
+from .devices import HARD, NodeDevices
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Set on every cloud node, with or without GPUs: it alone does not show GPUs."""
@@ -28,6 +31,8 @@ MACHINE: Final = "node.kubernetes.io/instance-type"
 
 DIGITS: Final = 9
 """Most digits of a count."""
+LEAST_MEMORY: Final = 0.8
+"""Share of the catalogue's memory that a device of that name has at least: drivers reserve some."""
 MOST_GPUS: Final = 1024
 """Most GPUs of one node [GPUs], as ``gpusPerNode`` of a pool."""
 
@@ -78,9 +83,12 @@ def folded(name: str) -> str:
 
 RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
 SHARED: Final = ("nvidia.com/gpu.shared",)
-SLICED: Final = ("nvidia.com/mig-", "amd.com/spx", "amd.com/dpx", "amd.com/qpx", "amd.com/cpx")
+MIG: Final = "nvidia.com/mig-"
+SLICED: Final = (MIG, "amd.com/spx", "amd.com/dpx", "amd.com/qpx", "amd.com/cpx")
 PARTITION: Final = "cloud.google.com/gke-gpu-partition-size"
 """GKE offers MIG slices as whole GPUs; only this label shows it."""
+SHARED_GPU: Final = "shared GPU"
+REPLICAS: Final = "nvidia.com/gpu.replicas"
 SHARING: Final = ("nvidia.com/gpu.sharing-strategy", "cloud.google.com/gke-gpu-sharing-strategy")
 LEAVING: Final = (
     "ToBeDeletedByClusterAutoscaler",
@@ -91,7 +99,6 @@ LEAVING: Final = (
 )
 """Taints of a node that is being removed. Others keep unrelated pods off GPU nodes; the pods
 of a plan tolerate them."""
-HARD: Final = ("NoSchedule", "NoExecute")
 
 
 class Why(StrEnum):
@@ -116,7 +123,8 @@ class NodeSummary:
     """A parsed node.
 
     ``leaving``: the taint of its removal, empty if none. ``created``: creationTimestamp, empty if
-    unknown.
+    unknown. ``devices``: what ResourceSlices say of it. GPUs that a device plugin offers as well
+    are counted once, as the plugin offers them.
     """
 
     name: str
@@ -127,27 +135,53 @@ class NodeSummary:
     ready: bool
     leaving: str = ""
     created: str = ""
+    devices: NodeDevices | None = None
 
     @property
     def has_gpus(self) -> bool:
         """Whether labels or resources show GPUs, usable or not."""
         stock = gpus(self.capacity) or self._holds((*SHARED, *SLICED))
-        return bool(stock) or any(label in self.labels for label in products()["labels"])
+        labelled = any(label in self.labels for label in products()["labels"])
+        return bool(stock) or labelled or self.devices is not None
+
+    @property
+    def by_devices(self) -> NodeDevices | None:
+        """What ResourceSlices say, where no device plugin offers GPUs."""
+        plugin = gpus(self.capacity) or self._holds((*SHARED, *SLICED))
+        return None if plugin else self.devices
 
     @property
     def allocatable_gpus(self) -> int:
         """Whole allocatable GPUs [GPUs]."""
-        return gpus(self.allocatable)
+        devices = self.by_devices
+        return possible(devices.allocatable) if devices else gpus(self.allocatable)
 
     @property
     def capacity_gpus(self) -> int:
-        """Whole GPUs in the capacity that the device plugin reports [GPUs]."""
-        return gpus(self.capacity)
+        """Whole GPUs that are built in, as the device plugin or a driver reports them [GPUs]."""
+        devices = self.by_devices
+        return possible(devices.capacity) if devices else gpus(self.capacity)
 
     @property
     def accelerator(self) -> str:
         """The catalogue's name, empty if unknown."""
-        return accelerator_of(self.labels)[0]
+        return self._known()[0]
+
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """Return what it offers instead of whole GPUs: names and numbers of slices or shares."""
+        found: dict[str, int] = {}
+        if devices := self.by_devices:
+            found |= dict(devices.parts)
+            found[SHARED_GPU] = devices.shared
+        else:
+            for name, amount in {**self.capacity, **self.allocatable}.items():
+                if name.startswith((*SLICED, *SHARED)):
+                    part = SHARED_GPU if name in SHARED else name.removeprefix(MIG)
+                    found[part] = count(amount)
+            single = self._product_with("-MIG-").partition("-MIG-")[2]
+            whole = str(single or self.labels.get(PARTITION) or (self._shared() and SHARED_GPU))
+            found.setdefault(whole, gpus(self.capacity))
+        return tuple(sorted((name, number) for name, number in found.items() if name and number))
 
     def unusable(self) -> tuple[Why, str] | None:
         """Return why the GPUs cannot be used, and the value that decided; None if they can."""
@@ -167,16 +201,42 @@ class NodeSummary:
 
     def permanent_reason(self) -> tuple[Why, str] | None:
         """Return a permanent reason against the node: what it offers, whatever its state."""
-        size = self.labels.get(PARTITION)
-        partition = f"{PARTITION}={size}" if size else ""
-        if sliced := self._holds(SLICED) or self._product_with("-MIG-") or partition:
-            return Why.SLICED, sliced
+        name, source = self._known()
+        if devices := self.by_devices:
+            if devices.parts:
+                return Why.SLICED, devices.parts[0][0]
+            if devices.shared:
+                return Why.SHARED, "allowMultipleAllocations"
+        else:
+            # A slice of the catalogue is an accelerator: of the strategy single, `name` is its own.
+            product = "" if name else self._product_with("-MIG-")
+            size = self.labels.get(PARTITION)
+            partition = f"{PARTITION}={size}" if size else ""
+            if sliced := self._holds(SLICED) or product or partition:
+                return Why.SLICED, sliced
+            if shared := self._shared():
+                return Why.SHARED, shared
+        return None if name else (Why.UNKNOWN if source else Why.NO_PRODUCT, source)
+
+    def _known(self) -> tuple[str, str]:
+        """Return the catalogue's name, empty if unknown, and what decided."""
+        devices = self.by_devices
+        if devices is None or not devices.product:
+            return accelerator_of(self.labels)
+        name: str = products()["products"].get(folded(devices.product), "")
+        # A share of a GPU may bear its name; what is smaller than the product is another one.
+        if name and devices.mebibytes << 20 < LEAST_MEMORY * accelerator(name).memory:
+            name = "" if devices.mebibytes else name
+        size = f" of {devices.mebibytes} MiB" if devices.mebibytes else ""
+        return name, f"{devices.product}{size}"
+
+    def _shared(self) -> str:
+        """Return what shows that several pods get one GPU, empty if nothing does."""
         values = (str(self.labels.get(label, "none")) for label in SHARING)
         strategy = next((value for value in values if value not in ("", "none")), "")
-        if shared := self._holds(SHARED) or self._product_with("-SHARED") or strategy:
-            return Why.SHARED, shared
-        name, source = accelerator_of(self.labels)
-        return None if name else (Why.UNKNOWN if source else Why.NO_PRODUCT, source)
+        replicas = self.labels.get(REPLICAS)
+        several = f"{REPLICAS}={replicas}" if count(replicas) > 1 else ""
+        return self._holds(SHARED) or self._product_with("-SHARED") or strategy or several
 
     def _holds(self, prefixes: tuple[str, ...]) -> str:
         """Return a resource with such a name that the node has, empty if none."""
@@ -188,13 +248,27 @@ class NodeSummary:
         return product if mark in product else ""
 
 
-def gpus(stock: Mapping[str, Any]) -> int:
-    """Return the whole GPUs of a node's resources or of a request [GPUs].
+def relevant(node: NodeSummary, keys: Collection[str]) -> NodeSummary:
+    """Return the node with these labels and with what its GPUs are read from, and nothing else."""
+    labels = {*keys, *products()["labels"], *SHARING, PARTITION, REPLICAS, MACHINE}
+    labels |= {label for row in products()["sized"].values() for label in row["labels"]}
+    names = (*RESOURCES, *SHARED, *SLICED)
+    return replace(
+        node,
+        labels={key: value for key, value in node.labels.items() if key in labels},
+        allocatable={k: v for k, v in node.allocatable.items() if k.startswith(names)},
+        capacity={k: v for k, v in node.capacity.items() if k.startswith(names)},
+    )
 
-    A number that no node has is no number of GPUs: it would make the plan of its pool invalid.
-    """
-    total = sum(count(stock.get(name, 0)) for name in RESOURCES)
-    return total if total <= MOST_GPUS else 0
+
+def gpus(stock: Mapping[str, Any]) -> int:
+    """Return the whole GPUs of a node's resources or of a request [GPUs]."""
+    return possible(sum(count(stock.get(name, 0)) for name in RESOURCES))
+
+
+def possible(number: int) -> int:
+    """Return 0 for a number of GPUs that no node has: the plan of its pool would be invalid."""
+    return number if number <= MOST_GPUS else 0
 
 
 def read_node(item: Node) -> NodeSummary:

@@ -102,6 +102,16 @@ def test_with_the_address_of_the_api_server_the_chart_is_the_component(tmp_path:
     assert charted(networkPolicy={"apiServer": {"to": to}}) == kustomized(tmp_path)
 
 
+def test_with_devices_of_dra_the_chart_is_the_component(tmp_path: Path) -> None:
+    for folder, values in ((BASE, {}), (NAMESPACED, {"namespaces": ["serving"]})):
+        overlay = {
+            "resources": [os.path.relpath(folder, tmp_path)],
+            "components": [os.path.relpath(DEPLOY / "components" / "dra", tmp_path)],
+        }
+        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        assert charted(dra=True, **values) == kustomized(tmp_path)
+
+
 def test_with_a_certificate_of_the_metrics_the_chart_is_the_component(tmp_path: Path) -> None:
     """Rights, port, network and the monitor turn together."""
     components = [DEPLOY / "components" / name for name in ("servicemonitor", "metrics-tls")]

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from archipelago.operator.resources import crd
 from tests.support.controlplane import ControlPlane, eventually
 from tests.support.e2e.operators import (
     ACCOUNT,
@@ -29,6 +30,7 @@ from tests.support.e2e.operators import (
     running,
     small,
 )
+from tests.support.e2e.stored import FOLDER, restore, specs
 
 pytestmark = pytest.mark.cluster
 
@@ -186,3 +188,87 @@ def loaded_from(operator: Operator) -> str:
         text=True,
     )
     return done.stdout.strip()
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_what_a_release_stored_is_kept_and_so_beside_a_next_version(
+    plane: ControlPlane, file: Path, tmp_path: Path
+) -> None:
+    """Without its code: its stored plans, status and tables. Then v1beta1 is added, and taken back.
+
+    Both versions have the same schema, so the API server converts by itself (strategy None).
+    """
+    new = Operator(install(plane, ROOT), tmp_path / "log", RESYNC)
+    with plane.namespace("kept") as namespace:
+        plans = Plans(plane, namespace)
+        restore(plans, json.loads(file.read_text()))
+        before, tables = spec_and_status(plans, "v1alpha1"), tables_of(plans)
+        assert len(tables) == len(specs()) - 1
+        with running(new) as operator:
+
+            def nothing_is_planned(version: str) -> None:
+                # A plan without a table is planned at each start.
+                assert plannings_at_rest(operator) == 1
+                assert tables_of(plans) == tables
+                assert spec_and_status(plans, version) == before
+
+            nothing_is_planned("v1alpha1")
+            serve(plane, "v1alpha1", "v1beta1", stored="v1beta1")
+            migrate(plans, "v1beta1")
+            nothing_is_planned("v1beta1")
+
+            serve(plane, "v1alpha1", "v1beta1", stored="v1alpha1")
+            migrate(plans, "v1alpha1")
+            serve(plane, "v1alpha1", stored="v1alpha1")
+            nothing_is_planned("v1alpha1")
+
+
+def serve(plane: ControlPlane, *versions: str, stored: str) -> None:
+    """Serve plans in these versions, all with the schema of today."""
+    made = crd.definition()
+    (today,) = made["spec"]["versions"]
+    made["spec"]["versions"] = [
+        {**today, "name": version, "storage": version == stored} for version in versions
+    ]
+    made["spec"]["conversion"] = {"strategy": "None"}
+    text = json.dumps(made)
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
+
+    def is_served(version: str) -> bool:
+        path = f"/apis/archipelago.dev/{version}/servingplans"
+        return plane.kubectl("get", "--raw", path, check=False).returncode == 0
+
+    eventually(lambda: all(map(is_served, versions)))
+
+
+def migrate(plans: Plans, version: str) -> None:
+    """Write every plan again, and say that no other version is stored: docs/how-to/upgrade.md."""
+    kind = f"servingplans.{version}.archipelago.dev"
+    versions = "-o=jsonpath={.items[*].metadata.resourceVersion}"
+    before = plans.kubectl("get", kind, versions).split()
+    for name in specs():
+        plans.kubectl("patch", kind, name, "--type=merge", "-p", "{}")
+    after = plans.kubectl("get", kind, versions).split()
+    assert not set(before) & set(after)  # the API server wrote them, as another version
+    name = "servingplans.archipelago.dev"
+    patch = json.dumps({"status": {"storedVersions": [version]}})
+    plans.kubectl("patch", "crd", name, "--subresource=status", "--type=merge", "-p", patch)
+
+
+def spec_and_status(plans: Plans, version: str) -> dict[str, Any]:
+    """All of every plan that is not the API server's own, read in a version."""
+    path = f"/apis/archipelago.dev/{version}/namespaces/{plans.namespace}/servingplans"
+    return {
+        item["metadata"]["name"]: {"spec": item["spec"], "status": item["status"]}
+        for item in plans.api("GET", path)["items"]
+    }
+
+
+def tables_of(plans: Plans) -> dict[str, str]:
+    """Version of each table: it grows with any write."""
+    items = json.loads(plans.kubectl("get", "configmaps", "-o=json"))["items"]
+    return {
+        item["metadata"]["name"]: item["metadata"]["resourceVersion"]
+        for item in items
+        if "table.json" in item.get("data", {})
+    }

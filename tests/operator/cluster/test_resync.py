@@ -18,6 +18,7 @@ from archipelago.operator.inventory.cluster_inventory import ClusterInventory
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.quarantine import Quarantine
 from archipelago.operator.resources.cache import Cache
+from archipelago.operator.resources.names import CLAIMS, SLICES, Permission
 
 HOUR = 3600.0
 PAUSE = 0.1
@@ -92,12 +93,29 @@ def test_a_watch_reports_that_it_works_again() -> None:
 
 
 class Listed(Empty):
-    """Also with no node and no pod; ``kinds``: what was listed, in order; ``down``: failing."""
+    """Also with no node and no pod; ``kinds``: what was listed, in order; ``down``: failing.
 
-    def __init__(self) -> None:
+    ``devices``: kinds that are served and permitted.
+    """
+
+    def __init__(self, *devices: str) -> None:
         super().__init__()
         self.kinds: list[str] = []
         self.down = False
+        self.devices = devices
+
+    async def serves_devices(self) -> bool:
+        return bool(self.devices)
+
+    async def may(self, right: Permission, namespace: str | None) -> bool:
+        del namespace
+        return right.resource in self.devices
+
+    async def slices(self) -> AsyncIterator[Mapping[str, Any]]:
+        yield self._page(SLICES)
+
+    async def claims(self, _namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
+        yield self._page(CLAIMS)
 
     async def nodes(self) -> AsyncIterator[Mapping[str, Any]]:
         yield self._page("nodes")
@@ -137,6 +155,32 @@ async def test_a_gap_in_the_nodes_lists_nodes_and_pods_and_a_new_label_only_node
     await until(lambda: len(cluster.kinds) == 4)
     assert cluster.kinds == ["nodes", "pods", "pods", "nodes"]  # failed once, not forgotten
     task.cancel()
+
+
+@pytest.mark.parametrize("devices", [(), (SLICES,), (SLICES, CLAIMS), (CLAIMS,)])
+async def test_devices_are_listed_before_nodes_if_they_may_be(devices: tuple[str, ...]) -> None:
+    """The end of the list of nodes makes the inventory complete; claims say nothing alone."""
+    cluster, restarts = Listed(*devices), list[None]()
+    inventory = ClusterInventory({}, nobody, nobody, nobody, time.monotonic)
+    lists = resync.NodeResync(
+        cluster,
+        inventory,
+        (),
+        lambda: True,
+        quarantine=Quarantine(),
+        noted=Noted(),
+        on_devices=lambda: restarts.append(None),
+    )
+    await lists.once()
+    seen = devices if SLICES in devices else ()
+    assert cluster.kinds == ["pods", *seen, "nodes"]
+    assert lists.devices == seen
+    await lists.once()
+    assert len(restarts) == bool(seen)  # the watches start again once
+    cluster.devices = ()
+    await lists.once()
+    assert lists.devices == ()
+    assert len(restarts) == 2 * bool(seen)
 
 
 async def test_after_a_gap_of_plans_nothing_else_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,9 +65,9 @@ class World:
         self.inventory.replace_nodes(set(names), self.version)
 
     def pod(self, name: str, node: str, plan: str = "", **more: Any) -> None:  # noqa: ANN401
-        """A pod with eight GPUs reports; ``plan``: whose island a it is part of."""
+        """A pod reports, with eight GPUs or ``gpus``; ``plan``: whose island a it is part of."""
         self.version += 1
-        item = pod(8, nodeName=node)
+        item = pod(more.get("gpus", 8), nodeName=node)
         item["metadata"] = {
             "name": name,
             "uid": f"uid-{name}",

@@ -18,7 +18,15 @@ from pathlib import Path
 
 from tests.support.controlplane import gobuild, published
 from tests.support.controlplane.errors import BinariesMissing, CannotObtain
-from tests.support.controlplane.versions import BINARIES, ETCD, KUBERNETES, NEEDED, target
+from tests.support.controlplane.versions import (
+    BINARIES,
+    ETCD,
+    KUBERNETES,
+    NEEDED,
+    NEWEST,
+    RELEASES,
+    target,
+)
 
 ENSURE = "python -m tests.support.controlplane ensure"
 
@@ -66,22 +74,24 @@ def ensure(names: Sequence[str], say: Say, optional: Sequence[str] = ()) -> Mapp
 def find(names: Sequence[str]) -> dict[str, Path]:
     """Return the paths of the programs that are there already."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    folders = [Path(assets).absolute()] if assets else []
-    folders.append(cache())
+    given = [Path(assets).absolute()] if assets else []
     paths = {}
     for name in names:
         installed = shutil.which(name) if BINARIES[name].on_path else None
+        # Of Kubernetes alone there are several releases.
+        newest = [cache(RELEASES[NEWEST])] if BINARIES[name].module != "kubernetes" else []
+        folders = [*given, cache(), *newest]
         places = [Path(installed)] if installed else [folder / name for folder in folders]
         if path := next((place for place in places if os.access(place, os.X_OK)), None):
             paths[name] = path
     return paths
 
 
-def cache() -> Path:
-    """Return the folder for programs of these versions for this machine."""
+def cache(kubernetes: str = KUBERNETES) -> Path:
+    """Return the folder for programs of a release of Kubernetes for this machine."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     system, processor = target()
-    versions = f"kubernetes-{KUBERNETES}-etcd-{ETCD}-{system}-{processor}"
+    versions = f"kubernetes-{kubernetes}-etcd-{ETCD}-{system}-{processor}"
     return Path(root) / "archipelago" / "controlplane" / versions
 
 

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.controlplane.errors import CannotObtain
-from tests.support.controlplane.versions import BINARIES, ETCD, HELM, KUBERNETES, KWOK
+from tests.support.controlplane.versions import (
+    BINARIES,
+    ETCD,
+    HELM,
+    KUBERNETES,
+    KWOK,
+    MINOR,
+    NEWEST,
+)
 
 MODULES = Path(__file__).parent / "build"
 REPORT_SECONDS = 10.0
@@ -54,6 +62,12 @@ def executable(package: str) -> str:
     return re.sub(r"/v\d+$", "", package).rpartition("/")[2]
 
 
+def folder(module: str) -> Path:
+    """Return the folder of a module; older releases of Kubernetes have their own."""
+    older = module == "kubernetes" and MINOR != NEWEST
+    return MODULES / (f"{module}-{MINOR}" if older else module)
+
+
 def _count(lines: Iterable[str], what: str, say: Callable[[str], None]) -> int:
     """Count the lines of a command, and report the number every few seconds."""
     started = reported = time.monotonic()
@@ -84,7 +98,7 @@ def _run(module: str, *arguments: str) -> Iterator[str]:
     """Yield the lines of a go command as they come; an error ends with the last of them."""
     with subprocess.Popen(
         ["go", *arguments],
-        cwd=MODULES / module,
+        cwd=folder(module),
         # A go.work of a parent folder does not apply to this module.
         env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
         stdout=subprocess.PIPE,

@@ -1,9 +1,15 @@
 """What the control plane is made of: one place for every version and name."""
 
+import os
 import platform
 from dataclasses import dataclass
 
-KUBERNETES = "v1.36.3"
+RELEASES = {"1.34": "v1.34.4", "1.35": "v1.35.4", "1.36": "v1.36.3"}
+"""Releases of Kubernetes that the operator is tested with; `make matrix` runs all of them."""
+NEWEST = "1.36"
+MINOR = os.environ.get("KUBERNETES_MINOR") or NEWEST
+"""The release of this run."""
+KUBERNETES = RELEASES[MINOR]
 ETCD = "v3.7.3"
 # Renders and installs the chart in tests. Another 3.x on the PATH or in the cache renders the same,
 # so the cache's folder does not carry this version.

@@ -25,6 +25,12 @@ from archipelago.operator.decide.actions import WriteStatus, WriteTable
 from archipelago.operator.decide.decision import decide
 from archipelago.operator.decide.state import PlanState
 from archipelago.operator.errors import SettingsError, Unreadable
+from archipelago.operator.inventory.devices import (
+    ClaimTable,
+    DeviceTable,
+    read_claim,
+    read_device_slice,
+)
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
 from archipelago.operator.inventory.pods import read_pod
 from archipelago.operator.kubectl import doctor
@@ -86,6 +92,7 @@ from archipelago.planner.table.plan_of_table import plan_of
 from archipelago.planner.table.rename import to_generic
 from archipelago.planner.table.shards import split
 from archipelago.planner.table.validate import validate_routing
+from tests.support.operator import devices
 from tests.support.operator.situations import NOW, T0, as_stored, planned_state, ready
 
 from .grammar import encoded
@@ -183,6 +190,25 @@ def pod(data: bytes) -> object:
     """A pod of the API server."""
     facts = read_pod(body(data))
     assert facts is None or 0 <= facts.gpus <= EXACT
+    return facts
+
+
+def device_slice(data: bytes) -> object:
+    """A ResourceSlice of the API server, as its node is counted with it."""
+    facts = read_device_slice(body(data))
+    if facts is not None:
+        table = DeviceTable()
+        table.update(facts)
+        for name in table.nodes_of([(facts.published.driver, facts.published.pool, "")]):
+            assert table.of(name)
+    return facts
+
+
+def claim(data: bytes) -> object:
+    """A ResourceClaim of the API server."""
+    facts = read_claim(body(data))
+    if facts is not None:
+        assert ClaimTable().update(facts) == facts.devices
     return facts
 
 
@@ -350,6 +376,18 @@ def _pod() -> dict[str, Any]:
     }
 
 
+def _device_slice() -> dict[str, Any]:
+    shared = devices.of_one_gpu(devices.gpu(0, taints=[{"key": "x", "effect": "None"}]), 0)
+    found = [shared, devices.of_one_gpu(devices.mig(0, 1), 0)]
+    return devices.device_slice("n", found)
+
+
+def _claim() -> dict[str, Any]:
+    made = devices.claim("c", "n", ["gpu-0"], pod="uid-p")
+    made["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "uid-p"}]
+    return made
+
+
 def _series() -> dict[str, Any]:
     name = {"__name__": "vllm:num_requests_running", "pod": "a", "le": "1"}
     result = [{"metric": name, "value": [1.5, "3"]}]
@@ -426,8 +464,22 @@ def _doctor_of_table(pointer: Mapping[str, Any]) -> doctor.Check | None:
     return doctor.table(plan_body(), pointer, texts)
 
 
+INVENTORY: Final = "archipelago.operator.inventory.devices."
+DEVICES: Final = "archipelago.planner.kubernetes.devices."
 DOCTOR: Final = "archipelago.operator.kubectl.doctor."
 OBJECTS: Final = {
+    "claim": Reader(
+        claim,
+        (Unreadable,),
+        _seed(_claim),
+        (INVENTORY + "read_claim", DEVICES + "read_allocation"),
+    ),
+    "device-slice": Reader(
+        device_slice,
+        (Unreadable,),
+        _seed(_device_slice),
+        (INVENTORY + "read_device_slice", DEVICES + "_device"),
+    ),
     "doctor-definition": Reader(
         doctor_of(doctor.definition),
         (Unreadable,),
