@@ -155,6 +155,8 @@ class PlanExecutor:
         content = self._tables.known(table)
         if content is None or base.content_hash != table.content_hash or state.request is None:
             return None
+        if not lost_islands(plan, base.islands):
+            return None  # islands that stay, without requests: a planner process writes that
         name = state.request.name
         found = await asyncio.to_thread(repaired, plan, table, content, name, self._limit)
         if found is None:

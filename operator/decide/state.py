@@ -19,7 +19,7 @@ from ..planning.messages import next_table
 from ..planning.result import PlanOutcome, PlanReady, ReplanResult
 from ..resources.live import ALONE, ReplanKind, TableOrigin
 from ..resources.names import timestamp
-from ..resources.status import Reason, Status
+from ..resources.status import Finding, Reason, Status
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -140,6 +140,25 @@ class Rollout:
 
 
 @dataclass(frozen=True)
+class Started:
+    """The last comparison of a plan's workloads with its table.
+
+    Attributes:
+        content_hash: Of the table.
+        generation: Of the plan.
+        since: When they were first compared with that table [monotonic s].
+        at: When they were last compared.
+        problem: Why not all are as the table says; None if they are.
+    """
+
+    content_hash: str = ""
+    generation: int = 0
+    since: float = -math.inf
+    at: float = -math.inf
+    problem: Finding | None = None
+
+
+@dataclass(frozen=True)
 class PlanState:
     """Memory of one plan. Times are monotonic seconds.
 
@@ -169,6 +188,7 @@ class PlanState:
         decision: Last decision worth reporting.
         unreported: Whether the status lacks that decision.
         seen: The stored table of a live plan.
+        started: The last comparison of the plan's workloads with its table.
     """
 
     planning: str | None = None
@@ -195,6 +215,7 @@ class PlanState:
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     unreported: bool = False
     seen: Seen = Seen()
+    started: Started = Started()
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
@@ -328,6 +349,15 @@ class PlanState:
         state = replace(self, result=result, write_retry=Retry(), failed_repairs=frozenset())
         rollout = self.rollout.after_table(now, unfinished=bool(state.steps))
         return replace(state, rollout=rollout)
+
+    def with_started(
+        self, content_hash: str, generation: int, problem: Finding | None, now: Now
+    ) -> PlanState:
+        """Return the state after the workloads were compared with that table."""
+        last = self.started
+        since = last.since if last.content_hash == content_hash else now.monotonic
+        started = Started(content_hash, generation, since, now.monotonic, problem)
+        return replace(self, started=started)
 
     def with_refusal(self, message: str, sequence: int, now: Now) -> PlanState:
         """Return the state after a refused write: its sequence is still free."""

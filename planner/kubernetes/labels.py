@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..documents import canonical_bytes
 
 GROUP: Final = "archipelago.dev"
 PLAN_LABEL: Final = f"{GROUP}/plan"
 ISLAND_LABEL: Final = f"{GROUP}/island"
 PHASE_LABEL: Final = f"{GROUP}/phase"
+ROLE_LABEL: Final = f"{GROUP}/role"
 
 VALUE_LENGTH: Final = 63
 """Longest label value or DNS label [characters]."""
 HASH_LENGTH: Final = 8
+ROLE_LENGTH: Final = 16
+
+
+def role_of(island: Mapping[str, Any], model: str) -> str:
+    """Return a hash of all that the table says of an island: pods of another role are not its own.
+
+    ``island``: its entry in the table.
+    """
+    said = canonical_bytes({"island": dict(island), "model": model})
+    return hashlib.sha256(said).hexdigest()[:ROLE_LENGTH]
 
 
 def label_value(name: str) -> str:

@@ -75,6 +75,7 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
     replanning = spec.replanning
     return Limits(
         mode=Mode(replanning.mode),
+        carried=spec.islands.carried,
         target=float(replanning.target_utilisation),
         ample=0.0 if spec.objective == "MinimiseCost" else Limits.ample,
         tolerance=replanning.tolerance_percent / 100,

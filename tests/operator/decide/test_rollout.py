@@ -19,7 +19,6 @@ from archipelago.operator.decide.actions import (
 )
 from archipelago.operator.decide.decision import decide, receive
 from archipelago.operator.decide.rollout import (
-    PATIENCE,
     next_step_due,
     rollout_timed_out,
     with_replan,
@@ -68,6 +67,7 @@ from tests.support.operator.situations import (
 )
 
 DRAIN = 10
+PATIENCE = 900
 REPLANNING = {"source": "main", "drainSeconds": DRAIN}
 
 
@@ -321,8 +321,8 @@ def test_pods_that_never_become_ready_are_given_up() -> None:
     state = after(observed, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
     state = state.with_table_written(NOW)
 
-    assert not rollout_timed_out(state, later(PATIENCE - 1))
-    assert rollout_timed_out(state, later(PATIENCE))
+    assert not rollout_timed_out(observed.plan, state, later(PATIENCE - 1))
+    assert rollout_timed_out(observed.plan, state, later(PATIENCE))
     assert state.without_steps().steps == ()
 
 
