@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from archipelago.planner.service.messages import SearchProgress
@@ -39,7 +39,7 @@ from ..decide.actions import (
 from ..decide.decision import Limits, decide, receive
 from ..decide.forgery import with_given_table
 from ..decide.islands import keeps_pods
-from ..decide.rollout import base_hash, follow, with_replan
+from ..decide.rollout import base_hash, follow, is_unfinished, with_replan
 from ..decide.state import Now, PlanState
 from ..errors import Conflict, Invalid, NotFound, OperatorError, Refused, Retryable, Unreadable
 from ..planning.result import PlanFailed, PlannerResult, ReplanResult, set_aside
@@ -291,7 +291,10 @@ class Reconciler:
                 running = await self._executor.base(plan, table)
                 state = self._state(key)
                 self._executor.start_plan(plan, running, state, self._now())
-                self._states[key] = state.with_planning(inputs_hash, base_hash(plan, table))
+                state = state.with_planning(inputs_hash, base_hash(plan, table))
+                whole = running is not None and not is_unfinished(plan, table)
+                kept = running.content if running is not None and whole else ""
+                self._states[key] = replace(state, base=kept)
             case AdoptTable(), PlanObject() as plan, TableObject() as table:
                 adopted = await self._executor.adopted(plan, table, self._state(key).steps)
                 if adopted is not None:
@@ -299,7 +302,8 @@ class Reconciler:
             case StartReplan(kind), PlanObject() as plan, TableObject() as table:
                 base = await self._executor.replan_base(plan, table, self._state(key))
                 state = with_replan(self._state(key), plan, table, kind, base.content_hash)
-                self._states[key] = state
+                whole = kind in (ReplanKind.WINDOW, ReplanKind.SOLVE)
+                self._states[key] = state = replace(state, base=base.content if whole else "")
                 repaired = None
                 if kind is ReplanKind.REPAIR:
                     repaired = await self._executor.repair_large(plan, table, base, state)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from archipelago.planner.table.shards import MOST_SHARDS
 
 from ..planning.result import PlanFailed, PlannerResult, PlanReady, ReplanResult
-from ..resources.live import TableIslands
+from ..resources.live import TableIslands, TableOrigin
 from ..resources.names import TABLE_BYTES, Identity
 from ..resources.objects import Observation, PlanObject, ShardObject, TableObject
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status
@@ -55,7 +55,7 @@ from .rollout import (
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
-from .state import RECHECK, STRIKES, Now, PlanState
+from .state import FAILED_FOR, RECHECK, STRIKES, Now, PlanState
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def decide(
     if next_step_due(observation, state, now):
         state = state.with_next_step(limits.table_bytes)
     elif rollout_timed_out(plan, state, now):
-        state = state.without_steps()
+        made_for = (plan.inputs_hash, plan.generation) if plan else ("", 0)
+        state = state.without_steps(made_for, now)
     hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
     irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
     if irreparable and state.refreshed != state.irreparable:
@@ -182,6 +183,8 @@ class _Decision:
         if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
         if result is None:
+            result = self._taken_back()
+        if result is None:
             if self._is_reported() and not is_unfinished(plan, self.table):
                 return self._refresh()
             return self._adopt_or_plan()
@@ -198,6 +201,21 @@ class _Decision:
         seconds = state.retry.at - self.now.monotonic
         wait = Requeue(seconds, "the planner may succeed later")
         return (*report, wait if seconds > 0 else again)
+
+    def _taken_back(self) -> PlanFailed | None:
+        """Return the failure of a plan that is not tried again yet: its pods were never ready."""
+        failed, table = self.state.failed, self.table
+        held = failed.plan == (self.plan.inputs_hash, self.plan.generation)
+        if not held or self.now.monotonic >= failed.plan_until:
+            return None
+        if table is None or table.origin is not TableOrigin.RETURNED:
+            return None
+        message = (
+            "the pods of this plan did not become ready in time (spec.islands.readySeconds), so "
+            "the table before it is in use; the plan is tried again after an edit, and "
+            f"{FAILED_FOR / 60:.0f} min after it failed"
+        )
+        return PlanFailed(self.plan.inputs_hash, Reason.ROLLED_BACK, message)
 
     def _is_reported(self) -> bool:
         """Whether the stored table is current and the status reports it."""

@@ -83,12 +83,16 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
             return ()
     if state.planning is not None:
         return ()
+    if state.failed.goal:
+        return (StartReplan(ReplanKind.ROLLBACK, "pods did not become ready in time"),)
     if state.steps:
         step, since = state.steps[0], now.monotonic - state.rollout.step_at
         if step.wait is Wait.READY and (live.pods or live.owned):
             reason = f"pods of {len(step.islands)} islands are not ready"
             return (Requeue(ready_seconds(plan) - since, reason),)
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
+    if table.origin is TableOrigin.RETURNED:
+        return ()  # of an earlier plan: windows are judged by the present one's
     if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
         return ()  # without a plan for its inputs, its traffic leads to nothing
     if state.replan.next_request is not None:
@@ -106,19 +110,33 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
 def repair_before_publish(
     plan: PlanObject, table: TableObject | None, state: PlanState, now: Now
 ) -> tuple[Action, ...] | None:
-    """Repair instead of publishing if nodes of the new table have been lost.
+    """Repair instead of publishing if the new table needs lost nodes, or pods that are not ready.
 
     None if it can be published. If nothing of it is left, the stored table stays until there is a
-    plan for the present nodes.
+    plan for the present nodes, or until the pods are ready. Pods of islands that the stored table
+    does not have can only start once the new one is stored.
     """
     result, lost = state.ready, plan.live.lost_nodes if plan.live else frozenset()
-    if table is None or result is None or not result.nodes & lost:
+    if table is None or result is None:
+        return None
+    if not result.nodes & lost and not _silent(plan, table, result):
         return None
     if state.request is not None or state.irreparable == result.content_hash:
         return ()
     if now.monotonic < state.replan_retry.at:
         return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
-    return (StartReplan(ReplanKind.REPAIR, "nodes were lost while the table was made"),)
+    return (StartReplan(ReplanKind.REPAIR, "nodes or pods were lost while the table was made"),)
+
+
+def _silent(plan: PlanObject, table: TableObject, result: PlanReady) -> bool:
+    """Whether a table sends requests to islands of the stored one that are not ready."""
+    if plan.live is None or not (plan.live.owned or plan.live.pods):
+        return False
+    islands, stored = result.islands, table.islands
+    return any(
+        islands[name].routed and name in stored and stored[name].role == islands[name].role
+        for name in plan.live.unready(islands)
+    )
 
 
 def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
@@ -177,7 +195,8 @@ def is_unfinished(plan: PlanObject, table: TableObject | None) -> bool:
     """
     if table is None or table.origin is None:
         return False
-    return table.origin in (TableOrigin.ROLLING, TableOrigin.OWED) or is_whole_again(plan, table)
+    unfinished = (TableOrigin.ROLLING, TableOrigin.OWED, TableOrigin.RETURNED)
+    return table.origin in unfinished or is_whole_again(plan, table)
 
 
 def is_whole_again(plan: PlanObject, table: TableObject) -> bool:
@@ -235,10 +254,16 @@ def with_replan(
         origin = TableOrigin.REPAIRED
     elif table.inputs_hash != plan.inputs_hash:
         origin = TableOrigin.OWED
+    elif kind is ReplanKind.ROLLBACK:
+        planned = state.failed.plan == (plan.inputs_hash, plan.generation)
+        origin = TableOrigin.RETURNED if planned else TableOrigin.REPLANNED
     elif kind is ReplanKind.REPAIR:
         lost = lost_islands(plan, table.islands) or table.origin is TableOrigin.REPAIRED
         origin = TableOrigin.REPAIRED if lost else TableOrigin.DRAINED
-        origin = TableOrigin.OWED if table.origin in owed else origin
+        stays = (*owed, TableOrigin.RETURNED)
+        if table.origin in stays:
+            returned = table.origin is TableOrigin.RETURNED
+            origin = TableOrigin.RETURNED if returned else TableOrigin.OWED
     else:
         repaired = table.origin is TableOrigin.REPAIRED
         origin = TableOrigin.REPAIRED if repaired else TableOrigin.REPLANNED

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from archipelago.planner.documents import EXACT, listed
 from archipelago.planner.kubernetes.labels import PLAN_LABEL, label_value
 
+from ..planning.messages import SHORT
 from ..planning.result import PlanFailed, PlanOutcome, PlanReady
 from ..resources import status
 from ..resources.names import table_name, timestamp
@@ -103,7 +104,12 @@ def failed(
     }
     if result.reason is Reason.UNKNOWN_ACCELERATOR:
         findings[ConditionType.INVENTORY_RESOLVED] = finding
-    return _settled(plan, findings, _summary_of(plan, table), result, now)
+    summary = dict(_summary_of(plan, table))
+    content = table.content_hash if table is not None else None
+    if content and summary.get(PENDING) == content:  # stored since, and in use
+        del summary[PENDING]
+        summary |= {"contentHash": content, "shortHash": content[:SHORT]}
+    return _settled(plan, findings, summary, result, now)
 
 
 def unpublished(
@@ -223,6 +229,8 @@ def decision_event(decision: Summary) -> EmitEvent:
     message = str(decision.get("message", ""))
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
+    if decision.get("trigger") == "Rollback":
+        return EmitEvent(EventType.WARNING, Reason.ROLLED_BACK, message)
     changes = {"Reroute": Reason.REROUTED, "Flip": Reason.FLIPPED, "Reshape": Reason.RESHAPED}
     change = Reason.PROPOSED if decision.get("proposal") else changes.get(decision.get("level", ""))
     if change is None:

@@ -40,6 +40,9 @@ class PlanReady:
         base_hash: Hash of the stored content that it was made over, empty if there was none; it is
             stored over no other. None: over any.
         adopted: Another operator stored the table.
+        change: Names what a re-planning decision changes.
+        before: Content of the whole table that the steps begin with, to go back to; empty if there
+            are none.
     """
 
     inputs_hash: str
@@ -55,6 +58,8 @@ class PlanReady:
     nodes: frozenset[str] = frozenset()
     base_hash: str | None = None
     adopted: bool = False
+    change: str = ""
+    before: str = ""
 
     @cached_property
     def islands(self) -> TableIslands:

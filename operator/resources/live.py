@@ -51,6 +51,7 @@ class TableOrigin(StrEnum):
     DRAINED = "drained"  # islands that are not ready get no requests
     REPAIRED = "repaired"  # without lost nodes: another plan is due when they are back
     ROLLING = "rolling"  # one of several; a restart loses the next ones
+    RETURNED = "returned"  # an earlier plan's: pods of the present one did not become ready
     OWED = "owed"  # repaired while another plan was due, which is still to be made
 
 
@@ -59,6 +60,7 @@ class ReplanKind(StrEnum):
 
     REPAIR = "repair"  # remove lost islands
     WINDOW = "window"  # use a window of traffic, or find better weights after a repair
+    ROLLBACK = "rollback"  # go back to the last whole table: pods did not become ready
     SOLVE = "solve"  # as WINDOW, and solve the whole plan: takes seconds
 
 

@@ -36,6 +36,7 @@ class Trigger(StrEnum):
     REPAIR = "Repair"
     SAFETY = "Safety"
     GAIN = "Gain"
+    ROLLBACK = "Rollback"
 
 
 class Mode(StrEnum):

@@ -20,7 +20,6 @@ from archipelago.operator.apply.islands import Islands
 from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.decide.state import Now
-from archipelago.operator.inventory.start_rules import StartLimit
 from archipelago.operator.errors import (
     ClusterError,
     Conflict,
@@ -29,6 +28,7 @@ from archipelago.operator.errors import (
     NotFound,
     Retryable,
 )
+from archipelago.operator.inventory.start_rules import StartLimit
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import Job, decode_result
 from archipelago.operator.planning.pool import PlannerPool

@@ -323,7 +323,7 @@ def test_pods_that_never_become_ready_are_given_up() -> None:
 
     assert not rollout_timed_out(observed.plan, state, later(PATIENCE - 1))
     assert rollout_timed_out(observed.plan, state, later(PATIENCE))
-    assert state.without_steps().steps == ()
+    assert state.without_steps(("", 0), NOW).steps == ()
 
 
 def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
