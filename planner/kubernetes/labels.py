@@ -25,11 +25,13 @@ ROLE_LENGTH: Final = 16
 
 
 def role_of(island: Mapping[str, Any], model: str) -> str:
-    """Return a hash of all that the table says of an island: pods of another role are not its own.
+    """Return a hash of what the pods of an island are; those of another role are not its own.
 
-    ``island``: its entry in the table.
+    ``island``: its entry in the table. ``maxBatch`` is not part of it: an island that stays keeps
+    the one that its pods were started with.
     """
-    said = canonical_bytes({"island": dict(island), "model": model})
+    stays = {name: value for name, value in island.items() if name != "maxBatch"}
+    said = canonical_bytes({"island": stays, "model": model})
     return hashlib.sha256(said).hexdigest()[:ROLE_LENGTH]
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from archipelago.planner.kubernetes.labels import ISLAND_LABEL, ROLE_LABEL, label_value, role_of
+from tests.deploy.rendering import BASE, DEPLOY, HOME, NAME
 from tests.e2e.test_kwok import answers, begin, pods, sent_to, standing
 from tests.e2e.test_kwok import kubelets as kubelets  # noqa: PLC0414  # a fixture
 from tests.e2e.test_kwok import nodes as nodes  # noqa: PLC0414
@@ -33,21 +34,38 @@ from tests.support.faults.recorder import recorded
 
 pytestmark = pytest.mark.cluster
 
-RIGHTS = ROOT / "deploy" / "components" / "islands" / "rights.yaml"
+COMPONENT = DEPLOY / "components" / "islands"
 MANAGED = {"manage": "Deployments", "template": {"configMap": "pods"}}
 READY_SECONDS = 10
 MOST = 9
 """Islands that the administrator permits in a namespace: one more than the plan has."""
 
 
+@pytest.fixture(scope="module")
+def owner(cluster: Cluster) -> Iterator[Path]:
+    """An account of its own, with the rights of base and component: the usual one's are audited.
+
+    The policy of the component bounds it to workloads of ServingPlans.
+    """
+    name = "archipelago-with-islands"
+    files = [BASE / f for f in ("namespace.yaml", "serviceaccount.yaml", "rbac.yaml")]
+    files += [COMPONENT / f for f in ("rights.yaml", "admission.yaml")]
+    text = "\n---\n".join(file.read_text() for file in files).replace(NAME, name)
+    cluster.kubectl("apply", "--server-side", "-f", "-", input=text)
+    yield cluster.service_account_kubeconfig(HOME, name)
+    kinds = ("clusterrole", "clusterrolebinding", "validatingadmissionpolicy")
+    for kind in (*kinds, "validatingadmissionpolicybinding"):
+        cluster.kubectl("delete", kind, f"{name}-islands")
+
+
 @pytest.fixture
-def owning(prepared: Operator, cluster: Cluster, tmp_path: Path) -> Iterator[Operator]:
+def owning(prepared: Operator, owner: Path, tmp_path: Path) -> Iterator[Operator]:
     """An operator that may own Deployments."""
-    cluster.kubectl("apply", "--server-side", "-f", RIGHTS)
     file = tmp_path / "admin.yaml"
     file.write_text(yaml.safe_dump({"startedIslands": [{"namespaces": ["*"], "maxIslands": MOST}]}))
     more = {"ARCHIPELAGO_ISLANDS": "Deployments", "ARCHIPELAGO_ADMIN_FILE": str(file)}
-    with running(replace(prepared, settings={**prepared.settings, **more})) as operator:
+    settings = {**prepared.settings, **more}
+    with running(replace(prepared, kubeconfig=owner, settings=settings)) as operator:
         yield operator
 
 
