@@ -153,8 +153,8 @@ def _wanted(
 
 
 def _template(message: str) -> Finding:
-    return Finding(ConditionStatus.FALSE, Reason.TEMPLATE_INVALID, message)
+    return Finding(ConditionStatus.FALSE, Reason.INVALID_SPEC, message)
 
 
 def _refused(message: str) -> Finding:
-    return Finding(ConditionStatus.FALSE, Reason.START_REFUSED, message)
+    return Finding(ConditionStatus.FALSE, Reason.WRITE_REFUSED, message)

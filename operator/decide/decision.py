@@ -215,7 +215,7 @@ class _Decision:
             "the table before it is in use; the plan is tried again after an edit, and "
             f"{FAILED_FOR / 60:.0f} min after it failed"
         )
-        return PlanFailed(self.plan.inputs_hash, Reason.ROLLED_BACK, message)
+        return PlanFailed(self.plan.inputs_hash, Reason.PODS_NOT_READY, message)
 
     def _is_reported(self) -> bool:
         """Whether the stored table is current and the status reports it."""

@@ -136,7 +136,7 @@ def islands_finding(plan: PlanObject, islands: TableIslands, state: PlanState) -
     unready = sorted(live.unready(islands))
     if not unready:
         message = f"the pods of all {len(islands)} islands are ready as the table says"
-        return Finding(ConditionStatus.TRUE, Reason.ISLANDS_READY, message)
+        return Finding(ConditionStatus.TRUE, Reason.ACTIVE, message)
     message = (
         f"{len(unready)} of {len(islands)} islands are not ready as the table says: "
         f"{listed(unready, NAMED)}"

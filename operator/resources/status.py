@@ -83,11 +83,7 @@ class Reason(StrEnum):
     NOT_CONFIGURED = "NotConfigured"
     TABLE_RESTORED = "TableRestored"
     OBSERVED = "Observed"
-    # Pods
-    ISLANDS_READY = "IslandsReady"
     PODS_NOT_READY = "PodsNotReady"
-    TEMPLATE_INVALID = "TemplateInvalid"
-    START_REFUSED = "StartRefused"
     ROLLED_BACK = "RolledBack"
     # What re-planning did; events, and the reason of the last re-plan
     REPAIRED = "Repaired"

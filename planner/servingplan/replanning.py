@@ -42,7 +42,7 @@ class Replanning(SpecObject):
     mode: Literal["Auto", "Advise", "Off"] = Field(
         default="Advise",
         description="Auto: the operator makes changes that pay off; those of phases and islands "
-        "only if somebody changes the pods (spec.islands). Advise: it proposes them with "
+        "only if spec.islands says who changes the pods. Advise: it proposes them with "
         "a hash, and makes them if approve has this hash. Off: it only reports them. Islands on "
         "lost nodes leave the table in every mode.",
     )

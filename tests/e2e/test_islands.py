@@ -132,7 +132,7 @@ def test_the_loop_closes_without_hands(
     kinds = (PLAN, TABLE, POD)
     with recorded(Api.of(plans.cluster), plans.namespace, History(), kinds) as history:
         plans.apply("chat", managed(nodes, 211))
-        eventually(lambda: plans.ready("chat")[:2] == ("False", "TemplateInvalid"), within=20)
+        eventually(lambda: plans.ready("chat")[:2] == ("False", "InvalidSpec"), within=20)
         store_template(plans)
         plans.patch("chat", {"priority": 1})
         eventually(lambda: plans.ready("chat")[:2] == ("Unknown", "PodsNotReady"), within=20)
@@ -171,7 +171,7 @@ def test_a_change_whose_pods_never_start_is_taken_back(
         store_template(plans)
         back = seconds_until(lambda: plans.table("chat")["content"] == first, within=60)
         report("pods that never start to the table before", back)
-        eventually(lambda: plans.ready("chat")[:2] == ("False", "RolledBack"), within=10)
+        eventually(lambda: plans.ready("chat")[:2] == ("False", "PodsNotReady"), within=10)
         assert "RolledBack" in event_reasons(plans)
         eventually(lambda: pods(plans) == standing(plans.table("chat")), within=10)
     assert requests_to_pods_that_were_not_ready(history) == []
