@@ -40,7 +40,7 @@ from .actions import (
     WriteStatus,
     WriteTable,
 )
-from .islands import AGAIN, islands_finding, pods_due, ready_seconds
+from .islands import AGAIN, islands_finding, pods_due, ready_seconds, stuck_islands
 from .rollout import (
     is_as_written,
     is_unfinished,
@@ -91,7 +91,8 @@ def decide(
             live = replace(plan.live, decision=decision)
             plan = replace(plan, live=live)
             found = islands_finding(plan, _islands_in_question(plan, observation, state), state)
-            plan = replace(plan, live=replace(live, islands=found))
+            stuck = stuck_islands(plan, observation.table, state)
+            plan = replace(plan, live=replace(live, islands=found, stuck=stuck))
         observation = with_readable_table(replace(observation, plan=plan))
         actions = _Decision(plan, observation, state, now).actions()
     for action in actions:

@@ -144,7 +144,9 @@ def islands_finding(plan: PlanObject, islands: TableIslands, state: PlanState) -
     return Finding(ConditionStatus.FALSE, Reason.PODS_NOT_READY, message)
 
 
-def routed_unready(plan: PlanObject, islands: TableIslands) -> list[str]:
-    """Return the islands that get requests although their pods are not ready."""
-    unready = plan.live.unready(islands) if plan.live else frozenset()
-    return sorted(name for name in unready if islands[name].routed)
+def stuck_islands(plan: PlanObject, table: TableObject | None, state: PlanState) -> tuple[str, ...]:
+    """Return the islands that get requests and are not ready, if no table serves without them."""
+    if plan.live is None or table is None or state.irreparable != table.content_hash:
+        return ()
+    unready = plan.live.unready(table.islands)
+    return tuple(sorted(name for name in unready if table.islands[name].routed))

@@ -18,7 +18,7 @@ from ..resources import status
 from ..resources.names import table_name, timestamp
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
 from .actions import EmitEvent, EventType
-from .islands import NAMED, routed_unready
+from .islands import NAMED
 
 if TYPE_CHECKING:
     from ..resources.objects import PlanObject, TableObject
@@ -80,7 +80,7 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
     """Return the status if the stored table is current."""
     where = f"ConfigMap {table.key.name}, sequence {sequence_of(table)}"
     findings = {
-        ConditionType.READY: _served(plan, table, f"{result.message}; {where}"),
+        ConditionType.READY: _served(plan, f"{result.message}; {where}"),
         ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
         ConditionType.PUBLISHED: Finding(ConditionStatus.TRUE, Reason.PUBLISHED, where),
     }
@@ -150,7 +150,7 @@ def refreshed(plan: PlanObject, table: TableObject | None, now: datetime) -> Sta
     planned = plan.status.condition(ConditionType.PLANNED)
     stored = plan.status.condition(ConditionType.PUBLISHED)
     if table is not None and ready and planned and stored:
-        served = _served(plan, table, f"{planned.message}; {stored.message}")
+        served = _served(plan, f"{planned.message}; {stored.message}")
         if served.reason is not ready.reason:
             findings[ConditionType.READY] = served
     return _status(plan, findings, plan.status.summary, now)
@@ -163,9 +163,9 @@ def is_served_at(status: Status, generation: int) -> bool:
     return ready is not None and ready.observed_generation == generation and ready.reason in reasons
 
 
-def _served(plan: PlanObject, table: TableObject, message: str) -> Finding:
+def _served(plan: PlanObject, message: str) -> Finding:
     """Return ``Ready`` of a stored table: False if it sends requests to pods that are not ready."""
-    unready = routed_unready(plan, table.islands)
+    unready = plan.live.stuck if plan.live else ()
     if not unready:
         return Finding(ConditionStatus.TRUE, Reason.PUBLISHED, message)
     message = (

@@ -130,6 +130,7 @@ class LiveStatus:
         decision: Last change, if the status does not have it yet.
         owned: The operator makes the pods: an island without them is not ready.
         islands: Finding for ``IslandsReady``; None: nothing is known of pods.
+        stuck: Islands that get requests and are not ready, if no table serves without them.
     """
 
     nodes_listed: bool = True
@@ -144,6 +145,7 @@ class LiveStatus:
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     owned: bool = False
     islands: Finding | None = None
+    stuck: tuple[str, ...] = ()
 
     def unready(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
         """Return the islands that must not get requests: not ready, or in another role.
