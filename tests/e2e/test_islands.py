@@ -194,7 +194,7 @@ def test_a_foreign_workload_and_a_quota_stop_it(
 
     plans.apply("more", small(islands=MANAGED))
     eventually(lambda: plans.ready("more")[:2] == ("False", "QuotaExceeded"), within=20)
-    assert plans.get("deployments", "-l=archipelago.dev/plan=more")["items"] == []
+    assert plans.get("deployments", "-l=archipelago.dev/plan=more") == {}
     plans.kubectl("delete", "splan", "more")
 
     name = own["items"][0]["metadata"]["name"]
