@@ -6,11 +6,10 @@ A shortened name ends with a hash of the whole, so that two names never become o
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-
-from ..documents import canonical_bytes
 
 GROUP: Final = "archipelago.dev"
 PLAN_LABEL: Final = f"{GROUP}/plan"
@@ -31,8 +30,8 @@ def role_of(island: Mapping[str, Any], model: str) -> str:
     the one that its pods were started with.
     """
     stays = {name: value for name, value in island.items() if name != "maxBatch"}
-    said = canonical_bytes({"island": stays, "model": model})
-    return hashlib.sha256(said).hexdigest()[:ROLE_LENGTH]
+    said = json.dumps([model, stays], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()[:ROLE_LENGTH]
 
 
 def label_value(name: str) -> str:
