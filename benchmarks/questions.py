@@ -102,7 +102,8 @@ def resource(racks: int) -> Document:
         "spec": {
             "models": [model],
             "pools": pools,
-            "replanning": {"source": "metrics"},
+            "replanning": {"source": "metrics", "mode": "Auto"},
+            "islands": {"changedBy": "nobody-here"},
             "planner": {"timeLimitSeconds": 30},
         },
     }

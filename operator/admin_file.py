@@ -1,8 +1,8 @@
 """The administrator's YAML file: what tenants may use; it is read again when it changes.
 
 Its sections stand where they are used: metric sources in ``traffic/config.py``, rules about nodes
-in ``inventory/claims.py``. Authors of plans cannot change it. ``ARCHIPELAGO_ADMIN_FILE`` is its
-path.
+in ``inventory/claims.py``, limits of what is started in ``inventory/start_rules.py``. Authors of
+plans cannot change it. ``ARCHIPELAGO_ADMIN_FILE`` is its path.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from archipelago.planner.documents import MISFITS
 
 from .errors import SettingsError
 from .inventory.claims import MOST_RULES, ClaimRule, Claims
+from .inventory.start_rules import StartLimit, StartRule, start_limit
 from .traffic.config import FORMS, MetricSource, file_version
 
 LARGEST: Final = 1 << 20
@@ -44,6 +45,7 @@ class Administration(BaseModel):
     node_claims: tuple[ClaimRule, ...] = Field(default=(), strict=False, max_length=MOST_RULES)
     tell_namespaces: bool = True
     """Whether a plan is told which namespace has the nodes that it selects."""
+    started_islands: tuple[StartRule, ...] = Field(default=(), strict=False, max_length=MOST_RULES)
 
     @model_validator(mode="after")
     def _names_once(self) -> Administration:
@@ -79,6 +81,11 @@ class AdminFile:
         self._read_again()
         return self._claims
 
+    def start_limit(self, namespace: str) -> StartLimit:
+        """Return the most that the operator may start in a namespace."""
+        self._read_again()
+        return start_limit(self._start_rules, namespace)
+
     def _read_again(self) -> None:
         version = file_version(self._path)
         if self._path is None or version == self._version:
@@ -97,6 +104,7 @@ class AdminFile:
     def _set(self, content: Administration) -> None:
         self._sources = {source.name: source for source in content.sources}
         self._claims = Claims(content.node_claims, content.tell_namespaces)
+        self._start_rules = content.started_islands
 
 
 def read_admin_file(path: Path) -> Administration:
@@ -124,7 +132,11 @@ def read_admin_file(path: Path) -> Administration:
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             sections: dict[str, type[BaseModel]]
-            sections = {"sources": MetricSource, "nodeClaims": ClaimRule}
+            sections = {
+                "sources": MetricSource,
+                "nodeClaims": ClaimRule,
+                "startedIslands": StartRule,
+            }
             section = sections.get(str(parts[0]), Administration)
             message = f"no such setting; there are {', '.join(map(to_camel, section.model_fields))}"
         elif first["type"] == "string_pattern_mismatch":

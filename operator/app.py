@@ -23,6 +23,7 @@ from archipelago.planner.service.messages import SearchProgress
 
 from .admin_file import AdminFile
 from .apply.events import Events
+from .apply.islands import Islands
 from .apply.observation import ObservationBuilder
 from .apply.reconciler import Reconciler
 from .cluster.access import Access
@@ -138,6 +139,7 @@ class Operator:
             events=Events(cluster, metrics, now, instance),
             metrics=metrics,
             now=now,
+            islands=Islands(cluster, metrics, settings.islands, self._admin_file.start_limit),
             quarantine=quarantine,
             enqueue_after=self._workers.enqueue_after,
             grace=settings.shard_grace_seconds,
@@ -153,6 +155,7 @@ class Operator:
             inventory=self._watches_nodes,
             reviews=bool(settings.metrics_certificate),
             home=home,
+            islands=settings.islands,
         )
         self._elector: Elector | None = None
         if home:

@@ -98,6 +98,8 @@ class Settings:
     # Before a shard without a table is removed.
     shard_grace_seconds: Annotated[float, _number(float, 0.1, 86400)] = 60.0
     inventory: Annotated[str, _choice("Auto", OFF)] = "Auto"  # Off: watch neither nodes nor pods
+    # Workloads that the operator may own (spec.islands.manage); it needs rights for them.
+    islands: Annotated[str, _choice(OFF, "Deployments", "LeaderWorkerSets")] = OFF
     # Labels that a node must have before any plan may use it.
     node_selector: Annotated[
         Mapping[str, str], Format("label=value pairs separated by commas", _selector)

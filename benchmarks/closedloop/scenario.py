@@ -235,13 +235,17 @@ def load(path: Path, scale: float = 1.0) -> Scenario:
 def _resource(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Return the ServingPlan.
 
-    A model's workload may be that of an example, cut into fewer ranges.
+    A model's workload may be that of an example, cut into fewer ranges. The fleet follows each
+    table, so a scenario that does not say otherwise has its changes made.
     """
     spec = deepcopy(spec)
     for model in spec["models"]:
         if "workloadOf" in model:
             source = _example(model.pop("workloadOf"))["spec"]["models"][0]["workload"]
             model["workload"] = {**source, "ranges": model.pop("ranges", {"count": 12})}
+    if "replanning" in spec:
+        spec["replanning"] = {"mode": "Auto", **spec["replanning"]}
+        spec.setdefault("islands", {"changedBy": "the-fleet"})
     return {
         "apiVersion": "archipelago.dev/v1alpha1",
         "kind": "ServingPlan",

@@ -88,6 +88,7 @@ class ObservationBuilder:
             traffic=self._traffic.traffic(plan.key),
             metrics=self._traffic.finding(plan),
             refusal=plan.over_quota,
+            owned=plan.owns_pods,
         )
         if not selector.pools:
             return replace(objects, plan=replace(plan, live=live))

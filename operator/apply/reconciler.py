@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from archipelago.planner.service.messages import SearchProgress
@@ -29,6 +29,7 @@ from ..decide.actions import (
     RemoveLocked,
     RemoveShards,
     Requeue,
+    StartIslands,
     StartPlanning,
     StartReplan,
     WriteShards,
@@ -37,7 +38,8 @@ from ..decide.actions import (
 )
 from ..decide.decision import Limits, decide, receive
 from ..decide.forgery import with_given_table
-from ..decide.rollout import base_hash, follow, with_replan
+from ..decide.islands import keeps_pods
+from ..decide.rollout import base_hash, follow, is_unfinished, with_replan
 from ..decide.state import Now, PlanState
 from ..errors import Conflict, Invalid, NotFound, OperatorError, Refused, Retryable, Unreadable
 from ..planning.result import PlanFailed, PlannerResult, ReplanResult, set_aside
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from ..planning.strategies import StrategyPools
     from ..resources.cache import Cache
     from .events import Events
+    from .islands import Islands
     from .observation import ObservationBuilder
 
 
@@ -73,6 +76,7 @@ CHANGING = (
     WriteShards,
     RemoveLocked,
     RemoveShards,
+    StartIslands,
 )
 """After these there is a new decision."""
 
@@ -94,6 +98,7 @@ class Reconciler:
         metrics: Metrics,
         now: Callable[[], Now],
         enqueue_after: Callable[[Key, float], None],
+        islands: Islands,
         quarantine: Quarantine | None = None,
         grace: float = 60.0,
         limit: int = TABLE_BYTES,
@@ -102,6 +107,7 @@ class Reconciler:
         self._cache = cache
         self._tables = Tables(cluster, cache, metrics)
         self._executor = PlanExecutor(self._tables, planner, quick, limit)
+        self._islands = islands
         self._observations = observations
         self._limits = Limits(grace, limit)
         self._events = events
@@ -251,7 +257,7 @@ class Reconciler:
             started = time.monotonic()
             await self._do(observation, action)
             # Reads and waits are logged for debugging only, so that rest is silent.
-            quiet = isinstance(action, ReadTable | Requeue | StartReplan)
+            quiet = isinstance(action, ReadTable | Requeue | StartReplan | StartIslands)
             decision = type(action).__name__
             _log(
                 logging.DEBUG if quiet else logging.INFO,
@@ -285,7 +291,10 @@ class Reconciler:
                 running = await self._executor.base(plan, table)
                 state = self._state(key)
                 self._executor.start_plan(plan, running, state, self._now())
-                self._states[key] = state.with_planning(inputs_hash, base_hash(plan, table))
+                state = state.with_planning(inputs_hash, base_hash(plan, table))
+                whole = running is not None and not is_unfinished(plan, table)
+                kept = running.content if running is not None and whole else ""
+                self._states[key] = replace(state, base=kept)
             case AdoptTable(), PlanObject() as plan, TableObject() as table:
                 adopted = await self._executor.adopted(plan, table, self._state(key).steps)
                 if adopted is not None:
@@ -293,7 +302,8 @@ class Reconciler:
             case StartReplan(kind), PlanObject() as plan, TableObject() as table:
                 base = await self._executor.replan_base(plan, table, self._state(key))
                 state = with_replan(self._state(key), plan, table, kind, base.content_hash)
-                self._states[key] = state
+                whole = kind in (ReplanKind.WINDOW, ReplanKind.SOLVE)
+                self._states[key] = state = replace(state, base=base.content if whole else "")
                 repaired = None
                 if kind is ReplanKind.REPAIR:
                     repaired = await self._executor.repair_large(plan, table, base, state)
@@ -301,6 +311,8 @@ class Reconciler:
                     self.planned(key, repaired)
                 else:
                     self._executor.start_replan(plan, base, state, kind, self._now())
+            case StartIslands(_, stored), PlanObject() as plan, table:
+                await self._start_islands(plan, table if stored else None)
             case ReadIslands(), PlanObject() as plan, table:
                 if table is None or await self._tables.content(plan, table) is None:
                     raise Retryable(f"{key}: the table changed before its islands were read")
@@ -314,6 +326,19 @@ class Reconciler:
                 await self._tables.remove_shards(plan, observation, action)
             case EmitEvent(), PlanObject() as plan, _:
                 await self._events.emit(plan, action)
+
+    async def _start_islands(self, plan: PlanObject, table: TableObject | None) -> None:
+        """Bring the workloads to a stored table, or (None) to the first one."""
+        ready = self._state(plan.key).to_store
+        if table is not None:
+            content, content_hash = await self._tables.content(plan, table), table.content_hash
+        else:
+            content, content_hash = (ready.content, ready.content_hash) if ready else (None, None)
+        if content is None or content_hash is None:
+            raise Retryable(f"{plan.key}: the table changed before its pods were compared with it")
+        problem = await self._islands.bring(plan, content, keep=keeps_pods(table))
+        state, now = self._state(plan.key), self._now()
+        self._states[plan.key] = state.with_started(content_hash, plan.generation, problem, now)
 
     async def _write_status(self, plan: PlanObject, action: WriteStatus) -> None:
         """Apply the status; if the plan has changed meanwhile, wait for the watch."""

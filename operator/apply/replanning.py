@@ -129,6 +129,7 @@ class PlanExecutor:
     ) -> None:
         """Start the request that ``state`` has under way; its result carries the request's name."""
         solve, repair = kind is ReplanKind.SOLVE, kind is ReplanKind.REPAIR
+        rollback = kind is ReplanKind.ROLLBACK
         traffic = plan.live.traffic if plan.live else None
         since = state.replan.repaired_at
         # Another seed for each request, and the same one if a request is repeated.
@@ -137,7 +138,9 @@ class PlanExecutor:
             content=base.content,
             inputs=plan.inputs_hash,
             seed=int.from_bytes(seed, "big"),
-            window=traffic.window if traffic and not repair else None,
+            window=traffic.window if traffic and not repair and not rollback else None,
+            goal=state.failed.goal if rollback else None,
+            avoid=state.failed.avoided(now),
             solve=solve,
             approved=plan.replanning.get("approve"),
             repaired=max(0.0, now.monotonic - since) if math.isfinite(since) else None,
@@ -155,6 +158,8 @@ class PlanExecutor:
         content = self._tables.known(table)
         if content is None or base.content_hash != table.content_hash or state.request is None:
             return None
+        if not lost_islands(plan, base.islands):
+            return None  # islands that stay, without requests: a planner process writes that
         name = state.request.name
         found = await asyncio.to_thread(repaired, plan, table, content, name, self._limit)
         if found is None:

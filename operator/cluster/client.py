@@ -45,10 +45,12 @@ from ..resources.names import (
     Permission,
 )
 from ..resources.reading import Body, read_version, reading
+from ..resources.workloads import APIS
 from .libraries import ApiException, client, config
 
 KUBECONFIG = "KUBECONFIG"
 STATUS_MANAGER = "archipelago-status"
+ISLANDS_MANAGER = "archipelago-islands"
 KEEPING_MANAGER = "archipelago-kept"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -289,6 +291,29 @@ class ApiCluster:
         """List all ResourceClaims, page by page; None: of the whole cluster."""
         return self.pages(_path(DEVICES, CLAIMS, namespace), {}, LARGE_PAGE)
 
+    def workloads(self, kind: str, namespace: str) -> AsyncIterator[Mapping[str, Any]]:
+        """List the metadata alone of workloads that carry our label, page by page."""
+        path, query = _workloads(kind, namespace), {"labelSelector": SELECTOR}
+        return self.pages(path, query, VERSIONS_PAGE, accept=METADATA_LIST)
+
+    async def apply_workload(self, kind: str, manifest: Manifest) -> None:
+        """Store a workload under a field manager of its own. Raises as ``apply_table``."""
+        namespace, name = _key(manifest)
+        path = f"{_workloads(kind, namespace)}/{name}"
+        await self._apply(path, manifest, ISLANDS_MANAGER, accept=METADATA)
+
+    async def remove_workload(self, kind: str, key: Key, uid: str, resource_version: str) -> None:
+        """Delete exactly this version of a workload, and then its pods.
+
+        Raises:
+            Conflict: another version is stored.
+            NotFound: it was deleted.
+        """
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        options["propagationPolicy"] = "Background"
+        await self._send("DELETE", f"{_workloads(kind, key.namespace)}/{key.name}", body=options)
+
     def versions(self, kind: str, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
         """List the metadata alone of what a watch of the kind shows, page by page."""
         path = {
@@ -492,6 +517,11 @@ def _path(api: str, plural: str, namespace: str | None) -> str:
     """Return the path of a kind; None: in the whole cluster."""
     where = f"/namespaces/{namespace}" if namespace else ""
     return f"{api}{where}/{plural}"
+
+
+def _workloads(kind: str, namespace: str) -> str:
+    api, plural = APIS[kind]
+    return _path(f"/apis/{api}", plural, namespace)
 
 
 def _config_map(namespace: str, name: str) -> str:

@@ -18,6 +18,8 @@ from ..errors import ClusterError
 from ..logs import Outages
 from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import API_VERSION, GROUP, PLURAL, Permission
+from ..resources.workloads import rights
+from ..settings import OFF
 
 if TYPE_CHECKING:
     from ..metrics import Metrics
@@ -121,6 +123,7 @@ class PermissionCheck:
         inventory: Whether nodes and pods are watched.
         reviews: Whether tokens and users are reviewed.
         home: Namespace of the Lease; None: there is none.
+        islands: Workloads that the operator may own (``ARCHIPELAGO_ISLANDS``).
     """
 
     def __init__(
@@ -132,9 +135,10 @@ class PermissionCheck:
         inventory: bool = True,
         reviews: bool = False,
         home: str | None = None,
+        islands: str = OFF,
     ) -> None:
         self._cluster = cluster
-        needed = (*NEEDED, *PODS) if inventory else NEEDED
+        needed = ((*NEEDED, *PODS) if inventory else NEEDED) + rights(islands)
         self._needed = [(right, where) for where in namespaces or (None,) for right in needed]
         self._needed += [(right, home) for right in LEASE if home]
         self._needed += [(right, None) for right in REVIEWS if reviews]

@@ -129,6 +129,17 @@ class ReadIslands(_Bare):
 
 
 @dataclass(frozen=True)
+class StartIslands:
+    """Bring the workloads of a plan that owns them to its table.
+
+    ``stored``: to the stored one; else to the one that is to be stored first.
+    """
+
+    reason: str
+    stored: bool = True
+
+
+@dataclass(frozen=True)
 class StartReplan:
     """Start a request about a live plan's table."""
 
@@ -163,6 +174,7 @@ Action: TypeAlias = (
     | ReadTable
     | AdoptTable
     | ReadIslands
+    | StartIslands
     | StartReplan
     | EmitEvent
     | RefreshInventory

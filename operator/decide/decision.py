@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from archipelago.planner.table.shards import MOST_SHARDS
 
 from ..planning.result import PlanFailed, PlannerResult, PlanReady, ReplanResult
+from ..resources.live import TableIslands, TableOrigin
 from ..resources.names import TABLE_BYTES, Identity
 from ..resources.objects import Observation, PlanObject, ShardObject, TableObject
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status
@@ -33,12 +34,15 @@ from .actions import (
     RemoveLocked,
     RemoveShards,
     Requeue,
+    StartIslands,
     StartPlanning,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
+from .islands import AGAIN, islands_finding, pods_due, ready_seconds, stuck_islands
 from .rollout import (
+    is_as_written,
     is_unfinished,
     is_whole_again,
     is_written_of,
@@ -51,7 +55,7 @@ from .rollout import (
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
-from .state import RECHECK, STRIKES, Now, PlanState
+from .state import FAILED_FOR, RECHECK, STRIKES, Now, PlanState
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,9 @@ def decide(
         state = replace(state, spare=dues(observation, state, now.monotonic, limits.shard_grace))
     if next_step_due(observation, state, now):
         state = state.with_next_step(limits.table_bytes)
-    elif rollout_timed_out(state, now):
-        state = state.without_steps()
+    elif rollout_timed_out(plan, state, now):
+        made_for = (plan.inputs_hash, plan.generation) if plan else ("", 0)
+        state = state.without_steps(made_for, now)
     hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
     irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
     if irreparable and state.refreshed != state.irreparable:
@@ -83,7 +88,11 @@ def decide(
     else:
         if plan.live is not None:
             decision = state.decision if state.unreported else plan.live.decision
-            plan = replace(plan, live=replace(plan.live, decision=decision))
+            live = replace(plan.live, decision=decision)
+            plan = replace(plan, live=live)
+            found = islands_finding(plan, _islands_in_question(plan, observation, state), state)
+            stuck = stuck_islands(plan, observation.table, state)
+            plan = replace(plan, live=replace(live, islands=found, stuck=stuck))
         observation = with_readable_table(replace(observation, plan=plan))
         actions = _Decision(plan, observation, state, now).actions()
     for action in actions:
@@ -115,6 +124,16 @@ def receive(
     if isinstance(result, ReplanResult):
         return state.with_replan(result, plan.inputs_hash, now), True
     return state.with_replan_failure(now), True
+
+
+def _islands_in_question(
+    plan: PlanObject, observation: Observation, state: PlanState
+) -> TableIslands:
+    """Return the islands that pods are to be ready for: of the stored table, else of the first."""
+    table = observation.table
+    if table is not None and is_as_written(plan, table):
+        return table.islands
+    return state.to_store.islands if state.to_store else TableIslands()
 
 
 @dataclass(frozen=True)
@@ -151,7 +170,11 @@ class _Decision:
             wait = Requeue(seconds, "readers of an earlier table may need its shards")
             remove = RemoveShards(shards, "no table has named them for the grace period")
             actions = (remove if due else wait,)
-        return (*actions, *live_actions(self.observation, state, now))
+        actions = (*actions, *live_actions(self.observation, state, now))
+        if not plan.owns_pods or any(isinstance(action, StartIslands) for action in actions):
+            return actions
+        seconds = max(0.0, state.started.at + AGAIN - now.monotonic)
+        return (*actions, Requeue(seconds, "workloads are compared with the table again"))
 
     def _pursue(self) -> tuple[Action, ...]:
         """Bring the plan one step closer to a current table that the status reports."""
@@ -160,6 +183,8 @@ class _Decision:
         refusal = plan.over_quota or (plan.live.refusal if plan.live else None)
         if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
+        if result is None:
+            result = self._taken_back()
         if result is None:
             if self._is_reported() and not is_unfinished(plan, self.table):
                 return self._refresh()
@@ -178,6 +203,21 @@ class _Decision:
         wait = Requeue(seconds, "the planner may succeed later")
         return (*report, wait if seconds > 0 else again)
 
+    def _taken_back(self) -> PlanFailed | None:
+        """Return the failure of a plan that is not tried again yet: its pods were never ready."""
+        failed, table = self.state.failed, self.table
+        held = failed.plan == (self.plan.inputs_hash, self.plan.generation)
+        if not held or self.now.monotonic >= failed.plan_until:
+            return None
+        if table is None or table.origin is not TableOrigin.RETURNED:
+            return None
+        message = (
+            "the pods of this plan did not become ready in time (spec.islands.readySeconds), so "
+            "the table before it is in use; the plan is tried again after an edit, and "
+            f"{FAILED_FOR / 60:.0f} min after it failed"
+        )
+        return PlanFailed(self.plan.inputs_hash, Reason.PODS_NOT_READY, message)
+
     def _is_reported(self) -> bool:
         """Whether the stored table is current and the status reports it."""
         plan, table = self.plan, self.table
@@ -186,7 +226,7 @@ class _Decision:
             and table.is_up_to_date(plan)
             and plan.status.is_complete
             and plan.status.observed_generation == plan.generation
-            and plan.status.is_true_at(ConditionType.READY, plan.generation)
+            and status_text.is_served_at(plan.status, plan.generation)
             and plan.status.summary.get("contentHash") == table.content_hash
             and status_text.PENDING not in plan.status.summary  # else it reports the table before
         )
@@ -195,7 +235,7 @@ class _Decision:
         """Report what is new of a live plan whose table stays."""
         if self.plan.live is None:
             return ()
-        return self._report(status_text.refreshed(self.plan, self.now.wall), "live")
+        return self._report(status_text.refreshed(self.plan, self.table, self.now.wall), "live")
 
     def _adopt_or_plan(self) -> tuple[Action, ...]:
         """Plan, unless the stored table is what re-planning made of the same inputs."""
@@ -262,13 +302,38 @@ class _Decision:
         repair = repair_before_publish(plan, table, state, now)
         if repair is not None:
             return repair
-        return wait_for_drain(plan, table, state, now) or self._store(result, result.content)
+        first = self._pods_first(result)
+        return (
+            first or wait_for_drain(plan, table, state, now) or self._store(result, result.content)
+        )
+
+    def _pods_first(self, result: PlanReady) -> tuple[Action, ...]:
+        """Start the pods of the first table before it is stored: nothing else could be sent to."""
+        plan, table, state, now = self.plan, self.table, self.state, self.now
+        if not plan.owns_pods or (table is not None and is_as_written(plan, table)):
+            return ()
+        due = pods_due(plan, result.content_hash, state, now, stored=False)
+        if due is not None:
+            return (due,)
+        finding = plan.live.islands if plan.live else None
+        if finding is None or finding.status is ConditionStatus.TRUE:
+            return ()
+        message = f"the first table is stored once its pods are ready: {finding.message}"
+        in_time = now.monotonic < state.started.since + ready_seconds(plan)
+        waits = finding.reason is Reason.PODS_NOT_READY and in_time
+        found = ConditionStatus.UNKNOWN if waits else ConditionStatus.FALSE
+        return self._give_up(result, finding.reason, message, state.started.at + AGAIN, found)
 
     def _give_up(
-        self, result: PlanReady, reason: Reason, message: str, until: float | None = None
+        self,
+        result: PlanReady,
+        reason: Reason,
+        message: str,
+        until: float | None = None,
+        ready: ConditionStatus = ConditionStatus.FALSE,
     ) -> tuple[Action, ...]:
         """Report a plan whose table cannot be stored before ``until`` [monotonic s]."""
-        finding = Finding(ConditionStatus.FALSE, reason, message)
+        finding = Finding(ready, reason, message)
         status = status_text.unpublished(self.plan, result, self.table, finding, self.now.wall)
         wait = () if until is None else (Requeue(until - self.now.monotonic, reason),)
         return (*self._report(status, reason), *wait)

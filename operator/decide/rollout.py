@@ -14,15 +14,19 @@ from archipelago.planner.plan import Wait
 
 from ..planning.result import PlanFailed, PlanReady
 from ..resources.live import ReplanKind, TableOrigin
-from ..resources.objects import Observation, PlanObject, TableObject, lost_islands
+from ..resources.objects import (
+    Observation,
+    PlanObject,
+    TableObject,
+    lost_islands,
+    out_of_service,
+)
 from .actions import Action, ReadIslands, Requeue, StartReplan
+from .islands import pods_due, ready_seconds
 from .state import Now, PendingReplan, PlanState, Seen
 
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
-PATIENCE: Final = 900.0
-"""Seconds after which a rollout gives up on pods that are not ready: the table stays, and windows
-decide again, without those islands."""
 
 
 def follow(observation: Observation, state: PlanState, now: Now) -> PlanState:
@@ -57,26 +61,38 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         return ()
     if table.shards and not table.islands:
         return (ReadIslands("where the islands of a table in shards stand"),)
-    lost = lost_islands(plan, table.islands)
-    repair = StartReplan(ReplanKind.REPAIR, f"islands on lost nodes: {len(lost)}")
+    lost, broken = lost_islands(plan, table.islands), out_of_service(plan, table.islands)
+    why = f"islands on lost nodes: {len(lost)}"
+    if not lost:
+        why = f"islands that get requests and are not ready: {len(broken)}"
+    repair = StartReplan(ReplanKind.REPAIR, why)
     if lost and table.shards and not state.failed_repairs.issuperset(lost):
         return (repair,)  # at once, whatever is under way: no process is asked
+    due = None if lost else pods_due(plan, table.content_hash, state, now, stored=True)
+    if due is not None:
+        return (due,)
     if state.request is not None:
         return ()
     if now.monotonic < state.replan_retry.at:
         return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
-    if lost:
-        # Without any table that works without them, another plan is on its way.
+    if broken:
         hopeless = state.irreparable == table.content_hash
-        return () if hopeless and state.failed_repairs.issuperset(lost) else (repair,)
+        if not (hopeless and state.failed_repairs.issuperset(broken)):
+            return (repair,)
+        if lost:  # no table works without them: another plan is on its way
+            return ()
     if state.planning is not None:
         return ()
+    if state.failed.goal:
+        return (StartReplan(ReplanKind.ROLLBACK, "pods did not become ready in time"),)
     if state.steps:
         step, since = state.steps[0], now.monotonic - state.rollout.step_at
-        if step.wait is Wait.READY and live.pods:
+        if step.wait is Wait.READY and (live.pods or live.owned):
             reason = f"pods of {len(step.islands)} islands are not ready"
-            return (Requeue(PATIENCE - since, reason),)
+            return (Requeue(ready_seconds(plan) - since, reason),)
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
+    if table.origin is TableOrigin.RETURNED:
+        return ()  # of an earlier plan: windows are judged by the present one's
     if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
         return ()  # without a plan for its inputs, its traffic leads to nothing
     if state.replan.next_request is not None:
@@ -94,19 +110,33 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
 def repair_before_publish(
     plan: PlanObject, table: TableObject | None, state: PlanState, now: Now
 ) -> tuple[Action, ...] | None:
-    """Repair instead of publishing if nodes of the new table have been lost.
+    """Repair instead of publishing if the new table needs lost nodes, or pods that are not ready.
 
     None if it can be published. If nothing of it is left, the stored table stays until there is a
-    plan for the present nodes.
+    plan for the present nodes, or until the pods are ready. Pods of islands that the stored table
+    does not have can only start once the new one is stored.
     """
     result, lost = state.ready, plan.live.lost_nodes if plan.live else frozenset()
-    if table is None or result is None or not result.nodes & lost:
+    if table is None or result is None:
+        return None
+    if not result.nodes & lost and not _silent(plan, table, result):
         return None
     if state.request is not None or state.irreparable == result.content_hash:
         return ()
     if now.monotonic < state.replan_retry.at:
         return (Requeue(state.replan_retry.at - now.monotonic, "the last request failed"),)
-    return (StartReplan(ReplanKind.REPAIR, "nodes were lost while the table was made"),)
+    return (StartReplan(ReplanKind.REPAIR, "nodes or pods were lost while the table was made"),)
+
+
+def _silent(plan: PlanObject, table: TableObject, result: PlanReady) -> bool:
+    """Whether a table sends requests to islands of the stored one that are not ready."""
+    if plan.live is None or not (plan.live.owned or plan.live.pods):
+        return False
+    islands, stored = result.islands, table.islands
+    return any(
+        islands[name].routed and name in stored and stored[name].role == islands[name].role
+        for name in plan.live.unready(islands)
+    )
 
 
 def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
@@ -117,7 +147,7 @@ def next_step_due(observation: Observation, state: PlanState, now: Now) -> bool:
     step, since = state.steps[0], now.monotonic - state.rollout.step_at
     if lost_islands(plan, table.islands):
         return False  # a repair goes first
-    if step.wait is Wait.READY and plan.live.pods:
+    if step.wait is Wait.READY and (plan.live.pods or plan.live.owned):
         return not plan.live.unready(table.islands) & set(step.islands)
     return step.wait is Wait.NONE or since >= drain(plan)
 
@@ -138,9 +168,11 @@ def wait_for_drain(
     return (Requeue(seconds, "requests of the last step end"),) if seconds > 0 else ()
 
 
-def rollout_timed_out(state: PlanState, now: Now) -> bool:
+def rollout_timed_out(plan: PlanObject | None, state: PlanState, now: Now) -> bool:
     """Whether a rollout has waited too long for its pods."""
-    return bool(state.steps) and now.monotonic - state.rollout.step_at >= PATIENCE
+    if plan is None or not state.steps:
+        return False
+    return now.monotonic - state.rollout.step_at >= ready_seconds(plan)
 
 
 def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> bool:
@@ -163,11 +195,18 @@ def is_unfinished(plan: PlanObject, table: TableObject | None) -> bool:
     """
     if table is None or table.origin is None:
         return False
-    return table.origin in (TableOrigin.ROLLING, TableOrigin.OWED) or is_whole_again(plan, table)
+    unfinished = (TableOrigin.ROLLING, TableOrigin.OWED, TableOrigin.RETURNED)
+    return table.origin in unfinished or is_whole_again(plan, table)
 
 
 def is_whole_again(plan: PlanObject, table: TableObject) -> bool:
-    """Whether the nodes that a table was repaired without are back."""
+    """Whether the nodes or pods that a table was repaired without are back.
+
+    With traffic to judge by, islands that are ready again get requests by a window's decision.
+    """
+    if table.origin is TableOrigin.DRAINED:
+        watched = bool(plan.replanning.get("source"))
+        return not watched and plan.live is not None and not plan.live.unready(table.islands)
     repaired = table.origin is TableOrigin.REPAIRED and plan.selects_nodes
     return repaired and plan.live is not None and not plan.live.plan_nodes_lost
 
@@ -215,8 +254,16 @@ def with_replan(
         origin = TableOrigin.REPAIRED
     elif table.inputs_hash != plan.inputs_hash:
         origin = TableOrigin.OWED
+    elif kind is ReplanKind.ROLLBACK:
+        planned = state.failed.plan == (plan.inputs_hash, plan.generation)
+        origin = TableOrigin.RETURNED if planned else TableOrigin.REPLANNED
     elif kind is ReplanKind.REPAIR:
-        origin = TableOrigin.OWED if table.origin in owed else TableOrigin.REPAIRED
+        lost = lost_islands(plan, table.islands) or table.origin is TableOrigin.REPAIRED
+        origin = TableOrigin.REPAIRED if lost else TableOrigin.DRAINED
+        stays = (*owed, TableOrigin.RETURNED)
+        if table.origin in stays:
+            returned = table.origin is TableOrigin.RETURNED
+            origin = TableOrigin.RETURNED if returned else TableOrigin.OWED
     else:
         repaired = table.origin is TableOrigin.REPAIRED
         origin = TableOrigin.REPAIRED if repaired else TableOrigin.REPLANNED
@@ -228,7 +275,7 @@ def with_replan(
         approved=plan.replanning.get("approve") or "",
     )
     return (
-        replace(state, failed_repairs=frozenset(lost_islands(plan, table.islands)))
+        replace(state, failed_repairs=frozenset(out_of_service(plan, table.islands)))
         if stored
         else state
     )

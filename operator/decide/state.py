@@ -19,7 +19,7 @@ from ..planning.messages import next_table
 from ..planning.result import PlanOutcome, PlanReady, ReplanResult
 from ..resources.live import ALONE, ReplanKind, TableOrigin
 from ..resources.names import timestamp
-from ..resources.status import Reason, Status
+from ..resources.status import Finding, Reason, Status
 
 STRIKES: Final = 3
 """Crashes in a row before the plan is called PlannerCrashed and its tries get rarer."""
@@ -33,6 +33,8 @@ REFUSED_RETRY: Final = Backoff(1.0, 30.0)
 """Until a refused write is tried again."""
 STATUS_RETRY: Final = Backoff(5.0, 300.0)
 """Until a refused status is tried again."""
+FAILED_FOR: Final = 1800.0
+"""Seconds for which a change whose pods did not become ready is not made again."""
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is read again: no watch reports it."""
 
@@ -119,6 +121,27 @@ class ReplanMemory:
 
 
 @dataclass(frozen=True)
+class FailedChanges:
+    """Changes whose pods did not become ready in time: they are not made again for a while.
+
+    Attributes:
+        until: When each may be tried again [monotonic s], by its name.
+        plan: Inputs and generation of a plan of which that holds; empty: of none.
+        plan_until: When that plan is tried again [monotonic s].
+        goal: Content to go back to; empty: nothing is to be taken back.
+    """
+
+    until: Mapping[str, float] = field(default_factory=dict)
+    plan: tuple[str, int] = ("", 0)
+    plan_until: float = -math.inf
+    goal: str = ""
+
+    def avoided(self, now: Now) -> tuple[str, ...]:
+        """Return the changes that are not made now."""
+        return tuple(sorted(name for name, until in self.until.items() if until > now.monotonic))
+
+
+@dataclass(frozen=True)
 class Rollout:
     """When tables were stored.
 
@@ -137,6 +160,25 @@ class Rollout:
         in_rollout = unfinished or self.unfinished
         changed_at = now.monotonic if in_rollout else self.changed_at
         return Rollout(now.monotonic, unfinished, changed_at)
+
+
+@dataclass(frozen=True)
+class Started:
+    """The last comparison of a plan's workloads with its table.
+
+    Attributes:
+        content_hash: Of the table.
+        generation: Of the plan.
+        since: When they were first compared with that table [monotonic s].
+        at: When they were last compared.
+        problem: Why not all are as the table says; None if they are.
+    """
+
+    content_hash: str = ""
+    generation: int = 0
+    since: float = -math.inf
+    at: float = -math.inf
+    problem: Finding | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +211,9 @@ class PlanState:
         decision: Last decision worth reporting.
         unreported: Whether the status lacks that decision.
         seen: The stored table of a live plan.
+        started: The last comparison of the plan's workloads with its table.
+        base: Content that the plan or request under way is about, a whole table; empty: not kept.
+        failed: Changes whose pods did not become ready.
     """
 
     planning: str | None = None
@@ -195,6 +240,9 @@ class PlanState:
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     unreported: bool = False
     seen: Seen = Seen()
+    started: Started = Started()
+    base: str = ""
+    failed: FailedChanges = FailedChanges()
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
@@ -239,8 +287,9 @@ class PlanState:
         state = replace(self, planning=None, result=result, retry=Retry())
         if isinstance(result, PlanReady):
             if not result.adopted:
-                result = replace(result, base_hash=self.planning_base)
-            return replace(state, result=result, request=None)
+                before = self.base if result.steps else ""
+                result = replace(result, base_hash=self.planning_base, before=before)
+            return replace(state, result=result, request=None, base="")
         if not result.is_retryable:
             return state
         forgiven = STRIKES - 1 if result.reason is Reason.PLANNER_CRASHED else 0
@@ -267,7 +316,8 @@ class PlanState:
     def with_replan_failure(self, now: Now) -> PlanState:
         """Return the state after the request has failed: it is repeated later."""
         retry = self.replan_retry.after_failure(REPLAN_RETRY, now)
-        return replace(self, request=None, replan_retry=retry)
+        given_up = replace(self.failed, goal="")  # the table stays, and windows decide again
+        return replace(self, request=None, replan_retry=retry, base="", failed=given_up)
 
     def with_replan(self, result: ReplanResult, inputs_hash: str, now: Now) -> PlanState:
         """Return the state with the request's result: perhaps a table for the present inputs."""
@@ -289,6 +339,8 @@ class PlanState:
                 )
             ),
             replan_retry=Retry(),
+            base="",
+            failed=replace(self.failed, goal=""),
         )
         decision = {**result.decision, "time": timestamp(now.wall)} if result.decision else {}
         if is_news(decision, self.decision):
@@ -302,6 +354,7 @@ class PlanState:
             seconds=result.seconds,
             origin=request.origin,
             base_hash=request.base_hash,
+            before=self.base if result.table.steps else "",
         )
         return replace(state, result=table, planning=None)
 
@@ -324,10 +377,21 @@ class PlanState:
         """Return the state after the table has been stored; from now on it is read from there."""
         result = self.result
         if isinstance(result, PlanReady):
-            result = None if result.origin is TableOrigin.OWED else result.without_content()
+            returned = result.origin is TableOrigin.RETURNED and not result.steps
+            ended = result.origin is TableOrigin.OWED or returned
+            result = None if ended else result.without_content()
         state = replace(self, result=result, write_retry=Retry(), failed_repairs=frozenset())
         rollout = self.rollout.after_table(now, unfinished=bool(state.steps))
         return replace(state, rollout=rollout)
+
+    def with_started(
+        self, content_hash: str, generation: int, problem: Finding | None, now: Now
+    ) -> PlanState:
+        """Return the state after the workloads were compared with that table."""
+        last = self.started
+        since = last.since if last.content_hash == content_hash else now.monotonic
+        started = Started(content_hash, generation, since, now.monotonic, problem)
+        return replace(self, started=started)
 
     def with_refusal(self, message: str, sequence: int, now: Now) -> PlanState:
         """Return the state after a refused write: its sequence is still free."""
@@ -338,9 +402,22 @@ class PlanState:
         """Return the state with the next table of the rollout to store."""
         return replace(self, result=next_table(self.ready, limit)) if self.ready else self
 
-    def without_steps(self) -> PlanState:
-        """Return the state without the rest of the rollout."""
-        return replace(self, result=replace(self.ready, steps=())) if self.ready else self
+    def without_steps(self, plan: tuple[str, int], now: Now) -> PlanState:
+        """Return the state after a rollout has failed: it is taken back, and not made again soon.
+
+        ``plan``: inputs and generation of the present plan.
+        """
+        ready = self.ready
+        if ready is None:
+            return self
+        until = now.monotonic + FAILED_FOR
+        failed = replace(self.failed, goal=ready.before)
+        if ready.change:
+            kept = {name: at for name, at in failed.until.items() if at > now.monotonic}
+            failed = replace(failed, until={**kept, ready.change: until}, plan=("", 0))
+        elif ready.before:
+            failed = replace(failed, plan=plan, plan_until=until)
+        return replace(self, result=replace(ready, steps=(), before=""), failed=failed)
 
 
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:

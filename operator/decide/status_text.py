@@ -9,13 +9,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from archipelago.planner.documents import EXACT
+from archipelago.planner.documents import EXACT, listed
+from archipelago.planner.kubernetes.labels import PLAN_LABEL, label_value
 
+from ..planning.messages import SHORT
 from ..planning.result import PlanFailed, PlanOutcome, PlanReady
 from ..resources import status
-from ..resources.names import timestamp
+from ..resources.names import table_name, timestamp
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
 from .actions import EmitEvent, EventType
+from .islands import NAMED
 
 if TYPE_CHECKING:
     from ..resources.objects import PlanObject, TableObject
@@ -77,9 +80,7 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
     """Return the status if the stored table is current."""
     where = f"ConfigMap {table.key.name}, sequence {sequence_of(table)}"
     findings = {
-        ConditionType.READY: Finding(
-            ConditionStatus.TRUE, Reason.PUBLISHED, f"{result.message}; {where}"
-        ),
+        ConditionType.READY: _served(plan, f"{result.message}; {where}"),
         ConditionType.PLANNED: Finding(ConditionStatus.TRUE, Reason.PLANNED, result.message),
         ConditionType.PUBLISHED: Finding(ConditionStatus.TRUE, Reason.PUBLISHED, where),
     }
@@ -103,7 +104,12 @@ def failed(
     }
     if result.reason is Reason.UNKNOWN_ACCELERATOR:
         findings[ConditionType.INVENTORY_RESOLVED] = finding
-    return _settled(plan, findings, _summary_of(plan, table), result, now)
+    summary = dict(_summary_of(plan, table))
+    content = table.content_hash if table is not None else None
+    if content and summary.get(PENDING) == content:  # stored since, and in use
+        del summary[PENDING]
+        summary |= {"contentHash": content, "shortHash": content[:SHORT]}
+    return _settled(plan, findings, summary, result, now)
 
 
 def unpublished(
@@ -134,13 +140,39 @@ def suspended(plan: PlanObject, table: TableObject | None, now: datetime) -> Sta
     return _settled(plan, findings, _summary_of(plan, table), None, now)
 
 
-def refreshed(plan: PlanObject, now: datetime) -> Status:
-    """Return the status of a live plan whose table stays: new nodes, metrics, decision."""
+def refreshed(plan: PlanObject, table: TableObject | None, now: datetime) -> Status:
+    """Return the status of a live plan whose table stays: new nodes, metrics, pods, decision."""
     findings = {
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.METRICS_AVAILABLE: _metrics(plan),
     }
+    ready = plan.status.condition(ConditionType.READY)
+    planned = plan.status.condition(ConditionType.PLANNED)
+    stored = plan.status.condition(ConditionType.PUBLISHED)
+    if table is not None and ready and planned and stored:
+        served = _served(plan, f"{planned.message}; {stored.message}")
+        if served.reason is not ready.reason:
+            findings[ConditionType.READY] = served
     return _status(plan, findings, plan.status.summary, now)
+
+
+def is_served_at(status: Status, generation: int) -> bool:
+    """Whether ``Ready`` is about a stored table of that generation, whose pods may be missing."""
+    ready = status.condition(ConditionType.READY)
+    reasons = (Reason.PUBLISHED, Reason.PODS_NOT_READY)
+    return ready is not None and ready.observed_generation == generation and ready.reason in reasons
+
+
+def _served(plan: PlanObject, message: str) -> Finding:
+    """Return ``Ready`` of a stored table: False if it sends requests to pods that are not ready."""
+    unready = plan.live.stuck if plan.live else ()
+    if not unready:
+        return Finding(ConditionStatus.TRUE, Reason.PUBLISHED, message)
+    message = (
+        f"{len(unready)} islands get requests and their pods are not ready, and no table serves "
+        f"every range without them: {listed(unready, NAMED)}"
+    )
+    return Finding(ConditionStatus.FALSE, Reason.PODS_NOT_READY, message)
 
 
 def checked(wanted: Status, now: datetime) -> tuple[Status, tuple[str, ...]]:
@@ -197,6 +229,8 @@ def decision_event(decision: Summary) -> EmitEvent:
     message = str(decision.get("message", ""))
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
+    if decision.get("trigger") == "Rollback":
+        return EmitEvent(EventType.WARNING, Reason.ROLLED_BACK, message)
     changes = {"Reroute": Reason.REROUTED, "Flip": Reason.FLIPPED, "Reshape": Reason.RESHAPED}
     change = Reason.PROPOSED if decision.get("proposal") else changes.get(decision.get("level", ""))
     if change is None:
@@ -231,14 +265,45 @@ def _settled(
 
 
 def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetime) -> Status:
-    before = plan.status.conditions
+    decision = (plan.live.decision if plan.live else None) or plan.status.last_decision
+    optional = {
+        ConditionType.ISLANDS_READY: plan.live.islands if plan.live else None,
+        ConditionType.TRANSITION_PENDING: _pending(plan, decision),
+    }
+    findings = {**findings, **{kind: found for kind, found in optional.items() if found}}
+    before = [
+        item
+        for item in plan.status.conditions
+        if item.type in findings or item.type not in status.OPTIONAL
+    ]
     return Status(
         observed_generation=plan.generation,
         conditions=status.at(plan.generation, findings, before, now),
         summary=summary,
         last_plan=plan.status.last_plan,
-        last_decision=(plan.live.decision if plan.live else None) or plan.status.last_decision,
+        last_decision=decision,
     )
+
+
+def _pending(plan: PlanObject, decision: Summary) -> Finding | None:
+    """Return ``TransitionPending``: a change of phases or islands that waits for a person."""
+    proposal = decision.get("proposal") or {}
+    islands = plan.islands
+    carried = plan.owns_pods or islands.get("changedBy")
+    if carried or proposal.get("level") not in ("Flip", "Reshape"):
+        return None
+    name, space = plan.key.name, plan.key.namespace
+    patch = f'{{"spec":{{"replanning":{{"approve":"{proposal["hash"]}"}}}}}}'
+    files = f"kubectl -n {space} get splan {name} -o yaml > splan.yaml"
+    table = table_name(name)
+    message = (
+        f"a {proposal['level'].lower()} waits, as nobody changes the pods (spec.islands). Approve "
+        f"it: kubectl -n {space} patch splan {name} --type=merge -p '{patch}' - and when the table "
+        f"has changed: {files}; kubectl -n {space} get configmap {table} -o yaml > table.yaml; "
+        "archipelago manifests splan.yaml --table table.yaml --pod-template TEMPLATE | kubectl "
+        f"apply --prune -l {PLAN_LABEL}={label_value(name)} -f -"
+    )
+    return Finding(ConditionStatus.TRUE, Reason.PROPOSED, message)
 
 
 def _nodes(plan: PlanObject) -> Finding:

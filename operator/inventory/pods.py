@@ -19,7 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from archipelago.planner.documents import Node
-from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL
+from archipelago.planner.kubernetes.labels import (
+    ISLAND_LABEL,
+    PHASE_LABEL,
+    PLAN_LABEL,
+    ROLE_LABEL,
+)
 from archipelago.planner.kubernetes.nodes import gpus
 
 from ..resources.deletions import Deletions
@@ -27,6 +32,8 @@ from ..resources.live import IslandPods
 from ..resources.names import Key
 from ..resources.reading import Body, read_meta, reading
 
+SEVERAL: Final = "several"
+"""Role of an island whose pods differ in it; no label has it."""
 OVER: Final = ("Succeeded", "Failed")
 START: Final = 600.0
 """How long a pod holds its GPUs before it starts, from when it was first seen scheduled [s]."""
@@ -48,6 +55,7 @@ class PodFacts:
         island: Label value of its island; empty without one.
         phase: What its engine runs as: prefill, decode or mixed; empty if not stated.
         ready: Whether it may get requests: Ready, and not being deleted.
+        role: Label value of all that its engine runs as; empty if not stated.
     """
 
     uid: str
@@ -60,6 +68,7 @@ class PodFacts:
     island: str
     phase: str
     ready: bool
+    role: str = ""
 
 
 def requested(spec: Node) -> int:
@@ -123,6 +132,7 @@ def read_pod(body: Body) -> PodFacts | None:
             island=meta.labels.get(ISLAND_LABEL, "") if is_part else "",
             phase=meta.labels.get(PHASE_LABEL, "") if is_part else "",
             ready="Ready" in true and not meta.deleting,
+            role=meta.labels.get(ROLE_LABEL, "") if is_part else "",
         )
 
 
@@ -223,13 +233,14 @@ class PodTable:
                 by_island[pod.island].append(pod)
         islands = {}
         for island, pods in sorted(by_island.items()):
-            phases = {pod.phase for pod in pods}
+            phases, roles = {pod.phase for pod in pods}, {pod.role for pod in pods}
             islands[island] = IslandPods(
                 ready=all(pod.ready for pod in pods),
                 phase=phases.pop() if len(phases) == 1 else "",
                 pods=len(pods),
                 gpus=sum(pod.gpus for pod in pods),
                 nodes=frozenset(pod.node for pod in pods if pod.node),
+                role=roles.pop() if len(roles) == 1 else SEVERAL,
             )
         return islands
 

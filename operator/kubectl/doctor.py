@@ -50,10 +50,13 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.REROUTED: "Nothing to do. The message has the gain.",
     Reason.FLIPPED: "Nothing to do. The message names the islands and the gain.",
     Reason.RESHAPED: (
-        "Apply the new workloads of `archipelago manifests`. "
+        "Apply the new workloads of `archipelago manifests`, unless the operator owns the pods. "
         "An island gets requests when it is ready."
     ),
-    Reason.PROPOSED: "Set `spec.replanning.approve` to the hash, or leave it: it expires.",
+    Reason.PROPOSED: (
+        "Set `spec.replanning.approve` to the hash, or leave it: it expires. If it always waits "
+        "for a person, say in `spec.islands` who changes the pods."
+    ),
     Reason.DEGRADED: "Add GPUs, or raise the limits of `spec.replanning`.",
     Reason.SOURCE_UNKNOWN: (
         "Use one of the names in the message, or ask the operator's administrator to add it, or "
@@ -73,7 +76,7 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.INFEASIBLE: (
         "Make one of the changes that the message lists. The last good table stays in use."
     ),
-    Reason.INVALID_SPEC: "Correct the fields that the message names.",
+    Reason.INVALID_SPEC: "Correct the fields, or the pod template, that the message names.",
     Reason.UNKNOWN_ACCELERATOR: "Use one of the names in the message.",
     Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
     Reason.STRATEGY_UNAVAILABLE: (
@@ -93,14 +96,14 @@ REMEDY: Final[dict[Reason, str]] = {
         "message names a right or a setting, correct that."
     ),
     Reason.NAME_CONFLICT: (
-        "Rename the plan, or delete that ConfigMap. It is checked again every 15 s."
+        "Rename the plan, or delete the object in the message. It is checked again within 30 s."
     ),
     Reason.TABLE_TOO_LARGE: (
         "Use fewer ranges (`spec.models[].workload.ranges.count`) or larger islands "
         "(`spec.pools[].islandSizes`)."
     ),
     Reason.WRITE_REFUSED: (
-        "Do what the server's message asks for. The write is tried again after 1 to 30 s."
+        "Do what the message asks for. The write is tried again after 1 to 30 s."
     ),
     Reason.QUARANTINED: (
         "Report it with the ServingPlan and the operator's log. It is tried again after 1 s to 5 "
@@ -109,6 +112,14 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.STATUS_REFUSED: (
         "Apply the definition in [crds](../../crds/) of the operator's version. If that does not "
         "help, report it. The status is tried again after 5 s to 5 minutes."
+    ),
+    Reason.PODS_NOT_READY: (
+        "Wait for the pods to start. If they do not, look at the pods of the islands in the "
+        "message: `kubectl describe pod -l archipelago.dev/island=NAME`."
+    ),
+    Reason.ROLLED_BACK: (
+        "Find out why the pods did not start, and correct the spec or the template. The change is "
+        "tried again after an edit of the plan, or after 30 minutes."
     ),
     Reason.LAST_GOOD_KEPT: (
         "Fix what `Planned` names. Routers continue with the table that they have."

@@ -14,6 +14,7 @@ from archipelago.planner.problem import TIME_LIMITS
 from archipelago.planner.service.messages import (
     REPLY,
     FailureReply,
+    PlanReply,
     PlanRequest,
     ReplanReply,
     Reply,
@@ -94,13 +95,14 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
     if reply.steps:
         step, *rest = reply.steps
         first = plan_ready(inputs_hash, step.content, reply.summary, reply.message, limit)
-        first = replace(first, steps=tuple(rest), nodes=frozenset(step.nodes))
+        origin = TableOrigin.DRAINED if isinstance(reply, PlanReply) and reply.idle else None
+        first = replace(first, steps=tuple(rest), nodes=frozenset(step.nodes), origin=origin)
     if isinstance(reply, ReplanReply):
         large = {"steps", "state"}
         facts = REPLY.dump_python(reply, mode="json", by_alias=True, exclude=large)
         return ReplanResult(
             inputs_hash=inputs_hash,
-            table=first and replace(first, origin=TableOrigin.REPLANNED),
+            table=first and replace(first, origin=TableOrigin.REPLANNED, change=reply.change),
             next_request=_NEXT_REQUEST.get(reply.requested_level or ""),
             state=reply.state,
             decision=_decision(reply, facts),
@@ -136,6 +138,7 @@ def next_table(before: PlanReady, limit: int = TABLE_BYTES) -> PlanReady:
     step, *rest = before.steps
     table = plan_ready(before.inputs_hash, step.content, before.summary, before.message, limit)
     table = replace(table, steps=tuple(rest), origin=before.origin, seconds=before.seconds)
+    table = replace(table, change=before.change, before=before.before)
     return replace(table, nodes=frozenset(step.nodes), base_hash=before.content_hash)
 
 

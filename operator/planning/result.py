@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from archipelago.planner.service.messages import TableStep
 from archipelago.planner.table.shards import Piece
 
-from ..resources.live import ReplanKind, TableOrigin
+from ..resources.live import ReplanKind, TableIslands, TableOrigin
+from ..resources.objects import read_islands
 from ..resources.status import Reason, Summary
 
 # The process failed, not the request: the same inputs may succeed later.
@@ -38,6 +40,9 @@ class PlanReady:
         base_hash: Hash of the stored content that it was made over, empty if there was none; it is
             stored over no other. None: over any.
         adopted: Another operator stored the table.
+        change: Names what a re-planning decision changes.
+        before: Content of the whole table that the steps begin with, to go back to; empty if there
+            are none.
     """
 
     inputs_hash: str
@@ -53,6 +58,13 @@ class PlanReady:
     nodes: frozenset[str] = frozenset()
     base_hash: str | None = None
     adopted: bool = False
+    change: str = ""
+    before: str = ""
+
+    @cached_property
+    def islands(self) -> TableIslands:
+        """Islands of the content; none if there is none."""
+        return read_islands(self.content) if self.content else TableIslands()
 
     def without_content(self) -> PlanReady:
         """Return the result without its content; the status needs only the rest."""

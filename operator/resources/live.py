@@ -26,6 +26,7 @@ class IslandPods:
     Attributes:
         ready: Whether there are any and all of them are ready.
         phase: Phase of all of them; empty if they differ or one has none.
+        role: Role of all of them (`planner.kubernetes.labels.role_of`); empty if none has one.
         pods: How many there are.
         gpus: GPUs that they hold [GPUs]: fewer than the island has until all are scheduled.
         nodes: Where they run.
@@ -36,6 +37,7 @@ class IslandPods:
     pods: int
     gpus: int
     nodes: frozenset[str]
+    role: str = ""
 
 
 ALONE: Final[Mapping[str, Any]] = {}
@@ -46,8 +48,10 @@ class TableOrigin(StrEnum):
 
     PLANNED = "planned"  # by the planner
     REPLANNED = "replanned"  # changed by re-planning, and complete
+    DRAINED = "drained"  # islands that are not ready get no requests
     REPAIRED = "repaired"  # without lost nodes: another plan is due when they are back
     ROLLING = "rolling"  # one of several; a restart loses the next ones
+    RETURNED = "returned"  # an earlier plan's: pods of the present one did not become ready
     OWED = "owed"  # repaired while another plan was due, which is still to be made
 
 
@@ -56,17 +60,23 @@ class ReplanKind(StrEnum):
 
     REPAIR = "repair"  # remove lost islands
     WINDOW = "window"  # use a window of traffic, or find better weights after a repair
+    ROLLBACK = "rollback"  # go back to the last whole table: pods did not become ready
     SOLVE = "solve"  # as WINDOW, and solve the whole plan: takes seconds
 
 
 @dataclass(frozen=True)
 class TableIsland:
-    """An island of a stored table."""
+    """An island of a stored table.
+
+    ``role``: hash of all that the table says of it. ``routed``: requests are sent to it.
+    """
 
     model: str
     phase: str
     nodes: tuple[str, ...]
     gpus: int = 1
+    role: str = ""
+    routed: bool = True
 
 
 class TableIslands(dict[str, TableIsland]):
@@ -118,6 +128,9 @@ class LiveStatus:
         inventory: Finding for ``InventoryResolved``; None: the one of static plans.
         metrics: Finding for ``MetricsAvailable``; None: the one of static plans.
         decision: Last change, if the status does not have it yet.
+        owned: The operator makes the pods: an island without them is not ready.
+        islands: Finding for ``IslandsReady``; None: nothing is known of pods.
+        stuck: Islands that get requests and are not ready, if no table serves without them.
     """
 
     nodes_listed: bool = True
@@ -130,17 +143,28 @@ class LiveStatus:
     inventory: Finding | None = None
     metrics: Finding | None = None
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
+    owned: bool = False
+    islands: Finding | None = None
+    stuck: tuple[str, ...] = ()
 
     def unready(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
-        """Return the islands that must not get requests: not ready, or in another phase.
+        """Return the islands that must not get requests: not ready, or in another role.
 
-        None if no pod carries the plan's label: its pods are not observed then.
+        None if no pod carries the plan's label: its pods are not observed then, unless the operator
+        makes them.
         """
-        if not self.pods:
+        if not self.pods and not self.owned:
             return frozenset()
-        return frozenset(n for n, island in islands.items() if not self.serves(n, island.phase))
+        return frozenset(n for n, island in islands.items() if not self.serves(n, island))
 
-    def serves(self, name: str, phase: str) -> bool:
-        """Return whether the island's pods are ready in that phase."""
+    def serves(self, name: str, island: TableIsland) -> bool:
+        """Return whether the island's pods are ready as what the table says.
+
+        Pods that others made need not carry their role; those of the operator are all there.
+        """
         pods = self.pods.get(label_value(name))
-        return pods is not None and pods.ready and pods.phase in ("", phase)
+        if pods is None or not pods.ready or pods.phase not in ("", island.phase):
+            return False
+        if self.owned:
+            return pods.role == island.role and pods.gpus >= island.gpus
+        return pods.role in ("", island.role)

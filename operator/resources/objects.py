@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from archipelago.planner.documents import Node, canonical_bytes, plain, read_json
 from archipelago.planner.errors import PlanFileError
+from archipelago.planner.kubernetes.labels import role_of
 from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan.load import fitting_fields
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
@@ -40,6 +41,8 @@ from .reading import Body, read_meta, reading
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer_hash, read_shards, shard_labels, stem_of
 from .status import Finding, Status
 
+OFF: Final = "Off"
+
 
 def owner_reference(plan: PlanObject) -> Manifest:
     """Return the owner reference by which deleting the plan collects the table."""
@@ -58,9 +61,9 @@ def owner_reference(plan: PlanObject) -> Manifest:
 # has an effect now.
 REVISION: Final = 1
 # Fields that no plan depends on: whether there is one, which nodes it gets (inputs of their own),
-# and how its table changes later. The engine of a model only changes how phases are switched and
-# how metrics are named.
-_WITHOUT_EFFECT: Final = frozenset({"suspend", "priority", "replanning"})
+# how its table changes later, and who makes its pods. The engine of a model only changes how phases
+# are switched and how metrics are named.
+_WITHOUT_EFFECT: Final = frozenset({"suspend", "priority", "replanning", "islands"})
 _WITHOUT_EFFECT_OF_MODELS: Final = frozenset({"engine"})
 
 
@@ -133,12 +136,22 @@ class PlanObject:
         return self.spec.get("replanning") or {}
 
     @property
+    def islands(self) -> Body:
+        """``spec.islands``; empty if absent."""
+        return self.spec.get("islands") or {}
+
+    @property
+    def owns_pods(self) -> bool:
+        """Whether the operator makes and changes the pods of its islands."""
+        return self.islands.get("manage", OFF) != OFF and bool(self.islands.get("template"))
+
+    @property
     def is_live(self) -> bool:
         """Whether its table may change without an edit.
 
         ``replanning`` alone does not count: the API server adds its defaults to every plan.
         """
-        return bool(self.replanning.get("source")) or self.selects_nodes
+        return bool(self.replanning.get("source")) or self.selects_nodes or self.owns_pods
 
     def with_nodes(self, resolved: Body, nodes: str = "") -> PlanObject:
         """Return the plan with the nodes of its pools: other nodes are other inputs.
@@ -150,11 +163,18 @@ class PlanObject:
 
     def to_resource(self) -> dict[str, Any]:
         """Return the resource as a file would hold it: the planner's input."""
+        return self._resource(self.stated if self.resolved is None else self.resolved)
+
+    def as_stated(self) -> dict[str, Any]:
+        """Return the resource with the spec as it is stored: pools keep their nodeSelector."""
+        return self._resource(self.stated)
+
+    def _resource(self, spec: Body) -> dict[str, Any]:
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {"name": self.key.name},
-            "spec": self.stated if self.resolved is None else self.resolved,
+            "spec": spec,
         }
 
 
@@ -434,6 +454,19 @@ def islands_of(content: Node) -> TableIslands:
         for group in content.field("groups").items()
         for name in group.field("members").items()
     }
+    used = {
+        pair.field(phase).text()
+        for model in content.optional_items("models")
+        for route in model.optional_items("routes")
+        for pair in route.optional_items("pairs")
+        for phase in ("prefill", "decode")
+    }
+    routed = {
+        name.text()
+        for group in content.field("groups").items()
+        if group.optional("name") is not None and group.field("name").value in used
+        for name in group.field("members").items()
+    }
     return TableIslands(
         (
             island.field("name").text(),
@@ -442,10 +475,22 @@ def islands_of(content: Node) -> TableIslands:
                 island.field("phase").one_of(Phase).value,
                 tuple(node.text() for node in island.field("nodes").items()),
                 island.field("gpus").integer(1),
+                role_of(island.mapping(), models[island.field("name").text()]),
+                island.field("name").text() in routed,
             ),
         )
         for island in content.field("islands").items()
     )
+
+
+def out_of_service(plan: PlanObject, islands: TableIslands) -> list[str]:
+    """Return the islands that must leave the table: on lost nodes, or sent requests and not ready.
+
+    Only where pods carry the plan's label; else it is not known which are ready.
+    """
+    unready = plan.live.unready(islands) if plan.live else frozenset()
+    silent = {name for name in unready if islands[name].routed}
+    return sorted(silent | set(lost_islands(plan, islands)))
 
 
 def lost_islands(plan: PlanObject, islands: TableIslands) -> list[str]:

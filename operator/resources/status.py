@@ -50,6 +50,12 @@ class ConditionType(StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"
     PUBLISHED = "Published"
     SUSPENDED = "Suspended"
+    ISLANDS_READY = "IslandsReady"
+    TRANSITION_PENDING = "TransitionPending"
+
+
+OPTIONAL: Final = frozenset({ConditionType.ISLANDS_READY, ConditionType.TRANSITION_PENDING})
+"""Conditions that only some plans have: where pods are known, and where a change waits."""
 
 
 class ConditionStatus(StrEnum):
@@ -77,6 +83,8 @@ class Reason(StrEnum):
     NOT_CONFIGURED = "NotConfigured"
     TABLE_RESTORED = "TableRestored"
     OBSERVED = "Observed"
+    PODS_NOT_READY = "PodsNotReady"
+    ROLLED_BACK = "RolledBack"
     # What re-planning did; events, and the reason of the last re-plan
     REPAIRED = "Repaired"
     REROUTED = "Rerouted"
@@ -522,7 +530,7 @@ class Status:
     @property
     def is_complete(self) -> bool:
         """Whether every condition type is there."""
-        return {condition.type for condition in self.conditions} == set(ConditionType)
+        return {condition.type for condition in self.conditions} >= set(ConditionType) - OPTIONAL
 
 
 STATUS = TypeAdapter(Status)

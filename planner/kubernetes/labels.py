@@ -6,17 +6,32 @@ A shortened name ends with a hash of the whole, so that two names never become o
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 GROUP: Final = "archipelago.dev"
 PLAN_LABEL: Final = f"{GROUP}/plan"
 ISLAND_LABEL: Final = f"{GROUP}/island"
 PHASE_LABEL: Final = f"{GROUP}/phase"
+ROLE_LABEL: Final = f"{GROUP}/role"
 
 VALUE_LENGTH: Final = 63
 """Longest label value or DNS label [characters]."""
 HASH_LENGTH: Final = 8
+ROLE_LENGTH: Final = 16
+
+
+def role_of(island: Mapping[str, Any], model: str) -> str:
+    """Return a hash of what the pods of an island are; those of another role are not its own.
+
+    ``island``: its entry in the table. ``maxBatch`` is not part of it: an island that stays keeps
+    the one that its pods were started with.
+    """
+    stays = {name: value for name, value in island.items() if name != "maxBatch"}
+    said = json.dumps([model, stays], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()[:ROLE_LENGTH]
 
 
 def label_value(name: str) -> str:

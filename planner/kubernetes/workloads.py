@@ -17,7 +17,17 @@ from ..documents import Document
 from ..errors import InputError
 from ..problem import Phase
 from .engine_flags import Engine, Start, arguments, obstacle
-from .labels import HASH_LENGTH, ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL, cut, digest, label_value
+from .labels import (
+    HASH_LENGTH,
+    ISLAND_LABEL,
+    PHASE_LABEL,
+    PLAN_LABEL,
+    ROLE_LABEL,
+    cut,
+    digest,
+    label_value,
+    role_of,
+)
 from .pod_template import Fitting, fitted
 
 if TYPE_CHECKING:
@@ -73,6 +83,22 @@ def workloads(content: Document, spec: ServingPlanSpec, options: ManifestOptions
     return [_workload(island, models[island["name"]], spec, options) for island in islands]
 
 
+def gpus_of(manifest: Document) -> int:
+    """Return the GPUs of all pods of a workload that `workloads` wrote."""
+    spec = manifest["spec"]
+    if manifest["kind"] == "Deployment":
+        return _gpus(spec["template"])
+    group = spec["leaderWorkerTemplate"]
+    workers = int(group["size"]) - 1
+    return _gpus(group["leaderTemplate"]) + workers * _gpus(group["workerTemplate"])
+
+
+def _gpus(pod: Document) -> int:
+    names = {"nvidia.com/gpu", *GPUS.values()}
+    limits = (c["resources"]["limits"] for c in pod["spec"]["containers"] if c.get("resources"))
+    return sum(int(count) for given in limits for name, count in given.items() if name in names)
+
+
 def unplaced(content: Document, spec: ServingPlanSpec, options: ManifestOptions) -> list[str]:
     """Return pools in use without a node selector: only the templates place their pods."""
     used = {part.pool for island in content["islands"] for part in _parts(island)}
@@ -108,6 +134,7 @@ def _workload(
         PLAN_LABEL: label_value(options.plan),
         ISLAND_LABEL: island["name"],
         PHASE_LABEL: str(start.phase),
+        ROLE_LABEL: role_of(island, model),
     }
     variables = _variables(options.plan, island, model, start)
 

@@ -247,7 +247,8 @@ def decide(observation: Observation, state: PolicyState, now: float, limits: Lim
         expired = now - pending.at > limits.expires
         pending = None if expired or pending.base != base_hash(observation) else pending
     state = replace(state, proposal=pending)
-    if pending is not None and limits.mode is Mode.ADVISE and observation.approved == pending.hash:
+    asks = limits.mode is Mode.ADVISE or (limits.mode is Mode.AUTO and not limits.carried)
+    if pending is not None and asks and observation.approved == pending.hash:
         candidate = pending.candidate  # as it was when it was proposed
         after = after_change(state, candidate, pending.trigger, limits, now)
         message = f"proposal {pending.hash[:12]} was approved"
@@ -263,7 +264,21 @@ def decide(observation: Observation, state: PolicyState, now: float, limits: Lim
     state = replace(state, gainful=last, unsafe=state.unsafe + 1 if unsafe else 0)
     gpus = sum(group.gpus * group.islands for group in observation.plan.groups)
     case = PolicyInput(levels, state, limits, now, gpus)
-    return _carry_out(observation, safety(case) if state.unsafe else gain(case), case)
+    judge = safety if state.unsafe else gain
+    choice = judge(case)
+    if (
+        limits.mode is Mode.AUTO
+        and not limits.carried
+        and choice.candidate is not None
+        and choice.candidate.level > Level.REROUTE
+    ):
+        # Nobody would change the pods: other weights at once if they help, else a proposal.
+        weights = judge(replace(case, levels=tuple(c for c in levels if c.level <= Level.REROUTE)))
+        if weights.candidate is None:
+            limits = replace(limits, mode=Mode.ADVISE)
+            return _carry_out(observation, choice, replace(case, limits=limits))
+        choice = replace(weights, solve=choice.solve)
+    return _carry_out(observation, choice, case)
 
 
 def _repair(observation: Observation, keep: Decision, now: float, limits: Limits) -> Decision:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, count
 from typing import Final, TypeAlias
 
+from ..documents import content_hash
 from ..layout.assemble import label
 from ..plan import Changes, Group, IslandClass, Plan, Wait
 from ..problem import PlanningProblem
@@ -285,6 +286,13 @@ def island_changes(old: Plan, new: Plan) -> IslandChanges:
     moved = changed - flipped
     started = sum(gpus for n in moved & after.keys() for _, gpus in after[n][0].parts)
     return IslandChanges(flipped, moved, started)
+
+
+def change_key(old: Plan, new: Plan) -> str:
+    """Return a hash of the islands that start or change: the same change is recognised by it."""
+    before, after = _roles(old), _roles(new)
+    joining = sorted(repr(after[name]) for name in _changed(before, after) & after.keys())
+    return content_hash({"joining": joining})
 
 
 def in_place(

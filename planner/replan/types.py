@@ -36,6 +36,7 @@ class Trigger(StrEnum):
     REPAIR = "Repair"
     SAFETY = "Safety"
     GAIN = "Gain"
+    ROLLBACK = "Rollback"
 
 
 class Mode(StrEnum):
@@ -58,6 +59,7 @@ class RoleSwitch(StrEnum):
 class Limits:
     """Limits of a plan. Times in seconds, gains and headrooms dimensionless.
 
+    ``carried``: somebody changes the pods; else changes of phases and islands are proposals.
     ``target``: utilisation that the demand may reach (rho); headroom below 1 / target is unsafe.
     ``ample``: headroom from which on no island restarts for a gain. ``tolerance``: least gain that
     is worth a change; ``windows`` k of the last n must show it. ``confirm``: consecutive unsafe
@@ -68,6 +70,7 @@ class Limits:
     """
 
     mode: Mode = Mode.AUTO
+    carried: bool = True
     target: float = 0.8
     ample: float = 2.0
     tolerance: float = 0.05

@@ -30,6 +30,8 @@ CACHED: Final = 8
 class ReplanInput:
     """A request with its spec, problem and published plan; ``plan`` has the planner's node names.
 
+    ``goal``: the plan to go back to, if that is requested.
+
     ``problem``: without constraints that were stated for the planned demand.
     """
 
@@ -39,6 +41,7 @@ class ReplanInput:
     plan: Plan
     limits: Limits
     switch: Mapping[str, RoleSwitch]
+    goal: Plan | None = None
 
     @property
     def lost(self) -> frozenset[str]:
@@ -61,9 +64,11 @@ def read_request(request: ReplanRequest) -> ReplanInput:
     spec, problem = read_resource(request.resource)
     nodes, text = json.dumps(request.nodes), json.dumps(request.resource, sort_keys=True)
     # A repair does not wait for a plan: it also takes the table of an older spec.
-    plan = _plan(request.content, nodes, text, of_it=not request.lost)
+    repairs = request.lost or request.goal or (request.unready and request.window is None)
+    plan = _plan(request.content, nodes, text, of_it=not repairs)
     limits, switch = limits_of(spec), role_switches(spec)
-    return ReplanInput(request, spec, unconstrained(problem), plan, limits, switch)
+    goal = None if request.goal is None else _plan(request.goal, nodes, text, of_it=False)
+    return ReplanInput(request, spec, unconstrained(problem), plan, limits, switch, goal)
 
 
 def limits_of(spec: ServingPlanSpec) -> Limits:
@@ -75,6 +80,7 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
     replanning = spec.replanning
     return Limits(
         mode=Mode(replanning.mode),
+        carried=spec.islands.carried,
         target=float(replanning.target_utilisation),
         ample=0.0 if spec.objective == "MinimiseCost" else Limits.ample,
         tolerance=replanning.tolerance_percent / 100,

@@ -91,6 +91,8 @@ class ReplanRequest(ResourceRequest):
     demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
     for the level ``RESHAPE``. ``approved``: hash of the proposal that the user approved.
     ``repaired``: how long ago lost islands left the table, if ``state`` does not have it [s].
+    ``goal``: content of the table to go back to, as the pods of a change did not become ready.
+    ``avoid``: changes of which that is known (`ReplanReply.change`).
     """
 
     kind: Literal["replan"] = "replan"
@@ -101,6 +103,8 @@ class ReplanRequest(ResourceRequest):
     solve: bool = False
     approved: str | None = None
     repaired: float | None = None
+    goal: str | None = None
+    avoid: tuple[str, ...] = ()
 
 
 Request: TypeAlias = PlanRequest | ReplanRequest
@@ -138,13 +142,15 @@ class FailureReply(Message):
 class PlanReply(Message):
     """A checked plan: the tables that lead to it, the last one being the plan's.
 
-    ``summary``: fields of ``status.summary``.
+    ``summary``: fields of ``status.summary``. ``idle``: islands without requests, as they are not
+    ready.
     """
 
     kind: Literal["planned"] = "planned"
     steps: tuple[TableStep, ...]
     summary: dict[str, Any]
     message: str
+    idle: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +195,7 @@ class ReplanReply(Message):
     ``headroom``, ``headroom_low``: of the table in force. ``regret``: 1 - theta / bound.
     ``degraded``: share of the demand that fits, if not all of it does. ``requested_level``: to
     request next. ``reasons``: names of faults of the window. ``state``: for the next request.
+    ``change``: names what ``steps`` change, to avoid it if its pods do not become ready.
     """
 
     kind: Literal["replanned"] = "replanned"
@@ -198,6 +205,7 @@ class ReplanReply(Message):
     summary: dict[str, Any]
     state: dict[str, Any]
     steps: tuple[TableStep, ...] = ()
+    change: str = ""
     headroom: str | None = None
     headroom_low: str | None = None
     regret: str | None = None

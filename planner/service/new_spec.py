@@ -22,7 +22,14 @@ from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
 from ..replan.evaluate import restate
 from ..replan.repair import repair
-from ..replan.rollout import Step, island_changes, rollout, without_islands
+from ..replan.rollout import (
+    Step,
+    drained,
+    island_changes,
+    rollout,
+    routed_groups,
+    without_islands,
+)
 from ..replan.types import HOUR, Limits, RoleSwitch
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
 from ..strategy import Found
@@ -139,12 +146,13 @@ def plan_request(
     if isinstance(answer.outcome, Infeasible):
         return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)
     new, cost = _cheaper(old, answer.outcome.plan, resource.spec, answer.problem)
-    steps = _steps(old, new, answer.problem, frozenset(request.unready))
+    steps, idle = _steps(old, new, answer.problem, frozenset(request.unready))
     parts = (describe(new), cost, calibration.text)
     return PlanReply(
         summary=summary(resource.spec, new, largest_ttft(answer.problem, new)),
         message="; ".join(filter(None, parts)),
         steps=tuple(table_step(resource.spec, step, request.nodes) for step in steps),
+        idle=tuple(sorted(idle)),
     )
 
 
@@ -183,21 +191,28 @@ def _deployed(
 
 def _steps(
     old: Plan | None, new: Plan, problem: PlanningProblem, unready: AbstractSet[str]
-) -> tuple[Step, ...]:
-    """Return the tables up to the new one; a single one if no order of changes is safe.
+) -> tuple[tuple[Step, ...], frozenset[str]]:
+    """Return the tables up to the new one, and the islands that get no requests in the last.
 
-    Islands that are not ready get no requests on the way. The last table has them all the same: a
-    requested plan is published completely, and its pods follow it.
+    Islands that stay and are not ready get none, unless nothing else serves a range. It is a single
+    table if no order of changes is safe.
     """
     message = "no order of changes keeps every range served, so all change at once"
-    at_once = (Step(new, Wait.NONE, (), message),)
     if old is None:
-        return at_once
+        return (Step(new, Wait.NONE, (), message),), frozenset()
     models = {group.model for group in new.groups}
     served = replace(old, routes=tuple(r for r in old.routes if r.model in models))
-    staying = unready & {island.name for island in old.islands}
+    changes = island_changes(old, new)
+    staying = unready & {island.name for island in old.islands} & {i.name for i in new.islands}
+    staying -= changes.flipped | changes.moved
     for idle in (staying, frozenset[str]()):
+        goal = drained(new, idle)
+        if isinstance(goal, Unrepairable):
+            continue
         steps = rollout(served, new, problem, idle)
         if not isinstance(steps, Unrepairable):
-            return (*steps[:-1], replace(steps[-1], plan=new)) if steps else at_once
-    return at_once
+            last = replace(steps[-1], plan=goal) if steps else Step(goal, Wait.NONE, (), message)
+            used = routed_groups(new)
+            silent = {island.name for island in new.islands if island.group in used} & idle
+            return (*steps[:-1], last), frozenset(silent)
+    return (Step(new, Wait.NONE, (), message),), frozenset()

@@ -45,7 +45,9 @@ from ..replan.evaluate import headroom_of, restate
 from ..replan.policy import after_change, decide
 from ..replan.rollout import (
     Step,
+    change_key,
     drained,
+    island_changes,
     islands_phrase,
     rollout,
     routed_groups,
@@ -80,6 +82,8 @@ for the same mix only."""
 TRIES: Final = 3
 """Attempts to find a safe table of least cost. The planner does not know that a running engine
 admits no more than its start flag, so each attempt requires more headroom in proportion."""
+NEVER_READY: Final = "its pods did not become ready lately"
+"""Note of a change that was taken back."""
 LEAST_GAIN: Final = 1e-3
 """Relative gain of headroom for which idle islands get requests again."""
 
@@ -118,6 +122,8 @@ def replan(request: ReplanInput) -> ReplanOutcome:
     )
     if request.lost & {island.name for island in request.plan.islands} or silent:
         return _repair(request, state, silent)
+    if request.goal is not None:
+        return _roll_back(request, state, request.goal)
     if message.window is not None:
         return _observe_window(request, state, message.window)
     changes = state.policy.changes[-1:]
@@ -199,6 +205,24 @@ def _repair(request: ReplanInput, state: ReplanState, silent: frozenset[str]) ->
     )
     state = replace(state, policy=policy, proposed=None, counted=False)
     steps = (Step(table, Wait.NONE, (), message),)
+    return ReplanOutcome(request, decision, state, steps, table)
+
+
+def _roll_back(request: ReplanInput, state: ReplanState, goal: Plan) -> ReplanOutcome:
+    """Return to a table whose islands were ready once: those of a failed change never were."""
+    published = request.plan
+    changes = island_changes(published, goal)
+    idle = request.unready - changes.flipped - changes.moved
+    steps = rollout(published, goal, request.problem, idle)
+    if isinstance(steps, Unrepairable) or not steps:
+        why = steps.message if isinstance(steps, Unrepairable) else "the table is that one already"
+        return _keep(request, state, f"nothing to take back: {why}")
+    count = islands_phrase(changes.flipped | changes.moved)
+    message = f"{count} change back: the pods of the last change did not become ready in time"
+    table = accounted(steps[-1].plan, request.problem)
+    steps = (*steps[:-1], replace(steps[-1], plan=table))
+    decision = Decision(changes.level, Trigger.ROLLBACK, table, state.policy, message=message)
+    state = replace(state, proposed=None, counted=False)
     return ReplanOutcome(request, decision, state, steps, table)
 
 
@@ -365,11 +389,17 @@ def _feasible_decision(
     decision = decide(observation, policy, 0.0, situation.request.limits)
     proposal = None if decision.proposal is policy.proposal else decision.proposal
     plan = decision.plan if proposal is None else proposal.candidate.plan
-    if plan is None or not isinstance(steps := _steps(situation, plan), Unrepairable):
+    if plan is None:
+        return decision
+    steps, note = _steps(situation, plan), ""
+    if isinstance(steps, Unrepairable):
+        note = steps.message
+    elif change_key(situation.request.plan, plan) in situation.request.request.avoid:
+        note = NEVER_READY
+    if not note:
         return decision
     levels = tuple(
-        replace(c, plan=None, note=steps.message) if c.plan is plan else c
-        for c in observation.levels
+        replace(c, plan=None, note=note) if c.plan is plan else c for c in observation.levels
     )
     return _feasible_decision(situation, replace(observation, levels=levels), policy)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..demand.estimate import ObservedDemand
 from ..plan import Plan
 from ..problem import PlanningProblem
-from ..replan.rollout import Step, islands_phrase
+from ..replan.rollout import Step, change_key, islands_phrase
 from ..replan.types import Decision, Level
 from ..servingplan import ServingPlanSpec
 from .inputs import ReplanInput
@@ -87,6 +87,7 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
         steps=tuple(
             table_step(request.spec, step, request.request.nodes) for step in outcome.steps
         ),
+        change=change_key(request.plan, decision.plan) if decision.plan else "",
         summary=_summary(outcome),
         message=_message(outcome),
         headroom=_figure(now.theta if now else None),

@@ -40,8 +40,9 @@ class Replanning(SpecObject):
     """When the operator changes the table, and how much at once."""
 
     mode: Literal["Auto", "Advise", "Off"] = Field(
-        default="Auto",
-        description="Auto: the operator makes changes that pay off. Advise: it proposes them with "
+        default="Advise",
+        description="Auto: the operator makes changes that pay off; those of phases and islands "
+        "only if spec.islands says who changes the pods. Advise: it proposes them with "
         "a hash, and makes them if approve has this hash. Off: it only reports them. Islands on "
         "lost nodes leave the table in every mode.",
     )

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..problem import DEFAULT_CLASS
+from .islands import Islands
 from .models import Model
 from .network import Network, Pipeline
 from .pools import Pool
@@ -306,6 +307,10 @@ class ServingPlanSpec(SpecObject):
         default=Replanning(),
         description="Which metrics are read while the plan runs, and which changes the operator "
         "may make.",
+    )
+    islands: Islands = Field(
+        default=Islands(),
+        description="Who makes and changes the pods of the islands.",
     )
     priority: int = Field(
         default=0,

@@ -181,6 +181,24 @@ def test_with_metric_sources_the_chart_is_the_component(tmp_path: Path) -> None:
     assert mounts_in_any_order(made) == wanted
 
 
+def test_with_islands_of_its_own_the_chart_is_the_component(tmp_path: Path) -> None:
+    """Rights and a policy; more for LeaderWorkerSets, and none outside the served namespaces."""
+    overlay = {
+        "resources": [os.path.relpath(BASE, tmp_path)],
+        "components": [os.path.relpath(DEPLOY / "components" / "islands", tmp_path)],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    made = charted(settings={"islands": "Deployments"})
+    assert made == kustomized(tmp_path)
+    islands = [key for key in made if key[2] == f"{NAME}-islands"]
+    assert len(islands) == len(made) - len(charted()) == 4
+
+    values = {"settings": {"islands": "LeaderWorkerSets"}, "namespaces": ["blue"]}
+    (role,) = (found for found in of_kind(chart(values), "Role") if "islands" in str(found))
+    assert role["metadata"]["namespace"] == "blue"
+    assert {rule["apiGroups"][0] for rule in role["rules"]} == {"apps", "leaderworkerset.x-k8s.io"}
+
+
 def mounts_in_any_order(
     objects: dict[tuple[str, str, str], Object],
 ) -> dict[tuple[str, str, str], Object]:
@@ -347,11 +365,14 @@ CLAIMS = [
     {"namespaces": ["chat", "team-*"], "nodeSelector": {"on": "1e3"}, "maxGpus": {"H100": 2000000}},
     {"namespaces": ["*"], "maxGpus": 10000000, "maxPriority": 7},
 ]
+STARTED = [{"namespaces": ["team-*"], "maxIslands": 8, "maxGpus": 2000000}]
 CHOICES: list[list[dict[str, Any]]] = [
     [{}, {"replicas": 1}, {"replicas": 9}],
     [{}, {"image": {"variant": "bayes"}}, {"image": {"digest": f"sha256:{'0a' * 32}"}}],
     [{}, {"namespaces": ["default", "kube-public"]}],
     [{}, {"nodeClaims": CLAIMS}, {"nodeClaims": CLAIMS, "tellNamespaces": False}],
+    [{}, {"startedIslands": STARTED}],
+    [{}, {"settings": {"islands": "LeaderWorkerSets"}}],
     [{}, {"metricSources": [SOURCE], "metricSourceSecrets": ["one"]}],
     [{}, {"metrics": {"certificateSecret": "of-metrics"}}],
     [{}, {"networkPolicy": {"enabled": False}}, {"networkPolicy": {"scrapers": []}},
@@ -377,6 +398,7 @@ def test_values_in_any_combination_give_objects_that_the_api_server_takes(
         read = read_admin_file(tmp_path / "sources.yaml")
         assert len(read.sources) == len(values.get("metricSources", ()))
         assert len(read.node_claims) == len(values.get("nodeClaims", ()))
+        assert len(read.started_islands) == len(values.get("startedIslands", ()))
     cluster.kubectl(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"),
         input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),

@@ -55,6 +55,7 @@ MODEL = {
 }
 REPLANNING = {
     "source": "main",
+    "mode": "Auto",
     "windowSeconds": WINDOW,
     "coolDownSeconds": 10,
     "dwellSeconds": 60,
@@ -69,6 +70,7 @@ LIVE: dict[str, Any] = {
         {"name": "l40s", "accelerator": "L40S", "count": 16, "gpusPerNode": 8},
     ],
     "replanning": REPLANNING,
+    "islands": {"changedBy": "the-fleet"},
 }
 EXPECTED = {
     "level": "Flip",

@@ -20,6 +20,9 @@ SHIPPED: Final = "data of this package"
 STATED: Final = "a value that the operator has read before and sends to its own process"
 SELF: Final = "its own manifest, document or schema"
 OURS: Final[dict[str, str]] = {
+    OPERATOR + "apply.islands.Islands._carry_out": SELF,
+    OPERATOR + "apply.islands.Islands._stored": CHECKED,
+    OPERATOR + "apply.islands._wanted": "the content that `read_islands` has read",
     OPERATOR + "apply.tables.Tables._apply": SELF,
     OPERATOR + "apply.tables.Tables.write_shards": SELF,
     OPERATOR + "cluster.client.ApiCluster.create_event": SELF,
@@ -36,6 +39,7 @@ OURS: Final[dict[str, str]] = {
     OPERATOR + "kubectl.status.ago": "a time of a status that was read",
     OPERATOR + "kubectl.status.condition_table": "a status that was read",
     OPERATOR + "resources.lease.lease_manifest": "the Lease that `read_lease` has read",
+    OPERATOR + "decide.islands.in_the_way": SELF,
     OPERATOR + "resources.crd._sections": SELF,
     OPERATOR + "resources.crd.page": SELF,
     OPERATOR + "resources.crd.structural": SELF,

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from archipelago.operator.apply.events import Events
+from archipelago.operator.apply.islands import Islands
 from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.cluster.client import ApiCluster
 from archipelago.operator.decide.state import Now
@@ -27,6 +28,7 @@ from archipelago.operator.errors import (
     NotFound,
     Retryable,
 )
+from archipelago.operator.inventory.start_rules import StartLimit
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import Job, decode_result
 from archipelago.operator.planning.pool import PlannerPool
@@ -237,6 +239,7 @@ class Life(Jobs):
         pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
             self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
+            islands=Islands(self.server, self.metrics, "Off", lambda _: StartLimit()),
             events=events, metrics=self.metrics,
             now=self.now, enqueue_after=lambda _key, _delay: None, grace=GRACE,
         )  # fmt: skip

@@ -19,13 +19,13 @@ from archipelago.operator.decide.actions import (
 )
 from archipelago.operator.decide.decision import decide, receive
 from archipelago.operator.decide.rollout import (
-    PATIENCE,
     next_step_due,
     rollout_timed_out,
     with_replan,
 )
 from archipelago.operator.decide.state import (
     REPLAN_RETRY,
+    FailedChanges,
     PendingReplan,
     PlanState,
     ReplanMemory,
@@ -38,6 +38,7 @@ from archipelago.operator.resources.live import (
     IslandPods,
     LiveStatus,
     ReplanKind,
+    TableIslands,
     TableOrigin,
     Traffic,
 )
@@ -68,6 +69,7 @@ from tests.support.operator.situations import (
 )
 
 DRAIN = 10
+PATIENCE = 900
 REPLANNING = {"source": "main", "drainSeconds": DRAIN}
 
 
@@ -321,9 +323,9 @@ def test_pods_that_never_become_ready_are_given_up() -> None:
     state = after(observed, decided("window-1", (DRAINED, "None"), (NEW, "Ready")))
     state = state.with_table_written(NOW)
 
-    assert not rollout_timed_out(state, later(PATIENCE - 1))
-    assert rollout_timed_out(state, later(PATIENCE))
-    assert state.without_steps().steps == ()
+    assert not rollout_timed_out(observed.plan, state, later(PATIENCE - 1))
+    assert rollout_timed_out(observed.plan, state, later(PATIENCE))
+    assert state.without_steps(("", 0), NOW).steps == ()
 
 
 def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
@@ -629,3 +631,81 @@ def test_a_result_that_nobody_waits_for_changes_nothing() -> None:
     )
     state, accepted = receive(observed, pending, decided("window-1"), NOW)
     assert (state.request, accepted) == (None, False)  # the plan is another one now
+
+
+def test_a_change_that_failed_is_taken_back_and_named_to_the_next_requests() -> None:
+    observed = settled(LiveStatus(traffic=window(at=8.0)))
+    assert observed.plan is not None
+    answer = decided("window-1", (DRAINED, "None"), (NEW, "Ready"), change="c" * 64)
+    state = replace(PlanState(), base=OLD).with_replan(answer, observed.plan.inputs_hash, NOW)
+    state = reported(state.with_table_written(NOW))
+    failed = state.without_steps((observed.plan.inputs_hash, 1), later(PATIENCE))
+
+    assert failed.failed.goal == OLD
+    assert failed.failed.avoided(later(PATIENCE)) == ("c" * 64,)
+    assert failed.failed.avoided(later(PATIENCE + 1800)) == ()
+    rolling = replace(observed, table=stored(observed.plan, DRAINED, TableOrigin.ROLLING))
+    actions = actions_of(rolling, replace(failed, result=None, planning="x"), NOW)
+    assert not any(isinstance(action, StartReplan) for action in actions)
+    again = failed.with_replan(decided("rollback-2", (OLD, "Ready")), "", later(PATIENCE))
+    assert again.failed.goal == ""
+    assert again.failed.avoided(later(PATIENCE)) == ("c" * 64,)
+    assert again.ready is not None
+    assert again.ready.before == ""  # a way back is not taken back
+
+
+def test_an_edit_that_failed_is_not_tried_again_at_once() -> None:
+    """Its earlier table is in use, Ready is False, and windows of it lead to nothing."""
+    observed = at_rest(live_plan(), LiveStatus(traffic=window()), TableOrigin.RETURNED)
+    assert observed.plan is not None
+    failed = FailedChanges(plan=(observed.plan.inputs_hash, 1), plan_until=NOW.monotonic + 60)
+    state = PlanState(failed=failed)
+
+    actions = actions_of(observed, state, NOW)
+    assert not any(isinstance(a, StartPlanning | StartReplan | AdoptTable) for a in actions)
+    (status,) = [a.status for a in actions if isinstance(a, WriteStatus)]
+    ready = status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason) == (ConditionStatus.FALSE, Reason.PODS_NOT_READY)
+
+    assert any(isinstance(a, StartPlanning) for a in actions_of(observed, state, later(61)))
+    edited = replace(state, failed=replace(failed, plan=("another", 1)))
+    assert any(isinstance(a, StartPlanning) for a in actions_of(observed, edited, NOW))
+
+
+def test_an_island_that_is_not_ready_leaves_the_routes_at_once() -> None:
+    """Only if requests go to it; not again if no table does without it; back when it is ready."""
+    ready = IslandPods(ready=True, phase="", pods=1, gpus=8, nodes=frozenset())
+    splan = live_plan()
+    table = stored(splan)
+    islands = TableIslands((n, replace(i, routed=True)) for n, i in table.islands.items())
+    table = replace(table, islands=islands)
+    pods = {"a": ready, "b": replace(ready, ready=False)}
+    status = settled().plan.status  # type: ignore[union-attr]
+    observed = observation(replace(splan, status=status, live=LiveStatus(pods=pods)), table)
+
+    observed = _said(observed, PlanState())
+    (repair,) = [a for a in actions_of(observed, PlanState(), NOW) if isinstance(a, StartReplan)]
+    assert repair.kind is ReplanKind.REPAIR
+    assert observed.plan is not None
+    begun = with_replan(PlanState(), observed.plan, table, repair.kind, table.content_hash or "")
+    assert begun.request is not None
+    assert begun.request.origin is TableOrigin.DRAINED
+    tried = PlanState(failed_repairs=frozenset({"b"}), irreparable=table.content_hash or "")
+    (said,) = [a.status for a in actions_of(observed, tried, NOW) if isinstance(a, WriteStatus)]
+    ready_now = said.condition(ConditionType.READY)
+    assert ready_now is not None
+    assert (ready_now.status, ready_now.reason) == (ConditionStatus.FALSE, Reason.PODS_NOT_READY)
+    observed = _said(observed, tried)
+    assert not any(isinstance(a, StartReplan) for a in actions_of(observed, tried, NOW))
+    idle = TableIslands((n, replace(i, routed=n != "b")) for n, i in islands.items())
+    calm = _said(replace(observed, table=replace(table, islands=idle)), PlanState())
+    assert not any(isinstance(a, StartReplan) for a in actions_of(calm, PlanState(), NOW))
+
+
+def _said(observed: Observation, state: PlanState) -> Observation:
+    """The plan once its status says what is new."""
+    for action in actions_of(observed, state, NOW):
+        if isinstance(action, WriteStatus) and observed.plan is not None:
+            return replace(observed, plan=replace(observed.plan, status=action.status))
+    return observed

@@ -14,7 +14,7 @@ from archipelago.planner.documents import to_json
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.kubernetes.engine_flags import Engine, Start, arguments, obstacle
-from archipelago.planner.kubernetes.labels import label_value
+from archipelago.planner.kubernetes.labels import label_value, role_of
 from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
 from archipelago.planner.kubernetes.workloads import (
     NAME_LENGTH,
@@ -90,6 +90,10 @@ def test_an_island_on_one_node_is_a_deployment_of_one_pod() -> None:
     labels = {"archipelago.dev/plan": "chat", "archipelago.dev/island": "llama-0"}
     assert found["spec"]["selector"] == {"matchLabels": labels}
     pod = found["spec"]["template"]
+    role = pod["metadata"]["labels"].pop("archipelago.dev/role")
+    assert role == role_of(island("llama-0", "h100", 4, "gpu-7"), "llama")
+    assert role != role_of(island("llama-0", "h100", 4, "gpu-8"), "llama")
+    assert role == role_of(island("llama-0", "h100", 4, "gpu-7") | {"maxBatch": 7}, "llama")
     assert pod["metadata"]["labels"] == labels | {"archipelago.dev/phase": "decode"}
     assert engine(pod)["args"] == ["--tensor-parallel-size=4", "--max-num-seqs=64"]
     gpus = {"nvidia.com/gpu": "4"}

@@ -365,3 +365,33 @@ def test_swings_of_the_mix_flip_no_island_within_its_dwell_time() -> None:
                 changed[name] = act.at
     assert changed  # something did flip
     assert isinstance(cluster.standing.plan, Plan)
+
+
+# --- nobody changes the pods ---
+
+ALONE = replace(SAFE, carried=False)
+
+
+def test_without_anybody_to_change_the_pods_a_flip_is_proposed_under_auto() -> None:
+    """And made once its hash is approved, as under Advise."""
+    window = seen(1.0, 1.3, keep=1.0)
+    (found,) = windows([window], ALONE)
+    assert (found.level, found.plan) == (Level.KEEP, None)
+    assert found.proposal is not None
+    assert found.proposal.candidate.level is Level.FLIP
+
+    approved = replace(window, approved=found.proposal.hash)
+    made = decide(approved, found.state, 60.0, ALONE)
+    assert (made.level, made.plan) == (Level.FLIP, TABLE)
+
+
+def test_weights_help_at_once_where_only_a_flip_would_do() -> None:
+    """Reroute reaches less than it takes to be safe, but more than the table in force."""
+    (found,) = windows([seen(1.2, 1.3, keep=0.9)], ALONE)
+    assert (found.level, found.trigger, found.proposal) == (Level.REROUTE, Trigger.SAFETY, None)
+    assert windows([seen(1.2, 1.3, keep=0.9)])[0].level is Level.FLIP
+
+
+def test_off_proposes_nothing_whoever_changes_the_pods() -> None:
+    (found,) = windows([seen(1.0, 1.3, keep=1.0)], replace(ALONE, mode=Mode.OFF))
+    assert (found.level, found.proposal) == (Level.KEEP, None)

@@ -604,3 +604,43 @@ def test_a_repair_of_a_large_table_takes_no_time() -> None:
         taken.append(time.process_time() - start)
     assert "islands are lost" in reply
     assert min(taken) < 0.15
+
+
+def test_a_change_whose_pods_were_never_ready_is_taken_back_and_not_made_again() -> None:
+    """Back to the same table, once its islands are ready; then the flip is left out."""
+    heavy = like_planned(THESIS, 0.7 * capacity(THESIS), factor=1.5)
+    before = ask(request(THESIS, window=heavy))["steps"][0]["content"]
+    asked = {"content": before, "state": {}, **MINUTE}
+    for _ in range(3):
+        reply = ask(request(THESIS, window=heavy, **asked))
+        asked["state"] = reply["state"]
+        if reply["steps"]:
+            break
+    assert (reply["level"], len(reply["change"])) == ("Flip", 64)
+    changed = reply["steps"][-2]
+    unready = reply["steps"][-1]["islands"]
+
+    back = ask(request(THESIS, content=changed["content"], unready=unready, goal=before))
+    assert (back["level"], back["trigger"]) == ("Flip", "Rollback")
+    assert back["steps"][-1]["content"] == before
+    assert back["steps"][-1]["wait"] == "Ready"
+    waited = {name for step in back["steps"] for name in step["islands"] if step["wait"] == "Ready"}
+    assert waited >= set(unready)
+    for step in back["steps"][:-1]:
+        shares = served(table(step["content"]))
+        assert not any(shares[name] for name in unready)
+
+    avoid = [reply["change"]]
+    state: dict[str, Any] = {}
+    for _ in range(4):
+        again = ask(request(THESIS, window=heavy, avoid=avoid, content=before, state=state))
+        state = again["state"]
+        assert again["change"] not in avoid
+    notes = [level["note"] for level in again["levels"]]
+    assert "its pods did not become ready lately" in notes
+
+
+def test_a_table_that_is_in_force_is_not_gone_back_to() -> None:
+    content = planned(THESIS)[1]
+    reply = ask(request(THESIS, content=content, goal=content))
+    assert (reply["steps"], reply["level"]) == ([], "Keep")

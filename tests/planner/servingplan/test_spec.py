@@ -346,7 +346,7 @@ def test_what_is_watched_and_how_is_read_as_it_is_documented() -> None:
     """The defaults, and the example that gives every field."""
     default = load_resource(MINIMAL).spec
     replanning = default.replanning
-    assert (replanning.mode, replanning.source, replanning.approve) == ("Auto", None, None)
+    assert (replanning.mode, replanning.source, replanning.approve) == ("Advise", None, None)
     assert (replanning.window_seconds, replanning.tolerance_percent) == (60, 5)
     assert (replanning.target_utilisation, replanning.max_per_hour) == ("0.8", 6)
     assert (replanning.cool_down_seconds, replanning.dwell_seconds) == (300, 900)

@@ -16,6 +16,7 @@ T = TypeVar("T")
 PLAN: Final = "servingplans"
 TABLE: Final = "configmaps"
 EVENT: Final = "events"
+POD: Final = "pods"
 TABLE_KEY: Final = "table.json"
 SYSTEM: Final = frozenset({"kube-root-ca.crt"})  # ConfigMaps of Kubernetes itself
 DELETED: Final = "DELETED"

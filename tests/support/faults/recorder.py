@@ -7,19 +7,21 @@ longer knows that one, everything is listed again and the gap is counted.
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from typing import Any
 
 from tests.support.controlplane.api import Api, Refused
-from tests.support.faults.history import EVENT, PLAN, TABLE, History, Version
+from tests.support.faults.history import EVENT, PLAN, POD, TABLE, History, Version
 
 PATHS = {
     PLAN: "/apis/archipelago.dev/v1alpha1/namespaces/{}/servingplans",
     TABLE: "/api/v1/namespaces/{}/configmaps",
     EVENT: "/apis/events.k8s.io/v1/namespaces/{}/events",
+    POD: "/api/v1/namespaces/{}/pods",
 }
+USUAL = (PLAN, TABLE, EVENT)
 PAUSE = 0.1
 
 
@@ -92,9 +94,11 @@ class Stream(threading.Thread):
 
 
 @contextmanager
-def recorded(api: Api, namespace: str, history: History) -> Iterator[History]:
-    """Everything that is stored in the namespace from now on."""
-    streams = [Stream(api, kind, namespace, history) for kind in PATHS]
+def recorded(
+    api: Api, namespace: str, history: History, kinds: Iterable[str] = USUAL
+) -> Iterator[History]:
+    """Everything of these kinds that is stored in the namespace from now on."""
+    streams = [Stream(api, kind, namespace, history) for kind in kinds]
     for stream in streams:
         stream.start()
     try:

@@ -23,6 +23,7 @@ from archipelago.operator.cluster.handlers import name_of
 from archipelago.operator.cluster.leader import home_namespace
 from archipelago.operator.decide.actions import WriteStatus, WriteTable
 from archipelago.operator.decide.decision import decide
+from archipelago.operator.decide.islands import workload_changes
 from archipelago.operator.decide.state import PlanState
 from archipelago.operator.errors import SettingsError, Unreadable
 from archipelago.operator.inventory.devices import (
@@ -33,6 +34,7 @@ from archipelago.operator.inventory.devices import (
 )
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
 from archipelago.operator.inventory.pods import read_pod
+from archipelago.operator.inventory.start_rules import StartLimit
 from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.read import table_content
 from archipelago.operator.planning.messages import Job
@@ -53,12 +55,20 @@ from archipelago.operator.resources.objects import (
     Observation,
     PlanObject,
     TableObject,
+    owner_reference,
     read_config_map,
     read_content,
     read_islands,
     read_shard,
 )
 from archipelago.operator.resources.shards import shards_of
+from archipelago.operator.resources.workloads import (
+    GPUS,
+    kinds_of,
+    read_workload,
+    template_text,
+    wanted_workloads,
+)
 from archipelago.operator.traffic.samples import (
     SeriesSelector,
     from_prometheus,
@@ -69,9 +79,9 @@ from archipelago.operator.traffic.signals import adapters
 from archipelago.perfmodel.calibration.measurements import read_points
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.planner.documents import EXACT, canonical_text, load_document, read_json
-from archipelago.planner.errors import PlanFileError
+from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.formats.calibrations import read_calibrations
-from archipelago.planner.kubernetes.labels import PLAN_LABEL
+from archipelago.planner.kubernetes.labels import PLAN_LABEL, ROLE_LABEL
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.service.messages import (
     FailureReason,
@@ -96,7 +106,17 @@ from tests.support.operator import devices
 from tests.support.operator.situations import NOW, T0, as_stored, planned_state, ready
 
 from .grammar import encoded
-from .readers import DOCUMENTS, LOAD, MINIMAL, PLANNER, Reader, node_list, small_table, text
+from .readers import (
+    DOCUMENTS,
+    LOAD,
+    MINIMAL,
+    PLANNER,
+    TEMPLATE,
+    Reader,
+    node_list,
+    small_table,
+    text,
+)
 
 OBJECTS_OF = "archipelago.operator.resources."
 CLIENT = "archipelago.operator.cluster.client."
@@ -175,6 +195,23 @@ def content(data: bytes) -> object:
 def shard(data: bytes) -> object:
     """The text of a shard."""
     return read_shard(body(data))
+
+
+def workload(data: bytes) -> object:
+    """A Deployment with our label, which anybody can make."""
+    found = read_workload("Deployment", body(data))
+    assert 0 <= found.gpus < 10**9
+    changes = workload_changes("uid-1", (), [found], StartLimit(1, 1), keep=False)
+    assert changes.apply == ()
+    return found
+
+
+def template(data: bytes) -> object:
+    """The ConfigMap with a pod template, and what is made of it."""
+    given = template_text(body(data), "template.yaml")
+    made = wanted_workloads(_plan(), small_table()["content"], given, kinds_of("Deployments"))
+    assert all(one.gpus > 0 for one in made)
+    return made
 
 
 def node(data: bytes) -> object:
@@ -388,6 +425,17 @@ def _claim() -> dict[str, Any]:
     return made
 
 
+def _workload() -> dict[str, Any]:
+    labels = {PLAN_LABEL: "minimal", ROLE_LABEL: "0123456789abcdef"}
+    owner = owner_reference(_plan())
+    meta = {"name": "a", "labels": labels, "annotations": {GPUS: "8"}, "ownerReferences": [owner]}
+    return {"metadata": META | meta}
+
+
+def _template() -> dict[str, Any]:
+    return {"metadata": META | {"name": "pods"}, "data": {"template.yaml": TEMPLATE}}
+
+
 def _series() -> dict[str, Any]:
     name = {"__name__": "vllm:num_requests_running", "pod": "a", "le": "1"}
     result = [{"metric": name, "value": [1.5, "3"]}]
@@ -544,6 +592,15 @@ OBJECTS: Final = {
             *(OBJECTS_OF + f"objects.{n}" for n in ("read_content", "read_islands", "islands_of")),
             PLANNER + "table.validate.validate_routing",
         ),
+    ),
+    "workload": Reader(
+        workload, (Unreadable,), _seed(_workload), (OBJECTS_OF + "workloads.read_workload",)
+    ),
+    "template-config-map": Reader(
+        template,
+        (Unreadable, InputError),
+        _seed(_template),
+        (OBJECTS_OF + "workloads.template_text", OBJECTS_OF + "workloads.wanted_workloads"),
     ),
     "shard": Reader(
         shard, (Unreadable, PlanFileError), _seed(_shard), (OBJECTS_OF + "objects.read_shard",)

@@ -11,9 +11,11 @@ from random import Random
 from typing import Any, cast
 
 from archipelago.operator.apply.events import Events
+from archipelago.operator.apply.islands import Islands
 from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.decide.state import Now
 from archipelago.operator.decide.status_text import SEQUENCE
+from archipelago.operator.inventory.start_rules import StartLimit
 from archipelago.operator.metrics import Metrics
 from archipelago.operator.planning.messages import decode_result
 from archipelago.operator.planning.pool import PlannerPool
@@ -57,6 +59,7 @@ class Bench(Jobs):
         pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
             self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
+            islands=Islands(self.server, metrics, "Off", lambda _: StartLimit()),
             metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
             enqueue_after=lambda _key, _delay: None,

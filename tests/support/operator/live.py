@@ -56,11 +56,14 @@ def plan_of(resource: Mapping[str, Any], **parts: Any) -> dict[str, Any]:  # noq
 def request(name: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     """A question about the example as it was planned, with nothing lost and nothing seen.
 
-    ``replanning`` goes into the spec, ``engine`` into every model, all else into the request.
+    ``replanning`` and ``islands`` go into the spec, ``engine`` into every model, all else into the
+    request. Somebody changes the pods, and changes are made, unless they say otherwise.
     """
     resource, content = planned(name)
     body = json.loads(resource)
-    body["spec"]["replanning"] = {"source": "metrics", **parts.pop("replanning", {})}
+    usual = {"source": "metrics", "mode": "Auto"}
+    body["spec"]["replanning"] = {**usual, **parts.pop("replanning", {})}
+    body["spec"]["islands"] = parts.pop("islands", {"changedBy": "tests"})
     for model in body["spec"]["models"]:
         model["engine"] = parts.pop("engine", {})
     plain = {

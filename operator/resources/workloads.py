@@ -1,0 +1,164 @@
+"""Workloads that the operator owns: a Deployment or a LeaderWorkerSet for each island; frozen.
+
+``archipelago.planner.kubernetes`` writes their content. Here they get an owner, the labels by which
+they are listed, and the number of their GPUs, by which a quota counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from archipelago.planner.documents import Document, load_document
+from archipelago.planner.errors import PlanFileError
+from archipelago.planner.kubernetes.labels import ISLAND_LABEL, ROLE_LABEL
+from archipelago.planner.kubernetes.pod_template import read_template
+from archipelago.planner.kubernetes.workloads import (
+    ManifestOptions,
+    gpus_of,
+    unplaced,
+    workloads,
+)
+from archipelago.planner.servingplan import load_resource
+from archipelago.planner.servingplan.load import prune_unknown_fields
+from archipelago.planner.table.validate import validate_content
+
+from .names import API_VERSION, GROUP, KIND, MANAGED_BY, OURS, Key, Manifest, Permission
+from .objects import PlanObject, owner_reference
+from .reading import Body, read_meta, reading
+
+DEPLOYMENTS: Final = "Deployments"
+SETS: Final = "LeaderWorkerSets"
+APIS: Final[Mapping[str, tuple[str, str]]] = {
+    "Deployment": ("apps/v1", "deployments"),
+    "LeaderWorkerSet": ("leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+}
+"""API and plural of each kind."""
+GPUS: Final = f"{GROUP}/gpus"
+"""Annotation: the GPUs of all pods of a workload."""
+LARGEST_TEMPLATE: Final = 1 << 18
+"""Characters of a template."""
+
+
+def kinds_of(manage: str) -> tuple[str, ...]:
+    """Return the kinds that ``spec.islands.manage``, or the operator's setting, permits."""
+    return {DEPLOYMENTS: ("Deployment",), SETS: tuple(APIS)}.get(manage, ())
+
+
+def rights(setting: str) -> tuple[Permission, ...]:
+    """Return what the operator needs in every served namespace to own such workloads."""
+    plurals = [APIS[kind] for kind in kinds_of(setting)]
+    verbs = ("list", "create", "patch", "delete")
+    return tuple(
+        Permission(verb, api.partition("/")[0], plural) for api, plural in plurals for verb in verbs
+    )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The workload that the table wants for an island."""
+
+    kind: str
+    name: str
+    role: str
+    gpus: int
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class ListedWorkload:
+    """A workload with our label, whoever made it.
+
+    Attributes:
+        owner: uid of the ServingPlan that owns it; empty if none does.
+        role: What its pods are, of our label.
+        gpus: Of all its pods, as we noted [GPUs].
+    """
+
+    kind: str
+    key: Key
+    uid: str
+    resource_version: str
+    owner: str
+    role: str
+    gpus: int
+    deleting: bool
+
+
+def read_workload(kind: str, body: Body) -> ListedWorkload:
+    """Read the metadata of a workload.
+
+    Raises:
+        Unreadable: it is no object of an API server.
+    """
+    with reading(kind, body) as item:
+        meta = read_meta(item)
+        owners = [o.mapping() for o in item.field("metadata").optional_items("ownerReferences")]
+        ours = (o for o in owners if o.get("kind") == KIND and o.get("apiVersion") == API_VERSION)
+        noted = meta.annotations.get(GPUS, "")
+        return ListedWorkload(
+            kind=kind,
+            key=Key(meta.namespace, meta.name),
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            owner=str(next(ours, {}).get("uid", "")),
+            role=meta.labels.get(ROLE_LABEL, ""),
+            gpus=int(noted) if noted.isascii() and noted.isdigit() and len(noted) <= 9 else 0,  # noqa: PLR2004  # what fits a quota
+            deleting=meta.deleting,
+        )
+
+
+def template_text(body: Body, key: str) -> str:
+    """Return the text of a template.
+
+    Raises:
+        Unreadable: it is no object of an API server.
+        PlanFileError: the ConfigMap has no such key, or too long a text.
+    """
+    with reading("ConfigMap", body) as item:
+        name, data = read_meta(item).name, item.optional_mapping("data")
+    text = data.get(key)
+    if not isinstance(text, str):
+        raise PlanFileError(f"ConfigMap {name} has no text under {key}: add it, or correct the key")
+    if len(text) > LARGEST_TEMPLATE:
+        raise PlanFileError(f"ConfigMap {name}: {key} has more than {LARGEST_TEMPLATE} characters")
+    return text
+
+
+def wanted_workloads(
+    plan: PlanObject, content: Document, template: str, kinds: tuple[str, ...]
+) -> tuple[Workload, ...]:
+    """Return the workloads of every island of a table's content.
+
+    Raises:
+        InputError: the template, the table or the plan does not give them; the message says why.
+    """
+    if findings := validate_content(content):
+        raise PlanFileError(findings[0])
+    spec = load_resource(prune_unknown_fields(plan.as_stated())[0]).spec
+    options = ManifestOptions(
+        plan=plan.key.name,
+        templates={"": read_template(load_document(template))},
+        namespace=plan.key.namespace,
+    )
+    if bare := unplaced(content, spec, options):
+        raise PlanFileError(
+            f"pool {bare[0]} states a count, so its nodes are unknown and pods of several pools "
+            "cannot be told apart: give it a nodeSelector"
+        )
+    found = []
+    for manifest in workloads(content, spec, options):
+        kind, meta = manifest["kind"], manifest["metadata"]
+        if kind not in kinds:
+            raise PlanFileError(
+                f"island {meta['labels'][ISLAND_LABEL]} needs several pods: set "
+                f"spec.islands.manage {SETS}, which the operator's administrator has to permit"
+            )
+        gpus = gpus_of(manifest)
+        meta["labels"] = {**meta["labels"], MANAGED_BY: OURS}
+        meta["annotations"] = {GPUS: str(gpus)}
+        meta["ownerReferences"] = [owner_reference(plan)]
+        role = meta["labels"][ROLE_LABEL]
+        found.append(Workload(kind, meta["name"], role, gpus, manifest))
+    return tuple(found)
