@@ -23,6 +23,7 @@ from ..decide.actions import (
     EmitEvent,
     EventType,
     Forget,
+    ReadCalibration,
     ReadIslands,
     ReadTable,
     RefreshInventory,
@@ -31,12 +32,14 @@ from ..decide.actions import (
     Requeue,
     StartPlanning,
     StartReplan,
+    WriteKnowledge,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
 from ..decide.decision import Limits, decide, receive
 from ..decide.forgery import with_given_table
+from ..decide.knowledge import recalled
 from ..decide.rollout import base_hash, follow, with_replan
 from ..decide.state import Now, PlanState
 from ..errors import Conflict, Invalid, NotFound, OperatorError, Refused, Retryable, Unreadable
@@ -65,12 +68,14 @@ ROUNDS = 12
 
 CHANGING = (
     RefreshInventory,
+    ReadCalibration,
     ReadTable,
     ReadIslands,
     AdoptTable,
     WriteStatus,
     WriteTable,
     WriteShards,
+    WriteKnowledge,
     RemoveLocked,
     RemoveShards,
 )
@@ -212,7 +217,7 @@ class Reconciler:
         objects, state = self._cache.observe(key), self._state(key)
         observation = self._observations.build(objects, state)
         observation, state = with_given_table(observation, state)
-        return observation, follow(observation, state, now)
+        return observation, recalled(observation, follow(observation, state, now), now)
 
     def _report(self, plan: PlanObject, table: TableObject | None, result: PlannerResult) -> None:
         """Log how a request about a live plan ended, and count it: figures are metrics."""
@@ -251,7 +256,7 @@ class Reconciler:
             started = time.monotonic()
             await self._do(observation, action)
             # Reads and waits are logged for debugging only, so that rest is silent.
-            quiet = isinstance(action, ReadTable | Requeue | StartReplan)
+            quiet = isinstance(action, ReadTable | ReadCalibration | Requeue | StartReplan)
             decision = type(action).__name__
             _log(
                 logging.DEBUG if quiet else logging.INFO,
@@ -308,12 +313,25 @@ class Reconciler:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), PlanObject() as plan, _):
                 await self._store(plan, observation, action)
+            case ReadCalibration(), PlanObject(calibration_source=source) as plan, _ if source:
+                await self._tables.read_calibration(plan, source)
+            case WriteKnowledge(text), PlanObject() as plan, _:
+                await self._keep(plan, observation, text)
             case RemoveLocked(), PlanObject(), _:
                 await self._tables.remove_locked(action)
             case RemoveShards(), PlanObject() as plan, _:
                 await self._tables.remove_shards(plan, observation, action)
             case EmitEvent(), PlanObject() as plan, _:
                 await self._events.emit(plan, action)
+
+    async def _keep(self, plan: PlanObject, observation: Observation, text: str) -> None:
+        """Store what a plan has learnt; a refusal costs the next process some windows."""
+        try:
+            await self._tables.write_knowledge(plan, observation.knowledge, text)
+        except Refused as refusal:
+            _log(
+                logging.WARNING, "what was learnt is not kept", (plan.key, plan), error=str(refusal)
+            )
 
     async def _write_status(self, plan: PlanObject, action: WriteStatus) -> None:
         """Apply the status; if the plan has changed meanwhile, wait for the watch."""

@@ -23,7 +23,7 @@ from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..quarantine import Quarantine
 from ..resources.names import GROUP, PLURAL, VERSION, Key
-from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
+from ..resources.objects import OurObject, PlanObject, read_config_map
 from .client import KUBECONFIG
 from .libraries import kopf
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..metrics import Metrics
     from ..resources.cache import Cache
 
-S = TypeVar("S", PlanObject, TableObject | ShardObject)
+S = TypeVar("S", PlanObject, OurObject)
 
 RESTART: Final = Backoff(1.0, 30.0)
 """Before a login or a start after failures."""

@@ -25,9 +25,8 @@ from ..quarantine import Quarantine
 from ..resources.names import Key
 from ..resources.objects import (
     ConfigMapObject,
+    OurObject,
     PlanObject,
-    ShardObject,
-    TableObject,
     read_config_map,
 )
 from .handlers import name_of
@@ -45,7 +44,7 @@ PAUSE: Final = 5.0
 """Time after a failed list before the next [s]."""
 
 
-S = TypeVar("S", PlanObject, TableObject | ShardObject)
+S = TypeVar("S", PlanObject, OurObject)
 T = TypeVar("T")
 
 

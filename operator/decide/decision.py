@@ -28,16 +28,19 @@ from .actions import (
     EmitEvent,
     EventType,
     Forget,
+    ReadCalibration,
     ReadTable,
     RefreshInventory,
     RemoveLocked,
     RemoveShards,
     Requeue,
     StartPlanning,
+    WriteKnowledge,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
+from .knowledge import keep
 from .rollout import (
     is_unfinished,
     is_whole_again,
@@ -51,7 +54,7 @@ from .rollout import (
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
-from .state import RECHECK, STRIKES, Now, PlanState
+from .state import CALIBRATION, RECHECK, STRIKES, Now, PlanState
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,12 @@ def decide(
         match action:
             case CancelPlanning():
                 state = replace(state, planning=None)
+            case WriteKnowledge():
+                state = replace(state, knowledge=replace(state.knowledge, at=now.monotonic))
+            case EmitEvent(reason=Reason.KNOWLEDGE_REFUSED, message=said):
+                state = replace(state, knowledge=replace(state.knowledge, said=said))
+            case ReadCalibration():
+                state = replace(state, calibration_at=now.monotonic)
             case ReadTable():
                 state = replace(state, recheck_at=now.monotonic + RECHECK)
             case WriteStatus(reserves=sequence):
@@ -137,6 +146,17 @@ class _Decision:
         if plan.suspended:
             status = status_text.suspended(plan, self.table, now.wall)
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
+        if plan.calibration_source is not None:
+            seconds = state.calibration_at + CALIBRATION - now.monotonic
+            if plan.calibration is None or seconds <= 0:
+                return (ReadCalibration("the calibration file may have changed"),)
+            wait = Requeue(seconds, "the calibration file is read again")
+            return (*self._bring(), wait)
+        return self._bring()
+
+    def _bring(self) -> tuple[Action, ...]:
+        """Return what to do about a plan whose calibration, if it names one, is known."""
+        plan, state, now = self.plan, self.state, self.now
         if state.planning not in (None, plan.inputs_hash):
             return (*_cancel(state, "newer inputs"), *self._pursue())
         if plan.live is not None and not plan.live.nodes_listed and plan.selects_nodes:
@@ -151,13 +171,17 @@ class _Decision:
             wait = Requeue(seconds, "readers of an earlier table may need its shards")
             remove = RemoveShards(shards, "no table has named them for the grace period")
             actions = (remove if due else wait,)
-        return (*actions, *live_actions(self.observation, state, now))
+        actions = (*actions, *live_actions(self.observation, state, now))
+        if plan.live is None or any(not isinstance(action, Requeue) for action in actions):
+            return actions
+        return (*actions, *keep(self.observation, state, now))
 
     def _pursue(self) -> tuple[Action, ...]:
         """Bring the plan one step closer to a current table that the status reports."""
         plan, state = self.plan, self.state
         result = state.result_for(plan.inputs_hash)
-        refusal = plan.over_quota or (plan.live.refusal if plan.live else None)
+        refusal = plan.over_quota or _calibration_finding(plan)
+        refusal = refusal or (plan.live.refusal if plan.live else None)
         if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
         if result is None:
@@ -341,6 +365,15 @@ class _Decision:
         if status.says_the_same(self.plan.status):
             return tuple(wait)
         return (WriteStatus(status, reason, reserves, faults), *wait)
+
+
+def _calibration_finding(plan: PlanObject) -> Finding | None:
+    """Return why the calibration file that the plan names is not there; None if it is."""
+    given = plan.calibration
+    if given is None or not given.refusal:
+        return None
+    message = f"spec.calibration: {given.source}: {given.refusal}"
+    return Finding(ConditionStatus.FALSE, Reason.CALIBRATION_REFUSED, message)
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:

@@ -79,6 +79,8 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
     if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
         return ()  # without a plan for its inputs, its traffic leads to nothing
+    if plan.calibration is not None and not plan.calibration.text:
+        return ()  # nor without its times
     if state.replan.next_request is not None:
         return (StartReplan(state.replan.next_request, "the last result asks for it"),)
     traffic, approved = live.traffic, plan.replanning.get("approve")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from archipelago.planner.service.knowledge import Knowledge, knowledge_of
 from archipelago.planner.service.messages import TableStep
 
 from ..errors import Backoff
@@ -35,6 +36,9 @@ STATUS_RETRY: Final = Backoff(5.0, 300.0)
 """Until a refused status is tried again."""
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is read again: no watch reports it."""
+
+CALIBRATION: Final = 60.0
+"""Seconds after which the calibration file of a plan is read again: no watch reports it."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class ReplanMemory:
         requests: Number of requests so far.
         state: What the last result hands to the next request.
         state_at: When that result came.
+        learnt: The part of it that is kept in the cluster; None if it has none.
         repaired_at: When lost islands left the table, if `state` does not have it; -infinity: no.
         next_request: Kind of request that the last result asks for.
         last_window: End of the last window that was used.
@@ -112,10 +117,19 @@ class ReplanMemory:
     requests: int = 0
     state: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     state_at: float = -math.inf
+    learnt: Knowledge | None = None
     repaired_at: float = -math.inf
     next_request: ReplanKind | None = None
     last_window: float = -math.inf
     approved: str = ""
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """``at``: when what was learnt was last written; ``said``: why it was not used or kept."""
+
+    at: float = -math.inf
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +183,8 @@ class PlanState:
         decision: Last decision worth reporting.
         unreported: Whether the status lacks that decision.
         seen: The stored table of a live plan.
+        knowledge: What became of what was learnt.
+        calibration_at: When the calibration file that it names was last read.
     """
 
     planning: str | None = None
@@ -195,6 +211,8 @@ class PlanState:
     decision: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     unreported: bool = False
     seen: Seen = Seen()
+    knowledge: Keeping = Keeping()
+    calibration_at: float = -math.inf
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
@@ -280,6 +298,7 @@ class PlanState:
                     self.replan,
                     state=result.state,
                     state_at=now.monotonic,
+                    learnt=knowledge_of(result.state),
                     repaired_at=-math.inf,
                     next_request=result.next_request,
                 )

@@ -94,6 +94,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
+    CALIBRATION_REFUSED = "CalibrationRefused"
     STRATEGY_UNAVAILABLE = "StrategyUnavailable"
     POOL_CLAIMED = "PoolClaimed"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -102,6 +103,7 @@ class Reason(StrEnum):
     TABLE_TOO_LARGE = "TableTooLarge"
     WRITE_REFUSED = "WriteRefused"
     LAST_GOOD_KEPT = "LastGoodKept"
+    KNOWLEDGE_REFUSED = "KnowledgeRefused"
     # The planner failed
     PLANNER_TIMEOUT = "PlannerTimeout"
     PLANNER_OOM = "PlannerOOM"

@@ -51,6 +51,7 @@ class FailureReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
+    CALIBRATION_REFUSED = "CalibrationRefused"
     PLANNER_OOM = "PlannerOOM"
     PLANNER_CRASHED = "PlannerCrashed"
     SOLVER_FAILED = "SolverFailed"
@@ -64,6 +65,7 @@ class ResourceRequest(Message):
     ``nodes``: the cluster's name of a node by the planner's. ``lost``: islands on nodes that are
     gone. ``unready``: islands whose pods are not ready. ``state``: of the last re-planning reply,
     ``age`` seconds old. ``spent``: of the plan's time limit, before the request was sent [s].
+    ``calibration``: text of the calibration file that the resource names; empty for none.
     """
 
     resource: dict[str, Any]
@@ -73,6 +75,7 @@ class ResourceRequest(Message):
     state: dict[str, Any] = field(default_factory=dict)
     age: Quantity = 0.0
     spent: Quantity = 0.0
+    calibration: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

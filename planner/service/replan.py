@@ -64,7 +64,7 @@ from ..replan.types import (
 from ..servingplan.load import prune_unknown_fields, remark
 from ..table.plan_of_table import accounted
 from ..table.reweigh import Unrepairable
-from .inputs import ReplanInput, read_request
+from .inputs import ReplanInput, base_of, read_request
 from .learning import calibrated_by_window
 from .messages import PlanRequest, Reply, Request, SearchProgress
 from .new_spec import plan_request
@@ -107,7 +107,8 @@ def handle(
 def replan(request: ReplanInput) -> ReplanOutcome:
     """Decide about a loss or a window: repair at once, else by the observed demand."""
     message = request.request
-    state = decode_state(message.state, message.age, message.inputs, request.problem)
+    base = base_of(message.calibration)
+    state = decode_state(message.state, message.age, message.inputs, request.problem, base)
     if message.repaired is not None:
         state = _repaired(state, request.limits, -message.repaired)
     used = routed_groups(request.plan)

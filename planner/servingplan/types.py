@@ -14,6 +14,8 @@ from ..documents import NAMED_KEY
 DECIMAL = r"^[0-9]{1,9}(\.[0-9]{1,6})?$"
 LARGE_DECIMAL = r"^[0-9]{1,15}(\.[0-9]{1,6})?$"
 DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+DNS_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+DATA_KEY = r"^[-._a-zA-Z0-9]+$"
 CATALOGUE_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._]*$"
 HEADER_NAME = r"^[A-Za-z0-9][-A-Za-z0-9_]*$"
 LABEL_KEY = (
@@ -31,6 +33,9 @@ REMEDIES = {
     '6 after it, without sign, unit or exponent: "3100.25"',
     DNS_LABEL: "use only lower-case letters, digits and '-', and begin and end with "
     "a letter or digit: h200-rack-a",
+    DNS_NAME: "use only lower-case letters, digits, '-' and '.', and begin and end with a letter "
+    "or digit: vllm-pods",
+    DATA_KEY: "write a key of the ConfigMap: letters, digits, '-', '_' and '.': template.yaml",
     CATALOGUE_NAME: "use only letters, digits, '-', '.' and '_', beginning with a letter or digit: "
     "DeepSeek-V3",
     HEADER_NAME: "use only letters, digits, '-' and '_', beginning with a letter or digit: "
