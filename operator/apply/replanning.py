@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.service.messages import PlanRequest, ReplanRequest, TableStep
 
+from ..decide.budgets import allowances
 from ..decide.rollout import base_hash
 from ..errors import Retryable
 from ..planning.messages import Job, plan_ready, time_limit
@@ -141,6 +142,8 @@ class PlanExecutor:
             window=traffic.window if traffic and not repair else None,
             solve=solve,
             approved=plan.replanning.get("approve"),
+            pinned=tuple(sorted(plan.live.pinned(base.islands))) if plan.live else (),
+            allowed=allowances(plan, len(base.islands), now.wall),
             repaired=max(0.0, now.monotonic - since) if math.isfinite(since) else None,
             **_facts(plan, base.islands, state, now),
         )

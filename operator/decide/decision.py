@@ -49,8 +49,10 @@ from .rollout import (
     may_adopt,
     next_step_due,
     origin_of,
+    parked,
     repair_before_publish,
     rollout_timed_out,
+    wait_for_budget,
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
@@ -76,6 +78,7 @@ def decide(
         state = state.with_next_step(limits.table_bytes)
     elif rollout_timed_out(state, now):
         state = state.without_steps()
+    state = parked(observation, state, now)
     hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
     irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
     if irreparable and state.refreshed != state.irreparable:
@@ -172,6 +175,7 @@ class _Decision:
             remove = RemoveShards(shards, "no table has named them for the grace period")
             actions = (remove if due else wait,)
         actions = (*actions, *live_actions(self.observation, state, now))
+        actions = (*actions, *wait_for_budget(self.observation, state, now))
         if plan.live is None or any(not isinstance(action, Requeue) for action in actions):
             return actions
         return (*actions, *keep(self.observation, state, now))

@@ -184,6 +184,7 @@ class PlanState:
         unreported: Whether the status lacks that decision.
         seen: The stored table of a live plan.
         knowledge: What became of what was learnt.
+        held: A plan of other inputs that is not published before a budget or annotation allows it.
         calibration_at: When the calibration file that it names was last read.
     """
 
@@ -212,6 +213,7 @@ class PlanState:
     unreported: bool = False
     seen: Seen = Seen()
     knowledge: Keeping = Keeping()
+    held: PlanReady | None = None
     calibration_at: float = -math.inf
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
@@ -365,12 +367,14 @@ class PlanState:
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether the status should report a decision: figures of every window are no news.
 
-    A change always is; a proposal if it is another one; too little headroom if it was not the last
-    report.
+    A change always is; a proposal if it is another one, and so what is held back; too little
+    headroom if it was not the last report.
     """
     if not decision:
         return False
     if decision.get("proposal"):
         return bool(decision["proposal"]["hash"] != (before.get("proposal") or {}).get("hash"))
     made = decision["trigger"] == "Repair" or decision["level"] != "Keep"
+    if decision.get("held") and not made:
+        return bool(decision["held"] != before.get("held"))
     return made or before.get("level") != "Keep" or before.get("trigger") == "Repair"

@@ -198,6 +198,8 @@ def decision_event(decision: Summary) -> EmitEvent:
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)
     changes = {"Reroute": Reason.REROUTED, "Flip": Reason.FLIPPED, "Reshape": Reason.RESHAPED}
+    if decision.get("held") and decision.get("level") == "Keep":
+        return EmitEvent(EventType.NORMAL, Reason.HELD_BACK, str(decision["held"]))
     change = Reason.PROPOSED if decision.get("proposal") else changes.get(decision.get("level", ""))
     if change is None:
         return EmitEvent(EventType.WARNING, Reason.DEGRADED, message)

@@ -28,6 +28,7 @@ class Shape:
         permanent_reason: Why no pool can use the node, whatever its state; None if one can.
         temporary_reason: Why the node cannot be used now; None if it can.
         serving: Whether its pods continue; neither a cordon nor a plugin's restart ends one.
+        pinned: Whether its islands must not be changed by choice.
         allocatable_gpus: Whole GPUs that are allocatable [GPUs].
         capacity_gpus: Whole GPUs that are built in [GPUs].
         labels: Labels in selectors and domain labels of pools, in order of their keys.
@@ -41,6 +42,12 @@ class Shape:
     allocatable_gpus: int
     capacity_gpus: int
     labels: tuple[tuple[str, str], ...]
+    pinned: bool = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it still serves and is cordoned: its pods may be evicted soon."""
+        return self.serving and self.temporary_reason is Why.CORDONED
 
     @property
     def up(self) -> bool:
@@ -88,6 +95,7 @@ def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
         allocatable_gpus=node.allocatable_gpus,
         capacity_gpus=node.capacity_gpus,
         labels=tuple((key, str(node.labels[key])) for key in sorted(keys) if key in node.labels),
+        pinned=node.pinned,
     )
 
 

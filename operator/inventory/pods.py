@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from archipelago.planner.documents import Node
 from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PHASE_LABEL, PLAN_LABEL
-from archipelago.planner.kubernetes.nodes import gpus
+from archipelago.planner.kubernetes.nodes import gpus, is_pinned
 
 from ..resources.deletions import Deletions
 from ..resources.live import IslandPods
@@ -48,6 +48,7 @@ class PodFacts:
         island: Label value of its island; empty without one.
         phase: What its engine runs as: prefill, decode or mixed; empty if not stated.
         ready: Whether it may get requests: Ready, and not being deleted.
+        pinned: Whether its island must not be changed by choice.
     """
 
     uid: str
@@ -60,6 +61,7 @@ class PodFacts:
     island: str
     phase: str
     ready: bool
+    pinned: bool = False
 
 
 def requested(spec: Node) -> int:
@@ -123,6 +125,7 @@ def read_pod(body: Body) -> PodFacts | None:
             island=meta.labels.get(ISLAND_LABEL, "") if is_part else "",
             phase=meta.labels.get(PHASE_LABEL, "") if is_part else "",
             ready="Ready" in true and not meta.deleting,
+            pinned=is_part and is_pinned(meta.annotations),
         )
 
 
@@ -230,6 +233,7 @@ class PodTable:
                 pods=len(pods),
                 gpus=sum(pod.gpus for pod in pods),
                 nodes=frozenset(pod.node for pod in pods if pod.node),
+                pinned=any(pod.pinned for pod in pods),
             )
         return islands
 

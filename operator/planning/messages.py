@@ -14,6 +14,7 @@ from archipelago.planner.problem import TIME_LIMITS
 from archipelago.planner.service.messages import (
     REPLY,
     FailureReply,
+    PlanReply,
     PlanRequest,
     ReplanReply,
     Reply,
@@ -96,6 +97,8 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
         step, *rest = reply.steps
         first = plan_ready(inputs_hash, step.content, reply.summary, reply.message, limit)
         first = replace(first, steps=tuple(rest), nodes=frozenset(step.nodes))
+        if isinstance(reply, PlanReply):
+            first = replace(first, disrupts=frozenset(reply.disrupts))
     if isinstance(reply, ReplanReply):
         large = {"steps", "state"}
         facts = REPLY.dump_python(reply, mode="json", by_alias=True, exclude=large)
@@ -152,7 +155,7 @@ def _decision(reply: ReplanReply, facts: Mapping[str, Any]) -> dict[str, Any]:
 
     Only fields of its schema: the API server drops others, which would cause another write.
     """
-    if reply.trigger == "None" and not reply.proposal and not reply.degraded:
+    if reply.trigger == "None" and not reply.proposal and not reply.degraded and not reply.held:
         return {}
     decision = _only(_DECISION_FIELDS, facts) | {"message": bounded(reply.message)}
     if facts["levels"]:
@@ -160,6 +163,8 @@ def _decision(reply: ReplanReply, facts: Mapping[str, Any]) -> dict[str, Any]:
     for level in decision.get("levels", ()):
         if "note" in level:
             level["note"] = bounded(level["note"], _NOTE_BYTES)
+    if reply.held:
+        decision["held"] = bounded(reply.held)
     if facts["proposal"]:
         decision["proposal"] = _only(_PROPOSAL_FIELDS, facts["proposal"])
     return decision

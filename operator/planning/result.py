@@ -38,6 +38,7 @@ class PlanReady:
         base_hash: Hash of the stored content that it was made over, empty if there was none; it is
             stored over no other. None: over any.
         adopted: Another operator stored the table.
+        disrupts: Islands of the stored table that serve and change, of a plan of other inputs.
     """
 
     inputs_hash: str
@@ -53,6 +54,7 @@ class PlanReady:
     nodes: frozenset[str] = frozenset()
     base_hash: str | None = None
     adopted: bool = False
+    disrupts: frozenset[str] = frozenset()
 
     def without_content(self) -> PlanReady:
         """Return the result without its content; the status needs only the rest."""

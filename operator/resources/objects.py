@@ -137,6 +137,14 @@ class PlanObject:
         return self.spec.get("replanning") or {}
 
     @property
+    def stated_budgets(self) -> tuple[Body, ...]:
+        """``spec.replanning.budgets`` as it is stored: one that does not fit must not be lost."""
+        replanning = self.stated.get("replanning")
+        budgets = replanning.get("budgets") if isinstance(replanning, Mapping) else None
+        found = budgets if isinstance(budgets, list) else ()
+        return tuple(budget if isinstance(budget, Mapping) else {} for budget in found)
+
+    @property
     def is_live(self) -> bool:
         """Whether its table may change without an edit.
 

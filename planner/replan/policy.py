@@ -58,7 +58,8 @@ class Choice:
     """The candidate to take (None: keep), why, and the decision's message.
 
     ``degraded``: share of the mean demand that fits, if not all of it does and nothing restores
-    safety. ``solve``: run the planner, which may find better.
+    safety. ``solve``: run the planner, which may find better. ``held``: change that an
+    administrator does not want now, and why.
     """
 
     candidate: Candidate | None
@@ -66,6 +67,7 @@ class Choice:
     message: str
     degraded: float | None = None
     solve: bool = False
+    held: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,8 @@ class PolicyInput:
         restarts = candidate.level > Level.REROUTE
         if trigger is Trigger.SAFETY and restarts and state.unsafe < limits.confirm:
             return f"only {state.unsafe} of {limits.confirm} windows were unsafe"
+        if held := limits.reason_to_hold(candidate, trigger):
+            return held
         if not is_rate_limited(candidate.level, trigger):
             return None
         limited = [c for c in state.changes if is_rate_limited(c.level, c.trigger)]
@@ -120,9 +124,16 @@ class PolicyInput:
         return None
 
 
+def held_back(case: PolicyInput, candidate: Candidate, trigger: Trigger, reason: str) -> str:
+    """Return a change and why an administrator does not want it now; empty for other reasons."""
+    if reason != case.limits.reason_to_hold(candidate, trigger):
+        return ""
+    return f"{candidate.level.name.capitalize()} for {trigger}: {reason}"
+
+
 def safety(case: PolicyInput) -> Choice:
     """Return the lowest level that restores the target headroom, else the best there is."""
-    reasons = []
+    reasons, held = list[str](), ""
     for candidate in case.ready:
         if candidate.low >= case.limits.safe:
             reason = case.reason_to_wait(candidate, Trigger.SAFETY)
@@ -130,8 +141,9 @@ def safety(case: PolicyInput) -> Choice:
                 message = f"headroom rises from {case.keep.low:.3f} to {candidate.low:.3f}"
                 return Choice(candidate, Trigger.SAFETY, message)
             reasons.append(f"a {candidate.level.name.lower()} would restore safety, but {reason}")
+            held = held or held_back(case, candidate, Trigger.SAFETY, reason)
     solve = not reasons and case.may_solve(case.keep.theta * (1 + case.limits.hysteresis))
-    return _best_there_is(case, reasons, solve=solve)
+    return replace(_best_there_is(case, reasons, solve=solve), held=held)
 
 
 def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Choice:
@@ -171,7 +183,7 @@ def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Cho
 
 def gain(case: PolicyInput) -> Choice:
     """Return the lowest level worth its disruption, or a higher one whose extra gain pays."""
-    best, solve, reasons = case.keep, False, []
+    best, solve, reasons, held = case.keep, False, list[str](), ""
     for candidate in case.levels[1:]:
         if not _is_worth(case, candidate, best):
             continue
@@ -183,13 +195,15 @@ def gain(case: PolicyInput) -> Choice:
                 best = candidate
             else:
                 reasons.append(f"a {candidate.level.name.lower()} is worth it, but {reason}")
+                held = held or held_back(case, candidate, Trigger.GAIN, reason)
     if solve and best.level > Level.REROUTE:
         best = case.keep  # one disruption after the planner's result rather than two
     if best is case.keep:
-        return Choice(None, Trigger.NONE, "; ".join(reasons) or "nothing to change", solve=solve)
+        message = "; ".join(reasons) or "nothing to change"
+        return Choice(None, Trigger.NONE, message, solve=solve, held=held)
     cost = f" for {best.disruption:.0f} GPU-seconds out of service" if best.disruption else ""
     message = f"headroom rises by at least {best.gain_low:.1%}{cost}"
-    return Choice(best, Trigger.GAIN, message, solve=solve)
+    return Choice(best, Trigger.GAIN, message, solve=solve, held=held)
 
 
 def gainful(candidate: Candidate, limits: Limits) -> bool:
@@ -302,6 +316,7 @@ def _carry_out(observation: Observation, choice: Choice, case: PolicyInput) -> D
         requested_level=Level.RESHAPE if choice.solve else None,
         regret=max(0.0, 1 - case.keep.theta / best) if best > 0 else None,
         proposal=state.proposal,
+        held=choice.held,
     )
     candidate, trigger = choice.candidate, choice.trigger
     if candidate is None or candidate.plan is None or case.limits.mode is Mode.OFF:

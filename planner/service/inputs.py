@@ -21,7 +21,7 @@ from ..errors import CalibrationError, InputError
 from ..formats.calibrations import FIELD, calibrated, parse_calibration_file
 from ..plan import Plan
 from ..problem import PlanningProblem
-from ..replan.types import Limits, Mode, RoleSwitch
+from ..replan.types import Limits, Mode, RoleSwitch, Trigger
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
 from ..servingplan.load import prune_unknown_fields
 from ..table.plan_of_table import plan_of
@@ -74,7 +74,7 @@ def read_request(request: ReplanRequest) -> ReplanInput:
     nodes, text = json.dumps(request.nodes), json.dumps(request.resource, sort_keys=True)
     # A repair does not wait for a plan: it also takes the table of an older spec.
     plan = _plan(request.content, nodes, text, of_it=not request.lost)
-    limits, switch = limits_of(spec), role_switches(spec)
+    limits, switch = _limited(limits_of(spec), request), role_switches(spec)
     return ReplanInput(request, spec, unconstrained(problem), plan, limits, switch)
 
 
@@ -124,6 +124,21 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
         flips=replanning.max_flips,
         moved_gpus=replanning.max_moved_gpus,
     )
+
+
+def _limited(limits: Limits, request: ReplanRequest) -> Limits:
+    """Return the limits as budgets and annotations narrow them.
+
+    If some islands may change, no more of them flip; if none may, flips are looked for all the
+    same, so that the decision can say what is held back.
+    """
+    allowed = {
+        Trigger(name): (each.islands, each.message) for name, each in request.allowed.items()
+    }
+    most = max((islands for islands, _ in allowed.values()), default=0)
+    every = allowed.keys() >= {Trigger.SAFETY, Trigger.GAIN}
+    flips = min(limits.flips, most) if every and most else limits.flips
+    return replace(limits, pinned=frozenset(request.pinned), allowed=allowed, flips=flips)
 
 
 def role_switches(spec: ServingPlanSpec) -> dict[str, RoleSwitch]:

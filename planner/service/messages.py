@@ -87,6 +87,14 @@ class PlanRequest(ResourceRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Allowance(Message):
+    """How many islands may change at once for a reason, and the budget that says so."""
+
+    islands: Annotated[int, Field(ge=0)]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplanRequest(ResourceRequest):
     """Decide about one window, or about lost islands, of one plan.
 
@@ -94,6 +102,7 @@ class ReplanRequest(ResourceRequest):
     demand's draws. ``window`` None: nothing was observed. ``solve``: let the planner solve
     for the level ``RESHAPE``. ``approved``: hash of the proposal that the user approved.
     ``repaired``: how long ago lost islands left the table, if ``state`` does not have it [s].
+    ``pinned``: islands that must not be changed by choice. ``allowed``: by trigger, how many may.
     """
 
     kind: Literal["replan"] = "replan"
@@ -104,6 +113,8 @@ class ReplanRequest(ResourceRequest):
     solve: bool = False
     approved: str | None = None
     repaired: float | None = None
+    pinned: tuple[str, ...] = ()
+    allowed: dict[str, Allowance] = field(default_factory=dict)
 
 
 Request: TypeAlias = PlanRequest | ReplanRequest
@@ -141,13 +152,14 @@ class FailureReply(Message):
 class PlanReply(Message):
     """A checked plan: the tables that lead to it, the last one being the plan's.
 
-    ``summary``: fields of ``status.summary``.
+    ``summary``: fields of ``status.summary``. ``disrupts``: islands that serve now and change.
     """
 
     kind: Literal["planned"] = "planned"
     steps: tuple[TableStep, ...]
     summary: dict[str, Any]
     message: str
+    disrupts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +204,7 @@ class ReplanReply(Message):
     ``headroom``, ``headroom_low``: of the table in force. ``regret``: 1 - theta / bound.
     ``degraded``: share of the demand that fits, if not all of it does. ``requested_level``: to
     request next. ``reasons``: names of faults of the window. ``state``: for the next request.
+    ``held``: change that is worth it and not allowed now, and why.
     """
 
     kind: Literal["replanned"] = "replanned"
@@ -208,6 +221,7 @@ class ReplanReply(Message):
     levels: tuple[LevelReply, ...] = ()
     proposal: ProposalReply | None = None
     requested_level: str | None = None
+    held: str = ""
     reasons: tuple[str, ...] = ()
     demand: dict[str, DemandReply] = field(default_factory=dict)
     calibration: tuple[dict[str, str], ...] = ()

@@ -150,7 +150,17 @@ def plan_request(
         summary=summary(resource.spec, new, largest_ttft(answer.problem, new)),
         message="; ".join(filter(None, parts)),
         steps=tuple(table_step(resource.spec, step, request.nodes) for step in steps),
+        disrupts=_disrupted(old, new),
     )
+
+
+def _disrupted(old: Plan | None, new: Plan) -> tuple[str, ...]:
+    """Return the islands that serve now and change phase, move or stop."""
+    if old is None:
+        return ()
+    change = island_changes(old, new)
+    serving = {island.name for island in old.islands}
+    return tuple(sorted((change.flipped | change.moved) & serving))
 
 
 def _cheaper(

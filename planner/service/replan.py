@@ -284,6 +284,7 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         unsafe = max(0, policy.unsafe - 1)
         policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe)
     deployed = deployed_islands(situation.problem, situation.plan, request.switch)
+    deployed = replace(deployed, pinned=limits.pinned)
     observation = Observation(
         situation.problem,
         deployed.plan,
