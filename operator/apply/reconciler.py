@@ -217,7 +217,16 @@ class Reconciler:
         objects, state = self._cache.observe(key), self._state(key)
         observation = self._observations.build(objects, state)
         observation, state = with_given_table(observation, state)
-        return observation, recalled(observation, follow(observation, state, now), now)
+        state = follow(observation, state, now)
+        known = recalled(observation, state, now)
+        if known is not state and known.replan.learnt is not None:
+            factors = {
+                f"{row.accelerator} {row.model} {row.phase}": round(row.factor, 3)
+                for row in known.replan.learnt.calibration.used
+            }
+            about = (key, observation.plan)
+            _log(logging.INFO, "what was learnt is used again", about, factors=str(factors))
+        return observation, known
 
     def _report(self, plan: PlanObject, table: TableObject | None, result: PlannerResult) -> None:
         """Log how a request about a live plan ended, and count it: figures are metrics."""

@@ -118,7 +118,9 @@ def _holds(budget: Mapping[str, Any], wall: datetime) -> tuple[bool, datetime | 
         return True, None
     length = timedelta(seconds=seconds)
     try:
-        began = next(CronSim(schedule, wall + timedelta(seconds=1), reverse=True), None)
+        # Backwards from the next minute: one that begins just now counts.
+        before = CronSim(schedule, wall + timedelta(minutes=1), reverse=True)
+        began = next((time for time in before if time <= wall), None)
     except (CronSimError, OverflowError):
         return True, None
     if began is None or began + length <= wall:

@@ -132,9 +132,7 @@ def _limited(limits: Limits, request: ReplanRequest) -> Limits:
     If some islands may change, no more of them flip; if none may, flips are looked for all the
     same, so that the decision can say what is held back.
     """
-    allowed = {
-        Trigger(name): (each.islands, each.message) for name, each in request.allowed.items()
-    }
+    allowed = {name: (each.islands, each.message) for name, each in request.allowed.items()}
     most = max((islands for islands, _ in allowed.values()), default=0)
     every = allowed.keys() >= {Trigger.SAFETY, Trigger.GAIN}
     flips = min(limits.flips, most) if every and most else limits.flips

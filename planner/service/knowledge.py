@@ -100,11 +100,14 @@ class Knowledge(Message):
 
     def has_moved_from(self, kept: Knowledge) -> bool:
         """Return whether other factors are in use, or what they are factors on has changed."""
-        factors = [
+        mine, theirs = (
             {(row.accelerator, row.model, row.phase): row.factor for row in each.calibration.used}
             for each in (self, kept)
-        ]
-        return self.calibration.base != kept.calibration.base or factors[0] != factors[1]
+        )
+        if self.calibration.base != kept.calibration.base or mine.keys() != theirs.keys():
+            return True
+        # What is kept has fewer digits.
+        return any(not math.isclose(mine[key], theirs[key], rel_tol=1e-6) for key in mine)
 
     def is_news_to(self, kept: Knowledge) -> bool:
         """Return whether it is worth a write over what is kept: figures of every window are not."""

@@ -72,12 +72,10 @@ class Budget(SpecObject):
     duration_seconds: int | None = Field(
         default=None, ge=60, le=7 * DAY, description="How long such a window lasts [s]."
     )
-    reasons: Annotated[Listed[Literal["Safety", "Gain", "Cost", "Drift"]], Field(max_length=4)] = (
-        Field(
-            default=(),
-            description="Changes that the budget holds for: Safety, too little headroom; Gain, more of "
-            "it; Cost, cheaper islands; Drift, another spec or other nodes. Empty: all of them.",
-        )
+    reasons: Annotated[Listed[ChangeReason], Field(max_length=4)] = Field(
+        default=(),
+        description="Changes that the budget holds for: Safety, too little headroom; Gain, more "
+        "of it; Cost, cheaper islands; Drift, another spec or other nodes. Empty: all of them.",
     )
     rules = (
         Rule(

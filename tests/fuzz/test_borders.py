@@ -21,6 +21,7 @@ STATED: Final = "a value that the operator has read before and sends to its own 
 SELF: Final = "its own manifest, document or schema"
 OURS: Final[dict[str, str]] = {
     OPERATOR + "apply.tables.Tables._apply": SELF,
+    OPERATOR + "apply.tables.Tables.write_knowledge": SELF,
     OPERATOR + "apply.tables.Tables.write_shards": SELF,
     OPERATOR + "cluster.client.ApiCluster.create_event": SELF,
     OPERATOR + "cluster.client.ApiCluster.pages": "each page goes to `read_page`",
