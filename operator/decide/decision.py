@@ -150,7 +150,13 @@ class _Decision:
             status = status_text.suspended(plan, self.table, now.wall)
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
         if plan.calibration_source is not None:
-            seconds = state.calibration_at + CALIBRATION - now.monotonic
+            outcome = state.result_for(plan.inputs_hash)
+            refused = isinstance(outcome, PlanFailed) and (
+                outcome.reason is Reason.CALIBRATION_REFUSED
+            )
+            missing = plan.calibration is None or plan.calibration.refusal
+            period = RECHECK if refused or missing else CALIBRATION
+            seconds = state.calibration_at + period - now.monotonic
             if plan.calibration is None or seconds <= 0:
                 return (ReadCalibration("the calibration file may have changed"),)
             wait = Requeue(seconds, "the calibration file is read again")

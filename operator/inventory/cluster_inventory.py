@@ -267,6 +267,8 @@ class ClusterInventory:
         now = self._clock()
         for change in self._nodes.take_drained(now):
             self._node_changed(change)
+            # Its plans are planned without it since it was cordoned; a table may still have it.
+            self._add_events(self._selecting(change.shapes), (change.name,))
         for facts in self._nodes.take_settled(now):
             self._add_events(self._selecting((facts.shape,)))
         for pod in self._pods.take_late(now):

@@ -6,6 +6,7 @@ named by the hash of what it would change and is void once its base changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -124,16 +125,18 @@ class PolicyInput:
         return None
 
 
-def held_back(case: PolicyInput, candidate: Candidate, trigger: Trigger, reason: str) -> str:
-    """Return a change and why an administrator does not want it now; empty for other reasons."""
-    if reason != case.limits.reason_to_hold(candidate, trigger):
-        return ""
-    return f"{candidate.level.name.capitalize()} for {trigger}: {reason}"
+def held_back(case: PolicyInput, candidates: Iterable[Candidate], trigger: Trigger) -> str:
+    """Return the first change that an administrator does not want now, and why; empty if none."""
+    for candidate in candidates:
+        reason = case.limits.reason_to_hold(candidate, trigger)
+        if reason is not None and reason == case.reason_to_wait(candidate, trigger):
+            return f"{candidate.level.name.capitalize()} for {trigger}: {reason}"
+    return ""
 
 
 def safety(case: PolicyInput) -> Choice:
     """Return the lowest level that restores the target headroom, else the best there is."""
-    reasons, held = list[str](), ""
+    reasons = []
     for candidate in case.ready:
         if candidate.low >= case.limits.safe:
             reason = case.reason_to_wait(candidate, Trigger.SAFETY)
@@ -141,9 +144,11 @@ def safety(case: PolicyInput) -> Choice:
                 message = f"headroom rises from {case.keep.low:.3f} to {candidate.low:.3f}"
                 return Choice(candidate, Trigger.SAFETY, message)
             reasons.append(f"a {candidate.level.name.lower()} would restore safety, but {reason}")
-            held = held or held_back(case, candidate, Trigger.SAFETY, reason)
     solve = not reasons and case.may_solve(case.keep.theta * (1 + case.limits.hysteresis))
-    return replace(_best_there_is(case, reasons, solve=solve), held=held)
+    best = _best_there_is(case, reasons, solve=solve)
+    least = (best.candidate or case.keep).low * (1 + case.limits.tolerance)
+    better = [candidate for candidate in case.ready if candidate.low > least]
+    return replace(best, held=held_back(case, better, Trigger.SAFETY))
 
 
 def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Choice:
@@ -195,7 +200,7 @@ def gain(case: PolicyInput) -> Choice:
                 best = candidate
             else:
                 reasons.append(f"a {candidate.level.name.lower()} is worth it, but {reason}")
-                held = held or held_back(case, candidate, Trigger.GAIN, reason)
+                held = held or held_back(case, [candidate], Trigger.GAIN)
     if solve and best.level > Level.REROUTE:
         best = case.keep  # one disruption after the planner's result rather than two
     if best is case.keep:
