@@ -348,7 +348,10 @@ class _Decision:
             return actions
         before, status = self.plan.status, actions[0].status
         if status.last_decision and dict(status.last_decision) != dict(before.last_decision):
-            return (*actions, status_text.decision_event(status.last_decision))
+            return (
+                *actions,
+                *status_text.decision_events(status.last_decision, before.last_decision),
+            )
         old, new = before.condition(ConditionType.READY), status.condition(ConditionType.READY)
         if new is None or new.status is ConditionStatus.UNKNOWN:
             return actions

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archipelago.operator.decide import status_text
 from archipelago.operator.decide.actions import Requeue, StartReplan, WriteStatus, WriteTable
 from archipelago.operator.decide.budgets import allowances, hold
 from archipelago.operator.decide.decision import decide
 from archipelago.operator.decide.rollout import LOOK, follow
-from archipelago.operator.decide.state import Now, PlanState
+from archipelago.operator.decide.state import Now, PlanState, is_news
 from archipelago.operator.planning.messages import decode_result
 from archipelago.operator.planning.result import PlanFailed, PlanReady
 from archipelago.operator.resources.live import IslandPods, LiveStatus, TableOrigin
@@ -273,3 +274,23 @@ def test_a_plan_at_rest_is_not_looked_at_again() -> None:
     assert observed.table is not None
     assert observed.table.content_hash == stored(live_plan(), OLD).content_hash
     assert not kinds(observed, PlanState())[0] & {WriteTable, WriteStatus}
+
+
+FLIP = "Flip for Safety: spec.replanning.budgets[0] allows 0 to change"
+
+
+def test_what_is_held_back_is_said_once_beside_what_is_done() -> None:
+    kept = {"level": "Keep", "trigger": "None", "message": "kept", "held": FLIP}
+    rerouted = {"level": "Reroute", "trigger": "Safety", "message": "rerouted", "held": FLIP}
+    for decision, reasons in (
+        (kept, [Reason.HELD_BACK]),
+        (rerouted, [Reason.REROUTED, Reason.HELD_BACK]),
+    ):
+        events = status_text.decision_events(decision, {})
+        assert [event.reason for event in events] == reasons
+        assert events[-1].message == FLIP
+    assert [e.reason for e in status_text.decision_events(rerouted, kept)] == [Reason.REROUTED]
+    assert is_news(kept, {})
+    assert not is_news(kept, rerouted)
+    assert not is_news(kept, kept)
+    assert is_news({**kept, "held": "another"}, kept)
