@@ -19,7 +19,7 @@ from .names import API_VERSION, Key, table_labels, table_name, timestamp
 
 KNOWLEDGE_KEY: Final = "knowledge.json"
 KNOWLEDGE_BYTES: Final = 256 * 1024
-"""Most that is kept [B]: 960 islands take a sixth of it."""
+"""Most that is kept [B]: a thousand islands take a ninth of it."""
 VERSION: Final = 1
 """Of the text. Another one is refused: what it means is not known here."""
 
