@@ -3,7 +3,8 @@
 ArchipelagoError
 ├── InputError            the user can fix it: names the value, the place and the remedy
 │   ├── SpecError             a ServingPlan breaks a rule (the API server refuses it, too)
-│   └── PlanFileError         a plan file cannot be read
+│   ├── PlanFileError         a plan file cannot be read
+│   └── CalibrationError      the calibration that a ServingPlan names cannot be used
 ├── SolverError           the solver has no usable result; retry with a longer limit or report
 │   └── OutOfTimeError        the time limit ended without a plan; retry with a longer one
 └── CheckError            the independent checker refuses a plan: a defect, never publish it
@@ -30,6 +31,10 @@ class SpecError(InputError):
 
 class PlanFileError(InputError):
     """A file cannot be read, or is of another kind."""
+
+
+class CalibrationError(InputError):
+    """The calibration file that a ServingPlan names is none, or is not of this plan."""
 
 
 class SolverError(ArchipelagoError):

@@ -121,7 +121,8 @@ class ObservationBuilder:
             return replace(plan, live=replace(live, refusal=refusal))
         if inventory is None:
             return replace(plan, live=replace(live, nodes_listed=False))
-        live = replace(live, lost_nodes=self._inventory.lost(nodes))
+        lost, pinned = self._inventory.lost(nodes), self._inventory.pinned(nodes)
+        live = replace(live, lost_nodes=lost, pinned_nodes=pinned)
         try:
             resolved = self._resolve(plan, inventory)
         except SpecError as error:

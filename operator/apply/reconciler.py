@@ -23,6 +23,7 @@ from ..decide.actions import (
     EmitEvent,
     EventType,
     Forget,
+    ReadCalibration,
     ReadIslands,
     ReadTable,
     RefreshInventory,
@@ -32,6 +33,7 @@ from ..decide.actions import (
     StartIslands,
     StartPlanning,
     StartReplan,
+    WriteKnowledge,
     WriteShards,
     WriteStatus,
     WriteTable,
@@ -39,6 +41,7 @@ from ..decide.actions import (
 from ..decide.decision import Limits, decide, receive
 from ..decide.forgery import with_given_table
 from ..decide.islands import keeps_pods
+from ..decide.knowledge import recalled
 from ..decide.rollout import base_hash, follow, is_unfinished, with_replan
 from ..decide.state import Now, PlanState
 from ..errors import Conflict, Invalid, NotFound, OperatorError, Refused, Retryable, Unreadable
@@ -68,12 +71,14 @@ ROUNDS = 12
 
 CHANGING = (
     RefreshInventory,
+    ReadCalibration,
     ReadTable,
     ReadIslands,
     AdoptTable,
     WriteStatus,
     WriteTable,
     WriteShards,
+    WriteKnowledge,
     RemoveLocked,
     RemoveShards,
     StartIslands,
@@ -218,7 +223,16 @@ class Reconciler:
         objects, state = self._cache.observe(key), self._state(key)
         observation = self._observations.build(objects, state)
         observation, state = with_given_table(observation, state)
-        return observation, follow(observation, state, now)
+        state = follow(observation, state, now)
+        known = recalled(observation, state, now)
+        if known is not state and known.replan.learnt is not None:
+            factors = {
+                f"{row.accelerator} {row.model} {row.phase}": round(row.factor, 3)
+                for row in known.replan.learnt.calibration.used
+            }
+            about = (key, observation.plan)
+            _log(logging.INFO, "what was learnt is used again", about, factors=str(factors))
+        return observation, known
 
     def _report(self, plan: PlanObject, table: TableObject | None, result: PlannerResult) -> None:
         """Log how a request about a live plan ended, and count it: figures are metrics."""
@@ -257,7 +271,8 @@ class Reconciler:
             started = time.monotonic()
             await self._do(observation, action)
             # Reads and waits are logged for debugging only, so that rest is silent.
-            quiet = isinstance(action, ReadTable | Requeue | StartReplan | StartIslands)
+            reads = ReadTable | ReadCalibration | Requeue | StartReplan | StartIslands
+            quiet = isinstance(action, reads)
             decision = type(action).__name__
             _log(
                 logging.DEBUG if quiet else logging.INFO,
@@ -320,6 +335,10 @@ class Reconciler:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), PlanObject() as plan, _):
                 await self._store(plan, observation, action)
+            case ReadCalibration(), PlanObject(calibration_source=source) as plan, _ if source:
+                await self._tables.read_calibration(plan, source)
+            case WriteKnowledge(text), PlanObject() as plan, _:
+                await self._keep(plan, observation, text)
             case RemoveLocked(), PlanObject(), _:
                 await self._tables.remove_locked(action)
             case RemoveShards(), PlanObject() as plan, _:
@@ -339,6 +358,15 @@ class Reconciler:
         problem = await self._islands.bring(plan, content, keep=keeps_pods(table))
         state, now = self._state(plan.key), self._now()
         self._states[plan.key] = state.with_started(content_hash, plan.generation, problem, now)
+
+    async def _keep(self, plan: PlanObject, observation: Observation, text: str) -> None:
+        """Store what a plan has learnt; a refusal costs the next process some windows."""
+        try:
+            await self._tables.write_knowledge(plan, observation.knowledge, text)
+        except Refused as refusal:
+            _log(
+                logging.WARNING, "what was learnt is not kept", (plan.key, plan), error=str(refusal)
+            )
 
     async def _write_status(self, plan: PlanObject, action: WriteStatus) -> None:
         """Apply the status; if the plan has changed meanwhile, wait for the watch."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.service.messages import PlanRequest, ReplanRequest, TableStep
 
+from ..decide.budgets import allowances
 from ..decide.rollout import base_hash
 from ..errors import Retryable
 from ..planning.messages import Job, plan_ready, time_limit
@@ -72,6 +73,7 @@ def _facts(plan: PlanObject, islands: TableIslands, state: PlanState, now: Now) 
         "unready": tuple(sorted(live.unready(islands))) if live else (),
         "state": dict(memory.state),
         "age": max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0,
+        "calibration": plan.calibration.text if plan.calibration else "",
     }
 
 
@@ -143,6 +145,8 @@ class PlanExecutor:
             avoid=state.failed.avoided(now),
             solve=solve,
             approved=plan.replanning.get("approve"),
+            pinned=tuple(sorted(plan.live.pinned(base.islands))) if plan.live else (),
+            allowed=allowances(plan, len(base.islands), now.wall),
             repaired=max(0.0, now.monotonic - since) if math.isfinite(since) else None,
             **_facts(plan, base.islands, state, now),
         )

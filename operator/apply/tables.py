@@ -9,21 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.table.shards import digest
 
-from ..errors import ClusterError, Conflict, NotFound
+from ..errors import ClusterError, Conflict, NotFound, Refused
 from ..resources.cache import LargeContent
+from ..resources.calibrations import (
+    CalibrationSource,
+    CalibrationText,
+    read_calibration_text,
+)
 from ..resources.live import TableIslands
-from ..resources.manifests import shard_manifest, table_manifest
+from ..resources.manifests import knowledge_manifest, shard_manifest, table_manifest
 from ..resources.names import GROUP, TABLE_KEY, Key, Manifest, table_key
 from ..resources.objects import (
+    KnowledgeObject,
     Observation,
+    OurObject,
     PlanObject,
-    ShardObject,
     TableObject,
     read_config_map,
     read_content,
@@ -77,6 +84,41 @@ class Tables:
             origin=action.origin,
         )
         return await self._apply(manifest)
+
+    async def write_knowledge(
+        self, plan: PlanObject, stored: KnowledgeObject | None, text: str
+    ) -> None:
+        """Store what a plan has learnt; if there is another version, read it instead."""
+        manifest = knowledge_manifest(plan, stored, text)
+        key = Key(plan.key.namespace, manifest["metadata"]["name"])
+        try:
+            self._cache.update_table(read_config_map(await self._cluster.apply_table(manifest)))
+        except (Conflict, NotFound):
+            await self.read(key)
+        finally:
+            self._metrics.writes.labels("knowledge").inc()
+
+    async def read_calibration(self, plan: PlanObject, source: CalibrationSource) -> None:
+        """Read the calibration file that a plan names into the cache.
+
+        If it is gone or cannot be used, the last good text stays, with the reason. Without an
+        answer it stays as it is.
+        """
+        before = plan.calibration or CalibrationText(source)
+        try:
+            body = await self._cluster.read_table(Key(plan.key.namespace, source.config_map))
+            given = CalibrationText(source, read_calibration_text(body, source.key))
+        except NotFound:
+            remedy = f"`kubectl -n {plan.key.namespace} create configmap {source.config_map} "
+            remedy += f"--from-file={source.key}`, or remove spec.calibration"
+            given = replace(before, refusal=f"there is no such ConfigMap: {remedy}")
+        except (PlanFileError, Refused) as refusal:
+            given = replace(before, refusal=str(refusal))
+        except ClusterError:
+            if plan.calibration is None:
+                raise
+            return
+        self._cache.update_calibration(plan.key, given)
 
     async def write_shards(
         self, plan: PlanObject, observation: Observation, action: WriteShards
@@ -162,7 +204,7 @@ class Tables:
             else:
                 self._cache.delete_table(locked.key, locked.uid)
 
-    async def read(self, key: Key) -> tuple[Body, TableObject | ShardObject] | None:
+    async def read(self, key: Key) -> tuple[Body, OurObject] | None:
         """Read the ConfigMap of that name into the cache; return None if there is none."""
         try:
             body = await self._cluster.read_table(key)

@@ -24,7 +24,7 @@ from ..inventory.pods import read_pod
 from ..logs import Outages
 from ..quarantine import Quarantine
 from ..resources.names import CLAIMS, DEVICES_GROUP, GROUP, PLURAL, SLICES, VERSION, Key
-from ..resources.objects import PlanObject, ShardObject, TableObject, read_config_map
+from ..resources.objects import OurObject, PlanObject, read_config_map
 from .client import KUBECONFIG
 from .libraries import kopf
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..metrics import Metrics
     from ..resources.cache import Cache
 
-S = TypeVar("S", PlanObject, TableObject | ShardObject)
+S = TypeVar("S", PlanObject, OurObject)
 
 RESTART: Final = Backoff(1.0, 30.0)
 """Before a login or a start after failures."""

@@ -27,9 +27,8 @@ from ..quarantine import Quarantine
 from ..resources.names import CLAIMS, DEVICES_GROUP, SLICES, Key, Permission
 from ..resources.objects import (
     ConfigMapObject,
+    OurObject,
     PlanObject,
-    ShardObject,
-    TableObject,
     read_config_map,
 )
 from .handlers import name_of
@@ -53,7 +52,7 @@ DEVICES: Final = {
 }
 """Optional rights by kind: ResourceSlices in the cluster, ResourceClaims where pods are listed."""
 
-S = TypeVar("S", PlanObject, TableObject | ShardObject)
+S = TypeVar("S", PlanObject, OurObject)
 T = TypeVar("T")
 
 

@@ -101,6 +101,18 @@ class RemoveLocked:
 
 
 @dataclass(frozen=True)
+class WriteKnowledge:
+    """Create or apply the ConfigMap of what the plan has learnt, with this text."""
+
+    text: str
+    reason: str
+
+
+class ReadCalibration(_Bare):
+    """Read the ConfigMap of the calibration that the plan names: no watch reports it."""
+
+
+@dataclass(frozen=True)
 class ReadTable:
     """Read the object with the table's name: no watch reports objects of others.
 
@@ -171,6 +183,8 @@ Action: TypeAlias = (
     | WriteShards
     | RemoveShards
     | RemoveLocked
+    | WriteKnowledge
+    | ReadCalibration
     | ReadTable
     | AdoptTable
     | ReadIslands

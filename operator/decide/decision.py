@@ -29,6 +29,7 @@ from .actions import (
     EmitEvent,
     EventType,
     Forget,
+    ReadCalibration,
     ReadTable,
     RefreshInventory,
     RemoveLocked,
@@ -36,11 +37,13 @@ from .actions import (
     Requeue,
     StartIslands,
     StartPlanning,
+    WriteKnowledge,
     WriteShards,
     WriteStatus,
     WriteTable,
 )
 from .islands import AGAIN, islands_finding, pods_due, ready_seconds, stuck_islands
+from .knowledge import keep
 from .rollout import (
     is_as_written,
     is_unfinished,
@@ -50,12 +53,14 @@ from .rollout import (
     may_adopt,
     next_step_due,
     origin_of,
+    parked,
     repair_before_publish,
     rollout_timed_out,
+    wait_for_budget,
     wait_for_drain,
 )
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
-from .state import FAILED_FOR, RECHECK, STRIKES, Now, PlanState
+from .state import CALIBRATION, FAILED_FOR, RECHECK, STRIKES, Now, PlanState
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ def decide(
     elif rollout_timed_out(plan, state, now):
         made_for = (plan.inputs_hash, plan.generation) if plan else ("", 0)
         state = state.without_steps(made_for, now)
+    state = parked(observation, state, now)
     hashes = {table.content_hash for table in (observation.table, state.to_store) if table}
     irreparable = plan is not None and plan.selects_nodes and state.irreparable in hashes
     if irreparable and state.refreshed != state.irreparable:
@@ -99,6 +105,12 @@ def decide(
         match action:
             case CancelPlanning():
                 state = replace(state, planning=None)
+            case WriteKnowledge():
+                state = replace(state, knowledge=replace(state.knowledge, at=now.monotonic))
+            case EmitEvent(reason=Reason.KNOWLEDGE_REFUSED, message=said):
+                state = replace(state, knowledge=replace(state.knowledge, said=said))
+            case ReadCalibration():
+                state = replace(state, calibration_at=now.monotonic)
             case ReadTable():
                 state = replace(state, recheck_at=now.monotonic + RECHECK)
             case WriteStatus(reserves=sequence):
@@ -156,6 +168,23 @@ class _Decision:
         if plan.suspended:
             status = status_text.suspended(plan, self.table, now.wall)
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
+        if plan.calibration_source is not None:
+            outcome = state.result_for(plan.inputs_hash)
+            refused = isinstance(outcome, PlanFailed) and (
+                outcome.reason is Reason.CALIBRATION_REFUSED
+            )
+            missing = plan.calibration is None or plan.calibration.refusal
+            period = RECHECK if refused or missing else CALIBRATION
+            seconds = state.calibration_at + period - now.monotonic
+            if plan.calibration is None or seconds <= 0:
+                return (ReadCalibration("the calibration file may have changed"),)
+            wait = Requeue(seconds, "the calibration file is read again")
+            return (*self._bring(), wait)
+        return self._bring()
+
+    def _bring(self) -> tuple[Action, ...]:
+        """Return what to do about a plan whose calibration, if it names one, is known."""
+        plan, state, now = self.plan, self.state, self.now
         if state.planning not in (None, plan.inputs_hash):
             return (*_cancel(state, "newer inputs"), *self._pursue())
         if plan.live is not None and not plan.live.nodes_listed and plan.selects_nodes:
@@ -171,6 +200,9 @@ class _Decision:
             remove = RemoveShards(shards, "no table has named them for the grace period")
             actions = (remove if due else wait,)
         actions = (*actions, *live_actions(self.observation, state, now))
+        actions = (*actions, *wait_for_budget(self.observation, state, now))
+        if plan.live is not None and all(isinstance(action, Requeue) for action in actions):
+            actions = (*actions, *keep(self.observation, state, now))
         if not plan.owns_pods or any(isinstance(action, StartIslands) for action in actions):
             return actions
         seconds = max(0.0, state.started.at + AGAIN - now.monotonic)
@@ -180,7 +212,8 @@ class _Decision:
         """Bring the plan one step closer to a current table that the status reports."""
         plan, state = self.plan, self.state
         result = state.result_for(plan.inputs_hash)
-        refusal = plan.over_quota or (plan.live.refusal if plan.live else None)
+        refusal = plan.over_quota or _calibration_finding(plan)
+        refusal = refusal or (plan.live.refusal if plan.live else None)
         if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
         if result is None:
@@ -379,7 +412,10 @@ class _Decision:
             return actions
         before, status = self.plan.status, actions[0].status
         if status.last_decision and dict(status.last_decision) != dict(before.last_decision):
-            return (*actions, status_text.decision_event(status.last_decision))
+            return (
+                *actions,
+                *status_text.decision_events(status.last_decision, before.last_decision),
+            )
         old, new = before.condition(ConditionType.READY), status.condition(ConditionType.READY)
         if new is None or new.status is ConditionStatus.UNKNOWN:
             return actions
@@ -406,6 +442,15 @@ class _Decision:
         if status.says_the_same(self.plan.status):
             return tuple(wait)
         return (WriteStatus(status, reason, reserves, faults), *wait)
+
+
+def _calibration_finding(plan: PlanObject) -> Finding | None:
+    """Return why the calibration file that the plan names is not there; None if it is."""
+    given = plan.calibration
+    if given is None or not given.refusal:
+        return None
+    message = f"spec.calibration: {given.source}: {given.refusal}"
+    return Finding(ConditionStatus.FALSE, Reason.CALIBRATION_REFUSED, message)
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:

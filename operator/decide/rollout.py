@@ -21,12 +21,16 @@ from ..resources.objects import (
     lost_islands,
     out_of_service,
 )
+from ..resources.status import Reason
 from .actions import Action, ReadIslands, Requeue, StartReplan
+from .budgets import hold
 from .islands import pods_due, ready_seconds
 from .state import Now, PendingReplan, PlanState, Seen
 
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
+LOOK: Final = 60.0
+"""Longest time between two looks at what is held back [s]."""
 
 
 def follow(observation: Observation, state: PlanState, now: Now) -> PlanState:
@@ -93,8 +97,12 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
         return (Requeue(max(0.0, drain(plan) - since), "requests on islands that change end"),)
     if table.origin is TableOrigin.RETURNED:
         return ()  # of an earlier plan: windows are judged by the present one's
-    if live.refusal is not None or isinstance(state.result_for(plan.inputs_hash), PlanFailed):
+    failed = state.result_for(plan.inputs_hash)
+    hopeless = isinstance(failed, PlanFailed) and failed.reason is not Reason.HELD_BACK
+    if live.refusal is not None or hopeless:
         return ()  # without a plan for its inputs, its traffic leads to nothing
+    if plan.calibration is not None and not plan.calibration.text:
+        return ()  # nor without its times
     if state.replan.next_request is not None:
         return (StartReplan(state.replan.next_request, "the last result asks for it"),)
     traffic, approved = live.traffic, plan.replanning.get("approve")
@@ -173,6 +181,41 @@ def rollout_timed_out(plan: PlanObject | None, state: PlanState, now: Now) -> bo
     if plan is None or not state.steps:
         return False
     return now.monotonic - state.rollout.step_at >= ready_seconds(plan)
+
+
+def parked(observation: Observation, state: PlanState, now: Now) -> PlanState:
+    """Return the memory with a plan of other inputs held back, or with one that may go on.
+
+    While it is held, the stored table is repaired and follows its traffic; if it is another one
+    then, the plan is made anew.
+    """
+    plan, table = observation.plan, observation.table
+    if plan is None or plan.live is None or table is None:
+        return replace(state, held=None)
+    result = state.held or state.to_store
+    if result is None or not result.disrupts or table.origin is TableOrigin.ROLLING:
+        return state
+    if state.held and (
+        result.inputs_hash != plan.inputs_hash or result.base_hash != table.content_hash
+    ):
+        mine = state.result_for(result.inputs_hash)
+        stale = isinstance(mine, PlanFailed) and mine.reason is Reason.HELD_BACK
+        return replace(state, held=None, result=None if stale else state.result)
+    held = hold(plan, result, table, now)
+    if held is None:
+        return replace(state, held=None, result=result) if state.held else state
+    failed = PlanFailed(result.inputs_hash, Reason.HELD_BACK, held.message, result.seconds)
+    return replace(state, held=result, result=failed)
+
+
+def wait_for_budget(observation: Observation, state: PlanState, now: Now) -> tuple[Action, ...]:
+    """Return when a plan that is held back is looked at again."""
+    plan, table = observation.plan, observation.table
+    if plan is None or table is None or state.held is None:
+        return ()
+    held = hold(plan, state.held, table, now)
+    until = (held.until - now.wall).total_seconds() if held and held.until else LOOK
+    return (Requeue(max(1.0, min(until, LOOK)), "a budget or an annotation holds the plan"),)
 
 
 def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from archipelago.planner.service.knowledge import Knowledge, knowledge_of
 from archipelago.planner.service.messages import TableStep
 
 from ..errors import Backoff
@@ -37,6 +38,9 @@ FAILED_FOR: Final = 1800.0
 """Seconds for which a change whose pods did not become ready is not made again."""
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is read again: no watch reports it."""
+
+CALIBRATION: Final = 60.0
+"""Seconds after which the calibration file of a plan is read again: no watch reports it."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class ReplanMemory:
         requests: Number of requests so far.
         state: What the last result hands to the next request.
         state_at: When that result came.
+        learnt: The part of it that is kept in the cluster; None if it has none.
         repaired_at: When lost islands left the table, if `state` does not have it; -infinity: no.
         next_request: Kind of request that the last result asks for.
         last_window: End of the last window that was used.
@@ -114,6 +119,7 @@ class ReplanMemory:
     requests: int = 0
     state: Mapping[str, Any] = field(default_factory=lambda: ALONE)
     state_at: float = -math.inf
+    learnt: Knowledge | None = None
     repaired_at: float = -math.inf
     next_request: ReplanKind | None = None
     last_window: float = -math.inf
@@ -139,6 +145,14 @@ class FailedChanges:
     def avoided(self, now: Now) -> tuple[str, ...]:
         """Return the changes that are not made now."""
         return tuple(sorted(name for name, until in self.until.items() if until > now.monotonic))
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """``at``: when what was learnt was last written; ``said``: why it was not used or kept."""
+
+    at: float = -math.inf
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,6 +228,9 @@ class PlanState:
         started: The last comparison of the plan's workloads with its table.
         base: Content that the plan or request under way is about, a whole table; empty: not kept.
         failed: Changes whose pods did not become ready.
+        knowledge: What became of what was learnt.
+        held: A plan of other inputs that is not published before a budget or annotation allows it.
+        calibration_at: When the calibration file that it names was last read.
     """
 
     planning: str | None = None
@@ -243,6 +260,9 @@ class PlanState:
     started: Started = Started()
     base: str = ""
     failed: FailedChanges = FailedChanges()
+    knowledge: Keeping = Keeping()
+    held: PlanReady | None = None
+    calibration_at: float = -math.inf
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""
@@ -330,6 +350,7 @@ class PlanState:
                     self.replan,
                     state=result.state,
                     state_at=now.monotonic,
+                    learnt=knowledge_of(result.state),
                     repaired_at=-math.inf,
                     next_request=result.next_request,
                 )
@@ -423,12 +444,14 @@ class PlanState:
 def is_news(decision: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether the status should report a decision: figures of every window are no news.
 
-    A change always is; a proposal if it is another one; too little headroom if it was not the last
-    report.
+    A change always is; a proposal if it is another one, and so what is held back; too little
+    headroom if it was not the last report.
     """
     if not decision:
         return False
     if decision.get("proposal"):
         return bool(decision["proposal"]["hash"] != (before.get("proposal") or {}).get("hash"))
     made = decision["trigger"] == "Repair" or decision["level"] != "Keep"
+    if decision.get("held") and not made:
+        return bool(decision["held"] != before.get("held"))
     return made or before.get("level") != "Keep" or before.get("trigger") == "Repair"

@@ -224,8 +224,16 @@ def set_aside(plan: PlanObject, why: str, now: datetime) -> Status:
     return _status(plan, {**absent, **findings}, plan.status.summary, now)
 
 
-def decision_event(decision: Summary) -> EmitEvent:
-    """Return the event of a decision about a live plan."""
+def decision_events(decision: Summary, before: Summary) -> tuple[EmitEvent, ...]:
+    """Return the events of a decision about a live plan: what changes, and what is held back."""
+    held = str(decision.get("held", ""))
+    news = held and held != before.get("held")
+    events = (EmitEvent(EventType.NORMAL, Reason.HELD_BACK, held),) if news else ()
+    kept = decision.get("level") == "Keep" and decision.get("trigger") == "None"
+    return events if held and kept else (_decision_event(decision), *events)
+
+
+def _decision_event(decision: Summary) -> EmitEvent:
     message = str(decision.get("message", ""))
     if decision.get("trigger") == "Repair":
         return EmitEvent(EventType.WARNING, Reason.REPAIRED, message)

@@ -277,13 +277,17 @@ class ClusterInventory:
     def lost(self, names: Iterable[str]) -> frozenset[str]:
         """Return the nodes whose pods do not serve now: deleted, not ready, being removed.
 
-        A node that comes back stays lost for a while (``flap_damping``); a cordoned node is not
-        lost. No node is lost before the first list is complete.
+        A node that comes back stays lost for a while (``flap_damping``). A cordoned node is lost
+        after a minute (``node_store``). No node is lost before the first list is complete.
         """
         if not self.complete:
             return frozenset()
         now = self._clock()
         return frozenset(name for name in names if self._nodes.is_lost(name, now))
+
+    def pinned(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the nodes whose islands must not be changed by choice."""
+        return frozenset(name for name in names if self._nodes.is_pinned(name))
 
     def island_pods(self, key: Key) -> dict[str, IslandPods]:
         """Return the pods of the plan's islands, by label value (``label_value(island)``)."""
@@ -298,6 +302,10 @@ class ClusterInventory:
     def tick(self) -> None:
         """Report what is due: all losses, and the new inventory of one plan."""
         now = self._clock()
+        for change in self._nodes.take_drained(now):
+            self._node_changed(change)
+            # Its plans are planned without it since it was cordoned; a table may still have it.
+            self._add_events(self._selecting(change.shapes), (change.name,))
         for facts in self._nodes.take_settled(now):
             self._add_events(self._selecting((facts.shape,)))
         for pod in self._pods.take_late(now):

@@ -3,6 +3,10 @@
 Two flap dampers run beside the table. A node that serves again counts as lost until it has served
 for a while, so that traffic does not come and go with it. A node whose GPUs are usable again is not
 planned with until they have been usable for a while.
+
+A cordoned node still serves, and is usually drained next. It counts as lost once it has been
+cordoned for ``DRAINED`` without a break: requests leave it before its pods go, and a node that is
+cordoned for moments changes nothing.
 """
 
 from __future__ import annotations
@@ -10,12 +14,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from archipelago.planner.kubernetes.nodes import NodeSummary
 
 from .devices import DeviceTable
 from .flap_damping import FlapDamper
 from .nodes import NodeFacts, NodeTable, Shape
+
+DRAINED: Final = 60.0
+"""Time for which a node that serves may be cordoned before it counts as lost [s]: a new plan for
+the other nodes, which may come first, takes less."""
+LEFT: Final = -math.inf
+"""When a node has left that counts as lost because it is cordoned."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,7 @@ class NodeStore:
         self._usable = FlapDamper()
         self._serving = FlapDamper()
         self._unsettled: set[str] = set()
+        self._leaves: dict[str, float] = {}  # when a cordoned node counts as lost, by name
 
     def __iter__(self) -> Iterator[NodeFacts]:
         return iter(self._table)
@@ -109,6 +121,21 @@ class NodeStore:
         """Return whether the node's past allows planning with it."""
         return self._usable.is_trusted(name, now)
 
+    def is_pinned(self, name: str) -> bool:
+        """Return whether the node says that its islands must not be changed by choice."""
+        shape = self._shape(name)
+        return shape is not None and shape.pinned
+
+    def take_drained(self, now: float) -> list[NodeChange]:
+        """Return the nodes that have been cordoned for so long that they count as lost now."""
+        due = sorted(name for name, at in self._leaves.items() if LEFT < at <= now)
+        changes = []
+        for name in due:
+            before, was_lost = self._shape(name), self.is_lost(name, now)
+            self._leaves[name] = LEFT
+            changes.append(self._changed(name, before, now, was_lost=was_lost))
+        return changes
+
     def take_settled(self, now: float) -> list[NodeFacts]:
         """Return the nodes that have settled since the last call."""
         names = {name for name in self._unsettled if not self._is_settling(name, now)}
@@ -116,12 +143,13 @@ class NodeStore:
         return [facts for facts in map(self.get, sorted(names)) if facts]
 
     def wake(self, now: float) -> float:
-        """Return when the next node will have settled [s]; infinity: no node is settling."""
+        """Return when the next node will have settled or left [s]; infinity: none will."""
+        drained = min((at for at in self._leaves.values() if at > LEFT), default=math.inf)
         if not self._unsettled:
-            return math.inf
+            return drained
         if not all(self._is_settling(name, now) for name in self._unsettled):
             return now
-        return min(self._usable.next_trusted(now), self._serving.next_trusted(now))
+        return min(drained, self._usable.next_trusted(now), self._serving.next_trusted(now))
 
     def counts(self, now: float) -> dict[str, int]:
         """Return the number of nodes that are ``usable``, ``lost`` or ``excluded``."""
@@ -148,6 +176,10 @@ class NodeStore:
     ) -> NodeChange:
         after = self._shape(name)
         serving = bool(after and after.serving)
+        if after and after.is_draining:
+            serving = self._leaves.setdefault(name, now + DRAINED) > now
+        else:
+            self._leaves.pop(name, None)
         self._usable.update(name, now, up=bool(after and after.up))
         self._serving.update(name, now, up=serving)
         if self._is_settling(name, now):
@@ -161,6 +193,6 @@ class NodeStore:
         """Return whether the node is back but not trusted yet."""
         shape = self._shape(name)
         return shape is not None and (
-            (shape.serving and not self._serving.is_trusted(name, now))
+            (shape.serving and name not in self._leaves and not self._serving.is_trusted(name, now))
             or (shape.up and not self._usable.is_trusted(name, now))
         )

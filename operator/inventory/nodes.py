@@ -29,6 +29,7 @@ class Shape:
         permanent_reason: Why no pool can use the node, whatever its state; None if one can.
         temporary_reason: Why the node cannot be used now; None if it can.
         serving: Whether its pods continue; neither a cordon nor a plugin's restart ends one.
+        pinned: Whether its islands must not be changed by choice.
         allocatable_gpus: Whole GPUs that are allocatable [GPUs].
         capacity_gpus: Whole GPUs that are built in [GPUs].
         labels: Labels in selectors and domain labels of pools, in order of their keys.
@@ -46,6 +47,12 @@ class Shape:
     labels: tuple[tuple[str, str], ...]
     parts: tuple[tuple[str, int], ...] = ()
     by_devices: bool = False
+    pinned: bool = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it still serves and is cordoned: its pods may be evicted soon."""
+        return self.serving and self.temporary_reason is Why.CORDONED
 
     @property
     def up(self) -> bool:
@@ -95,6 +102,7 @@ def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
         labels=tuple((key, str(node.labels[key])) for key in sorted(keys) if key in node.labels),
         parts=node.parts(),
         by_devices=node.by_devices is not None,
+        pinned=node.pinned,
     )
 
 

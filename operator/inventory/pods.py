@@ -25,7 +25,7 @@ from archipelago.planner.kubernetes.labels import (
     PLAN_LABEL,
     ROLE_LABEL,
 )
-from archipelago.planner.kubernetes.nodes import gpus
+from archipelago.planner.kubernetes.nodes import gpus, is_pinned
 
 from ..resources.deletions import Deletions
 from ..resources.live import IslandPods
@@ -56,6 +56,7 @@ class PodFacts:
         phase: What its engine runs as: prefill, decode or mixed; empty if not stated.
         ready: Whether it may get requests: Ready, and not being deleted.
         role: Label value of all that its engine runs as; empty if not stated.
+        pinned: Whether its island must not be changed by choice.
     """
 
     uid: str
@@ -69,6 +70,7 @@ class PodFacts:
     phase: str
     ready: bool
     role: str = ""
+    pinned: bool = False
 
 
 def requested(spec: Node) -> int:
@@ -133,6 +135,7 @@ def read_pod(body: Body) -> PodFacts | None:
             phase=meta.labels.get(PHASE_LABEL, "") if is_part else "",
             ready="Ready" in true and not meta.deleting,
             role=meta.labels.get(ROLE_LABEL, "") if is_part else "",
+            pinned=is_part and is_pinned(meta.annotations),
         )
 
 
@@ -241,6 +244,7 @@ class PodTable:
                 gpus=sum(pod.gpus for pod in pods),
                 nodes=frozenset(pod.node for pod in pods if pod.node),
                 role=roles.pop() if len(roles) == 1 else SEVERAL,
+                pinned=any(pod.pinned for pod in pods),
             )
         return islands
 

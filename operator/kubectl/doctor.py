@@ -77,6 +77,15 @@ REMEDY: Final[dict[Reason, str]] = {
         "Make one of the changes that the message lists. The last good table stays in use."
     ),
     Reason.INVALID_SPEC: "Correct the fields, or the pod template, that the message names.",
+    Reason.CALIBRATION_REFUSED: (
+        "Correct the place that the message names, or remove `spec.calibration`. The file is read "
+        "again within 15 s."
+    ),
+    Reason.HELD_BACK: "Nothing to do, or change the budget or remove the annotation.",
+    Reason.KNOWLEDGE_REFUSED: (
+        "Nothing to do: it is learnt anew within minutes and written over. If it is not the "
+        "plan's, delete it."
+    ),
     Reason.UNKNOWN_ACCELERATOR: "Use one of the names in the message.",
     Reason.UNKNOWN_MODEL: "Use one of the names in the message.",
     Reason.STRATEGY_UNAVAILABLE: (

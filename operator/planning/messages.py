@@ -59,10 +59,11 @@ class Job:
     @classmethod
     def of(cls, plan: PlanObject, request: PlanRequest | None = None) -> Job:
         """Return the job that plans a ServingPlan; without a request, from nothing but its spec."""
+        given = plan.calibration.text if plan.calibration else ""
         return cls(
             plan.key,
             plan.inputs_hash,
-            request or PlanRequest(resource=plan.to_resource()),
+            request or PlanRequest(resource=plan.to_resource(), calibration=given),
             time_limit(plan),
             strategy=(plan.spec.get("planner") or {}).get("strategy", DEFAULT),
             expected=_last_seconds(plan),
@@ -97,6 +98,8 @@ def decode_result(inputs_hash: str, reply: Reply, limit: int = TABLE_BYTES) -> P
         first = plan_ready(inputs_hash, step.content, reply.summary, reply.message, limit)
         origin = TableOrigin.DRAINED if isinstance(reply, PlanReply) and reply.idle else None
         first = replace(first, steps=tuple(rest), nodes=frozenset(step.nodes), origin=origin)
+        if isinstance(reply, PlanReply):
+            first = replace(first, disrupts=frozenset(reply.disrupts))
     if isinstance(reply, ReplanReply):
         large = {"steps", "state"}
         facts = REPLY.dump_python(reply, mode="json", by_alias=True, exclude=large)
@@ -154,7 +157,7 @@ def _decision(reply: ReplanReply, facts: Mapping[str, Any]) -> dict[str, Any]:
 
     Only fields of its schema: the API server drops others, which would cause another write.
     """
-    if reply.trigger == "None" and not reply.proposal and not reply.degraded:
+    if reply.trigger == "None" and not reply.proposal and not reply.degraded and not reply.held:
         return {}
     decision = _only(_DECISION_FIELDS, facts) | {"message": bounded(reply.message)}
     if facts["levels"]:
@@ -162,6 +165,8 @@ def _decision(reply: ReplanReply, facts: Mapping[str, Any]) -> dict[str, Any]:
     for level in decision.get("levels", ()):
         if "note" in level:
             level["note"] = bounded(level["note"], _NOTE_BYTES)
+    if reply.held:
+        decision["held"] = bounded(reply.held)
     if facts["proposal"]:
         decision["proposal"] = _only(_PROPOSAL_FIELDS, facts["proposal"])
     return decision

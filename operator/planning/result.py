@@ -43,6 +43,7 @@ class PlanReady:
         change: Names what a re-planning decision changes.
         before: Content of the whole table that the steps begin with, to go back to; empty if there
             are none.
+        disrupts: Islands of the stored table that serve and change, of a plan of other inputs.
     """
 
     inputs_hash: str
@@ -60,6 +61,7 @@ class PlanReady:
     adopted: bool = False
     change: str = ""
     before: str = ""
+    disrupts: frozenset[str] = frozenset()
 
     @cached_property
     def islands(self) -> TableIslands:

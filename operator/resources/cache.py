@@ -12,10 +12,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
+from .calibrations import CalibrationText
 from .deletions import Deletions
+from .knowledge import knowledge_key
 from .live import TableIslands
 from .names import Key, table_key
-from .objects import ConfigMapObject, Observation, PlanObject, ShardObject, TableObject
+from .objects import (
+    ConfigMapObject,
+    KnowledgeObject,
+    Observation,
+    OurObject,
+    PlanObject,
+    ShardObject,
+    TableObject,
+)
 from .shards import shard_stem, stem_of
 from .status import Status
 
@@ -111,11 +121,12 @@ class Cache:
 
     def __init__(self) -> None:
         self.plans: Store[PlanObject] = Store()
-        self.tables: Store[TableObject | ShardObject] = Store()
+        self.tables: Store[OurObject] = Store()
         self._written: dict[Key, Status] = {}  # by plan whose status is being written
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
         self._contents: dict[Key, dict[str, LargeContent]] = {}  # by table and hash
         self._refused: dict[Key, str] = {}  # pointer to what is no table, by table
+        self._calibrations: dict[Key, CalibrationText] = {}  # by plan
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def update_plan(self, plan: PlanObject) -> Key | None:
@@ -125,6 +136,7 @@ class Cache:
         """
         self._plan_of_table[table_key(plan.key)] = plan.key
         self._plan_of_table[_stem_key(plan.key)] = plan.key
+        self._plan_of_table[knowledge_key(plan.key)] = plan.key
         before, written = self.plans.get(plan.key), self._written.get(plan.key)
         if not self.plans.update(plan):
             return None
@@ -146,8 +158,8 @@ class Cache:
         """Delete a plan; return the key to reconcile."""
         return key if self.plans.delete(key, uid, version) else None
 
-    def update_table(self, table: TableObject | ShardObject) -> Key | None:
-        """Store a table or shard; return the key of its plan, None if nothing is new."""
+    def update_table(self, table: OurObject) -> Key | None:
+        """Store one; return the key of its plan, None if nothing is new."""
         if isinstance(table, ShardObject):
             self._shards.setdefault(_home(table.key), set()).add(table.key)
         return self._plan_of_table.get(_home(table.key)) if self.tables.update(table) else None
@@ -173,6 +185,10 @@ class Cache:
             del contents[first]
         return contents[wanted]
 
+    def update_calibration(self, plan: Key, calibration: CalibrationText) -> None:
+        """Store the calibration file that a plan names."""
+        self._calibrations[plan] = calibration
+
     def delete_table(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a table or shard; return the key of its plan."""
         if not self.tables.delete(key, uid, version):
@@ -188,10 +204,12 @@ class Cache:
 
     def forget(self, key: Key) -> None:
         """Drop a deleted plan, except a table that is still there."""
+        self._calibrations.pop(key, None)
         self._contents.pop(table_key(key), None)
         self._refused.pop(table_key(key), None)
         self._plan_of_table.pop(table_key(key), None)
         self._plan_of_table.pop(_stem_key(key), None)
+        self._plan_of_table.pop(knowledge_key(key), None)
 
     def observe(self, key: Key) -> Observation:
         """Return all objects that a decision about this key needs."""
@@ -206,7 +224,12 @@ class Cache:
                 table = replace(table, islands=content.islands)
         shards = map(self.tables.get, sorted(self._shards.get(_stem_key(key), ())))
         by_name = {shard.key.name: shard for shard in shards if isinstance(shard, ShardObject)}
-        return Observation(key, self.plans.get(key), table, by_name)
+        kept = self.tables.get(knowledge_key(key))
+        knowledge = kept if isinstance(kept, KnowledgeObject) else None
+        plan, given = self.plans.get(key), self._calibrations.get(key)
+        if plan is not None and given is not None and given.source == plan.calibration_source:
+            plan = plan.with_calibration(given)
+        return Observation(key, plan, table, by_name, knowledge)
 
 
 def _home(key: Key) -> Key:

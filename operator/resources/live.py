@@ -30,6 +30,7 @@ class IslandPods:
         pods: How many there are.
         gpus: GPUs that they hold [GPUs]: fewer than the island has until all are scheduled.
         nodes: Where they run.
+        pinned: Whether one says that the island must not be changed by choice.
     """
 
     ready: bool
@@ -38,6 +39,7 @@ class IslandPods:
     gpus: int
     nodes: frozenset[str]
     role: str = ""
+    pinned: bool = False
 
 
 ALONE: Final[Mapping[str, Any]] = {}
@@ -119,6 +121,7 @@ class LiveStatus:
     Attributes:
         nodes_listed: Whether the nodes have been listed at all.
         lost_nodes: Lost nodes, of those under the stored table or the one to be stored.
+        pinned_nodes: Those of them whose islands must not be changed by choice.
         plan_nodes_lost: Whether a node that a plan would use now is lost.
         pods: Pods of the islands, by the value of the island label; empty if no pod carries the
             label of the plan.
@@ -135,6 +138,7 @@ class LiveStatus:
 
     nodes_listed: bool = True
     lost_nodes: frozenset[str] = frozenset()
+    pinned_nodes: frozenset[str] = frozenset()
     plan_nodes_lost: bool = False
     pods: Mapping[str, IslandPods] = field(default_factory=dict)
     traffic: Traffic | None = None
@@ -156,6 +160,15 @@ class LiveStatus:
         if not self.pods and not self.owned:
             return frozenset()
         return frozenset(n for n, island in islands.items() if not self.serves(n, island))
+
+    def pinned(self, islands: Mapping[str, TableIsland]) -> frozenset[str]:
+        """Return the islands that must not be changed by choice: a pod or node says so."""
+        names = {label for label, pods in self.pods.items() if pods.pinned}
+        return frozenset(
+            name
+            for name, island in islands.items()
+            if self.pinned_nodes.intersection(island.nodes) or label_value(name) in names
+        )
 
     def serves(self, name: str, island: TableIsland) -> bool:
         """Return whether the island's pods are ready as what the table says.

@@ -9,6 +9,7 @@ from typing import Final
 from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.table.shards import Piece, digest
 
+from .knowledge import KNOWLEDGE_KEY, knowledge_labels, knowledge_name
 from .names import (
     API_VERSION,
     CONTENT,
@@ -23,7 +24,7 @@ from .names import (
     table_name,
     timestamp,
 )
-from .objects import PlanObject, ShardObject, TableObject, owner_reference
+from .objects import KnowledgeObject, PlanObject, ShardObject, TableObject, owner_reference
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer, pointer_hash, shard_labels, shards_of
 from .status import Status
 
@@ -69,6 +70,13 @@ def shard_manifest(
     name = shard.name
     manifest = _config_map(plan, version, name, labels=labels, annotations=annotations, data=data)
     return manifest | {"immutable": True}
+
+
+def knowledge_manifest(plan: PlanObject, stored: KnowledgeObject | None, text: str) -> Manifest:
+    """Return the ConfigMap with what the plan has learnt."""
+    name, labels = knowledge_name(plan.key.name), knowledge_labels(plan.key.name)
+    version, data = stored.resource_version if stored else MUST_NOT_EXIST, {KNOWLEDGE_KEY: text}
+    return _config_map(plan, version, name, labels=labels, annotations={}, data=data)
 
 
 def _config_map(

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from archipelago.planner.documents import Node, canonical_bytes, plain, read_json
 from archipelago.planner.errors import PlanFileError
@@ -21,6 +21,8 @@ from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan.load import fitting_fields
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
+from .calibrations import CalibrationSource, CalibrationText, calibration_source
+from .knowledge import KNOWLEDGE_KEY, Kept, is_knowledge, read_kept
 from .live import LiveStatus, TableIsland, TableIslands, TableOrigin
 from .names import (
     API_VERSION,
@@ -79,6 +81,7 @@ class PlanObject:
         resolved: The spec with the nodes of its pools; None if no pool selects nodes.
         live: Runtime facts of a live plan.
         over_quota: Why its pools, which all state counts, are not planned with; None if they are.
+        calibration: The calibration file that it names; None if it names none, or none was read.
     """
 
     key: Key
@@ -95,6 +98,7 @@ class PlanObject:
     resolved: Body | None = None
     live: LiveStatus | None = None
     over_quota: Finding | None = None
+    calibration: CalibrationText | None = None
 
     @classmethod
     def from_body(cls, body: Body) -> PlanObject:
@@ -146,6 +150,14 @@ class PlanObject:
         return self.islands.get("manage", OFF) != OFF and bool(self.islands.get("template"))
 
     @property
+    def stated_budgets(self) -> tuple[Body, ...]:
+        """``spec.replanning.budgets`` as it is stored: one that does not fit must not be lost."""
+        replanning = self.stated.get("replanning")
+        budgets = replanning.get("budgets") if isinstance(replanning, Mapping) else None
+        found = budgets if isinstance(budgets, list) else ()
+        return tuple(budget if isinstance(budget, Mapping) else {} for budget in found)
+
+    @property
     def is_live(self) -> bool:
         """Whether its table may change without an edit.
 
@@ -153,13 +165,27 @@ class PlanObject:
         """
         return bool(self.replanning.get("source")) or self.selects_nodes or self.owns_pods
 
+    @property
+    def calibration_source(self) -> CalibrationSource | None:
+        """Where its calibration file is; None if it names none."""
+        return calibration_source(self.spec)
+
+    def with_calibration(self, calibration: CalibrationText) -> PlanObject:
+        """Return the plan with its calibration file: another text is another input."""
+        inputs = self._hash_of(self.stated, calibration)
+        return replace(self, calibration=calibration, inputs_hash=inputs)
+
     def with_nodes(self, resolved: Body, nodes: str = "") -> PlanObject:
         """Return the plan with the nodes of its pools: other nodes are other inputs.
 
         ``nodes``: hash of their names, since ``resolved`` only has their number.
         """
-        inputs = inputs_hash(self.key.name, {**resolved, "nodes": nodes})
+        inputs = self._hash_of({**resolved, "nodes": nodes}, self.calibration)
         return replace(self, resolved=resolved, inputs_hash=inputs)
+
+    def _hash_of(self, spec: Body, calibration: CalibrationText | None) -> str:
+        given = {"calibration": calibration.digest} if calibration else {}
+        return inputs_hash(self.key.name, {**spec, **given})
 
     def to_resource(self) -> dict[str, Any]:
         """Return the resource as a file would hold it: the planner's input."""
@@ -314,27 +340,59 @@ class ShardObject(ConfigMapObject):
 
 
 @dataclass(frozen=True)
+class KnowledgeObject(ConfigMapObject):
+    """A ConfigMap with the name of what a plan has learnt.
+
+    ``kept``: None if it is refused; ``refusal``: why.
+    """
+
+    kept: Kept | None
+    refusal: str = ""
+
+    @classmethod
+    def from_body(cls, body: Body) -> KnowledgeObject:
+        """Read a ConfigMap, which may be anybody's.
+
+        Raises:
+            Unreadable: it is no object of an API server.
+        """
+        with reading("ConfigMap", body) as item:
+            facts, text = _facts(item), item.optional_mapping("data").get(KNOWLEDGE_KEY)
+            try:
+                return cls(**facts, kept=read_kept(text))
+            except PlanFileError as error:
+                return cls(**facts, kept=None, refusal=f"{KNOWLEDGE_KEY}: {error}")
+
+
+@dataclass(frozen=True)
 class Observation:
     """The objects of one key. ``plan``: None if it does not exist.
 
-    ``shards``: objects with names of its shards, needed or not, by name.
+    ``shards``: objects with names of its shards, needed or not, by name. ``knowledge``: the object
+    with the name of what the plan has learnt.
     """
 
     key: Key
     plan: PlanObject | None
     table: TableObject | None
     shards: Mapping[str, ShardObject] = field(default_factory=dict)
+    knowledge: KnowledgeObject | None = None
 
 
-def read_config_map(body: Body) -> TableObject | ShardObject:
-    """Read a ConfigMap as a table or a shard, by its name.
+OurObject: TypeAlias = TableObject | ShardObject | KnowledgeObject
+
+
+def read_config_map(body: Body) -> OurObject:
+    """Read a ConfigMap as a table, a shard or what is learnt, by its name.
 
     Raises:
         Unreadable: it is no object of an API server.
     """
     with reading("ConfigMap", body) as item:
-        shard = stem_of(read_meta(item).name) is not None
-    return ShardObject.from_body(body) if shard else TableObject.from_body(body)
+        name = read_meta(item).name
+    if is_knowledge(name):
+        return KnowledgeObject.from_body(body)
+    return ShardObject.from_body(body) if stem_of(name) else TableObject.from_body(body)
 
 
 def inputs_hash(name: str, spec: Body) -> str:
@@ -365,7 +423,7 @@ def _facts(item: Node) -> dict[str, Any]:
     immutable = item.mapping().get("immutable") is True
     return {
         "abandoned": written and not ours and not controlled,
-        "locked": immutable or bool(binary & {TABLE_KEY, SHARD_KEY}),
+        "locked": immutable or bool(binary & {TABLE_KEY, SHARD_KEY, KNOWLEDGE_KEY}),
         "finalizers": tuple(name.text() for name in raw.optional_items("finalizers")),
         "key": Key(meta.namespace, meta.name),
         "uid": meta.uid,

@@ -91,6 +91,7 @@ class Reason(StrEnum):
     FLIPPED = "Flipped"
     RESHAPED = "Reshaped"
     PROPOSED = "Proposed"
+    HELD_BACK = "HeldBack"
     DEGRADED = "Degraded"
     # The metric source
     SOURCE_UNKNOWN = "SourceUnknown"
@@ -102,6 +103,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
+    CALIBRATION_REFUSED = "CalibrationRefused"
     STRATEGY_UNAVAILABLE = "StrategyUnavailable"
     POOL_CLAIMED = "PoolClaimed"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -110,6 +112,7 @@ class Reason(StrEnum):
     TABLE_TOO_LARGE = "TableTooLarge"
     WRITE_REFUSED = "WriteRefused"
     LAST_GOOD_KEPT = "LastGoodKept"
+    KNOWLEDGE_REFUSED = "KnowledgeRefused"
     # The planner failed
     PLANNER_TIMEOUT = "PlannerTimeout"
     PLANNER_OOM = "PlannerOOM"
@@ -409,6 +412,12 @@ class LastDecisionStatus(StatusObject):
     levels: Annotated[
         list[LevelStatus], Field(max_length=8, json_schema_extra={NAMED_KEY: "level"})
     ] = Field(default_factory=list, description="What each level would have reached.")
+    held: str | None = Field(
+        default=None,
+        max_length=MESSAGE_BYTES,
+        description="A change that is worth it and is held back by a budget or by the annotation "
+        "archipelago.dev/do-not-disrupt, and until when.",
+    )
     proposal: ProposalStatus | None = Field(
         default=None, description="The change that waits for approval, if any."
     )

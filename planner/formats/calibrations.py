@@ -23,8 +23,8 @@ from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.catalogue.efficiency import ANY, check_names
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
-from ..documents import Document, canonical
-from ..errors import InputError
+from ..documents import Document, canonical, load_document
+from ..errors import InputError, PlanFileError
 from ..problem import PlanningProblem
 from .entry import Amount, Entry, Items, Whole, read
 
@@ -175,6 +175,24 @@ def read_calibrations(document: Document) -> tuple[Calibration, ...]:
     """
     file = read(CalibrationDocument, document)
     return tuple(entry.calibration() for entry in file.calibrations)
+
+
+def parse_calibration_file(text: str, path: str) -> CalibrationFile:
+    """Return the calibrations in the text of a file.
+
+    Raises:
+        InputError: it is no calibration file; each line names the file and the place.
+    """
+    try:
+        document = load_document(text)
+        if FIELD in document and "kind" not in document:
+            return CalibrationFile(path, read_calibrations(document))
+    except PlanFileError as error:
+        lines = str(error).splitlines()
+        raise PlanFileError("\n".join(f"{path}: {line}" for line in lines)) from None
+    raise InputError(
+        f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
+    )
 
 
 def calibration_documents(calibrations: Iterable[Calibration]) -> list[Document]:

@@ -16,6 +16,8 @@ PLAN_LABEL: Final = f"{GROUP}/plan"
 ISLAND_LABEL: Final = f"{GROUP}/island"
 PHASE_LABEL: Final = f"{GROUP}/phase"
 ROLE_LABEL: Final = f"{GROUP}/role"
+DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
+"""Annotation of a pod or node: ``"true"`` keeps its islands from changes by choice."""
 
 VALUE_LENGTH: Final = 63
 """Longest label value or DNS label [characters]."""

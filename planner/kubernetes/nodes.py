@@ -24,6 +24,7 @@ from archipelago.perfmodel.catalogue.accelerators import accelerator
 from ..documents import Node
 from ..errors import InputError
 from .devices import HARD, NodeDevices
+from .labels import DO_NOT_DISRUPT
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Set on every cloud node, with or without GPUs: it alone does not show GPUs."""
@@ -96,9 +97,17 @@ LEAVING: Final = (
     "karpenter.sh/disruption",  # its name before Karpenter 1.0
     "node.cloudprovider.kubernetes.io/shutdown",
     "node.kubernetes.io/out-of-service",
+    # https://github.com/GoogleCloudPlatform/k8s-node-termination-handler, main.go
+    "cloud.google.com/impending-node-termination",
+    # https://github.com/aws/aws-node-termination-handler, pkg/node
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
 )
 """Taints of a node that is being removed. Others keep unrelated pods off GPU nodes; the pods
 of a plan tolerate them."""
+UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+"""Taint of a cordoned node; Kubernetes sets it beside ``spec.unschedulable``."""
 
 
 class Why(StrEnum):
@@ -124,7 +133,7 @@ class NodeSummary:
 
     ``leaving``: the taint of its removal, empty if none. ``created``: creationTimestamp, empty if
     unknown. ``devices``: what ResourceSlices say of it. GPUs that a device plugin offers as well
-    are counted once, as the plugin offers them.
+    are counted once, as the plugin offers them. ``pinned``: its islands are not changed by choice.
     """
 
     name: str
@@ -136,6 +145,7 @@ class NodeSummary:
     leaving: str = ""
     created: str = ""
     devices: NodeDevices | None = None
+    pinned: bool = False
 
     @property
     def has_gpus(self) -> bool:
@@ -261,6 +271,11 @@ def relevant(node: NodeSummary, keys: Collection[str]) -> NodeSummary:
     )
 
 
+def is_pinned(annotations: Mapping[str, Any]) -> bool:
+    """Return whether a node or pod says that its islands must not be changed by choice."""
+    return annotations.get(DO_NOT_DISRUPT) == "true"
+
+
 def gpus(stock: Mapping[str, Any]) -> int:
     """Return the whole GPUs of a node's resources or of a request [GPUs]."""
     return possible(sum(count(stock.get(name, 0)) for name in RESOURCES))
@@ -291,18 +306,19 @@ def read_node(item: Node) -> NodeSummary:
         if condition.field("type").text() == "Ready"
     ]
     created = metadata.optional("creationTimestamp")
-    leaving = (
+    taints = [
         taint.field("key").text()
         for taint in spec.optional_items("taints")
-        if taint.field("key").text() in LEAVING and taint.field("effect").text() in HARD
-    )
+        if taint.field("effect").text() in HARD
+    ]
     return NodeSummary(
         metadata.field("name").text(),
         metadata.optional_mapping("labels"),
         status.optional_mapping("allocatable"),
         status.optional_mapping("capacity"),
-        bool(spec.mapping().get("unschedulable")),
+        bool(spec.mapping().get("unschedulable")) or UNSCHEDULABLE in taints,
         ready == ["True"],
-        next(leaving, ""),
+        next((key for key in taints if key in LEAVING), ""),
         created.text() if created else "",
+        pinned=is_pinned(metadata.optional_mapping("annotations")),
     )

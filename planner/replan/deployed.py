@@ -26,13 +26,15 @@ from .types import RoleSwitch
 class DeployedIslands:
     """A table's islands under the observed demand, with the templates of their bodies.
 
-    ``switch``: by model, how its engine changes phase (default: restart).
+    ``switch``: by model, how its engine changes phase (default: restart). ``pinned``: islands that
+    change only if others of their kind do not suffice.
     """
 
     problem: PlanningProblem
     plan: Plan
     templates: tuple[Template, ...]
     switch: Mapping[str, RoleSwitch] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
 
     @cached_property
     def kinds(self) -> Counter[IslandClass]:

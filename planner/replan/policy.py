@@ -6,6 +6,7 @@ named by the hash of what it would change and is void once its base changes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -58,7 +59,8 @@ class Choice:
     """The candidate to take (None: keep), why, and the decision's message.
 
     ``degraded``: share of the mean demand that fits, if not all of it does and nothing restores
-    safety. ``solve``: run the planner, which may find better.
+    safety. ``solve``: run the planner, which may find better. ``held``: change that an
+    administrator does not want now, and why.
     """
 
     candidate: Candidate | None
@@ -66,6 +68,7 @@ class Choice:
     message: str
     degraded: float | None = None
     solve: bool = False
+    held: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +109,8 @@ class PolicyInput:
         restarts = candidate.level > Level.REROUTE
         if trigger is Trigger.SAFETY and restarts and state.unsafe < limits.confirm:
             return f"only {state.unsafe} of {limits.confirm} windows were unsafe"
+        if held := limits.reason_to_hold(candidate, trigger):
+            return held
         if not is_rate_limited(candidate.level, trigger):
             return None
         limited = [c for c in state.changes if is_rate_limited(c.level, c.trigger)]
@@ -120,6 +125,15 @@ class PolicyInput:
         return None
 
 
+def held_back(case: PolicyInput, candidates: Iterable[Candidate], trigger: Trigger) -> str:
+    """Return the first change that an administrator does not want now, and why; empty if none."""
+    for candidate in candidates:
+        reason = case.limits.reason_to_hold(candidate, trigger)
+        if reason is not None and reason == case.reason_to_wait(candidate, trigger):
+            return f"{candidate.level.name.capitalize()} for {trigger}: {reason}"
+    return ""
+
+
 def safety(case: PolicyInput) -> Choice:
     """Return the lowest level that restores the target headroom, else the best there is."""
     reasons = []
@@ -131,7 +145,10 @@ def safety(case: PolicyInput) -> Choice:
                 return Choice(candidate, Trigger.SAFETY, message)
             reasons.append(f"a {candidate.level.name.lower()} would restore safety, but {reason}")
     solve = not reasons and case.may_solve(case.keep.theta * (1 + case.limits.hysteresis))
-    return _best_there_is(case, reasons, solve=solve)
+    best = _best_there_is(case, reasons, solve=solve)
+    least = (best.candidate or case.keep).low * (1 + case.limits.tolerance)
+    better = [candidate for candidate in case.ready if candidate.low > least]
+    return replace(best, held=held_back(case, better, Trigger.SAFETY))
 
 
 def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Choice:
@@ -171,7 +188,7 @@ def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Cho
 
 def gain(case: PolicyInput) -> Choice:
     """Return the lowest level worth its disruption, or a higher one whose extra gain pays."""
-    best, solve, reasons = case.keep, False, []
+    best, solve, reasons, held = case.keep, False, list[str](), ""
     for candidate in case.levels[1:]:
         if not _is_worth(case, candidate, best):
             continue
@@ -183,13 +200,15 @@ def gain(case: PolicyInput) -> Choice:
                 best = candidate
             else:
                 reasons.append(f"a {candidate.level.name.lower()} is worth it, but {reason}")
+                held = held or held_back(case, [candidate], Trigger.GAIN)
     if solve and best.level > Level.REROUTE:
         best = case.keep  # one disruption after the planner's result rather than two
     if best is case.keep:
-        return Choice(None, Trigger.NONE, "; ".join(reasons) or "nothing to change", solve=solve)
+        message = "; ".join(reasons) or "nothing to change"
+        return Choice(None, Trigger.NONE, message, solve=solve, held=held)
     cost = f" for {best.disruption:.0f} GPU-seconds out of service" if best.disruption else ""
     message = f"headroom rises by at least {best.gain_low:.1%}{cost}"
-    return Choice(best, Trigger.GAIN, message, solve=solve)
+    return Choice(best, Trigger.GAIN, message, solve=solve, held=held)
 
 
 def gainful(candidate: Candidate, limits: Limits) -> bool:
@@ -317,6 +336,7 @@ def _carry_out(observation: Observation, choice: Choice, case: PolicyInput) -> D
         requested_level=Level.RESHAPE if choice.solve else None,
         regret=max(0.0, 1 - case.keep.theta / best) if best > 0 else None,
         proposal=state.proposal,
+        held=choice.held,
     )
     candidate, trigger = choice.candidate, choice.trigger
     if candidate is None or candidate.plan is None or case.limits.mode is Mode.OFF:

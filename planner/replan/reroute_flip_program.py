@@ -203,7 +203,9 @@ def _assign_phases(
     They stay in their group, else in their phase, as far as the counts allow.
     """
     classes = {group.name: group.island_class for group in deployed.plan.groups}
-    waiting = {island.name: island for island in deployed.plan.islands}
+    # Those that must not change come first: they stay where the counts let any island stay.
+    order = sorted(deployed.plan.islands, key=lambda island: island.name not in deployed.pinned)
+    waiting = {island.name: island for island in order}
     assigned: dict[int, list[Island]] = {c: [] for c in np.flatnonzero(counts).tolist()}
 
     def assign(c: int, candidates: list[Island]) -> None:

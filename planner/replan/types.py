@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ class Limits:
     windows before an island restarts. ``hysteresis``: share by which headroom must exceed
     1 / target before the table is safe again, and least improvement that is worth a change if
     nothing restores safety. ``online``, ``restart``: how long an island is out of service when it
-    changes phase online, or starts.
+    changes phase online, or starts. ``pinned``: islands that must not be changed by choice.
+    ``allowed``: by trigger, how many islands may change now, and the budget that says so.
     """
 
     mode: Mode = Mode.AUTO
@@ -86,6 +88,17 @@ class Limits:
     online: float = 13.0
     restart: float = 157.0
     expires: float = HOUR
+    pinned: frozenset[str] = frozenset()
+    allowed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+    def reason_to_hold(self, candidate: Candidate, trigger: Trigger) -> str | None:
+        """Return why an administrator does not want a candidate now; None if none says so."""
+        if candidate.level <= Level.REROUTE:
+            return None
+        if pinned := self.pinned & candidate.changed:
+            return f"island {min(pinned)} has the annotation do-not-disrupt"
+        islands, message = self.allowed.get(trigger, (len(candidate.changed), ""))
+        return message if len(candidate.changed) > islands else None
 
     @property
     def safe(self) -> float:
@@ -185,7 +198,7 @@ class Decision:
     ``plan``: the table to publish; None keeps the published one. ``state``: for the next window.
     ``degraded``: share of the demand that fits, if no level restores safety. ``proposal``: waits
     for approval. ``requested_level``: to evaluate before the next decision. ``regret``:
-    1 - theta / bound, if a bound is known.
+    1 - theta / bound, if a bound is known. ``held``: change that is worth it and not allowed now.
     """
 
     level: Level
@@ -198,3 +211,4 @@ class Decision:
     proposal: Proposal | None = None
     requested_level: Level | None = None
     regret: float | None = None
+    held: str = ""

@@ -6,16 +6,22 @@ texts are cached.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from archipelago.perfmodel.calibration.corrections import Calibration
+from archipelago.perfmodel.errors import PerfModelError
+
 from ..demand.problem import unconstrained
+from ..errors import CalibrationError, InputError
+from ..formats.calibrations import FIELD, calibrated, parse_calibration_file
 from ..plan import Plan
 from ..problem import PlanningProblem
-from ..replan.types import Limits, Mode, RoleSwitch
+from ..replan.types import Limits, Mode, RoleSwitch, Trigger
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
 from ..servingplan.load import prune_unknown_fields
 from ..table.plan_of_table import plan_of
@@ -60,15 +66,47 @@ def read_request(request: ReplanRequest) -> ReplanInput:
     Raises:
         SpecError: the resource breaks a rule.
         PlanFileError: the content is no table, or one of another spec.
+        CalibrationError: the given calibration cannot be used, and nothing is lost.
     """
     spec, problem = read_resource(request.resource)
+    try:
+        problem = with_calibration(problem, spec, request.calibration)
+    except CalibrationError:
+        if not request.lost:  # a repair is arithmetic on the table
+            raise
     nodes, text = json.dumps(request.nodes), json.dumps(request.resource, sort_keys=True)
     # A repair does not wait for a plan: it also takes the table of an older spec.
     repairs = request.lost or request.goal or (request.unready and request.window is None)
     plan = _plan(request.content, nodes, text, of_it=not repairs)
-    limits, switch = limits_of(spec), role_switches(spec)
+    limits, switch = _limited(limits_of(spec), request), role_switches(spec)
     goal = None if request.goal is None else _plan(request.goal, nodes, text, of_it=False)
     return ReplanInput(request, spec, unconstrained(problem), plan, limits, switch, goal)
+
+
+def with_calibration(problem: PlanningProblem, spec: ServingPlanSpec, text: str) -> PlanningProblem:
+    """Return the problem with the calibrations of the file that the spec names, if there is one.
+
+    Raises:
+        CalibrationError: the text is no such file, or of no pool and model of the problem.
+    """
+    if not text:
+        return problem
+    source = spec.calibration
+    path = f"ConfigMap {source.config_map}, key {source.key}" if source else FIELD
+    return replace(problem, calibrations=_calibrations(text, path, problem))
+
+
+def base_of(calibration: str) -> str:
+    """Return the digest of a given calibration, by which what is learnt over it is known."""
+    return hashlib.sha256(calibration.encode()).hexdigest()[:16] if calibration else ""
+
+
+@lru_cache(maxsize=CACHED)
+def _calibrations(text: str, path: str, problem: PlanningProblem) -> tuple[Calibration, ...]:
+    try:
+        return calibrated(problem, (parse_calibration_file(text, path),)).calibrations
+    except (InputError, PerfModelError) as error:
+        raise CalibrationError(str(error)) from None
 
 
 def limits_of(spec: ServingPlanSpec) -> Limits:
@@ -92,6 +130,19 @@ def limits_of(spec: ServingPlanSpec) -> Limits:
         flips=replanning.max_flips,
         moved_gpus=replanning.max_moved_gpus,
     )
+
+
+def _limited(limits: Limits, request: ReplanRequest) -> Limits:
+    """Return the limits as budgets and annotations narrow them.
+
+    If some islands may change, no more of them flip; if none may, flips are looked for all the
+    same, so that the decision can say what is held back.
+    """
+    allowed = {name: (each.islands, each.message) for name, each in request.allowed.items()}
+    most = max((islands for islands, _ in allowed.values()), default=0)
+    every = allowed.keys() >= {Trigger.SAFETY, Trigger.GAIN}
+    flips = min(limits.flips, most) if every and most else limits.flips
+    return replace(limits, pinned=frozenset(request.pinned), allowed=allowed, flips=flips)
 
 
 def role_switches(spec: ServingPlanSpec) -> dict[str, RoleSwitch]:

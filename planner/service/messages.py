@@ -51,6 +51,7 @@ class FailureReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
+    CALIBRATION_REFUSED = "CalibrationRefused"
     PLANNER_OOM = "PlannerOOM"
     PLANNER_CRASHED = "PlannerCrashed"
     SOLVER_FAILED = "SolverFailed"
@@ -64,6 +65,7 @@ class ResourceRequest(Message):
     ``nodes``: the cluster's name of a node by the planner's. ``lost``: islands on nodes that are
     gone. ``unready``: islands whose pods are not ready. ``state``: of the last re-planning reply,
     ``age`` seconds old. ``spent``: of the plan's time limit, before the request was sent [s].
+    ``calibration``: text of the calibration file that the resource names; empty for none.
     """
 
     resource: dict[str, Any]
@@ -73,6 +75,7 @@ class ResourceRequest(Message):
     state: dict[str, Any] = field(default_factory=dict)
     age: Quantity = 0.0
     spent: Quantity = 0.0
+    calibration: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,14 @@ class PlanRequest(ResourceRequest):
 
     kind: Literal["plan"] = "plan"
     content: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance(Message):
+    """How many islands may change at once for a reason, and the budget that says so."""
+
+    islands: Annotated[int, Field(ge=0)]
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +104,7 @@ class ReplanRequest(ResourceRequest):
     ``repaired``: how long ago lost islands left the table, if ``state`` does not have it [s].
     ``goal``: content of the table to go back to, as the pods of a change did not become ready.
     ``avoid``: changes of which that is known (`ReplanReply.change`).
+    ``pinned``: islands that must not be changed by choice. ``allowed``: by trigger, how many may.
     """
 
     kind: Literal["replan"] = "replan"
@@ -105,6 +117,8 @@ class ReplanRequest(ResourceRequest):
     repaired: float | None = None
     goal: str | None = None
     avoid: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
+    allowed: dict[str, Allowance] = field(default_factory=dict)
 
 
 Request: TypeAlias = PlanRequest | ReplanRequest
@@ -143,7 +157,7 @@ class PlanReply(Message):
     """A checked plan: the tables that lead to it, the last one being the plan's.
 
     ``summary``: fields of ``status.summary``. ``idle``: islands without requests, as they are not
-    ready.
+    ready. ``disrupts``: islands that serve now and change.
     """
 
     kind: Literal["planned"] = "planned"
@@ -151,6 +165,7 @@ class PlanReply(Message):
     summary: dict[str, Any]
     message: str
     idle: tuple[str, ...] = ()
+    disrupts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +211,7 @@ class ReplanReply(Message):
     ``degraded``: share of the demand that fits, if not all of it does. ``requested_level``: to
     request next. ``reasons``: names of faults of the window. ``state``: for the next request.
     ``change``: names what ``steps`` change, to avoid it if its pods do not become ready.
+    ``held``: change that is worth it and not allowed now, and why.
     """
 
     kind: Literal["replanned"] = "replanned"
@@ -213,6 +229,7 @@ class ReplanReply(Message):
     levels: tuple[LevelReply, ...] = ()
     proposal: ProposalReply | None = None
     requested_level: str | None = None
+    held: str = ""
     reasons: tuple[str, ...] = ()
     demand: dict[str, DemandReply] = field(default_factory=dict)
     calibration: tuple[dict[str, str], ...] = ()

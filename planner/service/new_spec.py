@@ -17,6 +17,8 @@ import numpy as np
 
 from ..check.checker import run_checks
 from ..deadline import Deadline
+from ..documents import listed
+from ..formats.calibrations import name_of
 from ..plan import Certificate, Infeasible, Plan, Unfinished, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
@@ -36,7 +38,7 @@ from ..strategy import Found
 from ..table.plan_of_table import accounted, plan_of
 from ..table.rename import to_generic
 from ..table.reweigh import Unrepairable
-from .inputs import limits_of, role_switches
+from .inputs import base_of, limits_of, role_switches, with_calibration
 from .messages import (
     FailureReason,
     FailureReply,
@@ -47,7 +49,7 @@ from .messages import (
 )
 from .plan import describe, figure, largest_ttft, plan, summary
 from .reply import table_step
-from .state import decode_calibration
+from .state import SHOWN, decode_calibration
 
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
@@ -123,14 +125,16 @@ def plan_request(
 
     Raises:
         SpecError: the resource breaks a rule.
+        CalibrationError: the calibration that it names cannot be used.
         PlanFileError: the content is no table.
         SolverError: there is no answer.
         CheckError: the answer is wrong: a defect of ours.
     """
     resource = load_resource(request.resource)
     problem = to_problem(resource.metadata.name, resource.spec)
+    problem = with_calibration(problem, resource.spec, request.calibration)
     old, running = _deployed(request, problem)
-    calibration = decode_calibration(request.state, request.age)
+    calibration = decode_calibration(request.state, request.age, base_of(request.calibration))
 
     begun = Deadline()
 
@@ -147,13 +151,24 @@ def plan_request(
         return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)
     new, cost = _cheaper(old, answer.outcome.plan, resource.spec, answer.problem)
     steps, idle = _steps(old, new, answer.problem, frozenset(request.unready))
-    parts = (describe(new), cost, calibration.text)
+    given = listed([f"times of {name_of(each)}" for each in problem.calibrations], SHOWN)
+    parts = (describe(new), cost, given, calibration.text)
     return PlanReply(
         summary=summary(resource.spec, new, largest_ttft(answer.problem, new)),
         message="; ".join(filter(None, parts)),
         steps=tuple(table_step(resource.spec, step, request.nodes) for step in steps),
         idle=tuple(sorted(idle)),
+        disrupts=_disrupted(old, new),
     )
+
+
+def _disrupted(old: Plan | None, new: Plan) -> tuple[str, ...]:
+    """Return the islands that serve now and change phase, move or stop."""
+    if old is None:
+        return ()
+    change = island_changes(old, new)
+    serving = {island.name for island in old.islands}
+    return tuple(sorted((change.flipped | change.moved) & serving))
 
 
 def _cheaper(

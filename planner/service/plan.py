@@ -26,7 +26,7 @@ from archipelago.perfmodel.workload.lengths import LengthDistribution
 from ..check.checker import run_checks
 from ..check.index import PlanIndex
 from ..documents import canonical_text
-from ..errors import CheckError, PlanFileError, SolverError, SpecError
+from ..errors import CalibrationError, CheckError, PlanFileError, SolverError, SpecError
 from ..plan import Group, Infeasible, Plan, PlanningOutcome
 from ..problem import Objective, Phase, PlanningProblem, RunningIsland
 from ..servingplan import ServingPlanResource, ServingPlanSpec, to_problem
@@ -144,6 +144,8 @@ def planning_failure(work: Callable[[], Reply]) -> Reply:
     except PlanFileError as error:
         message = f"the published table does not fit the spec: {error}"
         reason = FailureReason.CHECK_FAILED
+    except CalibrationError as error:
+        reason, message = FailureReason.CALIBRATION_REFUSED, "; ".join(str(error).splitlines())
     except CheckError as error:
         reason, message = FailureReason.CHECK_FAILED, "; ".join(error.findings)
     except SolverError as error:

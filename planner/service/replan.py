@@ -66,7 +66,7 @@ from ..replan.types import (
 from ..servingplan.load import prune_unknown_fields, remark
 from ..table.plan_of_table import accounted
 from ..table.reweigh import Unrepairable
-from .inputs import ReplanInput, read_request
+from .inputs import ReplanInput, base_of, read_request
 from .learning import calibrated_by_window
 from .messages import PlanRequest, Reply, Request, SearchProgress
 from .new_spec import plan_request
@@ -111,7 +111,8 @@ def handle(
 def replan(request: ReplanInput) -> ReplanOutcome:
     """Decide about a loss or a window: repair at once, else by the observed demand."""
     message = request.request
-    state = decode_state(message.state, message.age, message.inputs, request.problem)
+    base = base_of(message.calibration)
+    state = decode_state(message.state, message.age, message.inputs, request.problem, base)
     if message.repaired is not None:
         state = _repaired(state, request.limits, -message.repaired)
     used = routed_groups(request.plan)
@@ -307,6 +308,7 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         unsafe = max(0, policy.unsafe - 1)
         policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe)
     deployed = deployed_islands(situation.problem, situation.plan, request.switch)
+    deployed = replace(deployed, pinned=limits.pinned)
     observation = Observation(
         situation.problem,
         deployed.plan,

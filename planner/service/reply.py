@@ -111,6 +111,7 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
         requested_level=(
             None if decision.requested_level is None else _name(decision.requested_level)
         ),
+        held=decision.held,
         reasons=outcome.reasons,
         demand={
             name: DemandReply(

@@ -49,13 +49,15 @@ class OnlineCalibration:
 
     ``used``: the corrections in use; they move in steps. ``settled``: by island and phase, its
     windows in a row, up to the number that makes it warm. ``last``: digest of the last window
-    that was learnt from.
+    that was learnt from. ``base``: digest of the calibration that was given, empty for none: what
+    is learnt is a factor on its times.
     """
 
     state: Mapping[Key, Estimate] = field(default_factory=dict)
     used: tuple[Correction, ...] = ()
     settled: Mapping[str, int] = field(default_factory=dict)
     last: str = ""
+    base: str = ""
 
     def after(self, windows: Iterable[IslandWindow]) -> OnlineCalibration:
         """Learn from further windows, which end now."""
@@ -147,18 +149,21 @@ class StoredProposal:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredState(Message):
-    """``ReplanState`` in JSON, made for ``inputs``; ``calibration`` is read on its own."""
+    """``ReplanState`` in JSON, made for ``inputs``; ``calibration`` is read on its own.
+
+    What a restart loses has a default: ``knowledge.Knowledge`` is such a state.
+    """
 
     version: Literal[2] = 2
     inputs: str
-    gainful: tuple[tuple[Level, ...], ...]
-    unsafe: int
-    changes: tuple[Change, ...]
-    last_solve: Annotated[float, Field(alias="asked")]
-    proposal: StoredProposal | None
+    gainful: tuple[tuple[Level, ...], ...] = ()
+    unsafe: int = 0
+    changes: tuple[Change, ...] = ()
+    last_solve: Annotated[float, Field(alias="asked")] = -math.inf
+    proposal: StoredProposal | None = None
     rates: dict[str, tuple[float, ...]]
-    bound: ProvenBound | None
-    counted: bool
+    bound: ProvenBound | None = None
+    counted: bool = False
     calibration: dict[str, Any]
 
 
@@ -168,8 +173,9 @@ class StoredCalibration(Message):
 
     learnt: tuple[StoredEstimate, ...]
     used: tuple[Correction, ...]
-    settled: dict[int, tuple[str, ...]]
+    settled: dict[int, tuple[str, ...]] = field(default_factory=dict)
     last: str
+    base: str = ""
 
 
 STATE: Final = TypeAdapter(StoredState)
@@ -204,6 +210,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         used=state.calibration.used,
         settled=settled,
         last=state.calibration.last,
+        base=state.calibration.base,
     )
     stored = StoredState(
         inputs=inputs,
@@ -222,16 +229,18 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
 
 
 def decode_state(
-    document: Mapping[str, Any], age: float, inputs: str, problem: PlanningProblem
+    document: Mapping[str, Any], age: float, inputs: str, problem: PlanningProblem, base: str = ""
 ) -> ReplanState:
     """Return the state of ``age`` seconds ago; empty if it cannot be read.
 
-    Of other inputs only past changes and the calibration are kept.
+    Of other inputs only past changes and the calibration are kept. ``base``: see
+    ``decode_calibration``.
     """
+    nothing = ReplanState(calibration=OnlineCalibration(base=base))
     try:
         stored = STATE.validate_python(document)
         changes = tuple(replace(change, at=change.at - age) for change in stored.changes)
-        calibration = decode_calibration(document, age)
+        calibration = decode_calibration(document, age, base)
         policy = PolicyState(changes=changes, last_solve=stored.last_solve - age)
         if stored.inputs != inputs:
             return ReplanState(policy, calibration=calibration)
@@ -260,18 +269,26 @@ def decode_state(
             calibration,
         )
     except (ValidationError, PlanFileError, ValueError):
-        return ReplanState()
+        return nothing
 
 
-def decode_calibration(document: Mapping[str, Any], age: float) -> OnlineCalibration:
-    """Return the calibration in the state of ``age`` seconds ago; empty if it cannot be read."""
+def decode_calibration(
+    document: Mapping[str, Any], age: float, base: str = ""
+) -> OnlineCalibration:
+    """Return the calibration in the state of ``age`` seconds ago; empty if it cannot be read.
+
+    Empty too if it was learnt over another ``base``, the digest of the calibration that is given.
+    """
+    nothing = OnlineCalibration(base=base)
     try:
         stored = CALIBRATION.validate_python(document.get("calibration"))
         factors = ((c.factor, c.interval.low, c.interval.high) for c in stored.used)
+        if stored.base != base:
+            return nothing
         if not all(math.isfinite(factor) for row in factors for factor in row):
-            return OnlineCalibration()
+            return nothing
         settled = {name: count for count, names in stored.settled.items() for name in names}
         learnt = from_stored(stored.learnt, -age)
-        return OnlineCalibration(learnt, stored.used, settled, stored.last)
+        return OnlineCalibration(learnt, stored.used, settled, stored.last, base)
     except (ValidationError, AttributeError):
-        return OnlineCalibration()
+        return nothing

@@ -3,12 +3,14 @@
 No field changes the plan of a spec; the fields decide when another plan replaces it.
 """
 
-from typing import Annotated, Literal
+from datetime import UTC, datetime
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field
 
 from .rule import Rule, SpecObject, within
-from .types import HASH, DecimalText, Label
+from .types import CRON, HASH, ISLANDS, DecimalText, Label, Listed
 
 DAY = 86_400
 
@@ -32,6 +34,55 @@ class Windows(SpecObject):
             lambda w: w.needed <= w.of,
             "needed counts windows among the last of, so it cannot be larger: lower needed, or "
             "raise of",
+        ),
+    )
+
+
+def _cron(schedule: str) -> str:
+    try:
+        CronSim(schedule, datetime.fromtimestamp(0, UTC))
+    except CronSimError as error:
+        raise ValueError(
+            f"{schedule!r} is no schedule ({error}): write minute, hour, day of the month, month "
+            'and day of the week in UTC, as "0 9 * * 1-5"'
+        ) from None
+    return schedule
+
+
+ChangeReason: TypeAlias = Annotated[
+    Literal["Safety", "Gain", "Cost", "Drift"],
+    Field(description="Why islands change; repairs have no budget."),
+]
+
+
+class Budget(SpecObject):
+    """How many islands may change at once, in a window of time and for some reasons."""
+
+    islands: Annotated[str, Field(pattern=ISLANDS, max_length=6)] = Field(
+        description='Islands that may change at once: a number ("2") or a share of the islands of '
+        'the table ("10%"), rounded up; "0": none.'
+    )
+    schedule: Annotated[str, Field(pattern=CRON, max_length=100), AfterValidator(_cron)] | None = (
+        Field(
+            default=None,
+            description="When a window begins in which the budget holds: minute, hour, day of the "
+            "month, month and day of the week, in UTC, as cron has them. Absent: it always holds.",
+        )
+    )
+    duration_seconds: int | None = Field(
+        default=None, ge=60, le=7 * DAY, description="How long such a window lasts [s]."
+    )
+    reasons: Annotated[Listed[ChangeReason], Field(max_length=4)] = Field(
+        default=(),
+        description="Changes that the budget holds for: Safety, too little headroom; Gain, more "
+        "of it; Cost, cheaper islands; Drift, another spec or other nodes. Empty: all of them.",
+    )
+    rules = (
+        Rule(
+            "schedule",
+            "has(self.schedule) == has(self.durationSeconds)",
+            lambda b: (b.schedule is None) == (b.duration_seconds is None),
+            "a window has a beginning and a length: give schedule and durationSeconds, or neither",
         ),
     )
 
@@ -113,6 +164,12 @@ class Replanning(SpecObject):
         le=3600,
         description="Time between the table that sends no new requests to an island and the table "
         "that changes it, so that running requests can end [s].",
+    )
+    budgets: Annotated[Listed[Budget], Field(max_length=16)] = Field(
+        default=(),
+        description="How many islands may change at once, when and why; of several that hold, the "
+        "smallest counts. Islands on lost nodes leave the table whatever the budgets say, and a "
+        "change that is approved by its hash is made. Empty: no limit but the others.",
     )
     approve: Annotated[str, Field(pattern=HASH, max_length=64)] | None = Field(
         default=None,

@@ -19,7 +19,7 @@ from .network import Network, Pipeline
 from .pools import Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
-from .types import HEADER_NAME, DecimalText, Named
+from .types import DATA_KEY, DNS_NAME, HEADER_NAME, DecimalText, Named
 
 MAX_BINS = 512
 MAX_DOMAINS = 512
@@ -256,6 +256,19 @@ class Routing(SpecObject):
     )
 
 
+class GivenCalibration(SpecObject):
+    """Times of your own engines, as ``archipelago calibrate`` writes them."""
+
+    config_map: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] = Field(
+        description="Name of a ConfigMap in the plan's namespace: `kubectl create configmap NAME "
+        "--from-file=calibration.yaml` makes one. On the command line --calibration names the file."
+    )
+    key: Annotated[str, Field(pattern=DATA_KEY, max_length=253)] = Field(
+        default="calibration.yaml",
+        description="Key in the ConfigMap: a file that `archipelago calibrate` has written.",
+    )
+
+
 class ServingPlanSpec(SpecObject):
     """GPU pools, and the models to serve on them."""
 
@@ -302,6 +315,11 @@ class ServingPlanSpec(SpecObject):
     routing: Routing = Field(
         default=Routing(),
         description="Settings of the routing table: length unit, unknown lengths, affinity.",
+    )
+    calibration: GivenCalibration | None = Field(
+        default=None,
+        description="Times of your own engines instead of the catalogue's. Absent: those of the "
+        "catalogue. What the operator learns from running islands is a factor on either.",
     )
     replanning: Replanning = Field(
         default=Replanning(),

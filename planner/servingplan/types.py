@@ -26,6 +26,8 @@ LABEL_KEY = (
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 SERVED_NAME = r"^/?[A-Za-z0-9][-A-Za-z0-9._:@+]*(/[A-Za-z0-9][-A-Za-z0-9._:@+]*)*$"
 HASH = r"^[0-9a-f]{64}$"
+ISLANDS = r"^([0-9]{1,5}|100%|[0-9]{1,2}%)$"
+CRON = r"^[-0-9A-Za-z*,/#]+( [-0-9A-Za-z*,/#]+){4}$"
 
 REMEDIES = {
     DECIMAL: "write a decimal number in quotes, at most 9 digits before the point and 6 after it, "
@@ -49,6 +51,9 @@ REMEDIES = {
     "and ending with a letter or digit: NVIDIA-H100-80GB-HBM3",
     SERVED_NAME: "write the name under which the engine serves the model: letters, digits and "
     "'-', '.', '_', ':', '@', '+', in parts between single '/': meta-llama/Llama-3.1-8B",
+    ISLANDS: 'write a number of islands or a percentage, in quotes: "2", "10%"',
+    CRON: "write minute, hour, day of the month, month and day of the week, with one space between "
+    'them: "0 9 * * 1-5"',
     HASH: "write the hash of a proposal, 64 digits 0-9 and a-f, as the status shows it",
 }
 """Pattern -> remedy for a value that does not match."""

@@ -28,6 +28,10 @@ ON_KIND = ("tests/e2e/test_kind.py", "def test_")
 
 DRAWN = ("tests/benchmarks/test_drawn_specs.py", "test_one_command_plans_writes_rows")
 
+IN_CLUSTER = Listed(
+    "needs a plan in a cluster",
+    by=("tests/e2e/test_knowledge.py", "test_a_calibration_file_is_read_checked"),
+)
 FOLDERS = Listed("is part of `make test`")
 
 # Of each `make` line `make -n` is run too: the target exists and its recipe can be expanded.
@@ -136,6 +140,9 @@ COMMANDS = {
     "python -m pytest tests/perfmodel/catalogue -q": FOLDERS,
     "python -m pytest tests/operator/traffic tests/planner/kubernetes -q": FOLDERS,
     "python -m pytest tests/planner/strategies -q": FOLDERS,
+    "kubectl create configmap my-engines --from-file=calibration.yaml": IN_CLUSTER,
+    "kubectl patch splan chat --type=merge"
+    """ -p '{"spec":{"calibration":{"configMap":"my-engines"}}}'""": IN_CLUSTER,
     "python -m pytest tests/operator/resources tests/operator/kubectl -q": FOLDERS,
     "kubectl patch splan/llama-on-two-pools --type=merge"
     """ -p '{"spec": {"replanning": {"approve": "HASH"}}}'""": Listed(

@@ -24,6 +24,7 @@ OURS: Final[dict[str, str]] = {
     OPERATOR + "apply.islands.Islands._stored": CHECKED,
     OPERATOR + "apply.islands._wanted": "the content that `read_islands` has read",
     OPERATOR + "apply.tables.Tables._apply": SELF,
+    OPERATOR + "apply.tables.Tables.write_knowledge": SELF,
     OPERATOR + "apply.tables.Tables.write_shards": SELF,
     OPERATOR + "cluster.client.ApiCluster.create_event": SELF,
     OPERATOR + "cluster.client.ApiCluster.pages": "each page goes to `read_page`",

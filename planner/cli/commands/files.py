@@ -13,11 +13,10 @@ from archipelago.perfmodel.calibration.corrections import Calibration
 from ...documents import Document, load_document, safe, to_json, to_yaml
 from ...errors import InputError, PlanFileError
 from ...formats.calibrations import (
-    FIELD,
     CalibrationFile,
     applicable,
     calibrated,
-    read_calibrations,
+    parse_calibration_file,
 )
 from ...problem import PlanningProblem
 from ...servingplan import ServingPlanResource, to_problem
@@ -76,22 +75,15 @@ def read_calibration_files(paths: Iterable[str]) -> tuple[CalibrationFile, ...]:
     Raises:
         InputError: one cannot be read or is no such file; the message names it and the place.
     """
-    files = []
-    for path in paths:
-        document = parse_document(read_text(path), path)
-        if FIELD not in document or "kind" in document:
-            raise InputError(
-                f"{path}: no calibration file; `archipelago calibrate RUNS -c FILE` writes one"
-            )
-        with errors_of(path):
-            files.append(CalibrationFile(path, read_calibrations(document)))
-    return tuple(files)
+    return tuple(parse_calibration_file(read_text(path), path) for path in paths)
 
 
 def planned_problem(
     resource: ServingPlanResource, files: tuple[CalibrationFile, ...]
 ) -> PlanningProblem:
     """Return the problem of a resource, with the calibrations of files."""
+    if resource.spec.calibration is not None and not files:
+        warn("spec.calibration is read in a cluster only: give the file with --calibration")
     return calibrated(to_problem(resource.metadata.name, resource.spec), files)
 
 

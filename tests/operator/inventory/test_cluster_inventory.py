@@ -10,6 +10,7 @@ import pytest
 
 from archipelago.operator.inventory.cluster_inventory import ClusterInventory
 from archipelago.operator.inventory.flap_damping import SETTLE
+from archipelago.operator.inventory.node_store import DRAINED
 from archipelago.operator.inventory.nodes import read_versioned
 from archipelago.operator.inventory.ownership import PlanSelector, PoolSelector
 from archipelago.operator.inventory.pods import read_pod
@@ -158,7 +159,8 @@ def test_the_inventory_of_a_plan_stays_until_a_change_is_reported() -> None:
     assert world.count(chat) == 24
     world.run(10)
     assert world.count(chat) == 16
-    assert [when for when, _, _ in world.news] == [pytest.approx(t, abs=0.3) for t in (5, 65)]
+    changes = [when for when, _, lost in world.news if not lost]
+    assert changes == [pytest.approx(t, abs=0.3) for t in (5, 65)]
 
 
 def test_changed_pools_are_resolved_at_once() -> None:
@@ -183,6 +185,110 @@ def test_a_cordon_is_no_loss_and_a_heartbeat_no_change() -> None:
     world.run(10)
     assert [lost for _, _, lost in world.news] == [False]
     assert world.inventory.counts() == {"usable": 1, "lost": 0, "excluded": 1}
+
+
+def test_a_node_that_stays_cordoned_leaves_while_it_still_serves() -> None:
+    """A drain usually follows: its requests go first. It counts once, and waits to come back."""
+    world, chat = World(), plan()
+    world.listed("n0", "n1")
+    assert world.count(chat) == 16
+    world.node("n0", cordoned=True)
+    world.run(DRAINED - 1)
+    assert world.inventory.lost({"n0", "n1"}) == set()
+    world.run(2)
+    assert world.inventory.lost({"n0", "n1"}) == {"n0"}
+    assert [lost for _, _, lost in world.news].count(True) == 1
+    assert world.news[-1][0] == pytest.approx(DRAINED, abs=0.5)
+
+    for allocatable in ("7", "8"):  # other reports of it are no second loss
+        world.node("n0", cordoned=True, allocatable={"nvidia.com/gpu": allocatable})
+        world.run(5)
+    world.node("n0", cordoned=True, ready="False")
+    world.run(1)
+    assert [lost for _, _, lost in world.news].count(True) == 1
+    world.node("n0")
+    world.run(SETTLE - 2)
+    assert world.inventory.lost({"n0"}) == {"n0"}
+    world.run(SETTLE + 4)
+    assert world.inventory.lost({"n0"}) == set()
+
+
+def test_a_node_that_is_cordoned_for_moments_again_and_again_is_never_lost() -> None:
+    world, chat = World(), plan()
+    world.listed("n0", "n1")
+    assert world.count(chat) == 16
+    for _ in range(10):
+        world.node("n0", cordoned=True)
+        world.run(DRAINED / 2)
+        world.node("n0")
+        world.run(1)
+    assert True not in [lost for _, _, lost in world.news]
+    assert world.inventory.lost({"n0"}) == set()
+
+
+def test_a_node_that_was_cordoned_before_the_operator_began_has_its_minute() -> None:
+    world, chat = World(), plan()
+    world.inventory.begin_list()
+    world.node("n0", cordoned=True)
+    world.node("n1")
+    world.inventory.replace_nodes({"n0", "n1"}, world.version)
+    assert world.count(chat) == 8
+    world.run(DRAINED - 1)
+    assert world.inventory.lost({"n0"}) == set()
+    world.run(2)
+    assert world.inventory.lost({"n0"}) == {"n0"}
+
+
+@pytest.mark.parametrize(
+    ("taint", "effect", "lost"),
+    [
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule", True),
+        ("karpenter.sh/disrupted", "NoSchedule", True),
+        ("cloud.google.com/impending-node-termination", "NoSchedule", True),
+        ("aws-node-termination-handler/spot-itn", "NoSchedule", True),
+        ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule", True),
+        ("karpenter.sh/disrupted", "PreferNoSchedule", False),
+        ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule", False),
+        ("node.kubernetes.io/unschedulable", "NoSchedule", False),
+        ("team.example/gpus", "NoSchedule", False),
+    ],
+)
+def test_a_node_whose_removal_is_announced_is_lost_at_once(
+    taint: str, effect: str, lost: bool
+) -> None:
+    world = World()
+    world.listed("n0", "n1")
+    world.count(plan())
+    item = body("n0", H100, version=100)
+    item["spec"]["taints"] = [{"key": taint, "effect": effect}]
+    world.inventory.update_node(*read_versioned(item))
+    world.run(1)
+    assert (world.inventory.lost({"n0"}) == {"n0"}) == lost
+    world.run(DRAINED)
+    left = lost or taint == "node.kubernetes.io/unschedulable"
+    assert (world.inventory.lost({"n0"}) == {"n0"}) == left
+
+
+def test_a_node_and_a_pod_can_say_that_their_islands_are_not_to_be_disturbed() -> None:
+    world = World()
+    world.listed("n0", "n1")
+    chat = plan()
+    world.count(chat)
+    world.pod("p", "n0", plan="chat")
+    assert world.inventory.pinned({"n0", "n1"}) == set()
+    assert not world.inventory.island_pods(CHAT)["a"].pinned
+    for value, pinned in (("true", True), ("false", False)):
+        world.version += 1
+        item = body("n1", H100, version=world.version)
+        item["metadata"]["annotations"]["archipelago.dev/do-not-disrupt"] = value
+        world.inventory.update_node(*read_versioned(item))
+        assert (world.inventory.pinned({"n0", "n1"}) == {"n1"}) == pinned
+        facts = pod(8, nodeName="n0")
+        facts["metadata"]["labels"]["archipelago.dev/island"] = "a"
+        facts["metadata"]["annotations"] = {"archipelago.dev/do-not-disrupt": value}
+        read = read_pod(facts)
+        assert read
+        assert read.pinned == pinned
 
 
 @pytest.mark.parametrize("leaving", [True, False])

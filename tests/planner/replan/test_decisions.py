@@ -214,6 +214,44 @@ def test_no_more_changes_than_allowed_in_an_hour() -> None:
         )
 
 
+NONE = "spec.replanning.budgets[0] allows 0 to change until 2026-11-23T17:00:00Z"
+
+
+def test_a_change_beyond_its_budget_is_held_back_and_said_so() -> None:
+    flip = seen(1.22, 1.3, keep=1.2)
+    for allowed, held in (({"Safety": (0, NONE)}, True), ({"Safety": (1, NONE)}, False),
+                          ({"Gain": (0, NONE)}, False)):  # fmt: skip
+        found = windows([flip], replace(SAFE, allowed=allowed))[0]
+        assert (found.level is Level.FLIP) != held
+        assert found.held == (f"Flip for Safety: {NONE}" if held else "")
+    gain = [seen(1.4, 1.6, keep=1.4)] * 3
+    found = windows(gain, replace(SAFE, allowed={"Gain": (0, NONE)}))[-1]
+    assert (found.level, found.held) == (Level.KEEP, f"Flip for Gain: {NONE}")
+    assert Level.FLIP in [decision.level for decision in windows(gain)]
+
+
+def test_what_would_help_is_named_even_if_nothing_restores_safety() -> None:
+    found = windows([seen(0.7, 0.9, keep=0.6)], replace(SAFE, allowed={"Safety": (0, NONE)}))[0]
+    assert found.level is Level.REROUTE
+    assert found.held == f"Flip for Safety: {NONE}"
+
+
+def test_an_island_that_must_not_be_disturbed_is_not_changed_by_choice() -> None:
+    pinned = replace(SAFE, pinned=ISLAND)
+    found = windows([seen(1.22, 1.3, keep=1.2)], pinned)[0]
+    assert found.level is not Level.FLIP
+    assert found.held == "Flip for Safety: island d-2 has the annotation do-not-disrupt"
+    other = windows([seen(1.22, 1.3, keep=1.2)], replace(SAFE, pinned=frozenset({"d-1"})))[0]
+    assert other.level is Level.FLIP
+
+
+def test_budgets_and_annotations_hold_no_weights_and_no_repair_back() -> None:
+    calm = replace(SAFE, pinned=ISLAND, allowed={"Safety": (0, NONE), "Gain": (0, NONE)})
+    assert windows([seen(1.3, 1.3, keep=1.2)], calm)[0].level is Level.REROUTE
+    lost = seen(keep=1.3, lost=ISLAND)
+    assert windows([lost], calm)[0].trigger is Trigger.REPAIR
+
+
 def test_no_limit_applies_to_repairs_and_reroutes_for_safety() -> None:
     state = acted(-1.0)
     assert windows([seen(1.3, keep=1.2)], state=state)[0].level is Level.REROUTE

@@ -9,6 +9,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from archipelago.operator.cluster.leader import home_namespace
 from archipelago.operator.decide.actions import WriteStatus, WriteTable
 from archipelago.operator.decide.decision import decide
 from archipelago.operator.decide.islands import workload_changes
+from archipelago.operator.decide.knowledge import recalled
 from archipelago.operator.decide.state import PlanState
 from archipelago.operator.errors import SettingsError, Unreadable
 from archipelago.operator.inventory.devices import (
@@ -39,6 +41,15 @@ from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.read import table_content
 from archipelago.operator.planning.messages import Job
 from archipelago.operator.resources import crd
+from archipelago.operator.resources.calibrations import read_calibration_text
+from archipelago.operator.resources.knowledge import (
+    KNOWLEDGE_KEY,
+    Kept,
+    knowledge_labels,
+    knowledge_name,
+    knowledge_text,
+    read_kept,
+)
 from archipelago.operator.resources.lease import (
     LONGEST,
     MOST_TRANSITIONS,
@@ -52,6 +63,7 @@ from archipelago.operator.resources.manifests import (
 )
 from archipelago.operator.resources.names import Identity, Key, table_name
 from archipelago.operator.resources.objects import (
+    KnowledgeObject,
     Observation,
     PlanObject,
     TableObject,
@@ -80,9 +92,14 @@ from archipelago.perfmodel.calibration.measurements import read_points
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.planner.documents import EXACT, canonical_text, load_document, read_json
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.formats.calibrations import read_calibrations
+from archipelago.planner.formats.calibrations import parse_calibration_file
 from archipelago.planner.kubernetes.labels import PLAN_LABEL, ROLE_LABEL
 from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.service.knowledge import (
+    knowledge_document,
+    knowledge_of,
+    read_knowledge,
+)
 from archipelago.planner.service.messages import (
     FailureReason,
     FailureReply,
@@ -96,6 +113,7 @@ from archipelago.planner.service.messages import (
     encode_line,
     encode_request,
 )
+from archipelago.planner.service.state import decode_state
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.servingplan.load import prune_unknown_fields
 from archipelago.planner.table.plan_of_table import plan_of
@@ -177,6 +195,10 @@ def config_map(data: bytes) -> object:
         decided(plan, found)
         decided(plan, replace(found, written_hash=found.stored_hash, inputs_hash=plan.inputs_hash))
         return found.content_hash
+    if isinstance(found, KnowledgeObject):
+        observed = Observation(plan.key, plan, None, knowledge=found)
+        decide(observed, recalled(observed, PlanState(), NOW), NOW)
+        return found.kept
     assert found.is_ours(plan) in (True, False)
     return found.text_hash
 
@@ -317,7 +339,30 @@ def prometheus(data: bytes) -> object:
 
 def calibration(data: bytes) -> object:
     """A calibration file."""
-    return read_calibrations(load_document(text(data)))
+    return parse_calibration_file(text(data), "file").calibrations
+
+
+def calibration_map(data: bytes) -> object:
+    """The ConfigMap that a plan's author names for a calibration file."""
+    return read_calibration_text(body(data), "calibration.yaml")
+
+
+def kept(data: bytes) -> object:
+    """The text of what a plan has learnt, which anybody may have changed; it is a state again."""
+    found = read_kept(text(data))
+    assert read_kept(knowledge_text(found)) == found
+    state = knowledge_document(found.knowledge)
+    assert knowledge_of(state) == found.knowledge
+    assert isinstance(found.knowledge.is_news_to(found.knowledge), bool)
+    base = found.knowledge.calibration.base
+    corrected = decode_state(state, 5.0, found.knowledge.inputs, problem(), base)
+    corrected.calibration.corrected(problem())
+    return found
+
+
+def knowledge(data: bytes) -> object:
+    """What is kept in such a text, without its checksum."""
+    return read_knowledge(load_document(text(data)))
 
 
 def measurements(suffix: str) -> Callable[[bytes], object]:
@@ -440,6 +485,28 @@ def _series() -> dict[str, Any]:
     name = {"__name__": "vllm:num_requests_running", "pod": "a", "le": "1"}
     result = [{"metric": name, "value": [1.5, "3"]}]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+def _learnt() -> dict[str, Any]:
+    interval = {"low": 0.9, "high": 1.1, "level": 0.9, "groups": 2}
+    key = {"accelerator": "H100", "model": "Llama-3.1-8B", "phase": "decode"}
+    used = [{**key, "factor": 1.25, "interval": interval, "rows": 8, "groups": 2}]
+    row = {"key": [*key.values()], "age": 3.0, "sums": [8.0, 2.0, 0.5], "windows": 8}
+    learnt = [{**row, "islands": ["a", "b"]}]
+    rates = {"llama-8b": [1.5, 0.0]}
+    calibration = {"learnt": learnt, "used": used, "last": "0a", "base": ""}
+    return {"version": 2, "inputs": "0b", "rates": rates, "calibration": calibration}
+
+
+def _kept() -> dict[str, Any]:
+    found = Kept(read_knowledge(_learnt()), datetime(2026, 1, 1, tzinfo=UTC))
+    document: dict[str, Any] = json.loads(knowledge_text(found))
+    return document
+
+
+def _knowledge_map() -> dict[str, Any]:
+    name = {"name": knowledge_name("minimal"), "labels": knowledge_labels("minimal")}
+    return {"metadata": META | name, "data": {KNOWLEDGE_KEY: json.dumps(_kept())}}
 
 
 def _calibration() -> dict[str, Any]:
@@ -577,9 +644,10 @@ OBJECTS: Final = {
     "config-map": Reader(
         config_map,
         (Unreadable,),
-        _seed(table_body, lambda: _table(in_shards=True), _shard),
+        _seed(table_body, lambda: _table(in_shards=True), _shard, _knowledge_map),
         (
             *(OBJECTS_OF + f"objects.{n}.from_body" for n in ("TableObject", "ShardObject")),
+            OBJECTS_OF + "objects.KnowledgeObject.from_body",
             *(OBJECTS_OF + f"objects.{n}" for n in ("read_config_map", "_facts", "_read")),
             "archipelago.operator.apply.tables.others_parts",
         ),
@@ -684,9 +752,31 @@ OBJECTS: Final = {
     ),
     "calibration": Reader(
         calibration,
-        (PlanFileError,),
+        (InputError,),
         _seed(_calibration),
-        ("archipelago.planner.formats.entry.read",),
+        (
+            "archipelago.planner.formats.entry.read",
+            "archipelago.planner.formats.calibrations.parse_calibration_file",
+        ),
+    ),
+    "calibration-map": Reader(
+        calibration_map,
+        (PlanFileError, Unreadable),
+        _seed(lambda: {"metadata": META, "data": {"calibration.yaml": "calibrations: []"}}),
+        (OBJECTS_OF + "calibrations.read_calibration_text",),
+    ),
+    "kept": Reader(
+        kept,
+        (PlanFileError,),
+        _seed(_kept),
+        (
+            OBJECTS_OF + "knowledge.read_kept",
+            PLANNER + "service.knowledge.read_knowledge",
+            PLANNER + "service.knowledge.knowledge_of",
+        ),
+    ),
+    "knowledge": Reader(
+        knowledge, (PlanFileError,), _seed(_learnt), (PLANNER + "service.knowledge.read_knowledge",)
     ),
     "measurements": Reader(
         measurements(".json"),
