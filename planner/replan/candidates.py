@@ -30,6 +30,7 @@ from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
+from .dollars import change_cost
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
 from .reroute_flip_program import best_flips, best_reroute, relaxation_bound
 from .rollout import in_place, island_changes, with_standby
@@ -57,6 +58,7 @@ def reshape(
 
     ``problem``: of the observed demand, with the remaining nodes. ``plan``: the table without lost
     islands. ``min_headroom``: minimise cost subject to this headroom; None: maximise headroom.
+    Islands that stop stand by, but not for a plan of least cost.
 
     The program counts islands by class, so it counts the GPUs of a flip as moved. The resulting
     plan tells flips apart; if there are too many, it is solved again with every new island of a
@@ -88,7 +90,7 @@ def reshape(
             certificate = unproven(new.theta)
             new = replace(new, objective=Objective.HEADROOM, certificate=certificate)
         new = in_place(plan, _with_running_batch(problem, plan, new), problem, fixed)
-        return with_standby(plan, new, problem)
+        return new if limits.required is not None else with_standby(plan, new, problem)
 
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
@@ -154,6 +156,7 @@ class Evaluator:
             _low(self.headrooms),
             unserved=loads.unserved(self.mean[0]),
             plan=deployed.plan,
+            high=float(np.quantile(self.headrooms, 1 - TAIL, method="higher")),
         )
 
     def evaluate(
@@ -189,6 +192,8 @@ def evaluate_candidates(
     """Return keep, reroute and flip; a level no better than the one below has no gain."""
     evaluator = Evaluator(deployed, draws)
     keep = evaluator.keep
+    if limits.required is not None and not limits.is_unsafe(keep, 0):
+        limits = replace(limits, flips=0)  # more headroom is worth nothing
     if np.isinf(keep.theta):
         return keep, replace(keep, level=Level.REROUTE), replace(keep, level=Level.FLIP)
     reroute = evaluator.evaluate(Level.REROUTE, best_reroute(deployed))
@@ -223,7 +228,12 @@ def evaluate_planned(
     cost = flip_gpu_seconds(deployed, change.flipped, limits)
     cost += change.gpus * limits.restart
     new = deployed_islands(deployed.problem, plan)
-    return evaluator.evaluate(change.level, plan, change.flipped | change.moved, cost, new)
+    changed = change.flipped | change.moved
+    candidate = evaluator.evaluate(change.level, plan, changed, cost, new)
+    if limits.required is None:
+        return candidate
+    before, problem = published or deployed.plan, deployed.problem
+    return replace(candidate, dollars=change_cost(before, plan, problem, limits, deployed.switch))
 
 
 def with_planned(levels: tuple[Candidate, ...], planned: Candidate) -> tuple[Candidate, ...]:

@@ -157,7 +157,13 @@ def _router_view(plan: Plan) -> object:
 
 
 def _waves(changed: frozenset[str], before: Roles, after: Roles) -> Iterator[frozenset[str]]:
-    """Yield first waves to try: all; half of every kind of change; some kinds of change."""
+    """Yield first waves to try: what starts; all; half of every kind of change; some kinds.
+
+    Where there are GPUs for both, islands that start are ready before others leave.
+    """
+    starting = changed - before.keys()
+    if starting < changed:
+        yield starting
     yield changed
     kinds: dict[object, list[str]] = {}
     for name in sorted(changed):

@@ -281,7 +281,8 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
     policy, limits = state.policy, request.limits
     if message.solve and state.counted:  # this window is counted already
         unsafe = max(0, policy.unsafe - 1)
-        policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe)
+        shown = policy.headrooms[:-1]
+        policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe, headrooms=shown)
     deployed = deployed_islands(situation.problem, situation.plan, request.switch)
     observation = Observation(
         situation.problem,
@@ -302,7 +303,7 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
     anew = replace(policy, last_solve=-math.inf) if message.solve else policy
     decision = _feasible_decision(situation, observation, anew)
     if message.solve and decision.requested_level is Level.RESHAPE:
-        planned = _planned_candidate(situation, deployed, levels[0])
+        planned = _planned_candidate(situation, deployed, levels[0], decision.state)
         observation = replace(observation, levels=with_planned(levels, planned))
         decision = _feasible_decision(situation, observation, replace(policy, last_solve=0.0))
     decision = _return_idle_islands(situation, observation, decision)
@@ -312,11 +313,13 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
 def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound | None:
     """Return a bound for any plan: the last proof scaled to this rate, or a new one."""
     last, best = situation.state.bound, max(candidate.theta for candidate in levels)
-    if math.isinf(best):
+    limits = situation.request.limits
+    spare = limits.required is not None and not limits.is_unsafe(levels[0], 0)
+    if math.isinf(best) or spare:  # more headroom is worth nothing
         return None
     if last is not None and not situation.request.request.solve:
         scaled = replace(last, theta=last.theta * last.rate / situation.rate, rate=situation.rate)
-        recent = last.age < max(LEAST_AGE, situation.request.limits.cool_down)
+        recent = last.age < max(LEAST_AGE, limits.cool_down)
         near = 1 / MOVED < situation.rate / last.rate < MOVED
         if recent and near and scaled.theta >= best:
             return scaled
@@ -327,13 +330,14 @@ def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound |
 
 
 def _planned_candidate(
-    situation: Situation, deployed: DeployedIslands, keep: Candidate
+    situation: Situation, deployed: DeployedIslands, keep: Candidate, policy: PolicyState
 ) -> Candidate:
     """Solve for a reshaped plan, with idle islands too.
 
-    Under a cost objective the cheapest table that is safe for all but the tail of the demand, if
-    there is one within the limits. The tail is assumed to be as far below the mean as it is for the
-    published table.
+    Under a cost objective the cheapest table with the headroom that is required for all but the
+    tail of the demand, if there is one within the limits. The tail is assumed to be as far below
+    the mean as it is for the published table. If that has headroom to spare, the demand is the
+    highest of the last windows; else what serves the mean is enough, and then the most headroom.
     """
     request = situation.request
     limits, published = request.limits, request.plan
@@ -344,18 +348,22 @@ def _planned_candidate(
         plan = reshape(problem, published, limits, request.switch, min_headroom=least)
         return evaluate_planned(deployed, plan, limits, situation.draws, published=published)
 
-    if request.spec.objective == "MinimiseCost":
-        margin = 1 + limits.hysteresis
-        spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
-        headroom = max(float(request.spec.min_headroom or 0), limits.safe * spread * margin)
-        for _ in range(TRIES):
-            candidate = planned(headroom)
-            if candidate.plan is None or not candidate.low:
-                break
-            if candidate.low >= limits.safe:
-                return candidate
-            headroom *= limits.safe * margin / candidate.low
-    return planned(None)
+    if (required := limits.required) is None or not 0 < keep.low < math.inf:
+        return planned(None)
+    spare = not policy.unsafe
+    peak = keep.low / min(low for _, low in policy.headrooms) if spare else 1.0
+    needed = required * peak
+    headroom, enough = needed * keep.theta / keep.low, None
+    for _ in range(TRIES):
+        candidate = planned(headroom)
+        if candidate.plan is None or not candidate.low or candidate.low >= needed:
+            break
+        if candidate.theta >= needed:
+            enough = candidate
+        headroom *= needed * (1 + limits.hysteresis) / candidate.low
+    if spare or (candidate.plan is not None and candidate.low >= needed):
+        return candidate
+    return enough or planned(None)
 
 
 def _feasible_decision(

@@ -35,6 +35,7 @@ from ..documents import listed
 from ..errors import PlanFileError
 from ..formats.calibrations import applicable
 from ..problem import PlanningProblem
+from ..replan.dollars import ChangeCost
 from ..replan.types import Candidate, Change, Level, PolicyState, Proposal, Trigger
 from ..table.plan_of_table import plan_of
 from .messages import Message
@@ -143,6 +144,7 @@ class StoredProposal:
     disruption: float
     changed: tuple[str, ...]
     content: str
+    dollars: ChangeCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,8 @@ class StoredState(Message):
     unsafe: int
     changes: tuple[Change, ...]
     last_solve: Annotated[float, Field(alias="asked")]
+    headrooms: tuple[tuple[float, float], ...] = ()
+    cheapest: float = 0.0
     proposal: StoredProposal | None
     rates: dict[str, tuple[float, ...]]
     bound: ProvenBound | None
@@ -195,6 +199,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
             disruption=candidate.disruption,
             changed=tuple(sorted(candidate.changed)),
             content=state.proposed,
+            dollars=candidate.dollars,
         )
     settled: dict[int, tuple[str, ...]] = {}
     for name, count in sorted(state.calibration.settled.items()):
@@ -211,6 +216,8 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         unsafe=policy.unsafe,
         changes=policy.changes,
         last_solve=policy.last_solve,
+        headrooms=policy.headrooms,
+        cheapest=policy.cheapest,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
         bound=state.bound,
@@ -247,12 +254,20 @@ def decode_state(
                 disruption=pending.disruption,
                 changed=frozenset(pending.changed),
                 plan=plan_of(json.loads(pending.content), problem),
+                dollars=pending.dollars,
             )
             proposed_at = pending.at - age
             proposal = Proposal(pending.hash, pending.base, proposed_at, candidate, pending.trigger)
         gainful = tuple(frozenset(levels) for levels in stored.gainful)
         return ReplanState(
-            replace(policy, gainful=gainful, unsafe=stored.unsafe, proposal=proposal),
+            replace(
+                policy,
+                gainful=gainful,
+                unsafe=stored.unsafe,
+                proposal=proposal,
+                headrooms=stored.headrooms,
+                cheapest=stored.cheapest,
+            ),
             {n: np.array(row) for n, row in stored.rates.items() if len(row) == sizes.get(n)},
             None if bound is None else replace(bound, age=bound.age + age),
             None if pending is None else pending.content,
