@@ -21,7 +21,7 @@ from ..deadline import Deadline
 from ..errors import SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.build import build_program
-from ..milp.highs import SolveStatus
+from ..milp.highs import SolverOptions, SolveStatus, objective_of, solve
 from ..milp.variables import Program
 from ..plan import Plan, running_islands
 from ..problem import Objective, PlanningProblem
@@ -30,9 +30,14 @@ from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
-from .dollars import change_cost
+from .dollars import ChangeCost, change_cost
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
-from .reroute_flip_program import best_flips, best_reroute, relaxation_bound
+from .reroute_flip_program import (
+    RELAXATION_SECONDS,
+    best_flips,
+    best_reroute,
+    relaxation_bound,
+)
 from .rollout import in_place, island_changes, with_standby
 from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
 
@@ -44,6 +49,21 @@ def theta_bound(problem: PlanningProblem) -> float:
         SolverError: as ``relaxation_bound``.
     """
     return relaxation_bound(build_program(problem, build_catalogue(problem).templates))
+
+
+def cost_bound(problem: PlanningProblem, headroom: float) -> float:
+    """Return a proven bound: no plan with that headroom on the observed demand costs less [$/h].
+
+    Raises:
+        SolverError: the linear relaxation has no solution.
+    """
+    problem = replace(problem, minimise_cost=True, min_headroom=headroom)
+    program = build_program(problem, build_catalogue(problem).templates)
+    relaxation = replace(objective_of(program, problem), integer=False)
+    solution = solve(program, relaxation, SolverOptions(0.0, RELAXATION_SECONDS))
+    if solution is None:
+        raise SolverError("no plan has that headroom")
+    return solution.objective
 
 
 def reshape(
@@ -254,6 +274,14 @@ def bound_candidate(deployed: DeployedIslands, bound: float) -> Candidate:
     """Return the most that reshaping could reach, by a proven bound; nothing is planned yet."""
     gain = max(_gain(bound, headroom_of(deployed)), 0.0)
     return Candidate(Level.RESHAPE, bound, bound, gain, gain, bound_only=True, note="bound only")
+
+
+def cost_bound_candidate(keep: Candidate, now: float, bound: float) -> Candidate:
+    """Return the least that reshaping could cost [$/h], by a proven bound; nothing is planned."""
+    dollars = ChangeCost(now, bound, 0.0)
+    return replace(
+        keep, level=Level.RESHAPE, plan=None, bound_only=True, dollars=dollars, note="bound only"
+    )
 
 
 def flip_gpu_seconds(deployed: DeployedIslands, changed: frozenset[str], limits: Limits) -> float:

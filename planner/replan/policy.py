@@ -56,7 +56,6 @@ def after_change(
         changes=(*recent, change),
         proposal=None,
         headrooms=(),
-        cheapest=0.0,
     )
 
 
@@ -69,7 +68,7 @@ class Choice:
     """The candidate to take (None: keep), why, and the decision's message.
 
     ``degraded``: share of the mean demand that fits, if not all of it does and nothing restores
-    safety. ``solve``: run the planner, which may find better. ``cheapest``: for ``PolicyState``.
+    safety. ``solve``: run the planner, which may find better.
     """
 
     candidate: Candidate | None
@@ -77,7 +76,6 @@ class Choice:
     message: str
     degraded: float | None = None
     solve: bool = False
-    cheapest: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,46 +226,39 @@ def gain(case: PolicyInput) -> Choice:
 def saving(case: PolicyInput) -> Choice:
     """Return a cheaper plan for demand that has fallen, or let the planner look for one.
 
-    As many windows as a gain needs must show headroom beyond doubt that is not required. The plan
-    must have what is required in each of the last windows at the upper end of its demand, and save
-    more within the horizon than its changes cost.
+    Before anything is planned, a proven bound says what it could save. It and the plan are for the
+    highest of the upper demands of the last windows, so a fall must last. The plan must save more
+    within the horizon than its changes cost.
     """
-    limits, state, keep = case.limits, case.state, case.keep
-    required = limits.required or 0.0
-    least = min(low for _, low in state.headrooms)  # of the highest demand of the last windows
-    spare = sum(low > required * (1 + limits.tolerance) for _, low in state.headrooms)
-    planned = [c for c in case.levels if c.level is Level.RESHAPE and not c.bound_only]
+    limits, state, now = case.limits, case.state, case.now
     idle = Choice(None, Trigger.NONE, "nothing to change")
-    settled = replace(idle, cheapest=least)
-    if spare < limits.windows[0] or keep.low <= required * (1 + limits.tolerance):
+    best = next((c for c in case.levels if c.level is Level.RESHAPE), None)
+    few = len(state.headrooms) < limits.windows[0]
+    if best is None or few or not gainful(best, limits):
         return idle
-    if math.isinf(keep.theta):
-        return idle  # without traffic there is nothing to plan for
-    if not planned:
-        nothing = replace(keep, level=Level.RESHAPE)
-        new = least > state.cheapest * (1 + limits.tolerance)
-        rested = case.now - state.last_solve >= limits.cool_down and limits.moved_gpus > 0
-        grown = [c.at for c in state.changes if c.trigger is Trigger.SAFETY and c.level > Level.REROUTE]
-        if grown and (wait := limits.dwell - (case.now - grown[-1])) > 0:
-            message = f"less may suffice, but the dwell time lasts another {wait:.0f} s"
-            return replace(idle, message=message)
-        if reason := case.reason_to_wait(nothing, Trigger.GAIN):
-            return replace(idle, message=f"less may suffice, but {reason}")
-        return replace(idle, solve=new and rested)
-    best = planned[0]
-    bill = best.dollars if best.plan is not None else None
-    enough = best.low * least >= required * keep.low
-    if bill is None or not enough or bill.saves <= limits.tolerance * bill.now:
-        return replace(settled, message="no cheaper plan has the headroom that is required")
-    if not bill.pays(limits.horizon):
-        return replace(settled, message=bill.text(limits.horizon))
-    if reason := case.reason_to_wait(best, Trigger.GAIN):
-        return replace(idle, message=f"a cheaper plan is worth it, but {reason}")
-    return Choice(best, Trigger.GAIN, bill.text(limits.horizon))
+    if best.dollars is not None and not best.dollars.pays(limits.horizon):
+        return replace(idle, message=best.dollars.text(limits.horizon))
+    reason = case.reason_to_wait(best, Trigger.GAIN)
+    grown = [c.at for c in state.changes if c.trigger is Trigger.SAFETY and c.level > Level.REROUTE]
+    if grown and (wait := limits.dwell - (now - grown[-1])) > 0:
+        reason = f"the dwell time of the last growth lasts another {wait:.0f} s"
+    if reason is not None:
+        return replace(idle, message=f"less may suffice, but {reason}")
+    if best.bound_only:
+        rested = now - state.last_solve >= limits.cool_down
+        return replace(idle, solve=rested and limits.moved_gpus > 0)
+    message = best.dollars.text(limits.horizon) if best.dollars else ""
+    return Choice(best, Trigger.GAIN, message)
 
 
 def gainful(candidate: Candidate, limits: Limits) -> bool:
-    """Return whether a candidate's gain is beyond doubt in this window."""
+    """Return whether a candidate's gain is beyond doubt in this window.
+
+    In dollars, of a plan of least cost: what the cheapest plan for its upper demand would save.
+    """
+    if limits.required is not None:
+        bill = candidate.dollars if candidate.plan or candidate.bound_only else None
+        return bill is not None and bill.saves > limits.tolerance * bill.now
     return candidate.level > Level.KEEP and candidate.gain_low > limits.tolerance
 
 
@@ -346,8 +337,6 @@ def decide(observation: Observation, state: PolicyState, now: float, limits: Lim
         choice = safety(case)
     else:
         choice = gain(case) if limits.required is None else saving(case)
-    if choice.cheapest:
-        case = replace(case, state=replace(state, cheapest=choice.cheapest))
     return _carry_out(observation, choice, case)
 
 

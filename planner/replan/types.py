@@ -180,9 +180,8 @@ class PolicyState:
 
     ``gainful``: levels whose gain was beyond doubt, for each of the last windows. ``unsafe``:
     consecutive windows with too little headroom. ``changes``: of the last hour, or of the dwell
-    time if longer. ``last_solve``: when the planner was last requested [s]. For least cost:
-    ``headrooms``: theta and low of the published table in each of the last windows; ``cheapest``:
-    low of the table when the planner last found nothing cheaper that pays.
+    time if longer. ``last_solve``: when the planner was last requested [s]. ``headrooms``: theta
+    and low of the published table in each of the last windows.
     """
 
     gainful: tuple[frozenset[Level], ...] = ()
@@ -191,7 +190,6 @@ class PolicyState:
     proposal: Proposal | None = None
     last_solve: float = -math.inf
     headrooms: tuple[tuple[float, float], ...] = ()
-    cheapest: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

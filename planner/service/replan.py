@@ -34,6 +34,8 @@ from ..plan import Plan, Wait, running_islands
 from ..problem import PlanningProblem
 from ..replan.candidates import (
     bound_candidate,
+    cost_bound,
+    cost_bound_candidate,
     evaluate_candidates,
     evaluate_planned,
     reshape,
@@ -42,7 +44,7 @@ from ..replan.candidates import (
 )
 from ..replan.deployed import DeployedIslands, deployed_islands
 from ..replan.evaluate import headroom_of, restate
-from ..replan.policy import after_change, decide
+from ..replan.policy import after_change, decide, gainful
 from ..replan.rollout import (
     Step,
     drained,
@@ -70,7 +72,7 @@ from .messages import PlanRequest, Reply, Request, SearchProgress
 from .new_spec import plan_request
 from .plan import checked_table, planning_failure, refuse_faulty
 from .reply import ReplanOutcome, reply_of
-from .state import ProvenBound, ReplanState, decode_state
+from .state import LeastCost, ProvenBound, ReplanState, decode_state
 
 LEAST_AGE: Final = 60.0
 """A bound is not proven again within a minute [s], whatever the cool-down."""
@@ -297,15 +299,25 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         return _outcome(situation, deployed, state, decision)
     levels = evaluate_candidates(deployed, limits, situation.draws)
     bound = _bound(situation, levels)
-    state = replace(state, bound=bound)
+    peak = _peak(levels[0], policy, limits)
+    least = _least_cost(situation, peak)
+    state = replace(state, bound=bound, least_cost=least)
     reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
+    if least is not None and least.cost < least.tried * (1 - limits.tolerance):
+        now = float(request.plan.cost_per_hour)
+        reshaping = (cost_bound_candidate(levels[0], now, least.cost),)
     observation = replace(observation, levels=(*levels, *reshaping))
     anew = replace(policy, last_solve=-math.inf) if message.solve else policy
     decision = _feasible_decision(situation, observation, anew)
     if message.solve and decision.requested_level is Level.RESHAPE:
-        planned = _planned_candidate(situation, deployed, levels[0], decision.state)
+        planned = _planned_candidate(situation, deployed, levels[0], peak)
         observation = replace(observation, levels=with_planned(levels, planned))
         decision = _feasible_decision(situation, observation, replace(policy, last_solve=0.0))
+        pays = planned.dollars is not None and planned.dollars.pays(limits.horizon)
+        if least is not None and not (pays and gainful(planned, limits)):
+            state = replace(state, least_cost=replace(least, tried=least.cost))
+    if decision.plan is not None:
+        state = replace(state, least_cost=None)
     decision = _return_idle_islands(situation, observation, decision)
     return _outcome(situation, deployed, state, decision)
 
@@ -329,15 +341,47 @@ def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound |
         return None
 
 
+def _peak(keep: Candidate, policy: PolicyState, limits: Limits) -> float | None:
+    """Return the upper demand of the last windows, as a multiple of this window's mean.
+
+    As the published table shows it. None if the plan is not to be of least cost, has too little
+    headroom, or has no requests.
+    """
+    if limits.required is None or limits.is_unsafe(keep, 0) or not 0 < keep.low < math.inf:
+        return None
+    last = policy.headrooms[1 - limits.windows[1] :] if limits.windows[1] > 1 else ()
+    return keep.theta / min([keep.low, *(low for _, low in last)])
+
+
+def _least_cost(situation: Situation, peak: float | None) -> LeastCost | None:
+    """Return a bound for any plan with the required headroom at the peak.
+
+    The last proof scaled to this demand, or a new one.
+    """
+    limits, last = situation.request.limits, situation.state.least_cost
+    if peak is None or limits.required is None:
+        return None
+    load = situation.rate * peak
+    if last is not None and not situation.request.request.solve:
+        recent = last.age < max(LEAST_AGE, limits.cool_down)
+        if recent and 1 / MOVED < load / last.load < MOVED:
+            return replace(last, cost=last.cost * load / last.load, load=load)
+    try:
+        cost = cost_bound(situation.problem, limits.required * peak)
+    except SolverError:
+        return None
+    return LeastCost(cost, load, 0.0, last.tried if last else math.inf)
+
+
 def _planned_candidate(
-    situation: Situation, deployed: DeployedIslands, keep: Candidate, policy: PolicyState
+    situation: Situation, deployed: DeployedIslands, keep: Candidate, peak: float | None
 ) -> Candidate:
     """Solve for a reshaped plan, with idle islands too.
 
     Under a cost objective the cheapest table with the headroom that is required for all but the
     tail of the demand, if there is one within the limits. The tail is assumed to be as far below
-    the mean as it is for the published table. If that has headroom to spare, the demand is the
-    highest of the last windows; else what serves the mean is enough, and then the most headroom.
+    the mean as it is for the published table. ``peak``: if that has headroom to spare, what the
+    table must be safe for. Without one, what serves the mean is enough, else the most headroom.
     """
     request = situation.request
     limits, published = request.limits, request.plan
@@ -350,10 +394,9 @@ def _planned_candidate(
 
     if (required := limits.required) is None or not 0 < keep.low < math.inf:
         return planned(None)
-    spare = not policy.unsafe
-    peak = keep.low / min(low for _, low in policy.headrooms) if spare else 1.0
-    needed = required * peak
-    headroom, enough = needed * keep.theta / keep.low, None
+    spread = keep.theta / keep.low
+    needed = required * (peak / spread if peak else 1.0)
+    headroom, enough = needed * spread, None
     for _ in range(TRIES):
         candidate = planned(headroom)
         if candidate.plan is None or not candidate.low or candidate.low >= needed:
@@ -361,8 +404,10 @@ def _planned_candidate(
         if candidate.theta >= needed:
             enough = candidate
         headroom *= needed * (1 + limits.hysteresis) / candidate.low
-    if spare or (candidate.plan is not None and candidate.low >= needed):
+    if candidate.plan is not None and candidate.low >= needed:
         return candidate
+    if peak:
+        return evaluate_planned(deployed, None, limits, situation.draws)
     return enough or planned(None)
 
 

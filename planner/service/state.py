@@ -112,6 +112,19 @@ class ProvenBound:
     age: float
 
 
+@dataclass(frozen=True)
+class LeastCost:
+    """Proven bound of the cost [$/h] for an upper demand of ``load`` [req/s]; ``age`` [s].
+
+    ``tried``: bound for which the planner last found nothing cheaper that pays.
+    """
+
+    cost: float
+    load: float
+    age: float
+    tried: float = math.inf
+
+
 @dataclass(frozen=True, eq=False)
 class ReplanState:
     """State of the policy and of calibration; time 0 is now.
@@ -126,6 +139,7 @@ class ReplanState:
     proposed: str | None = None
     counted: bool = False
     calibration: OnlineCalibration = field(default_factory=OnlineCalibration)
+    least_cost: LeastCost | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +172,7 @@ class StoredState(Message):
     changes: tuple[Change, ...]
     last_solve: Annotated[float, Field(alias="asked")]
     headrooms: tuple[tuple[float, float], ...] = ()
-    cheapest: float = 0.0
+    least_cost: LeastCost | None = None
     proposal: StoredProposal | None
     rates: dict[str, tuple[float, ...]]
     bound: ProvenBound | None
@@ -217,7 +231,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         changes=policy.changes,
         last_solve=policy.last_solve,
         headrooms=policy.headrooms,
-        cheapest=policy.cheapest,
+        least_cost=state.least_cost,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
         bound=state.bound,
@@ -244,6 +258,7 @@ def decode_state(
             return ReplanState(policy, calibration=calibration)
         sizes = {model.name: len(model.ranges) + 1 for model in problem.models}
         bound, pending, proposal = stored.bound, stored.proposal, None
+        least = stored.least_cost
         if pending is not None:
             candidate = Candidate(
                 pending.level,
@@ -266,13 +281,13 @@ def decode_state(
                 unsafe=stored.unsafe,
                 proposal=proposal,
                 headrooms=stored.headrooms,
-                cheapest=stored.cheapest,
             ),
             {n: np.array(row) for n, row in stored.rates.items() if len(row) == sizes.get(n)},
             None if bound is None else replace(bound, age=bound.age + age),
             None if pending is None else pending.content,
             stored.counted,
             calibration,
+            least and replace(least, age=least.age + age),
         )
     except (ValidationError, PlanFileError, ValueError):
         return ReplanState()
