@@ -115,6 +115,29 @@ def test_a_cheaper_plan_must_pay_for_its_changes() -> None:
         assert "for $0.00 of GPUs out of service" in reply["message"]
 
 
+def test_one_of_two_models_falls() -> None:
+    """The other keeps its rate, so the table has no headroom to spare. Alone, they cost half."""
+    story = Story()
+    one, *_ = story.body["spec"]["models"]
+    story.body["spec"]["models"] = [one, {**one, "name": "other"}]
+    story.operator.content = plan_of(story.body)["steps"][-1]["content"]
+    both = story.cost
+
+    def minute(rate: float) -> None:
+        story.now += 60.0
+        counted = like_planned("07-least-cost", PLANNED)
+        falling = like_planned("07-least-cost", rate)["models"]["llama-8b"]
+        counted["models"]["other"] = falling
+        story.operator.ask(story.now, counted)
+
+    for _ in range(6):
+        minute(PLANNED)
+    assert story.cost == both
+    for _ in range(10):
+        minute(FALLEN)
+    assert story.cost <= 0.8 * both
+
+
 def test_the_planner_is_not_asked_again_for_less_while_demand_stays() -> None:
     """It found nothing cheaper; it is asked again when demand has fallen by the tolerance."""
     story = Story()
