@@ -195,7 +195,7 @@ class _Decision:
         """Report what is new of a live plan whose table stays."""
         if self.plan.live is None:
             return ()
-        return self._report(status_text.refreshed(self.plan, self.now.wall), "live")
+        return self._report(status_text.refreshed(self.plan, self.table, self.now.wall), "live")
 
     def _adopt_or_plan(self) -> tuple[Action, ...]:
         """Plan, unless the stored table is what re-planning made of the same inputs."""

@@ -14,6 +14,7 @@ from archipelago.planner.documents import EXACT
 from ..planning.result import PlanFailed, PlanOutcome, PlanReady
 from ..resources import status
 from ..resources.names import timestamp
+from ..resources.released import RELEASED, in_status
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
 from .actions import EmitEvent, EventType
 
@@ -86,6 +87,7 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
     stored = {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}
     stale = (PENDING, POINTER)
     summary = {name: value for name, value in result.summary.items() if name not in stale}
+    summary = _with_released(summary, plan, table)
     if table.shards:
         summary[POINTER] = table.stored_hash
     return _settled(plan, findings, {**summary, **stored}, result, now)
@@ -134,13 +136,22 @@ def suspended(plan: PlanObject, table: TableObject | None, now: datetime) -> Sta
     return _settled(plan, findings, _summary_of(plan, table), None, now)
 
 
-def refreshed(plan: PlanObject, now: datetime) -> Status:
+def refreshed(plan: PlanObject, table: TableObject | None, now: datetime) -> Status:
     """Return the status of a live plan whose table stays: new nodes, metrics, decision."""
+    summary = _with_released(plan.status.summary, plan, table)
     findings = {
         ConditionType.INVENTORY_RESOLVED: _nodes(plan),
         ConditionType.METRICS_AVAILABLE: _metrics(plan),
     }
-    return _status(plan, findings, plan.status.summary, now)
+    return _status(plan, findings, summary, now)
+
+
+def _with_released(summary: Summary, plan: PlanObject, table: TableObject | None) -> Summary:
+    """Return the summary with the GPUs that no island of the stored table needs any more."""
+    rest = {name: value for name, value in summary.items() if name != RELEASED}
+    nodes = {*plan.live.node_names.values()} if plan.live else set[str]()
+    found = in_status(table.released, plan.spec, nodes) if table else []
+    return {**rest, RELEASED: found} if found else rest
 
 
 def checked(wanted: Status, now: datetime) -> tuple[Status, tuple[str, ...]]:

@@ -61,12 +61,13 @@ class ReplanKind(StrEnum):
 
 @dataclass(frozen=True)
 class TableIsland:
-    """An island of a stored table."""
+    """An island of a stored table; ``pools``: its GPUs by pool, in the order of its nodes."""
 
     model: str
     phase: str
     nodes: tuple[str, ...]
     gpus: int = 1
+    pools: tuple[tuple[str, int], ...] = ()
 
 
 class TableIslands(dict[str, TableIsland]):

@@ -31,6 +31,7 @@ SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
+RELEASED: Final = f"{GROUP}/released"
 
 NAME_LENGTH: Final = labels.VALUE_LENGTH
 _SUFFIX: Final = "-routing"

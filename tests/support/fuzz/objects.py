@@ -481,6 +481,7 @@ OBJECTS: Final = {
         (
             *(OBJECTS_OF + f"objects.{n}.from_body" for n in ("TableObject", "ShardObject")),
             *(OBJECTS_OF + f"objects.{n}" for n in ("read_config_map", "_facts", "_read")),
+            OBJECTS_OF + "released.from_text",
             "archipelago.operator.apply.tables.others_parts",
         ),
     ),
