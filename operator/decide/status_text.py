@@ -86,8 +86,8 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
     }
     stored = {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}
     stale = (PENDING, POINTER)
-    summary = {name: value for name, value in result.summary.items() if name not in stale}
-    summary = _with_released(summary, plan, table)
+    fresh = {name: value for name, value in result.summary.items() if name not in stale}
+    summary = {**_with_released(fresh, plan, table)}
     if table.shards:
         summary[POINTER] = table.stored_hash
     return _settled(plan, findings, {**summary, **stored}, result, now)

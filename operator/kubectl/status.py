@@ -7,7 +7,7 @@ user must not read are reported as such.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -140,7 +140,7 @@ def _show(out: Console, document: Document) -> None:
     paragraph(out, f"last decision: {safe(document['lastDecision'])}")
 
 
-def released_text(pools: Items) -> str:
+def released_text(pools: Iterable[Mapping[str, Any]]) -> str:
     """Return the GPUs that no island needs any more: ``h100 6 (node-a 4, node-b 2)``."""
 
     def entry(pool: Mapping[str, Any]) -> str:

@@ -121,10 +121,12 @@ class PolicyInput:
         sure = state.unsafe >= limits.confirm
         if limits.required is None or (sure and self.keep.high < 1):
             return None if sure else f"only {state.unsafe} of {limits.confirm} windows were unsafe"
-        short = sum(theta * (1 + limits.tolerance) < limits.required for theta, _ in state.headrooms)
         needed, of = limits.windows
-        enough = short >= needed
-        return None if enough else f"only {short} of the last {of} windows were unsafe, not {needed}"
+        most = limits.required / (1 + limits.tolerance)
+        short = sum(theta < most for theta, _ in state.headrooms)
+        if short >= needed:
+            return None
+        return f"only {short} of the last {of} windows were unsafe, not {needed}"
 
     def reason_to_wait(self, candidate: Candidate, trigger: Trigger) -> str | None:
         """Return why a candidate must wait; None if it need not."""

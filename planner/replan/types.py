@@ -61,12 +61,12 @@ class Limits:
 
     ``target``: utilisation that the demand may reach (rho); headroom below 1 / target is unsafe.
     ``required``: headroom of a plan of least cost (minHeadroom), its target in place of 1 / target;
-    None: headroom is maximised. ``ample``: headroom from which on no island restarts for a gain. ``tolerance``: least gain that
-    is worth a change; ``windows`` k of the last n must show it. ``confirm``: consecutive unsafe
-    windows before an island restarts. ``hysteresis``: share by which headroom must exceed
-    1 / target before the table is safe again, and least improvement that is worth a change if
-    nothing restores safety. ``online``, ``restart``: how long an island is out of service when it
-    changes phase online, or starts.
+    None: headroom is maximised. ``ample``: headroom from which on no island restarts for a gain.
+    ``tolerance``: least gain that is worth a change; ``windows`` k of the last n must show it.
+    ``confirm``: consecutive unsafe windows before an island restarts. ``hysteresis``: share by
+    which headroom must exceed 1 / target before the table is safe again, and least improvement that
+    is worth a change if nothing restores safety. ``online``, ``restart``: how long an island is out
+    of service when it changes phase online, or starts.
     """
 
     mode: Mode = Mode.AUTO
@@ -135,7 +135,8 @@ class Candidate:
     of service meanwhile [GPU-s]. ``changed``: islands that change phase, move, start or stop.
     ``bound_only``: theta is a proven upper bound; nothing was planned. ``unserved``: share of the
     observed requests without a route. ``plan``: the table; None if there is none, for the reason in
-    ``note``. ``dollars``: of a plan of least cost, what it costs and saves. That of ``KEEP`` is as published, for the demand of that time (see ``restate``).
+    ``note``. That of ``KEEP`` is as published, for the demand of that time (see ``restate``).
+    ``dollars``: of a plan of least cost, what it costs and saves.
     """
 
     level: Level

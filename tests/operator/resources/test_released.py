@@ -80,7 +80,9 @@ def test_what_islands_had_is_either_used_or_released(
         assert from_text(to_text(found)) == found
 
 
-@pytest.mark.parametrize("text", [None, "", "x", "[]", '{"a":1}', '{"a":{"n":-1}}', '{"a":{"n":"1"}}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "x", "[]", '{"a":1}', '{"a":{"n":-1}}', '{"a":{"n":"1"}}']
+)
 def test_a_text_that_says_nothing_releases_nothing(text: str | None) -> None:
     assert from_text(text) == {}
 

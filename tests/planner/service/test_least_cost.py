@@ -44,7 +44,7 @@ class Story:
         """Of the GPUs of all listed islands [$/h]."""
         price = {p["name"]: float(p["pricePerGPUHour"]) for p in self.body["spec"]["pools"]}
         islands = json.loads(self.operator.content)["islands"]
-        return sum(island["gpus"] * price[island["pool"]] for island in islands)
+        return float(sum(island["gpus"] * price[island["pool"]] for island in islands))
 
 
 @pytest.mark.parametrize("headroom", ["1", "1.2"])

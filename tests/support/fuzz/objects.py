@@ -310,7 +310,14 @@ def _table(*, in_shards: bool = False) -> dict[str, Any]:
     plan = PlanObject.from_body(load_document(MINIMAL) | {"metadata": meta})
     pieces = split(_content(), 1000) if in_shards else ()
     manifest = table_manifest(
-        plan, None, Identity("uid-1", 1, 3), _content(), T0, pieces=pieces, origin="planned"
+        plan,
+        None,
+        Identity("uid-1", 1, 3),
+        _content(),
+        T0,
+        pieces=pieces,
+        origin="planned",
+        released='{"h100":{"":2}}',
     )
     return as_stored(manifest)
 
