@@ -267,7 +267,7 @@ def oracle(
         true = at_rate(problem, highest)
         new = reshape(true, goal, limits, min_headroom=required)
         new = new or reshape(true, goal, limits)
-        steps = rollout(goal, new, true) if new else ()
+        steps = rollout(goal, new, true, overlap=True) if new else ()
         if new is not None and not isinstance(steps, Unrepairable):
             goal = accounted(new, problem)
             tables = [(str(s.wait), accounted(s.plan, problem)) for s in steps]

@@ -470,7 +470,9 @@ def _steps(situation: Situation, plan: Plan) -> tuple[Step, ...] | Unrepairable:
     published = situation.request.plan
     idle = situation.idle - {island.name for island in plan.islands}
     goal = with_idle_islands(plan, published, idle) if _same_islands(situation, plan) else plan
-    return rollout(published, goal, situation.problem, situation.request.unready)
+    request = situation.request
+    overlap = request.limits.required is not None  # no headroom to go without
+    return rollout(published, goal, situation.problem, request.unready, overlap=overlap)
 
 
 def _same_islands(situation: Situation, plan: Plan) -> bool:

@@ -195,7 +195,8 @@ def test_what_starts_is_ready_before_what_it_replaces_leaves() -> None:
     """A prefill island on pool b in place of one on a, where b has a GPU that is free."""
     old = plan({"p": ("a", P, 2), "d": ("a", D, 2)})
     new = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 2)}, (HALVES_PQ, HALVES_PQ))
-    steps = rolled(old, new)
+    steps = rollout(old, new, ASKED, overlap=True)
+    assert isinstance(steps, tuple)
     sound(old, new, steps)
     assert waits(steps) == ["None", "Ready", "Drain"]
     assert [step.islands for step in steps] == [(), ("q-0",), ("p-1",)]

@@ -476,7 +476,7 @@ def test_a_price_change_is_planned_with_the_least_change_and_in_waves() -> None:
     kept = {name for name, _ in stood & stands}
     assert len(kept) == 8  # the node that is there; what was rented goes
     waits = [step["wait"] for step in found["steps"]]
-    assert waits == ["None", "Ready", "Drain", "Ready"]
+    assert waits == ["None", "Drain", "Ready", "Drain", "Ready"]
     for step in found["steps"]:
         content = table(step["content"])
         assert validate_content(content) == []
