@@ -63,8 +63,9 @@ def rollout(
     """Return the tables from ``old``, which is published, to ``new``; none if they are equal.
 
     ``idle``: islands that are listed and get no requests in any table. ``overlap``: if there are
-    GPUs for both, islands that start are ready before others leave; both are paid meanwhile. Every table has a route for
-    every range that has requests; ``Unrepairable`` if no order of changes gives that.
+    GPUs for both, islands that start are ready before others leave; both are paid meanwhile. Every
+    table has a route for every range that has requests; ``Unrepairable`` if no order of changes
+    gives that.
     """
     start, goal = drained(old, idle), drained(new, idle)
     if isinstance(start, Unrepairable):
