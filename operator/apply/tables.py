@@ -38,6 +38,7 @@ from ..resources.objects import (
     read_shard,
 )
 from ..resources.reading import Body
+from ..resources.released import NOTHING, Released, released, to_text, used
 from ..resources.shards import SHARD_KEY, Shard, shards_of
 
 _OUR_KEYS: Final = (TABLE_KEY, SHARD_KEY)
@@ -74,6 +75,7 @@ class Tables:
         Raises:
             Refused: the API server refuses it.
         """
+        freed = await asyncio.to_thread(_released, plan, table, action.content)
         manifest = table_manifest(
             plan,
             table,
@@ -82,6 +84,7 @@ class Tables:
             time,
             pieces=action.pieces,
             origin=action.origin,
+            released=to_text(freed),
         )
         return await self._apply(manifest)
 
@@ -302,6 +305,17 @@ def _islands(joined: str, table: TableObject) -> TableIslands:
         return read_islands(joined) if digest(joined) == table.content_hash else TableIslands()
     except PlanFileError:
         return TableIslands()
+
+
+def _released(plan: PlanObject, table: TableObject | None, content: str) -> Released:
+    """Return the GPUs that no island needs any more once this content replaces a live table."""
+    if table is None or not plan.is_live or not table.belongs_to(plan):
+        return NOTHING
+    new, old = (
+        used(islands, plan.spec, plan.resolved)
+        for islands in (read_islands(content), table.islands)
+    )
+    return released(table.released, old, new)
 
 
 async def _some_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

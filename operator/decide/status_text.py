@@ -16,6 +16,7 @@ from ..planning.messages import SHORT
 from ..planning.result import PlanFailed, PlanOutcome, PlanReady
 from ..resources import status
 from ..resources.names import table_name, timestamp
+from ..resources.released import RELEASED, in_status
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
 from .actions import EmitEvent, EventType
 from .islands import NAMED
@@ -86,7 +87,8 @@ def published(plan: PlanObject, result: PlanReady, table: TableObject, now: date
     }
     stored = {"table": table.key.name, SEQUENCE: last_sequence(plan, table)}
     stale = (PENDING, POINTER)
-    summary = {name: value for name, value in result.summary.items() if name not in stale}
+    fresh = {name: value for name, value in result.summary.items() if name not in stale}
+    summary = {**_with_released(fresh, plan, table)}
     if table.shards:
         summary[POINTER] = table.stored_hash
     return _settled(plan, findings, {**summary, **stored}, result, now)
@@ -153,7 +155,15 @@ def refreshed(plan: PlanObject, table: TableObject | None, now: datetime) -> Sta
         served = _served(plan, f"{planned.message}; {stored.message}")
         if served.reason is not ready.reason:
             findings[ConditionType.READY] = served
-    return _status(plan, findings, plan.status.summary, now)
+    return _status(plan, findings, _with_released(plan.status.summary, plan, table), now)
+
+
+def _with_released(summary: Summary, plan: PlanObject, table: TableObject | None) -> Summary:
+    """Return the summary with the GPUs that no island of the stored table needs any more."""
+    rest = {name: value for name, value in summary.items() if name != RELEASED}
+    nodes = {*plan.live.node_names.values()} if plan.live else set[str]()
+    found = in_status(table.released, plan.spec, nodes) if table else []
+    return {**rest, RELEASED: found} if found else rest
 
 
 def is_served_at(status: Status, generation: int) -> bool:

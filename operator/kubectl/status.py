@@ -7,7 +7,7 @@ user must not read are reported as such.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from ..resources import crd, names
 from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject
+from ..resources.released import RELEASED
 from ..resources.status import ConditionStatus, ConditionType
 from . import doctor
 from .doctor import Check, Verdict
@@ -126,7 +127,8 @@ def _show(out: Console, document: Document) -> None:
     out.print()
     for key, value in sorted(document["summary"].items()):
         if key not in ("contentHash", "table", "tableSequence"):
-            out.print(f"  {safe(key):<18}{safe(value)}")
+            text = released_text(value) if key == RELEASED else value
+            out.print(f"  {safe(key):<18}{safe(text)}", soft_wrap=True)
     text = "none"
     if table := document["table"]:
         text = (
@@ -136,6 +138,16 @@ def _show(out: Console, document: Document) -> None:
     out.print(f"  {'routing table':<18}{safe(text)}", soft_wrap=True)
     out.print()
     paragraph(out, f"last decision: {safe(document['lastDecision'])}")
+
+
+def released_text(pools: Iterable[Mapping[str, Any]]) -> str:
+    """Return the GPUs that no island needs any more: ``h100 6 (node-a 4, node-b 2)``."""
+
+    def entry(pool: Mapping[str, Any]) -> str:
+        nodes = ", ".join(f"{node['name']} {node['gpus']}" for node in pool.get("nodes", ()))
+        return f"{pool['pool']} {pool['gpus']}" + (f" ({nodes})" if nodes else "")
+
+    return ", ".join(map(entry, pools))
 
 
 def headline(document: Document) -> str:

@@ -71,6 +71,7 @@ class TableIsland:
     """An island of a stored table.
 
     ``role``: hash of all that the table says of it. ``routed``: requests are sent to it.
+    ``pools``: its GPUs by pool, in the order of its nodes.
     """
 
     model: str
@@ -79,6 +80,7 @@ class TableIsland:
     gpus: int = 1
     role: str = ""
     routed: bool = True
+    pools: tuple[tuple[str, int], ...] = ()
 
 
 class TableIslands(dict[str, TableIsland]):

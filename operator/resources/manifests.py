@@ -16,6 +16,7 @@ from .names import (
     INPUTS,
     KIND,
     LIVE,
+    RELEASED,
     TABLE_KEY,
     Identity,
     Manifest,
@@ -42,11 +43,13 @@ def table_manifest(
     *,
     pieces: tuple[Piece, ...] = (),
     origin: str = "",
+    released: str = "",
 ) -> Manifest:
     """Return the ConfigMap with the routing table; with ``pieces``, with the pointer to its shards.
 
     ``content`` is its canonical JSON. ``origin`` of a live plan's table is stored with the hash of
-    the spec alone, which distinguishes other nodes from another spec.
+    the spec alone, which distinguishes other nodes from another spec. ``released``: text of what
+    is stored beside it.
     """
     text, written_hash = table_text(identity, content, time), digest(content)
     if pieces:
@@ -56,6 +59,7 @@ def table_manifest(
         text, written_hash = canonical_bytes(document).decode(), pointer_hash(shards)
     annotations = {INPUTS: plan.inputs_hash, CONTENT: written_hash}
     annotations |= {LIVE: origin} if origin else {}
+    annotations |= {RELEASED: released} if released else {}
     name, labels = table_name(plan.key.name), table_labels(plan.key.name)
     version, data = table.resource_version if table else MUST_NOT_EXIST, {TABLE_KEY: text}
     return _config_map(plan, version, name, labels=labels, annotations=annotations, data=data)

@@ -31,6 +31,7 @@ SELECTOR: Final = f"{MANAGED_BY}={OURS}"
 INPUTS: Final = f"{GROUP}/inputs-hash"
 CONTENT: Final = f"{GROUP}/content-hash"
 LIVE: Final = f"{GROUP}/live"
+RELEASED: Final = f"{GROUP}/released"
 
 DEVICES_GROUP: Final = "resource.k8s.io"
 SLICES: Final = "resourceslices"

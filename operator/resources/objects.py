@@ -9,6 +9,7 @@ Only hashes of tables and shards are kept: 500 tables would be most of the opera
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from .names import (
     MANAGED_BY,
     MANAGER,
     OURS,
+    RELEASED,
     TABLE_KEY,
     Identity,
     Key,
@@ -40,6 +42,7 @@ from .names import (
     table_labels,
 )
 from .reading import Body, read_meta, reading
+from .released import NOTHING, Released, from_text
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer_hash, read_shards, shard_labels, stem_of
 from .status import Finding, Status
 
@@ -260,6 +263,7 @@ class TableObject(ConfigMapObject):
         origin: How the table of a live plan came to be; None for a static plan.
         islands: Islands of a live plan's table, by name. Those of a table in shards are read later
             (`Cache.update_content`).
+        released: GPUs that islands of earlier tables had and none of this one has.
     """
 
     inputs_hash: str | None
@@ -270,6 +274,7 @@ class TableObject(ConfigMapObject):
     shards: tuple[Shard, ...] = ()
     origin: TableOrigin | None = None
     islands: TableIslands = field(default_factory=TableIslands)
+    released: Released = field(default_factory=lambda: NOTHING)
 
     @classmethod
     def from_body(cls, body: Body) -> TableObject:
@@ -285,6 +290,7 @@ class TableObject(ConfigMapObject):
                 **_facts(item),
                 inputs_hash=notes.get(INPUTS),
                 written_hash=notes.get(CONTENT),
+                released=from_text(notes.get(RELEASED)),
                 **_read(text, notes.get(LIVE)),
             )
 
@@ -535,6 +541,11 @@ def islands_of(content: Node) -> TableIslands:
                 island.field("gpus").integer(1),
                 role_of(island.mapping(), models[island.field("name").text()]),
                 island.field("name").text() in routed,
+                tuple(
+                    (sys.intern(part.field("pool").text()), part.field("gpus").integer(1))
+                    for part in ([*island.optional_items("parts")] or (island,))
+                    if part.optional("pool")
+                ),
             ),
         )
         for island in content.field("islands").items()

@@ -227,6 +227,27 @@ def at(
     return tuple(conditions[kind] for kind in ConditionType if kind in conditions)
 
 
+class ReleasedNodeStatus(StatusObject):
+    """GPUs of a node that no island needs any more."""
+
+    name: str = Field(max_length=253, description="Name of the Kubernetes node.")
+    gpus: Count = Field(description="GPUs of the node that are released [GPUs].")
+
+
+class ReleasedStatus(StatusObject):
+    """GPUs of a pool that islands had and that no island needs any more."""
+
+    pool: str = Field(max_length=63, description="Name of the pool in spec.pools.")
+    gpus: Count = Field(description="GPUs of the pool that are released [GPUs].")
+    nodes: Annotated[
+        list[ReleasedNodeStatus] | None,
+        Field(max_length=5000, json_schema_extra={NAMED_KEY: "name"}),
+    ] = Field(
+        default=None,
+        description="The nodes that have them; absent for a pool that does not select nodes.",
+    )
+
+
 class SummaryStatus(StatusObject):
     """The published plan in a few figures; the rest is in the routing table's ConfigMap."""
 
@@ -264,6 +285,14 @@ class SummaryStatus(StatusObject):
     rented_gpus: Count | None = Field(
         default=None,
         description="GPUs that are to be rented, beside those that exist [GPUs]; absent for none.",
+    )
+    released: Annotated[
+        list[ReleasedStatus] | None, Field(max_length=64, json_schema_extra={NAMED_KEY: "pool"})
+    ] = Field(
+        default=None,
+        description="GPUs that islands of earlier tables had and that no island needs any more: "
+        "they can be given back. An entry goes when islands use its GPUs again, or when its node "
+        "is gone. Only of plans whose table changes without an edit.",
     )
     slo: Literal["Met", "Missed", "None"] | None = Field(
         default=None,

@@ -21,7 +21,7 @@ from ..deadline import Deadline
 from ..errors import SolverError
 from ..layout.assemble import Layout, assemble
 from ..milp.build import build_program
-from ..milp.highs import SolveStatus
+from ..milp.highs import SolverOptions, SolveStatus, objective_of, solve
 from ..milp.variables import Program
 from ..plan import Plan, running_islands
 from ..problem import Objective, PlanningProblem
@@ -30,8 +30,14 @@ from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
+from .dollars import ChangeCost, change_cost
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
-from .reroute_flip_program import best_flips, best_reroute, relaxation_bound
+from .reroute_flip_program import (
+    RELAXATION_SECONDS,
+    best_flips,
+    best_reroute,
+    relaxation_bound,
+)
 from .rollout import in_place, island_changes, with_standby
 from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
 
@@ -43,6 +49,21 @@ def theta_bound(problem: PlanningProblem) -> float:
         SolverError: as ``relaxation_bound``.
     """
     return relaxation_bound(build_program(problem, build_catalogue(problem).templates))
+
+
+def cost_bound(problem: PlanningProblem, headroom: float) -> float:
+    """Return a proven bound: no plan with that headroom on the observed demand costs less [$/h].
+
+    Raises:
+        SolverError: the linear relaxation has no solution.
+    """
+    problem = replace(problem, minimise_cost=True, min_headroom=headroom)
+    program = build_program(problem, build_catalogue(problem).templates)
+    relaxation = replace(objective_of(program, problem), integer=False)
+    solution = solve(program, relaxation, SolverOptions(0.0, RELAXATION_SECONDS))
+    if solution is None:
+        raise SolverError("no plan has that headroom")
+    return solution.objective
 
 
 def reshape(
@@ -57,6 +78,7 @@ def reshape(
 
     ``problem``: of the observed demand, with the remaining nodes. ``plan``: the table without lost
     islands. ``min_headroom``: minimise cost subject to this headroom; None: maximise headroom.
+    Islands that stop stand by, but not for a plan of least cost.
 
     The program counts islands by class, so it counts the GPUs of a flip as moved. The resulting
     plan tells flips apart; if there are too many, it is solved again with every new island of a
@@ -88,7 +110,7 @@ def reshape(
             certificate = unproven(new.theta)
             new = replace(new, objective=Objective.HEADROOM, certificate=certificate)
         new = in_place(plan, _with_running_batch(problem, plan, new), problem, fixed)
-        return with_standby(plan, new, problem)
+        return new if limits.required is not None else with_standby(plan, new, problem)
 
     try:
         catalogue = build_catalogue(problem, deadline=deadline)
@@ -154,6 +176,7 @@ class Evaluator:
             _low(self.headrooms),
             unserved=loads.unserved(self.mean[0]),
             plan=deployed.plan,
+            high=float(np.quantile(self.headrooms, 1 - TAIL, method="higher")),
         )
 
     def evaluate(
@@ -189,6 +212,8 @@ def evaluate_candidates(
     """Return keep, reroute and flip; a level no better than the one below has no gain."""
     evaluator = Evaluator(deployed, draws)
     keep = evaluator.keep
+    if limits.required is not None and not limits.is_unsafe(keep, 0):
+        limits = replace(limits, flips=0)  # more headroom is worth nothing
     if np.isinf(keep.theta):
         return keep, replace(keep, level=Level.REROUTE), replace(keep, level=Level.FLIP)
     reroute = evaluator.evaluate(Level.REROUTE, best_reroute(deployed))
@@ -223,7 +248,12 @@ def evaluate_planned(
     cost = flip_gpu_seconds(deployed, change.flipped, limits)
     cost += change.gpus * limits.restart
     new = deployed_islands(deployed.problem, plan)
-    return evaluator.evaluate(change.level, plan, change.flipped | change.moved, cost, new)
+    changed = change.flipped | change.moved
+    candidate = evaluator.evaluate(change.level, plan, changed, cost, new)
+    if limits.required is None:
+        return candidate
+    before, problem = published or deployed.plan, deployed.problem
+    return replace(candidate, dollars=change_cost(before, plan, problem, limits, deployed.switch))
 
 
 def with_planned(levels: tuple[Candidate, ...], planned: Candidate) -> tuple[Candidate, ...]:
@@ -244,6 +274,14 @@ def bound_candidate(deployed: DeployedIslands, bound: float) -> Candidate:
     """Return the most that reshaping could reach, by a proven bound; nothing is planned yet."""
     gain = max(_gain(bound, headroom_of(deployed)), 0.0)
     return Candidate(Level.RESHAPE, bound, bound, gain, gain, bound_only=True, note="bound only")
+
+
+def cost_bound_candidate(keep: Candidate, now: float, bound: float) -> Candidate:
+    """Return the least that reshaping could cost [$/h], by a proven bound; nothing is planned."""
+    dollars = ChangeCost(now, bound, 0.0)
+    return replace(
+        keep, level=Level.RESHAPE, plan=None, bound_only=True, dollars=dollars, note="bound only"
+    )
 
 
 def flip_gpu_seconds(deployed: DeployedIslands, changed: frozenset[str], limits: Limits) -> float:

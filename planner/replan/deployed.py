@@ -64,16 +64,17 @@ class DeployedIslands:
     def operating_points(self, group: Group) -> tuple[Template, ...]:
         """Return the templates that an island of the group may run as.
 
-        Those up to the batch that its engine admits; if all are larger, the smallest of them
-        limited to that batch. Its step times also bound those of smaller batches. A batch row is
-        o (a / B + beta + kappa k), so B / batch times the row is at least the row of the smaller
-        batch.
+        Those up to the batch that its engine admits, and the smallest larger one limited to that
+        batch: contexts that are a little shorter than planned move every point a little. Its step
+        times also bound those of smaller batches. A batch row is o (a / B + beta + kappa k), so
+        B / batch times the row is at least the row of the smaller batch.
         """
-        points = self._by_class.get(group.island_class, [])
-        within = [t for t in points if t.max_batch <= group.max_batch]
-        if within or not points:
+        points, batch = self._by_class.get(group.island_class, []), group.max_batch
+        within = [t for t in points if t.max_batch <= batch]
+        larger = [t for t in points if t.max_batch > batch]
+        if not larger or any(t.max_batch == batch for t in within):
             return tuple(within)
-        smallest, batch = min(points, key=lambda t: t.max_batch), group.max_batch
+        smallest = min(larger, key=lambda t: t.max_batch)
         if (limited := self._limited.get((smallest, batch))) is None:
             factors = [
                 smallest.max_batch / batch if n == "batch" else 1.0 for n in smallest.row_names
@@ -81,7 +82,7 @@ class DeployedIslands:
             rows = smallest.rows * np.array(factors)[:, np.newaxis]
             limited = replace(smallest, max_batch=batch, rows=rows)
             self._limited[smallest, batch] = limited
-        return (limited,)
+        return (*within, limited)
 
 
 def deployed_islands(

@@ -1,11 +1,14 @@
 """Decide what to do about one observed window: repair first, then safety, then gain.
 
+A plan of least cost has a gain in dollars: a cheaper plan for demand that has fallen.
+
 Pure; the clock is an argument. Rate limits and dwell times hold back what may wait. A proposal is
 named by the hash of what it would change and is void once its base changes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +50,14 @@ def after_change(
     recent = (change for change in state.changes if change.at > since)
     change = Change(now, candidate.level, trigger, tuple(sorted(candidate.changed)))
     unsafe = state.unsafe if candidate.level is Level.REROUTE else 0
-    return replace(state, gainful=(), unsafe=unsafe, changes=(*recent, change), proposal=None)
+    return replace(
+        state,
+        gainful=(),
+        unsafe=unsafe,
+        changes=(*recent, change),
+        proposal=None,
+        headrooms=(),
+    )
 
 
 MOST_GAIN = 1e6
@@ -100,25 +110,47 @@ class PolicyInput:
         if not self.limits.moved_gpus:
             return False
         hope = any(r.bound_only and r.theta >= least for r in self.levels)
-        sure = self.state.unsafe >= self.limits.confirm or not self.state.unsafe
+        sure = self.doubt is None or not self.state.unsafe
         return hope and sure and self.now - self.state.last_solve >= self.limits.cool_down
+
+    @property
+    def doubt(self) -> str | None:
+        """Why unsafe windows are not enough yet to restart islands; None if they are.
+
+        A plan of least cost only becomes dearer if as many windows show it as a gain needs, unless
+        requests are lost beyond doubt: a burst of seconds must not be paid for.
+        """
+        state, limits = self.state, self.limits
+        sure = state.unsafe >= limits.confirm
+        if limits.required is None or (sure and self.keep.high < 1):
+            return None if sure else f"only {state.unsafe} of {limits.confirm} windows were unsafe"
+        needed, of = limits.windows
+        most = limits.required / (1 + limits.tolerance)
+        short = sum(theta < most for theta, _ in state.headrooms)
+        if short >= needed:
+            return None
+        return f"only {short} of the last {of} windows were unsafe, not {needed}"
 
     def reason_to_wait(self, candidate: Candidate, trigger: Trigger) -> str | None:
         """Return why a candidate must wait; None if it need not."""
         state, limits, now = self.state, self.limits, self.now
         restarts = candidate.level > Level.REROUTE
-        if trigger is Trigger.SAFETY and restarts and state.unsafe < limits.confirm:
-            return f"only {state.unsafe} of {limits.confirm} windows were unsafe"
+        if trigger is Trigger.SAFETY and restarts and self.doubt is not None:
+            return self.doubt
         if held := limits.reason_to_hold(candidate, trigger):
             return held
         if not is_rate_limited(candidate.level, trigger):
             return None
-        limited = [c for c in state.changes if is_rate_limited(c.level, c.trigger)]
+        changes = state.changes
+        if limits.required is not None and trigger is Trigger.SAFETY:
+            # A cheaper plan never holds back the growth after it.
+            changes = tuple(c for c in changes if c.trigger is not Trigger.GAIN)
+        limited = [c for c in changes if is_rate_limited(c.level, c.trigger)]
         if len([c for c in limited if now - c.at < HOUR]) >= limits.per_hour:
             return f"{limits.per_hour} changes were made in the last hour"
         if limited and (wait := limits.cool_down - (now - limited[-1].at)) > 0:
             return f"the cool-down lasts another {wait:.0f} s"
-        recent = (c for c in state.changes if now - c.at < limits.dwell)
+        recent = (c for c in changes if now - c.at < limits.dwell)
         dwelling = {name for change in recent for name in change.changed} & candidate.changed
         if dwelling:
             return f"the dwell time of {islands_phrase(dwelling)} has not ended ({min(dwelling)})"
@@ -137,8 +169,9 @@ def held_back(case: PolicyInput, candidates: Iterable[Candidate], trigger: Trigg
 def safety(case: PolicyInput) -> Choice:
     """Return the lowest level that restores the target headroom, else the best there is."""
     reasons = []
+    cheapest = case.limits.required is not None
     for candidate in case.ready:
-        if candidate.low >= case.limits.safe:
+        if (candidate.theta if cheapest else candidate.low) >= case.limits.safe:
             reason = case.reason_to_wait(candidate, Trigger.SAFETY)
             if reason is None:
                 message = f"headroom rises from {case.keep.low:.3f} to {candidate.low:.3f}"
@@ -211,8 +244,43 @@ def gain(case: PolicyInput) -> Choice:
     return Choice(best, Trigger.GAIN, message, solve=solve, held=held)
 
 
+def saving(case: PolicyInput) -> Choice:
+    """Return a cheaper plan for demand that has fallen, or let the planner look for one.
+
+    Before anything is planned, a proven bound says what it could save. It and the plan are for the
+    highest of the upper demands of the last windows, so a fall must last. The plan must save more
+    within the horizon than its changes cost.
+    """
+    limits, state, now = case.limits, case.state, case.now
+    idle = Choice(None, Trigger.NONE, "nothing to change")
+    best = next((c for c in case.levels if c.level is Level.RESHAPE), None)
+    few = len(state.headrooms) < limits.windows[0]
+    if best is None or few or not gainful(best, limits):
+        return idle
+    if best.dollars is not None and not best.dollars.pays(limits.horizon):
+        return replace(idle, message=best.dollars.text(limits.horizon))
+    reason = case.reason_to_wait(best, Trigger.GAIN)
+    grown = [c.at for c in state.changes if c.trigger is Trigger.SAFETY and c.level > Level.REROUTE]
+    if grown and (wait := limits.dwell - (now - grown[-1])) > 0:
+        reason = f"the dwell time of the last growth lasts another {wait:.0f} s"
+    if reason is not None:
+        held = held_back(case, [best], Trigger.GAIN)
+        return replace(idle, message=f"less may suffice, but {reason}", held=held)
+    if best.bound_only:
+        rested = now - state.last_solve >= limits.cool_down
+        return replace(idle, solve=rested and limits.moved_gpus > 0)
+    message = best.dollars.text(limits.horizon) if best.dollars else ""
+    return Choice(best, Trigger.GAIN, message)
+
+
 def gainful(candidate: Candidate, limits: Limits) -> bool:
-    """Return whether a candidate's gain is beyond doubt in this window."""
+    """Return whether a candidate's gain is beyond doubt in this window.
+
+    In dollars, of a plan of least cost: what the cheapest plan for its upper demand would save.
+    """
+    if limits.required is not None:
+        bill = candidate.dollars if candidate.plan or candidate.bound_only else None
+        return bill is not None and bill.saves > limits.tolerance * bill.now
     return candidate.level > Level.KEEP and candidate.gain_low > limits.tolerance
 
 
@@ -275,15 +343,20 @@ def decide(observation: Observation, state: PolicyState, now: float, limits: Lim
     if not observation.demand_trusted or not levels:
         message = "the demand of this window is not trusted, so nothing changes"
         return replace(keep, state=state, message=message)
-    # Count this window; hysteresis ends a row of unsafe windows.
-    margin = 1 + limits.hysteresis if state.unsafe else 1.0
-    unsafe = levels[0].low < margin / limits.target
+    unsafe = limits.is_unsafe(levels[0], state.unsafe)
     worthy = frozenset(c.level for c in levels if gainful(c, limits))
-    last = (*state.gainful, worthy)[-limits.windows[1] :]
-    state = replace(state, gainful=last, unsafe=state.unsafe + 1 if unsafe else 0)
+    count, shown = limits.windows[1], (levels[0].theta, levels[0].low)
+    state = replace(
+        state,
+        gainful=(*state.gainful, worthy)[-count:],
+        unsafe=state.unsafe + 1 if unsafe else 0,
+        headrooms=(*state.headrooms, shown)[-count:],
+    )
+    if limits.required is not None and state.unsafe == 1:
+        state = replace(state, last_solve=-math.inf)  # it was asked for less, not for more
     gpus = sum(group.gpus * group.islands for group in observation.plan.groups)
     case = PolicyInput(levels, state, limits, now, gpus)
-    judge = safety if state.unsafe else gain
+    judge = safety if state.unsafe else gain if limits.required is None else saving
     choice = judge(case)
     if (
         limits.mode is Mode.AUTO

@@ -54,12 +54,19 @@ class Step:
 
 
 def rollout(
-    old: Plan, new: Plan, problem: PlanningProblem, idle: AbstractSet[str] = frozenset()
+    old: Plan,
+    new: Plan,
+    problem: PlanningProblem,
+    idle: AbstractSet[str] = frozenset(),
+    *,
+    overlap: bool = False,
 ) -> tuple[Step, ...] | Unrepairable:
     """Return the tables from ``old``, which is published, to ``new``; none if they are equal.
 
-    ``idle``: islands that are listed and get no requests in any table. Every table has a route for
-    every range that has requests; ``Unrepairable`` if no order of changes gives that.
+    ``idle``: islands that are listed and get no requests in any table. ``overlap``: if there are
+    GPUs for both, islands that start are ready before others leave; both are paid meanwhile. Every
+    table has a route for every range that has requests; ``Unrepairable`` if no order of changes
+    gives that.
     """
     start, goal = drained(old, idle), drained(new, idle)
     if isinstance(start, Unrepairable):
@@ -71,7 +78,9 @@ def rollout(
     if not changed:
         same = _router_view(old) == _router_view(goal)
         return () if same else (Step(goal, Wait.NONE, (), "requests are split by new weights"),)
-    for wave in _waves(changed, before, after):
+    starting = changed - before.keys()
+    first = [starting] if overlap and starting < changed else []
+    for wave in (*first, *_waves(changed, before, after)):
         steps = _two_waves(start, goal, wave, changed - wave, problem)
         if steps is not None:
             return _without_repeats(old, steps)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
     from ..plan import Plan
     from ..problem import PlanningProblem
+    from .dollars import ChangeCost
 
 
 HOUR = 3600.0
@@ -40,6 +41,10 @@ class Trigger(StrEnum):
     ROLLBACK = "Rollback"
 
 
+COST: Final = "Cost"
+"""Reason of a change, in budgets: a cheaper plan."""
+
+
 class Mode(StrEnum):
     """Who approves changes. A repair is made in every mode."""
 
@@ -62,18 +67,21 @@ class Limits:
 
     ``carried``: somebody changes the pods; else changes of phases and islands are proposals.
     ``target``: utilisation that the demand may reach (rho); headroom below 1 / target is unsafe.
-    ``ample``: headroom from which on no island restarts for a gain. ``tolerance``: least gain that
-    is worth a change; ``windows`` k of the last n must show it. ``confirm``: consecutive unsafe
-    windows before an island restarts. ``hysteresis``: share by which headroom must exceed
-    1 / target before the table is safe again, and least improvement that is worth a change if
-    nothing restores safety. ``online``, ``restart``: how long an island is out of service when it
-    changes phase online, or starts. ``pinned``: islands that must not be changed by choice.
-    ``allowed``: by trigger, how many islands may change now, and the budget that says so.
+    ``required``: headroom of a plan of least cost (minHeadroom), its target in place of 1 / target;
+    None: headroom is maximised. ``ample``: headroom from which on no island restarts for a gain.
+    ``tolerance``: least gain that is worth a change; ``windows`` k of the last n must show it.
+    ``confirm``: consecutive unsafe windows before an island restarts. ``hysteresis``: share by
+    which headroom must exceed 1 / target before the table is safe again, and least improvement that
+    is worth a change if nothing restores safety. ``online``, ``restart``: how long an island is out
+    of service when it changes phase online, or starts.
+    ``pinned``: islands that must not be changed by choice. ``allowed``: by trigger (``COST``: a gain
+    under least cost), how many islands may change now, and the budget that says so.
     """
 
     mode: Mode = Mode.AUTO
     carried: bool = True
     target: float = 0.8
+    required: float | None = None
     ample: float = 2.0
     tolerance: float = 0.05
     hysteresis: float = 0.02
@@ -97,13 +105,25 @@ class Limits:
             return None
         if pinned := self.pinned & candidate.changed:
             return f"island {min(pinned)} has the annotation do-not-disrupt"
-        islands, message = self.allowed.get(trigger, (len(candidate.changed), ""))
+        cheaper = trigger is Trigger.GAIN and self.required is not None
+        budget = self.allowed.get(COST if cheaper else trigger)
+        islands, message = budget or (len(candidate.changed), "")
         return message if len(candidate.changed) > islands else None
 
     @property
     def safe(self) -> float:
         """Headroom from which on a table is safe again."""
-        return (1 + self.hysteresis) / self.target
+        return (1 + self.hysteresis) / self.target if self.required is None else self.required
+
+    def is_unsafe(self, keep: Candidate, before: int) -> bool:
+        """Return whether a table has too little headroom; ``before``: windows in which it had.
+
+        Hysteresis ends a row of unsafe windows. A plan of least cost has no headroom to spare, so
+        it is unsafe only if it misses what is required by more than the tolerance.
+        """
+        if self.required is not None:
+            return keep.theta * (1 + self.tolerance) < self.required
+        return keep.low < (1 + self.hysteresis if before else 1.0) / self.target
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +153,13 @@ class Observation:
 class Candidate:
     """A table for one level, evaluated on the observed demand.
 
-    ``theta``: headroom on the mean demand, ``low`` at the lower end of its 90 % interval.
+    ``theta``: headroom on the mean demand, ``low`` and ``high`` the ends of its 90 % interval.
     ``gain`` and ``gain_low``: the same for theta over that of ``KEEP``, less 1. ``disruption``: out
     of service meanwhile [GPU-s]. ``changed``: islands that change phase, move, start or stop.
     ``bound_only``: theta is a proven upper bound; nothing was planned. ``unserved``: share of the
     observed requests without a route. ``plan``: the table; None if there is none, for the reason in
     ``note``. That of ``KEEP`` is as published, for the demand of that time (see ``restate``).
+    ``dollars``: of a plan of least cost, what it costs and saves.
     """
 
     level: Level
@@ -152,6 +173,8 @@ class Candidate:
     bound_only: bool = False
     plan: Plan | None = None
     note: str = ""
+    high: float = math.inf
+    dollars: ChangeCost | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +204,8 @@ class PolicyState:
 
     ``gainful``: levels whose gain was beyond doubt, for each of the last windows. ``unsafe``:
     consecutive windows with too little headroom. ``changes``: of the last hour, or of the dwell
-    time if longer. ``last_solve``: when the planner was last requested [s].
+    time if longer. ``last_solve``: when the planner was last requested [s]. ``headrooms``: theta
+    and low of the published table in each of the last windows.
     """
 
     gainful: tuple[frozenset[Level], ...] = ()
@@ -189,6 +213,7 @@ class PolicyState:
     changes: tuple[Change, ...] = ()
     proposal: Proposal | None = None
     last_solve: float = -math.inf
+    headrooms: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

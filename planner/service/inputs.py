@@ -112,15 +112,15 @@ def _calibrations(text: str, path: str, problem: PlanningProblem) -> tuple[Calib
 def limits_of(spec: ServingPlanSpec) -> Limits:
     """Return ``spec.replanning`` as limits of the policy.
 
-    Under ``MinimiseCost`` headroom beyond the required one is worth nothing, so no island restarts
-    for more of it.
+    Under ``MinimiseCost`` the target is the plan's own, ``minHeadroom``: more is worth nothing.
     """
     replanning = spec.replanning
+    cheapest = spec.objective == "MinimiseCost"
     return Limits(
         mode=Mode(replanning.mode),
         carried=spec.islands.carried,
         target=float(replanning.target_utilisation),
-        ample=0.0 if spec.objective == "MinimiseCost" else Limits.ample,
+        required=float(spec.min_headroom or 1) if cheapest else None,
         tolerance=replanning.tolerance_percent / 100,
         windows=(replanning.windows.needed, replanning.windows.of),
         horizon=float(replanning.horizon_seconds),

@@ -1,17 +1,14 @@
 """Plan a ServingPlan beside its published table: what can stay stays, in which order, at what cost.
 
-Under a cost objective a cheaper plan must pay for its changes within the horizon, in dollars:
-
-saved = (cost of the deployed islands now - cost of the new plan) x horizon
-lost  = sum over islands that change  GPUs x price x seconds out of service
+Under a cost objective a cheaper plan must pay for its changes within the horizon, in dollars.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +19,7 @@ from ..formats.calibrations import name_of
 from ..plan import Certificate, Infeasible, Plan, Unfinished, Wait, running_islands
 from ..problem import Objective, PlanningProblem, RunningIsland
 from ..replan.deployed import deployed_islands
+from ..replan.dollars import change_cost
 from ..replan.evaluate import restate
 from ..replan.repair import repair
 from ..replan.rollout import (
@@ -32,7 +30,6 @@ from ..replan.rollout import (
     routed_groups,
     without_islands,
 )
-from ..replan.types import HOUR, Limits, RoleSwitch
 from ..servingplan import ServingPlanSpec, load_resource, to_problem
 from ..strategy import Found
 from ..table.plan_of_table import accounted, plan_of
@@ -53,49 +50,6 @@ from .state import SHOWN, decode_calibration
 
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
-
-
-@dataclass(frozen=True)
-class ChangeCost:
-    """What a change saves [$/h], and the value of GPUs out of service meanwhile [$]."""
-
-    saves: float
-    lost: float
-
-    def pays(self, horizon: float) -> bool:
-        """Return whether the change pays within so many seconds."""
-        return self.saves * horizon / HOUR > self.lost
-
-    def text(self, horizon: float) -> str:
-        """Return the comparison in words."""
-        within = self.saves * horizon / HOUR
-        verb = "pays" if self.pays(horizon) else "does not pay"
-        return (
-            f"the change saves ${self.saves:.2f}/h, ${within:.2f} within {horizon:.0f} s, and "
-            f"{verb} for ${self.lost:.2f} of GPUs out of service"
-        )
-
-
-def change_cost(
-    old: Plan,
-    new: Plan,
-    problem: PlanningProblem,
-    limits: Limits,
-    switch: Mapping[str, RoleSwitch],
-) -> ChangeCost:
-    """Compare two plans at the prices of the problem."""
-    change = island_changes(old, new)
-    price = {pool.name: float(pool.price_per_gpu_hour) / HOUR for pool in problem.pools}
-    groups = {group.name: group for group in new.groups}
-    lost = 0.0
-    for island in new.islands:
-        group = groups[island.group]
-        online = island.name in change.flipped and switch.get(group.model) is RoleSwitch.ONLINE
-        if island.name in change.flipped | change.moved:
-            dollars = sum(part.gpus * price[part.pool] for part in group.sections)  # per second
-            lost += dollars * (limits.online if online else limits.restart)
-    now, then = accounted(old, problem).cost_per_hour, accounted(new, problem).cost_per_hour
-    return ChangeCost(float(now - then), lost)
 
 
 def deployed_as_answer(old: Plan, best: Plan, problem: PlanningProblem) -> Plan | None:

@@ -34,6 +34,8 @@ from ..plan import Plan, Wait, running_islands
 from ..problem import PlanningProblem
 from ..replan.candidates import (
     bound_candidate,
+    cost_bound,
+    cost_bound_candidate,
     evaluate_candidates,
     evaluate_planned,
     reshape,
@@ -42,7 +44,7 @@ from ..replan.candidates import (
 )
 from ..replan.deployed import DeployedIslands, deployed_islands
 from ..replan.evaluate import headroom_of, restate
-from ..replan.policy import after_change, decide
+from ..replan.policy import after_change, decide, gainful
 from ..replan.rollout import (
     Step,
     change_key,
@@ -72,7 +74,7 @@ from .messages import PlanRequest, Reply, Request, SearchProgress
 from .new_spec import plan_request
 from .plan import checked_table, planning_failure, refuse_faulty
 from .reply import ReplanOutcome, reply_of
-from .state import ProvenBound, ReplanState, decode_state
+from .state import LeastCost, ProvenBound, ReplanState, decode_state
 
 LEAST_AGE: Final = 60.0
 """A bound is not proven again within a minute [s], whatever the cool-down."""
@@ -306,7 +308,8 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
     policy, limits = state.policy, request.limits
     if message.solve and state.counted:  # this window is counted already
         unsafe = max(0, policy.unsafe - 1)
-        policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe)
+        shown = policy.headrooms[:-1]
+        policy = replace(policy, gainful=policy.gainful[:-1], unsafe=unsafe, headrooms=shown)
     deployed = deployed_islands(situation.problem, situation.plan, request.switch)
     deployed = replace(deployed, pinned=limits.pinned)
     observation = Observation(
@@ -322,15 +325,25 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
         return _outcome(situation, deployed, state, decision)
     levels = evaluate_candidates(deployed, limits, situation.draws)
     bound = _bound(situation, levels)
-    state = replace(state, bound=bound)
+    peak = _peak(levels[0], policy, limits)
+    least = _least_cost(situation, peak)
+    state = replace(state, bound=bound, least_cost=least)
     reshaping = () if bound is None else (bound_candidate(deployed, bound.theta),)
+    if least is not None and least.cost < least.tried * (1 - limits.tolerance):
+        now = float(request.plan.cost_per_hour)
+        reshaping = (cost_bound_candidate(levels[0], now, least.cost),)
     observation = replace(observation, levels=(*levels, *reshaping))
     anew = replace(policy, last_solve=-math.inf) if message.solve else policy
     decision = _feasible_decision(situation, observation, anew)
     if message.solve and decision.requested_level is Level.RESHAPE:
-        planned = _planned_candidate(situation, deployed, levels[0])
+        planned = _planned_candidate(situation, deployed, levels[0], peak)
         observation = replace(observation, levels=with_planned(levels, planned))
         decision = _feasible_decision(situation, observation, replace(policy, last_solve=0.0))
+        pays = planned.dollars is not None and planned.dollars.pays(limits.horizon)
+        if least is not None and not (pays and gainful(planned, limits)):
+            state = replace(state, least_cost=replace(least, tried=least.cost))
+    if decision.plan is not None:
+        state = replace(state, least_cost=None)
     decision = _return_idle_islands(situation, observation, decision)
     return _outcome(situation, deployed, state, decision)
 
@@ -338,11 +351,13 @@ def decide_window(situation: Situation, *, trusted: bool = True) -> ReplanOutcom
 def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound | None:
     """Return a bound for any plan: the last proof scaled to this rate, or a new one."""
     last, best = situation.state.bound, max(candidate.theta for candidate in levels)
-    if math.isinf(best):
+    limits = situation.request.limits
+    spare = limits.required is not None and not limits.is_unsafe(levels[0], 0)
+    if math.isinf(best) or spare:  # more headroom is worth nothing
         return None
     if last is not None and not situation.request.request.solve:
         scaled = replace(last, theta=last.theta * last.rate / situation.rate, rate=situation.rate)
-        recent = last.age < max(LEAST_AGE, situation.request.limits.cool_down)
+        recent = last.age < max(LEAST_AGE, limits.cool_down)
         near = 1 / MOVED < situation.rate / last.rate < MOVED
         if recent and near and scaled.theta >= best:
             return scaled
@@ -352,14 +367,47 @@ def _bound(situation: Situation, levels: tuple[Candidate, ...]) -> ProvenBound |
         return None
 
 
+def _peak(keep: Candidate, policy: PolicyState, limits: Limits) -> float | None:
+    """Return the upper demand of the last windows, as a multiple of this window's mean.
+
+    As the published table shows it. None if the plan is not to be of least cost, has too little
+    headroom, or has no requests.
+    """
+    if limits.required is None or limits.is_unsafe(keep, 0) or not 0 < keep.low < math.inf:
+        return None
+    last = policy.headrooms[1 - limits.windows[1] :] if limits.windows[1] > 1 else ()
+    return keep.theta / min([keep.low, *(low for _, low in last)])
+
+
+def _least_cost(situation: Situation, peak: float | None) -> LeastCost | None:
+    """Return a bound for any plan with the required headroom at the peak.
+
+    The last proof scaled to this demand, or a new one.
+    """
+    limits, last = situation.request.limits, situation.state.least_cost
+    if peak is None or limits.required is None:
+        return None
+    load = situation.rate * peak
+    if last is not None and not situation.request.request.solve:
+        recent = last.age < max(LEAST_AGE, limits.cool_down)
+        if recent and 1 / MOVED < load / last.load < MOVED:
+            return replace(last, cost=last.cost * load / last.load, load=load)
+    try:
+        cost = cost_bound(situation.problem, limits.required * peak)
+    except SolverError:
+        return None
+    return LeastCost(cost, load, 0.0, last.tried if last else math.inf)
+
+
 def _planned_candidate(
-    situation: Situation, deployed: DeployedIslands, keep: Candidate
+    situation: Situation, deployed: DeployedIslands, keep: Candidate, peak: float | None
 ) -> Candidate:
     """Solve for a reshaped plan, with idle islands too.
 
-    Under a cost objective the cheapest table that is safe for all but the tail of the demand, if
-    there is one within the limits. The tail is assumed to be as far below the mean as it is for the
-    published table.
+    Under a cost objective the cheapest table with the headroom that is required for all but the
+    tail of the demand, if there is one within the limits. The tail is assumed to be as far below
+    the mean as it is for the published table. ``peak``: if that has headroom to spare, what the
+    table must be safe for. Without one, what serves the mean is enough, else the most headroom.
     """
     request = situation.request
     limits, published = request.limits, request.plan
@@ -370,18 +418,23 @@ def _planned_candidate(
         plan = reshape(problem, published, limits, request.switch, min_headroom=least)
         return evaluate_planned(deployed, plan, limits, situation.draws, published=published)
 
-    if request.spec.objective == "MinimiseCost":
-        margin = 1 + limits.hysteresis
-        spread = keep.theta / keep.low if 0 < keep.low < math.inf else 1.0
-        headroom = max(float(request.spec.min_headroom or 0), limits.safe * spread * margin)
-        for _ in range(TRIES):
-            candidate = planned(headroom)
-            if candidate.plan is None or not candidate.low:
-                break
-            if candidate.low >= limits.safe:
-                return candidate
-            headroom *= limits.safe * margin / candidate.low
-    return planned(None)
+    if (required := limits.required) is None or not 0 < keep.low < math.inf:
+        return planned(None)
+    spread = keep.theta / keep.low
+    needed = required * (peak / spread if peak else 1.0)
+    headroom, enough = needed * spread, None
+    for _ in range(TRIES):
+        candidate = planned(headroom)
+        if candidate.plan is None or not candidate.low or candidate.low >= needed:
+            break
+        if candidate.theta >= needed:
+            enough = candidate
+        headroom *= needed * (1 + limits.hysteresis) / candidate.low
+    if candidate.plan is not None and candidate.low >= needed:
+        return candidate
+    if peak:
+        return evaluate_planned(deployed, None, limits, situation.draws)
+    return enough or planned(None)
 
 
 def _feasible_decision(
@@ -449,7 +502,9 @@ def _steps(situation: Situation, plan: Plan) -> tuple[Step, ...] | Unrepairable:
     published = situation.request.plan
     idle = situation.idle - {island.name for island in plan.islands}
     goal = with_idle_islands(plan, published, idle) if _same_islands(situation, plan) else plan
-    return rollout(published, goal, situation.problem, situation.request.unready)
+    request = situation.request
+    overlap = request.limits.required is not None  # no headroom to go without
+    return rollout(published, goal, situation.problem, request.unready, overlap=overlap)
 
 
 def _same_islands(situation: Situation, plan: Plan) -> bool:

@@ -14,7 +14,7 @@ from ..demand.estimate import ObservedDemand
 from ..plan import Plan
 from ..problem import PlanningProblem
 from ..replan.rollout import Step, change_key, islands_phrase
-from ..replan.types import Decision, Level
+from ..replan.types import Decision, Level, Trigger
 from ..servingplan import ServingPlanSpec
 from .inputs import ReplanInput
 from .messages import (
@@ -70,9 +70,13 @@ def reply_of(outcome: ReplanOutcome) -> ReplanReply:
         gain = f"{candidate.gain:.1%}" if math.isfinite(candidate.gain) else "much"
         message = f"other weights gain {gain} headroom"
         if candidate.changed:
+            dollars = candidate.dollars
+            what = f"gains {gain} headroom"
+            if pending.trigger is Trigger.GAIN and dollars is not None:
+                what = f"saves ${dollars.saves:.2f}/h"
             message = (
-                f"a {_name(candidate.level).lower()} of {islands_phrase(candidate.changed)} gains "
-                f"{gain} headroom for {candidate.disruption:.0f} GPU-seconds out of service"
+                f"a {_name(candidate.level).lower()} of {islands_phrase(candidate.changed)} {what} "
+                f"for {candidate.disruption:.0f} GPU-seconds out of service"
             )
         proposal = ProposalReply(
             hash=pending.hash,

@@ -35,6 +35,7 @@ from ..documents import listed
 from ..errors import PlanFileError
 from ..formats.calibrations import applicable
 from ..problem import PlanningProblem
+from ..replan.dollars import ChangeCost
 from ..replan.types import Candidate, Change, Level, PolicyState, Proposal, Trigger
 from ..table.plan_of_table import plan_of
 from .messages import Message
@@ -113,6 +114,19 @@ class ProvenBound:
     age: float
 
 
+@dataclass(frozen=True)
+class LeastCost:
+    """Proven bound of the cost [$/h] for an upper demand of ``load`` [req/s]; ``age`` [s].
+
+    ``tried``: bound for which the planner last found nothing cheaper that pays.
+    """
+
+    cost: float
+    load: float
+    age: float
+    tried: float = math.inf
+
+
 @dataclass(frozen=True, eq=False)
 class ReplanState:
     """State of the policy and of calibration; time 0 is now.
@@ -127,6 +141,7 @@ class ReplanState:
     proposed: str | None = None
     counted: bool = False
     calibration: OnlineCalibration = field(default_factory=OnlineCalibration)
+    least_cost: LeastCost | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +160,7 @@ class StoredProposal:
     disruption: float
     changed: tuple[str, ...]
     content: str
+    dollars: ChangeCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +176,8 @@ class StoredState(Message):
     unsafe: int = 0
     changes: tuple[Change, ...] = ()
     last_solve: Annotated[float, Field(alias="asked")] = -math.inf
+    headrooms: tuple[tuple[float, float], ...] = ()
+    least_cost: LeastCost | None = None
     proposal: StoredProposal | None = None
     rates: dict[str, tuple[float, ...]]
     bound: ProvenBound | None = None
@@ -201,6 +219,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
             disruption=candidate.disruption,
             changed=tuple(sorted(candidate.changed)),
             content=state.proposed,
+            dollars=candidate.dollars,
         )
     settled: dict[int, tuple[str, ...]] = {}
     for name, count in sorted(state.calibration.settled.items()):
@@ -218,6 +237,8 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         unsafe=policy.unsafe,
         changes=policy.changes,
         last_solve=policy.last_solve,
+        headrooms=policy.headrooms,
+        least_cost=state.least_cost,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
         bound=state.bound,
@@ -246,6 +267,7 @@ def decode_state(
             return ReplanState(policy, calibration=calibration)
         sizes = {model.name: len(model.ranges) + 1 for model in problem.models}
         bound, pending, proposal = stored.bound, stored.proposal, None
+        least = stored.least_cost
         if pending is not None:
             candidate = Candidate(
                 pending.level,
@@ -256,17 +278,25 @@ def decode_state(
                 disruption=pending.disruption,
                 changed=frozenset(pending.changed),
                 plan=plan_of(json.loads(pending.content), problem),
+                dollars=pending.dollars,
             )
             proposed_at = pending.at - age
             proposal = Proposal(pending.hash, pending.base, proposed_at, candidate, pending.trigger)
         gainful = tuple(frozenset(levels) for levels in stored.gainful)
         return ReplanState(
-            replace(policy, gainful=gainful, unsafe=stored.unsafe, proposal=proposal),
+            replace(
+                policy,
+                gainful=gainful,
+                unsafe=stored.unsafe,
+                proposal=proposal,
+                headrooms=stored.headrooms,
+            ),
             {n: np.array(row) for n, row in stored.rates.items() if len(row) == sizes.get(n)},
             None if bound is None else replace(bound, age=bound.age + age),
             None if pending is None else pending.content,
             stored.counted,
             calibration,
+            least and replace(least, age=least.age + age),
         )
     except (ValidationError, PlanFileError, ValueError):
         return nothing

@@ -109,12 +109,14 @@ class Replanning(SpecObject):
         default=5,
         ge=1,
         le=100,
-        description="Smallest gain in headroom that justifies a change of a safe table [%].",
+        description="Smallest gain in headroom, under MinimiseCost in cost, that justifies a "
+        "change of a safe table [%].",
     )
     target_utilisation: DecimalText = Field(
         default="0.8",
         description="Largest share of the table's capacity that observed traffic may take before "
-        "the table counts as unsafe, a decimal string between 0.1 and 1.",
+        "the table counts as unsafe, a decimal string between 0.1 and 1. Not used under "
+        "MinimiseCost: minHeadroom is the target.",
     )
     cool_down_seconds: int = Field(
         default=300,
@@ -134,7 +136,7 @@ class Replanning(SpecObject):
         ge=1,
         le=7 * DAY,
         description="Time within which a gain must outweigh the requests lost while islands "
-        "change [s].",
+        "change, under MinimiseCost the price of islands that start [s].",
     )
     max_flips: int = Field(
         default=4,

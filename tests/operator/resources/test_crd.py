@@ -115,6 +115,8 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.pipelines": ["name"],
         "status.conditions": ["type"],
         "status.lastDecision.levels": ["level"],
+        "status.summary.released": ["pool"],
+        "status.summary.released[].nodes": ["name"],
     }
     lists = [schema for schema in ALL.values() if schema["type"] == "array"]
     assert all("x-kubernetes-list-type" in schema for schema in lists)

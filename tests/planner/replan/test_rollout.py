@@ -191,6 +191,22 @@ def test_islands_that_only_stop_take_two_tables() -> None:
     assert steps[1].islands == ("p-1",)
 
 
+def test_what_starts_is_ready_before_what_it_replaces_leaves() -> None:
+    """A prefill island on pool b in place of one on a, where b has a GPU that is free."""
+    old = plan({"p": ("a", P, 2), "d": ("a", D, 2)})
+    new = plan({"p": ("a", P, 1), "q": ("b", P, 1), "d": ("a", D, 2)}, (HALVES_PQ, HALVES_PQ))
+    steps = rollout(old, new, ASKED, overlap=True)
+    assert isinstance(steps, tuple)
+    sound(old, new, steps)
+    assert waits(steps) == ["None", "Ready", "Drain"]
+    assert [step.islands for step in steps] == [(), ("q-0",), ("p-1",)]
+    assert [sorted(n for n, share in served(s.plan).items() if share) for s in steps] == [
+        ["d-0", "d-1", "p-0", "p-1"],
+        ["d-0", "d-1", "p-0", "q-0"],
+        ["d-0", "d-1", "p-0", "q-0"],
+    ]
+
+
 def test_sure_drains_send_a_range_to_groups_that_serve_it() -> None:
     """The long range's only prefill group may not leave for another that never served it."""
     short, long = {("p", "d"): MILLION}, {("q", "d"): MILLION}

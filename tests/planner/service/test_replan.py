@@ -518,29 +518,29 @@ def test_islands_that_do_not_do_what_is_asked_now_are_replaced_whatever_that_cos
 
 
 def test_under_a_cost_objective_nobody_restarts_for_headroom() -> None:
-    """At a third of the planned rate headroom is ample, and more of it would cost dollars."""
+    """What is required suffices: the target of utilisation is one of plans of most headroom."""
     spec = read_resource(request("07-least-cost")["resource"])[0]
-    assert limits_of(spec).ample == 0
-    assert limits_of(read_resource(request(ONE)["resource"])[0]).ample == 2
+    assert limits_of(spec).safe == 1.2
+    assert limits_of(read_resource(request(ONE)["resource"])[0]).safe == 1.02 / 0.8
 
 
 def test_under_a_cost_objective_the_cheapest_safe_table_restores_safety() -> None:
     """15 % more than the stated 200 req/s, which cost $48/h at 1.2 times that.
 
-    1.275 (1.02 / 0.8) times 230 in place of 1.2 times 200 is 1.22 times as much: $59/h in
+    1.2 times the upper end of about 240 in place of 1.2 times 200 is 1.2 times as much: $58/h in
     proportion. Engines that run on admit no larger batches, nodes are paid whole: below $90/h.
-    The most headroom, of 32 GPUs of each type, would cost $128/h.
+    The most headroom, of 32 GPUs of each type, would cost $128/h. Three windows must show it.
     """
     name = "07-least-cost"
     replanning = {"source": "metrics", "maxMovedGpus": 64, "maxFlips": 8}
     asked = {"window": like_planned(name, 230.0), "replanning": replanning}
     state: dict[str, Any] = {}
-    for solve in (False, False, True):
+    for solve in (False, False, False, True):
         reply = ask(request(name, state=state, age=60.0, solve=solve, **asked))
         state = reply["state"]
     assert (reply["level"], reply["trigger"]) == ("Reshape", "Safety")
-    assert 59 <= float(reply["summary"]["costPerHour"]) < 90
-    assert float(reply["levels"][-1]["low"]) >= 1.02 / 0.8
+    assert 55 <= float(reply["summary"]["costPerHour"]) < 90
+    assert float(reply["levels"][-1]["low"]) >= 1.2
 
 
 def test_the_worker_answers_both_kinds_of_questions() -> None:

@@ -418,7 +418,14 @@ def _table(*, in_shards: bool = False) -> dict[str, Any]:
     plan = PlanObject.from_body(load_document(MINIMAL) | {"metadata": meta})
     pieces = split(_content(), 1000) if in_shards else ()
     manifest = table_manifest(
-        plan, None, Identity("uid-1", 1, 3), _content(), T0, pieces=pieces, origin="planned"
+        plan,
+        None,
+        Identity("uid-1", 1, 3),
+        _content(),
+        T0,
+        pieces=pieces,
+        origin="planned",
+        released='{"h100":{"":2}}',
     )
     return as_stored(manifest)
 
@@ -649,6 +656,7 @@ OBJECTS: Final = {
             *(OBJECTS_OF + f"objects.{n}.from_body" for n in ("TableObject", "ShardObject")),
             OBJECTS_OF + "objects.KnowledgeObject.from_body",
             *(OBJECTS_OF + f"objects.{n}" for n in ("read_config_map", "_facts", "_read")),
+            OBJECTS_OF + "released.from_text",
             "archipelago.operator.apply.tables.others_parts",
         ),
     ),
