@@ -98,7 +98,8 @@ def resource(window_seconds: float, **replanning: object) -> dict[str, Any]:
     spec["models"][0]["requestsPerSecond"] = "60"
     for pool in spec["pools"]:
         pool["billing"] = "PerGPU"
-    spec["replanning"] = {"source": "metrics", "windowSeconds": round(window_seconds), **replanning}
+    usual = {"source": "metrics", "mode": "Auto", "windowSeconds": round(window_seconds)}
+    spec["replanning"], spec["islands"] = {**usual, **replanning}, {"changedBy": "the-fleet"}
     return body
 
 

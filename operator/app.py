@@ -33,6 +33,7 @@ from .cluster.gaps import Gaps, Noted
 from .cluster.handlers import INVENTORY, EventHandler, WatchHealth
 from .cluster.informer import Informer
 from .cluster.leader import Elector, home_namespace, identity
+from .cluster.lease import lease_name
 from .cluster.prerequisites import CrdReady, PermissionCheck
 from .cluster.reachability import Reachability
 from .cluster.resync import NodeResync, Resync
@@ -49,7 +50,6 @@ from .planning.strategies import StrategyPools, available_strategies
 from .quarantine import Quarantine
 from .queue import KeyedQueue, Workers
 from .resources.cache import Cache
-from .resources.lease import lease_name
 from .resources.names import Key, Permission
 from .settings import OFF, Settings
 from .traffic.watcher import MetricSources, TrafficWatcher

@@ -29,7 +29,6 @@ from ..errors import (
     Retryable,
     SettingsError,
 )
-from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.manifests import review_manifest
 from ..resources.names import (
     CLAIMS,
@@ -46,6 +45,7 @@ from ..resources.names import (
 )
 from ..resources.reading import Body, read_version, reading
 from ..resources.workloads import APIS
+from .lease import LEASE_GROUP, LEASES
 from .libraries import ApiException, client, config
 
 KUBECONFIG = "KUBECONFIG"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..errors import SettingsError
-from ..resources.lease import LONGEST, MOST_TRANSITIONS, NOBODY, Lease, micro_time
+from .lease import LONGEST, MOST_TRANSITIONS, NOBODY, Lease, micro_time
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import Backoff, ClusterError, Conflict, NotFound
 from ..logs import Outages
-from ..resources.lease import Lease, lease_manifest, read_lease
 from ..resources.names import Key
 from .election import Candidate, claim, claimed, decide, released
+from .lease import Lease, lease_manifest, read_lease
 
 if TYPE_CHECKING:
     from ..metrics import Metrics

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ClusterError
 from ..logs import Outages
-from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import API_VERSION, GROUP, PLURAL, Permission
 from ..resources.workloads import rights
 from ..settings import OFF
+from .lease import LEASE_GROUP, LEASES
 
 if TYPE_CHECKING:
     from ..metrics import Metrics

@@ -170,9 +170,7 @@ class _Decision:
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
         if plan.calibration_source is not None:
             outcome = state.result_for(plan.inputs_hash)
-            refused = isinstance(outcome, PlanFailed) and (
-                outcome.reason is Reason.CALIBRATION_REFUSED
-            )
+            refused = isinstance(outcome, PlanFailed) and (outcome.reason is Reason.INVALID_SPEC)
             missing = plan.calibration is None or plan.calibration.refusal
             period = RECHECK if refused or missing else CALIBRATION
             seconds = state.calibration_at + period - now.monotonic
@@ -450,7 +448,7 @@ def _calibration_finding(plan: PlanObject) -> Finding | None:
     if given is None or not given.refusal:
         return None
     message = f"spec.calibration: {given.source}: {given.refusal}"
-    return Finding(ConditionStatus.FALSE, Reason.CALIBRATION_REFUSED, message)
+    return Finding(ConditionStatus.FALSE, Reason.INVALID_SPEC, message)
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:

@@ -321,7 +321,7 @@ def _pending(plan: PlanObject, decision: Summary) -> Finding | None:
         "archipelago manifests splan.yaml --table table.yaml --pod-template TEMPLATE | kubectl "
         f"apply --prune -l {PLAN_LABEL}={label_value(name)} -f -"
     )
-    return Finding(ConditionStatus.TRUE, Reason.PROPOSED, message)
+    return Finding(ConditionStatus.TRUE, Reason.HELD_BACK, message)
 
 
 def _nodes(plan: PlanObject) -> Finding:

@@ -21,9 +21,9 @@ from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.table.shards import assemble
 from archipelago.planner.table.validate import validate_table
 
+from ..cluster.lease import lease_name, read_lease, read_strategies
 from ..errors import Unreadable
 from ..resources import crd
-from ..resources.lease import lease_name, read_lease, read_strategies
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject, TableObject
 from ..resources.status import ConditionStatus, ConditionType, Reason
@@ -76,12 +76,13 @@ REMEDY: Final[dict[Reason, str]] = {
     Reason.INFEASIBLE: (
         "Make one of the changes that the message lists. The last good table stays in use."
     ),
-    Reason.INVALID_SPEC: "Correct the fields, or the pod template, that the message names.",
-    Reason.CALIBRATION_REFUSED: (
-        "Correct the place that the message names, or remove `spec.calibration`. The file is read "
-        "again within 15 s."
+    Reason.INVALID_SPEC: (
+        "Correct the fields, the pod template, or the calibration file that the message names."
     ),
-    Reason.HELD_BACK: "Nothing to do, or change the budget or remove the annotation.",
+    Reason.HELD_BACK: (
+        "Nothing to do, or do what the message says: change the budget, remove the annotation, or "
+        "approve the change."
+    ),
     Reason.KNOWLEDGE_REFUSED: (
         "Nothing to do: it is learnt anew within minutes and written over. If it is not the "
         "plan's, delete it."

@@ -22,9 +22,9 @@ from archipelago.planner.cli.terminal import console, grid, paragraph
 from archipelago.planner.documents import Document, canonical, safe
 
 from ..cluster.client import ApiCluster
+from ..cluster.lease import LEASE_GROUP, LEASES
 from ..errors import Forbidden, NotFound, Unreadable
 from ..resources import crd, names
-from ..resources.lease import LEASE_GROUP, LEASES
 from ..resources.names import TABLE_KEY, table_name
 from ..resources.objects import PlanObject
 from ..resources.released import RELEASED

@@ -103,7 +103,6 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
-    CALIBRATION_REFUSED = "CalibrationRefused"
     STRATEGY_UNAVAILABLE = "StrategyUnavailable"
     POOL_CLAIMED = "PoolClaimed"
     QUOTA_EXCEEDED = "QuotaExceeded"

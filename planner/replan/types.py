@@ -74,8 +74,8 @@ class Limits:
     which headroom must exceed 1 / target before the table is safe again, and least improvement that
     is worth a change if nothing restores safety. ``online``, ``restart``: how long an island is out
     of service when it changes phase online, or starts.
-    ``pinned``: islands that must not be changed by choice. ``allowed``: by trigger (``COST``: a gain
-    under least cost), how many islands may change now, and the budget that says so.
+    ``pinned``: islands that must not be changed by choice. ``allowed``: how many islands may change
+    now by trigger (``COST``: a gain of a plan of least cost), and the budget that says so.
     """
 
     mode: Mode = Mode.AUTO

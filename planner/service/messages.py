@@ -51,7 +51,6 @@ class FailureReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNKNOWN_ACCELERATOR = "UnknownAccelerator"
     UNKNOWN_MODEL = "UnknownModel"
-    CALIBRATION_REFUSED = "CalibrationRefused"
     PLANNER_OOM = "PlannerOOM"
     PLANNER_CRASHED = "PlannerCrashed"
     SOLVER_FAILED = "SolverFailed"

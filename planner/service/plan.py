@@ -26,7 +26,7 @@ from archipelago.perfmodel.workload.lengths import LengthDistribution
 from ..check.checker import run_checks
 from ..check.index import PlanIndex
 from ..documents import canonical_text
-from ..errors import CalibrationError, CheckError, PlanFileError, SolverError, SpecError
+from ..errors import CheckError, PlanFileError, SolverError, SpecError
 from ..plan import Group, Infeasible, Plan, PlanningOutcome
 from ..problem import Objective, Phase, PlanningProblem, RunningIsland
 from ..servingplan import ServingPlanResource, ServingPlanSpec, to_problem
@@ -144,14 +144,12 @@ def planning_failure(work: Callable[[], Reply]) -> Reply:
     except PlanFileError as error:
         message = f"the published table does not fit the spec: {error}"
         reason = FailureReason.CHECK_FAILED
-    except CalibrationError as error:
-        reason, message = FailureReason.CALIBRATION_REFUSED, "; ".join(str(error).splitlines())
     except CheckError as error:
         reason, message = FailureReason.CHECK_FAILED, "; ".join(error.findings)
     except SolverError as error:
         reason, message = FailureReason.SOLVER_FAILED, str(error)
     except ArchipelagoError as error:
-        reason, message = FailureReason.INVALID_SPEC, str(error)
+        reason, message = FailureReason.INVALID_SPEC, "; ".join(str(error).splitlines())
     except MemoryError as error:
         reason, message = FailureReason.PLANNER_OOM, f"planning ran out of memory: {error}"
     except Exception as error:  # a defect, or torch's way to say that there is no memory

@@ -128,7 +128,7 @@ def test_a_calibration_file_is_read_checked_and_refused_by_place(
 ) -> None:
     spec = small(calibration={"configMap": "mine"})
     plans.apply("chat", spec)
-    eventually(lambda: plans.ready("chat")[1] == "CalibrationRefused", within=30)
+    eventually(lambda: plans.ready("chat")[1] == "InvalidSpec", within=30)
     message = plans.conditions("chat")["Planned"]["message"]
     assert message.startswith("spec.calibration: ConfigMap mine, key calibration.yaml: ")
     assert f"kubectl -n {plans.namespace} create configmap mine --from-file" in message
@@ -145,7 +145,7 @@ def test_a_calibration_file_is_read_checked_and_refused_by_place(
     table = plans.table("chat")
 
     give(plans, calibration(-1.0, "Llama-3.1-8B"))
-    eventually(lambda: plans.ready("chat")[1] == "CalibrationRefused", within=90)
+    eventually(lambda: plans.ready("chat")[1] == "InvalidSpec", within=90)
     message = plans.conditions("chat")["Planned"]["message"]
     assert "ConfigMap mine, key calibration.yaml: calibrations[0].corrections[0].factor" in message
     assert plans.conditions("chat")["Published"]["reason"] == "LastGoodKept"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from archipelago.operator.resources.lease import Lease, lease_name, read_lease, read_strategies
+from archipelago.operator.cluster.lease import Lease, lease_name, read_lease, read_strategies
 from tests.support.controlplane import Cluster, eventually
 from tests.support.controlplane.api import Api
 from tests.support.e2e.operators import HOME, Operator, Plans, running, seconds_until, small

@@ -39,7 +39,7 @@ OURS: Final[dict[str, str]] = {
     OPERATOR + "kubectl.read.items_of": CHECKED,
     OPERATOR + "kubectl.status.ago": "a time of a status that was read",
     OPERATOR + "kubectl.status.condition_table": "a status that was read",
-    OPERATOR + "resources.lease.lease_manifest": "the Lease that `read_lease` has read",
+    OPERATOR + "cluster.lease.lease_manifest": "the Lease that `read_lease` has read",
     OPERATOR + "decide.islands.in_the_way": SELF,
     OPERATOR + "resources.crd._sections": SELF,
     OPERATOR + "resources.crd.page": SELF,

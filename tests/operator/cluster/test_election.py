@@ -22,7 +22,7 @@ from archipelago.operator.cluster.election import (
     released,
 )
 from archipelago.operator.cluster.leader import home_namespace
-from archipelago.operator.resources.lease import (
+from archipelago.operator.cluster.lease import (
     LONGEST,
     STRATEGIES,
     UNREADABLE,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from archipelago.operator.cluster.lease import STRATEGIES
 from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.doctor import REMEDY, RIGHTS, Check, Verdict
 from archipelago.operator.resources import crd
-from archipelago.operator.resources.lease import STRATEGIES
 from archipelago.operator.resources.manifests import table_manifest
 from archipelago.operator.resources.names import Identity
 from archipelago.operator.resources.objects import PlanObject, TableObject, owner_reference

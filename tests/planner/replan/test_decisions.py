@@ -230,6 +230,15 @@ def test_a_change_beyond_its_budget_is_held_back_and_said_so() -> None:
     assert Level.FLIP in [decision.level for decision in windows(gain)]
 
 
+def test_a_cheaper_plan_has_a_budget_of_its_own() -> None:
+    flip = seen(1.4, 1.6, keep=1.4).levels[2]
+    limits = replace(SAFE, allowed={"Cost": (0, NONE)})
+    assert limits.reason_to_hold(flip, Trigger.GAIN) is None
+    cheapest = replace(limits, required=1.0)
+    assert cheapest.reason_to_hold(flip, Trigger.GAIN) == NONE
+    assert cheapest.reason_to_hold(flip, Trigger.SAFETY) is None
+
+
 def test_what_would_help_is_named_even_if_nothing_restores_safety() -> None:
     found = windows([seen(0.7, 0.9, keep=0.6)], replace(SAFE, allowed={"Safety": (0, NONE)}))[0]
     assert found.level is Level.REROUTE

@@ -81,7 +81,7 @@ def test_given_times_change_the_plan_and_are_named() -> None:
 def test_a_file_that_cannot_be_used_is_refused_with_place_and_remedy(text: str, said: str) -> None:
     for question in (plan_request(EXAMPLE), request(EXAMPLE, window=window(0))):
         reply = answer(with_map(question, text))
-        assert (reply["kind"], reply["reason"]) == ("failed", "CalibrationRefused")
+        assert (reply["kind"], reply["reason"]) == ("failed", "InvalidSpec")
         assert reply["message"].startswith("ConfigMap mine, key calibration.yaml: ")
         assert said in reply["message"]
 

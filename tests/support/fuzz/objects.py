@@ -22,6 +22,12 @@ from archipelago.operator.cluster import client
 from archipelago.operator.cluster.gaps import read_versioned_name
 from archipelago.operator.cluster.handlers import name_of
 from archipelago.operator.cluster.leader import home_namespace
+from archipelago.operator.cluster.lease import (
+    LONGEST,
+    MOST_TRANSITIONS,
+    read_lease,
+    read_strategies,
+)
 from archipelago.operator.decide.actions import WriteStatus, WriteTable
 from archipelago.operator.decide.decision import decide
 from archipelago.operator.decide.islands import workload_changes
@@ -49,12 +55,6 @@ from archipelago.operator.resources.knowledge import (
     knowledge_name,
     knowledge_text,
     read_kept,
-)
-from archipelago.operator.resources.lease import (
-    LONGEST,
-    MOST_TRANSITIONS,
-    read_lease,
-    read_strategies,
 )
 from archipelago.operator.resources.manifests import (
     shard_manifest,

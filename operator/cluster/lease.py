@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from .names import GROUP, OURS, Key, Manifest
+from ..resources.names import GROUP, OURS, Key, Manifest
 
 LEASES: Final = "leases"
 LEASE_GROUP: Final = "coordination.k8s.io"
