@@ -138,6 +138,7 @@ from .readers import (
 
 OBJECTS_OF = "archipelago.operator.resources."
 CLIENT = "archipelago.operator.cluster.client."
+LEASE = "archipelago.operator.cluster.lease."
 META: Final = {"namespace": "team", "uid": "uid-1", "resourceVersion": "7"}
 
 
@@ -726,7 +727,7 @@ OBJECTS: Final = {
         lease,
         (),
         _seed(_lease),
-        (OBJECTS_OF + "lease.read_lease", OBJECTS_OF + "lease.read_strategies"),
+        tuple(LEASE + name for name in ("read_lease", "read_strategies")),
     ),
     "name": Reader(
         name, (Unreadable,), _seed(_node), ("archipelago.operator.cluster.handlers.name_of",)
