@@ -24,7 +24,7 @@ from ..milp.build import build_program
 from ..milp.duality import priced_bound
 from ..milp.highs import SolverOptions, SolveStatus, min_theta, objective_of
 from ..milp.variables import THETA, Program
-from ..plan import Infeasible, InfeasibleReason, Planned, PlanningOutcome
+from ..plan import Infeasible, InfeasibleReason, Plan, Planned, PlanningOutcome
 from ..problem import Objective, PlanningProblem
 from ..search.portfolio import begin, run, solution
 from ..search.settle import settle
@@ -99,7 +99,7 @@ class ExactStrategy:
             bound = (max if cheapest else min)(bound, priced.bound)
         complete = best.status is SolveStatus.OPTIMAL
         proof = bound, complete, "" if complete else str(best.status)
-        most = 0.0
+        most, found = 0.0, None
         for chosen in candidates(search, problem, deadline, reserve):
             values = search.master.values(chosen.x, chosen.theta)
             counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
@@ -107,12 +107,21 @@ class ExactStrategy:
             plan = assemble(
                 problem, catalogue, program, layout, missing, deadline=deadline.with_grace
             )
-            if plan.theta >= required:
-                return Planned(plan, deadline.spent, best.nodes)
             most = max(most, plan.theta)
+            if plan.theta >= required and (found is None or _gap(plan) < _gap(found)):
+                found = plan
+            # Rounding can cost the plan of least change more than its share of the gap.
+            if found and (
+                not complete or _gap(found) <= problem.solver.gap or chosen is search.best
+            ):
+                return Planned(found, deadline.spent, best.nodes)
         if not cheapest and bound < required:
             return too_little(problem, catalogue, most, bound, deadline)
         raise unproven(problem, most, np.inf if cheapest else bound)
+
+
+def _gap(plan: Plan) -> float:
+    return plan.certificate.gap
 
 
 def searched(
