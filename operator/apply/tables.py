@@ -308,9 +308,14 @@ def _islands(joined: str, table: TableObject) -> TableIslands:
 
 
 def _released(plan: PlanObject, table: TableObject | None, content: str) -> Released:
-    """Return the GPUs that no island needs any more once this content replaces a live table."""
+    """Return the GPUs that no island needs any more once this content replaces a live table.
+
+    What others wrote over a table says nothing of GPUs that were in use.
+    """
     if table is None or not plan.is_live or not table.belongs_to(plan):
         return NOTHING
+    if not table.is_unmodified():
+        return table.released
     new, old = (
         used(islands, plan.spec, plan.resolved)
         for islands in (read_islands(content), table.islands)

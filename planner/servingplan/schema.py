@@ -260,8 +260,8 @@ class GivenCalibration(SpecObject):
     """Times of your own engines, as ``archipelago calibrate`` writes them."""
 
     config_map: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] = Field(
-        description="Name of a ConfigMap in the plan's namespace: `kubectl create configmap NAME "
-        "--from-file=calibration.yaml` makes one. On the command line --calibration names the file."
+        description="Name of a ConfigMap in the plan's namespace that has the file as a key. On "
+        "the command line --calibration names the file."
     )
     key: Annotated[str, Field(pattern=DATA_KEY, max_length=253)] = Field(
         default="calibration.yaml",
