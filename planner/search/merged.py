@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from scipy import sparse
@@ -36,10 +36,14 @@ WORTH_IT = 0.6
 
 @dataclass(eq=False)
 class Merged:
-    """The turns of a search over fewer columns, whose plans are offered."""
+    """The turns of a search over fewer columns, whose plans are offered.
+
+    ``rows``, shape (rows of the program,): the row of the smaller program that stands for each.
+    """
 
     inner: Search
     turns: Iterator[None]
+    rows: NDArray[np.int64]
 
     def turn(self, search: Search) -> bool:
         """Let that search go on from the best plan; False once it has ended."""
@@ -62,9 +66,32 @@ class Merged:
             search.done += inner.work - work
             search.nodes += inner.nodes - nodes
 
+    def prices(self, program: Program) -> FloatArray:
+        """Return the inner relaxation's duals in the rows of the program; empty if it has none.
 
-def merge(program: Program, objective: LinearObjective) -> tuple[Program, LinearObjective] | None:
-    """Return the program over merged ranges and its objective; None if they are hardly fewer.
+        Ranges share the price of what they were merged into. The capacity of every template is
+        worth the requests that it can serve at these prices.
+        """
+        inner = self.inner.relaxation.duals
+        if not len(inner):
+            return inner
+        duals = np.asarray(inner[self.rows] / np.bincount(self.rows)[self.rows])
+        pairs = slice(program.first_pair, program.first_flow)
+        entries = sparse.csc_array(program.matrix[:, pairs]).tocoo()
+        own = np.isneginf(program.lower[entries.row]) & (program.upper[entries.row] == 0)
+        served = np.where(np.isneginf(program.lower), 0.0, duals)
+        worth = (program.matrix[:, pairs].T @ served)[entries.col[own]] / entries.data[own]
+        capacity = np.zeros(len(duals))
+        np.maximum.at(capacity, entries.row[own], worth)
+        return np.where(np.isin(np.arange(len(duals)), entries.row[own]), -capacity, duals)
+
+
+Smaller: TypeAlias = tuple[Program, LinearObjective, "NDArray[np.int64]"]
+"""A smaller program, its objective, and the row that stands for each row of the program."""
+
+
+def merge(program: Program, objective: LinearObjective) -> Smaller | None:
+    """Return the program over merged ranges; None if they are hardly fewer.
 
     Templates, nodes and restarts are the same ones in the same order.
     """
@@ -85,11 +112,11 @@ def merge(program: Program, objective: LinearObjective) -> tuple[Program, Linear
     entries = np.ones(len(used)), (used, place[used])
     together = sparse.csc_array(entries, shape=(program.columns, count))
     matrix = sparse.csr_array(program.matrix @ together)
-    kept = _distinct(matrix, program)
-    cover = int(kept[len(kept) - program.cover :].sum()) if program.cover else 0
+    kept, rows = _distinct(matrix, program)
+    cover = int((kept >= len(program.lower) - program.cover).sum())
     first = np.zeros(count, dtype=np.int64)
     first[place[used[::-1]]] = used[::-1]
-    return replace(
+    smaller = replace(
         program,
         demands=tuple(map(_demand, program.demands, labels)),
         matrix=sparse.csr_array(matrix[kept]),
@@ -99,17 +126,12 @@ def merge(program: Program, objective: LinearObjective) -> tuple[Program, Linear
         pair_range=pairs[:, 1],
         cover=cover,
         flows=flows,
-    ), LinearObjective(
-        objective.cost @ together,
-        objective.lower[first],
-        objective.upper[first],
-        objective.integer,
     )
+    bounds = objective.lower[first], objective.upper[first]
+    return smaller, LinearObjective(objective.cost @ together, *bounds, objective.integer), rows
 
 
-def promising(
-    program: Program, objective: LinearObjective
-) -> tuple[Program, LinearObjective] | None:
+def promising(program: Program, objective: LinearObjective) -> Smaller | None:
     """Return the program over templates that are quick for their GPUs; None if most of them are.
 
     No price of a GPU is known yet. Of each model, phase, class and pool it is the best one on
@@ -138,12 +160,15 @@ def promising(
     kept = np.ones(program.columns, dtype=bool)
     kept[program.first_pair : program.first_flow] = chosen[program.pair_template]
     pairs = kept[program.first_pair : program.first_flow]
-    return replace(
+    smaller = replace(
         program,
         matrix=sparse.csr_array(program.matrix[:, np.flatnonzero(kept)]),
         pair_template=program.pair_template[pairs],
         pair_range=program.pair_range[pairs],
-    ), LinearObjective(objective.cost[kept], objective.lower[kept], upper[kept], objective.integer)
+    )
+    cost, lower = objective.cost[kept], objective.lower[kept]
+    limited = LinearObjective(cost, lower, upper[kept], objective.integer)
+    return smaller, limited, np.arange(len(program.lower))
 
 
 def _numbers(names: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -217,12 +242,19 @@ def _demand(demand: Demand, label: NDArray[np.int64]) -> Demand:
     return replace(demand, probability=probability, served=served, kv_bytes=kv_bytes)
 
 
-def _distinct(matrix: sparse.csr_array, program: Program) -> NDArray[np.bool_]:
-    """Return a mask of the rows without repetitions: parts of a merged range have equal ones."""
+def _distinct(
+    matrix: sparse.csr_array, program: Program
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows without repetitions, and the place among them of each row.
+
+    Parts of a merged range have equal rows.
+    """
     sums = matrix @ np.random.default_rng(0).random(matrix.shape[1])
-    _, first = np.unique(
-        np.column_stack([sums, program.lower, program.upper]), axis=0, return_index=True
+    _, first, of = np.unique(
+        np.column_stack([sums, program.lower, program.upper]),
+        axis=0,
+        return_index=True,
+        return_inverse=True,
     )
-    kept = np.zeros(len(sums), dtype=bool)
-    kept[first] = True
-    return kept
+    kept = np.sort(first)
+    return kept, np.searchsorted(kept, first)[of.ravel()]

@@ -29,6 +29,7 @@ from ..deadline import REMEDY, Deadline
 from ..errors import OutOfTimeError, SolverError
 from ..milp import highs as adapter
 from ..milp.benders import Master, decomposable
+from ..milp.duality import bound_of
 from ..milp.highs import LinearObjective, Solution, SolverOptions, SolveStatus
 from ..milp.variables import Program
 from .blocks import Blocks
@@ -36,9 +37,9 @@ from .blockwise import Blockwise
 from .classes import Classes
 from .direct import Defaults, Near, Plain
 from .dive import dive
-from .merged import Merged, merge, promising
+from .merged import Merged, Smaller, merge, promising
 from .neighbourhood import Neighbourhood
-from .prices import relax, yields
+from .prices import Relaxation, relax, yields
 from .state import PRECISION, Search, Step
 from .whole import Whole
 
@@ -152,7 +153,7 @@ def _rounds(search: Search) -> Iterator[None]:
     quick = merged if merged is not None else within(search, promising)
     if quick is not None and search.best is None:
         quick.begin(search)
-    if not relaxed(search):
+    if not relaxed(search, quick):
         return
     at_once(search)
     yield
@@ -171,39 +172,49 @@ def _rounds(search: Search) -> Iterator[None]:
 
 def within(
     search: Search,
-    smaller: Callable[[Program, LinearObjective], tuple[Program, LinearObjective] | None],
+    smaller: Callable[[Program, LinearObjective], Smaller | None],
 ) -> Merged | None:
     """Return the search over a smaller program; None if there are few columns, or hardly fewer."""
     if search.program.columns < MANY:
         return None
-    program = smaller(search.program, search.objective)
-    if program is None:
+    found = smaller(search.program, search.objective)
+    if found is None:
         return None
-    inner = begin(*program, replace(search.options, time_limit=search.deadline.remaining))
+    program, objective, rows = found
+    options = replace(search.options, time_limit=search.deadline.remaining)
+    inner = begin(program, objective, options)
     inner.on_found = lambda plan: search.offer(plan.x)
-    return Merged(inner, _rounds(inner))
+    return Merged(inner, _rounds(inner), rows)
 
 
-def relaxed(search: Search) -> bool:
+def relaxed(search: Search, quick: Merged | None = None) -> bool:
     """Solve the relaxation, once; False if the search ends with it.
 
+    If it has no answer and ``quick`` has found a plan, the prices of the smaller relaxation prove a
+    bound, a weak one.
+
     Raises:
-        OutOfTimeError: the time limit ended it, and there is no plan.
-        SolverError: HiGHS failed, and there is no plan.
+        OutOfTimeError: the time limit ended it, and there is no plan, or no bound.
+        SolverError: HiGHS failed, and there is no plan, or no bound.
     """
     if np.isfinite(search.relaxation.value):
         return True
-    begun = search.deadline.spent
+    begun, ended = search.deadline.spent, False
     found = relax(search.program, search.objective, search.deadline.remaining)
     if isinstance(found, SolveStatus):
-        if search.best is None and found is not SolveStatus.INFEASIBLE:
+        if found is SolveStatus.INFEASIBLE and search.best is None:
+            search.prove(np.inf)
+            return False
+        duals = np.zeros(0) if quick is None else quick.prices(search.program)
+        bound = bound_of(search.program, search.objective, duals) if len(duals) else -np.inf
+        if search.best is None or np.isinf(bound):
             raise _without_plan(found, search.program, search.options)
-        search.prove(np.inf if search.best is None else -np.inf)
-        return False
+        found = Relaxation(np.zeros(search.program.columns), duals, bound)
+        ended = True
     search.relaxation, search.ranked = found, yields(search.program, found, search.master)
     search.prove(found.value)
     search.late = min(search.deadline.spent - begun, 0.2 * search.options.time_limit)
-    return True
+    return not ended
 
 
 def at_once(search: Search) -> None:

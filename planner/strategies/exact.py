@@ -92,8 +92,7 @@ class ExactStrategy:
         progress("choosing the plan that changes least", 0.0)
         cheapest = problem.objective is Objective.COST
         objective = objective_of(program, problem)
-        duals = search.relaxation.duals
-        priced = priced_bound(program, problem, objective, duals) if len(duals) else None
+        priced = priced_bound(program, problem, objective, search.relaxation.duals)
         bound = best.bound if cheapest else -best.bound * program.scale
         if priced is not None:
             bound = (max if cheapest else min)(bound, priced.bound)
