@@ -98,8 +98,10 @@ test: setup test-fast e2e ##* the tests of a change, on a control plane of this 
 test-all: test slow faults ## every test: also the slow ones, and the faults at full length
 
 .PHONY: slow
-slow: $(READY) ## the slow unit tests: whole scenarios, papers, searches of the extra bayes
-	$(PYTEST) -n auto --dist worksteal -m slow
+slow: $(READY) ## the slow tests: whole scenarios, papers, searches of the extra bayes; then on a cluster
+	$(PYTEST) -n auto --dist worksteal -m 'slow and not cluster'
+	$(PYTEST) -n 3 --dist loadfile -m 'slow and cluster' \
+	  $(shell grep -rl 'mark\.cluster' tests --include='test_*.py')
 
 .PHONY: unit
 unit: $(READY) ## every test that needs no cluster
