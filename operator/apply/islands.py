@@ -19,13 +19,13 @@ from ..errors import Conflict, NotFound, Refused
 from ..inventory.start_rules import StartLimit
 from ..resources.manifests import MUST_NOT_EXIST
 from ..resources.names import Key, Manifest
+from ..resources.reading import text_under
 from ..resources.status import ConditionStatus, Finding, Reason
 from ..resources.workloads import (
     ListedWorkload,
     Workload,
     kinds_of,
     read_workload,
-    template_text,
     wanted_workloads,
 )
 
@@ -82,9 +82,8 @@ class Islands:
         reference = plan.islands.get("template") or {}
         key = Key(plan.key.namespace, str(reference.get("configMap")))
         try:
-            text = template_text(
-                await self._cluster.read_table(key), str(reference.get("key", "template.yaml"))
-            )
+            body = await self._cluster.read_table(key)
+            text = text_under(body, str(reference.get("key", "template.yaml")))
             wanted = await asyncio.to_thread(_wanted, plan, content, text, kinds)
         except NotFound:
             return _template(f"there is no ConfigMap {key.name} in namespace {key.namespace}")

@@ -18,11 +18,7 @@ from archipelago.planner.table.shards import digest
 
 from ..errors import ClusterError, Conflict, NotFound, Refused
 from ..resources.cache import LargeContent
-from ..resources.calibrations import (
-    CalibrationSource,
-    CalibrationText,
-    read_calibration_text,
-)
+from ..resources.calibrations import CalibrationSource, CalibrationText
 from ..resources.live import TableIslands
 from ..resources.manifests import knowledge_manifest, shard_manifest, table_manifest
 from ..resources.names import GROUP, TABLE_KEY, Key, Manifest, table_key
@@ -37,7 +33,7 @@ from ..resources.objects import (
     read_islands,
     read_shard,
 )
-from ..resources.reading import Body
+from ..resources.reading import Body, text_under
 from ..resources.released import NOTHING, Released, released, to_text, used
 from ..resources.shards import SHARD_KEY, Shard, shards_of
 
@@ -110,7 +106,7 @@ class Tables:
         before = plan.calibration or CalibrationText(source)
         try:
             body = await self._cluster.read_table(Key(plan.key.namespace, source.config_map))
-            given = CalibrationText(source, read_calibration_text(body, source.key))
+            given = CalibrationText(source, text_under(body, source.key))
         except NotFound:
             remedy = f"`kubectl -n {plan.key.namespace} create configmap {source.config_map} "
             remedy += f"--from-file={source.key}`, or remove spec.calibration"

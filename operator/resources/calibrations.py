@@ -9,15 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
-
-from archipelago.planner.documents import Node
-from archipelago.planner.errors import PlanFileError
-
-from .reading import Body
-
-CALIBRATION_BYTES: Final = 256 * 1024
-"""Largest file that is taken [B]; one of ten engines has a tenth of it."""
+from typing import Any, NamedTuple
 
 
 class CalibrationSource(NamedTuple):
@@ -53,25 +45,3 @@ def calibration_source(spec: Mapping[str, Any]) -> CalibrationSource | None:
     if not named or "configMap" not in named:
         return None
     return CalibrationSource(named["configMap"], named.get("key", "calibration.yaml"))
-
-
-def read_calibration_text(body: Body, key: str) -> str:
-    """Return the text under a key of a ConfigMap.
-
-    Raises:
-        PlanFileError: there is none, or it is too large; the message has the remedy.
-    """
-    data = Node(body).optional_mapping("data")
-    text = data.get(key)
-    if not isinstance(text, str) or not text.strip():
-        found = ", ".join(sorted(map(str, data))[:5]) or "none"
-        raise PlanFileError(
-            f"it has no text there (keys: {found}): name one of them in spec.calibration.key, or "
-            f"make it with `kubectl create configmap NAME --from-file={key}`"
-        )
-    if len(text) > CALIBRATION_BYTES:
-        raise PlanFileError(
-            f"{len(text)} characters, at most {CALIBRATION_BYTES} are read: keep the calibrations "
-            "of this plan's accelerators"
-        )
-    return text

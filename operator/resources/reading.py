@@ -17,6 +17,8 @@ from archipelago.planner.errors import InputError, PlanFileError
 from ..errors import Unreadable
 
 Body: TypeAlias = Mapping[str, Any]
+TEXT_LENGTH: Final = 256 * 1024
+"""Largest text of a user that is taken from a ConfigMap [characters]: ten times the usual ones."""
 _VERSION_DIGITS: Final = 20
 
 
@@ -85,4 +87,25 @@ def read_version(meta: Node) -> str:
     text = version.text()
     if not (text.isascii() and text.isdigit() and len(text) <= _VERSION_DIGITS):
         raise version.refuse("a whole number in decimal digits")
+    return text
+
+
+def text_under(body: Body, key: str) -> str:
+    """Return the text that a user has put under a key of a ConfigMap.
+
+    Raises:
+        PlanFileError: there is none, or it is too long; the message has the remedy.
+    """
+    data = Node(body).optional_mapping("data")
+    text = data.get(key)
+    if not isinstance(text, str) or not text.strip():
+        found = ", ".join(sorted(map(str, data))[:5]) or "none"
+        raise PlanFileError(
+            f"it has no text under {key} (keys: {found}): name another key, or make it with "
+            f"`kubectl create configmap NAME --from-file={key}`"
+        )
+    if len(text) > TEXT_LENGTH:
+        raise PlanFileError(
+            f"{key} has {len(text)} characters, at most {TEXT_LENGTH} are read: shorten it"
+        )
     return text

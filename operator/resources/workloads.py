@@ -37,8 +37,6 @@ APIS: Final[Mapping[str, tuple[str, str]]] = {
 """API and plural of each kind."""
 GPUS: Final = f"{GROUP}/gpus"
 """Annotation: the GPUs of all pods of a workload."""
-LARGEST_TEMPLATE: Final = 1 << 18
-"""Characters of a template."""
 
 
 def kinds_of(manage: str) -> tuple[str, ...]:
@@ -107,23 +105,6 @@ def read_workload(kind: str, body: Body) -> ListedWorkload:
             gpus=int(noted) if noted.isascii() and noted.isdigit() and len(noted) <= 9 else 0,  # noqa: PLR2004  # what fits a quota
             deleting=meta.deleting,
         )
-
-
-def template_text(body: Body, key: str) -> str:
-    """Return the text of a template.
-
-    Raises:
-        Unreadable: it is no object of an API server.
-        PlanFileError: the ConfigMap has no such key, or too long a text.
-    """
-    with reading("ConfigMap", body) as item:
-        name, data = read_meta(item).name, item.optional_mapping("data")
-    text = data.get(key)
-    if not isinstance(text, str):
-        raise PlanFileError(f"ConfigMap {name} has no text under {key}: add it, or correct the key")
-    if len(text) > LARGEST_TEMPLATE:
-        raise PlanFileError(f"ConfigMap {name}: {key} has more than {LARGEST_TEMPLATE} characters")
-    return text
 
 
 def wanted_workloads(

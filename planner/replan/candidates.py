@@ -30,7 +30,7 @@ from ..strategies.exact import least_change, searched
 from ..strategies.infeasible import unservable
 from ..templates.catalogue import build_catalogue
 from .deployed import DeployedIslands, deployed_islands
-from .dollars import ChangeCost, change_cost
+from .dollars import change_cost
 from .evaluate import TAIL, headroom_of, loads_of, mean_rates, restate, unproven
 from .reroute_flip_program import (
     RELAXATION_SECONDS,
@@ -39,7 +39,7 @@ from .reroute_flip_program import (
     relaxation_bound,
 )
 from .rollout import in_place, island_changes, with_standby
-from .types import NO_MOVE, Candidate, Level, Limits, RoleSwitch
+from .types import NO_MOVE, Candidate, ChangeCost, Level, Limits, RoleSwitch
 
 
 def theta_bound(problem: PlanningProblem) -> float:

@@ -7,40 +7,12 @@ lost  = sum over islands that change  GPUs x price x seconds out of service
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ..plan import Plan
 from ..problem import PlanningProblem
 from ..table.plan_of_table import accounted
 from .rollout import island_changes
-from .types import HOUR, Limits, RoleSwitch
-
-
-@dataclass(frozen=True)
-class ChangeCost:
-    """Costs of two plans [$/h], and the value of GPUs out of service during the change [$]."""
-
-    now: float
-    then: float
-    lost: float
-
-    @property
-    def saves(self) -> float:
-        """What the change saves [$/h]."""
-        return self.now - self.then
-
-    def pays(self, horizon: float) -> bool:
-        """Return whether the change pays within so many seconds."""
-        return self.saves * horizon / HOUR > self.lost
-
-    def text(self, horizon: float) -> str:
-        """Return the comparison in words."""
-        within = self.saves * horizon / HOUR
-        verb = "pays" if self.pays(horizon) else "does not pay"
-        return (
-            f"the change saves ${self.saves:.2f}/h, ${within:.2f} within {horizon:.0f} s, and "
-            f"{verb} for ${self.lost:.2f} of GPUs out of service"
-        )
+from .types import HOUR, ChangeCost, Limits, RoleSwitch
 
 
 def change_cost(

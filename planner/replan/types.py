@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from ..plan import Plan
     from ..problem import PlanningProblem
-    from .dollars import ChangeCost
 
 
 HOUR = 3600.0
@@ -59,6 +58,33 @@ class RoleSwitch(StrEnum):
     ONLINE = "online"
     RESTART = "restart"
     NONE = "none"  # not at all
+
+
+@dataclass(frozen=True)
+class ChangeCost:
+    """Costs of two plans [$/h], and the value of GPUs out of service during the change [$]."""
+
+    now: float
+    then: float
+    lost: float
+
+    @property
+    def saves(self) -> float:
+        """What the change saves [$/h]."""
+        return self.now - self.then
+
+    def pays(self, horizon: float) -> bool:
+        """Return whether the change pays within so many seconds."""
+        return self.saves * horizon / HOUR > self.lost
+
+    def text(self, horizon: float) -> str:
+        """Return the comparison in words."""
+        within = self.saves * horizon / HOUR
+        verb = "pays" if self.pays(horizon) else "does not pay"
+        return (
+            f"the change saves ${self.saves:.2f}/h, ${within:.2f} within {horizon:.0f} s, and "
+            f"{verb} for ${self.lost:.2f} of GPUs out of service"
+        )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from scipy import sparse
 from ..errors import SolverError
 from ..milp.highs import LinearObjective
 from ..milp.variables import Demand, Flow, Program
-from .prices import loads
+from .prices import capacity_entries, loads, values
 from .state import Search
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FEWER = 0.5
 """A range that fewer of a model's templates can serve, by this factor, is not merged with others:
 the templates that cannot serve it would not serve any of them."""
 WORTH_IT = 0.6
-"""Part of the columns that merging has to leave at most."""
+"""A smaller program has at most this part of the columns, or it is not made."""
 
 
 @dataclass(eq=False)
@@ -50,12 +50,12 @@ class Merged:
         if search.best is not None:
             self.inner.offer(search.best.x)
         while not search.over:
-            if not self.begin(search):
+            if not self.go_on(search):
                 return False
         return True
 
-    def begin(self, search: Search) -> bool:
-        """Go on to the next pause, at first with a plan; False once the inner search has ended."""
+    def go_on(self, search: Search) -> bool:
+        """Search until the next pause, the first one after a plan; False if that was the end."""
         inner = self.inner
         work, nodes = inner.work, inner.nodes
         try:
@@ -75,15 +75,12 @@ class Merged:
         inner = self.inner.relaxation.duals
         if not len(inner):
             return inner
-        duals = np.asarray(inner[self.rows] / np.bincount(self.rows)[self.rows])
-        pairs = slice(program.first_pair, program.first_flow)
-        entries = sparse.csc_array(program.matrix[:, pairs]).tocoo()
-        own = np.isneginf(program.lower[entries.row]) & (program.upper[entries.row] == 0)
-        served = np.where(np.isneginf(program.lower), 0.0, duals)
-        worth = (program.matrix[:, pairs].T @ served)[entries.col[own]] / entries.data[own]
+        duals = np.array(inner[self.rows] / np.bincount(self.rows)[self.rows])
+        rows, rates, load = capacity_entries(program)
         capacity = np.zeros(len(duals))
-        np.maximum.at(capacity, entries.row[own], worth)
-        return np.where(np.isin(np.arange(len(duals)), entries.row[own]), -capacity, duals)
+        np.maximum.at(capacity, rows, values(program, duals)[rates] / load)
+        duals[rows] = -capacity[rows]
+        return duals
 
 
 Smaller: TypeAlias = tuple[Program, LinearObjective, "NDArray[np.int64]"]

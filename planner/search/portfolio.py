@@ -149,10 +149,11 @@ def run(search: Search) -> None:
 
 def _rounds(search: Search) -> Iterator[None]:
     """Search; a pause after the first plans, and after each turn of a step."""
-    merged = within(search, merge)
-    quick = merged if merged is not None else within(search, promising)
-    if quick is not None and search.best is None:
-        quick.begin(search)
+    merged = quick = within(search, merge)
+    if search.best is None:
+        quick = quick or within(search, promising)
+        if quick is not None:
+            quick.go_on(search)
     if not relaxed(search, quick):
         return
     at_once(search)

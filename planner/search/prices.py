@@ -13,6 +13,8 @@ from ..milp.highs import LinearObjective, SolveStatus
 from ..milp.variables import Program
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from archipelago.perfmodel.model import FloatArray
 
     from ..milp.benders import Master
@@ -65,14 +67,28 @@ def relax(program: Program, objective: LinearObjective, seconds: float) -> Relax
     return Relaxation(np.array(solution.col_value), np.array(solution.row_dual) * unit, value)
 
 
-def loads(program: Program) -> FloatArray:
-    """Return the islands that one unit of each rate occupies, shape (pairs,)."""
+def capacity_entries(
+    program: Program,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], FloatArray]:
+    """Return row, rate and coefficient of each entry of a rate in a row of its template."""
     pairs = slice(program.first_pair, program.first_flow)
     entries = sparse.csc_array(program.matrix[:, pairs]).tocoo()
     own = np.isneginf(program.lower[entries.row]) & (program.upper[entries.row] == 0)
+    return entries.row[own], entries.col[own], entries.data[own]
+
+
+def loads(program: Program) -> FloatArray:
+    """Return the islands that one unit of each rate occupies, shape (pairs,)."""
+    _, rates, coefficients = capacity_entries(program)
     load = np.zeros(len(program.pair_template))
-    np.maximum.at(load, entries.col[own], entries.data[own])
+    np.maximum.at(load, rates, coefficients)
     return load
+
+
+def values(program: Program, duals: FloatArray) -> FloatArray:
+    """Return what one unit of each rate is worth at the duals of the program's rows."""
+    served = np.where(np.isneginf(program.lower), 0.0, duals)
+    return np.asarray(program.matrix[:, program.first_pair : program.first_flow].T @ served)
 
 
 def yields(program: Program, relaxation: Relaxation, master: Master) -> FloatArray:
@@ -81,9 +97,7 @@ def yields(program: Program, relaxation: Relaxation, master: Master) -> FloatArr
     Shape (templates,); about 1 for the relaxation's own templates, less for others. The requests
     are those of the one range that a template is best at.
     """
-    pairs, load = slice(program.first_pair, program.first_flow), loads(program)
-    served = np.where(np.isneginf(program.lower), 0.0, relaxation.duals)
-    value = np.abs(program.matrix[:, pairs].T @ served)
+    load, value = loads(program), np.abs(values(program, relaxation.duals))
     best = np.zeros(len(program.templates))
     rate = np.divide(value, load, out=np.zeros_like(value), where=load > 0)
     np.maximum.at(best, program.pair_template, rate)

@@ -35,8 +35,7 @@ from ..documents import listed
 from ..errors import PlanFileError
 from ..formats.calibrations import applicable
 from ..problem import PlanningProblem
-from ..replan.dollars import ChangeCost
-from ..replan.types import Candidate, Change, Level, PolicyState, Proposal, Trigger
+from ..replan.types import Candidate, Change, ChangeCost, Level, PolicyState, Proposal, Trigger
 from ..table.plan_of_table import plan_of
 from .messages import Message
 

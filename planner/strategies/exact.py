@@ -98,7 +98,7 @@ class ExactStrategy:
             bound = (max if cheapest else min)(bound, priced.bound)
         complete = best.status is SolveStatus.OPTIMAL
         proof = bound, complete, "" if complete else str(best.status)
-        most, found = 0.0, None
+        most, plans = 0.0, list[Plan]()
         for chosen in candidates(search, problem, deadline, reserve):
             values = search.master.values(chosen.x, chosen.theta)
             counts = np.rint(values[1 : program.first_pair]).astype(np.int64)
@@ -107,20 +107,16 @@ class ExactStrategy:
                 problem, catalogue, program, layout, missing, deadline=deadline.with_grace
             )
             most = max(most, plan.theta)
-            if plan.theta >= required and (found is None or _gap(plan) < _gap(found)):
-                found = plan
+            if plan.theta >= required:
+                plans.append(plan)
             # Rounding can cost the plan of least change more than its share of the gap.
-            if found and (
-                not complete or _gap(found) <= problem.solver.gap or chosen is search.best
-            ):
-                return Planned(found, deadline.spent, best.nodes)
+            close = not complete or plan.certificate.gap <= problem.solver.gap
+            if plans and (close or chosen is search.best):
+                least = min(plans, key=lambda each: each.certificate.gap)
+                return Planned(least, deadline.spent, best.nodes)
         if not cheapest and bound < required:
             return too_little(problem, catalogue, most, bound, deadline)
         raise unproven(problem, most, np.inf if cheapest else bound)
-
-
-def _gap(plan: Plan) -> float:
-    return plan.certificate.gap
 
 
 def searched(

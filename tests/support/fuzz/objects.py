@@ -47,7 +47,6 @@ from archipelago.operator.kubectl import doctor
 from archipelago.operator.kubectl.read import table_content
 from archipelago.operator.planning.messages import Job
 from archipelago.operator.resources import crd
-from archipelago.operator.resources.calibrations import read_calibration_text
 from archipelago.operator.resources.knowledge import (
     KNOWLEDGE_KEY,
     Kept,
@@ -73,12 +72,12 @@ from archipelago.operator.resources.objects import (
     read_islands,
     read_shard,
 )
+from archipelago.operator.resources.reading import text_under
 from archipelago.operator.resources.shards import shards_of
 from archipelago.operator.resources.workloads import (
     GPUS,
     kinds_of,
     read_workload,
-    template_text,
     wanted_workloads,
 )
 from archipelago.operator.traffic.samples import (
@@ -231,7 +230,7 @@ def workload(data: bytes) -> object:
 
 def template(data: bytes) -> object:
     """The ConfigMap with a pod template, and what is made of it."""
-    given = template_text(body(data), "template.yaml")
+    given = text_under(body(data), "template.yaml")
     made = wanted_workloads(_plan(), small_table()["content"], given, kinds_of("Deployments"))
     assert all(one.gpus > 0 for one in made)
     return made
@@ -345,7 +344,7 @@ def calibration(data: bytes) -> object:
 
 def calibration_map(data: bytes) -> object:
     """The ConfigMap that a plan's author names for a calibration file."""
-    return read_calibration_text(body(data), "calibration.yaml")
+    return text_under(body(data), "calibration.yaml")
 
 
 def kept(data: bytes) -> object:
@@ -677,7 +676,7 @@ OBJECTS: Final = {
         template,
         (Unreadable, InputError),
         _seed(_template),
-        (OBJECTS_OF + "workloads.template_text", OBJECTS_OF + "workloads.wanted_workloads"),
+        (OBJECTS_OF + "reading.text_under", OBJECTS_OF + "workloads.wanted_workloads"),
     ),
     "shard": Reader(
         shard, (Unreadable, PlanFileError), _seed(_shard), (OBJECTS_OF + "objects.read_shard",)
@@ -772,7 +771,7 @@ OBJECTS: Final = {
         calibration_map,
         (PlanFileError, Unreadable),
         _seed(lambda: {"metadata": META, "data": {"calibration.yaml": "calibrations: []"}}),
-        (OBJECTS_OF + "calibrations.read_calibration_text",),
+        (OBJECTS_OF + "reading.text_under",),
     ),
     "kept": Reader(
         kept,
