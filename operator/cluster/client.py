@@ -215,9 +215,13 @@ class ApiCluster:
             Conflict: another version is stored.
             NotFound: it was deleted.
         """
+        await self._remove(_config_map(*key), uid, resource_version)
+
+    async def _remove(self, path: str, uid: str, resource_version: str, **more: str) -> None:
+        """Delete exactly this version of an object; ``more``: other fields of DeleteOptions."""
         preconditions = {"uid": uid, "resourceVersion": resource_version}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        await self._send("DELETE", _config_map(*key), body=options)
+        await self._send("DELETE", path, body={**options, **more})
 
     async def read_table(self, key: Key) -> Mapping[str, Any]:
         """Read a ConfigMap of any owner.
@@ -309,10 +313,8 @@ class ApiCluster:
             Conflict: another version is stored.
             NotFound: it was deleted.
         """
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        options["propagationPolicy"] = "Background"
-        await self._send("DELETE", f"{_workloads(kind, key.namespace)}/{key.name}", body=options)
+        path = f"{_workloads(kind, key.namespace)}/{key.name}"
+        await self._remove(path, uid, resource_version, propagationPolicy="Background")
 
     def versions(self, kind: str, namespace: str | None) -> AsyncIterator[Mapping[str, Any]]:
         """List the metadata alone of what a watch of the kind shows, page by page."""

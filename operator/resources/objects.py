@@ -22,6 +22,7 @@ from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan.load import fitting_fields
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
+from ..settings import OFF
 from .calibrations import CalibrationSource, CalibrationText, calibration_source
 from .knowledge import KNOWLEDGE_KEY, Kept, is_knowledge, read_kept
 from .live import LiveStatus, TableIsland, TableIslands, TableOrigin
@@ -45,8 +46,6 @@ from .reading import Body, read_meta, reading
 from .released import NOTHING, Released, from_text
 from .shards import NEEDED_BY, SHARD_KEY, Shard, pointer_hash, read_shards, shard_labels, stem_of
 from .status import Finding, Status
-
-OFF: Final = "Off"
 
 
 def owner_reference(plan: PlanObject) -> Manifest:

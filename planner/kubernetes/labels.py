@@ -25,6 +25,10 @@ HASH_LENGTH: Final = 8
 ROLE_LENGTH: Final = 16
 
 
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""One encoder for all islands: to make one for each takes twice as long."""
+
+
 def role_of(island: Mapping[str, Any], model: str) -> str:
     """Return a hash of what the pods of an island are; those of another role are not its own.
 
@@ -32,8 +36,7 @@ def role_of(island: Mapping[str, Any], model: str) -> str:
     the one that its pods were started with.
     """
     stays = {name: value for name, value in island.items() if name != "maxBatch"}
-    said = json.dumps([model, stays], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(said.encode()).hexdigest()[:ROLE_LENGTH]
+    return hashlib.sha256(_compact([model, stays]).encode()).hexdigest()[:ROLE_LENGTH]
 
 
 def label_value(name: str) -> str:
