@@ -41,6 +41,7 @@ from archipelago.planner.table.plan_of_table import accounted, plan_of
 from archipelago.planner.table.reweigh import Unrepairable
 from tests.support.operator.live import HASH, answer, histogram, window
 from tests.support.operator.live import plan_of as planned
+from tests.support.operator.live import planned as example
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
@@ -91,8 +92,6 @@ def draw(seed: int, seconds: float = 60.0) -> Traffic:
 
 def resource(window_seconds: float, **replanning: object) -> dict[str, Any]:
     """Return the plan of the day: examples/07 by the GPU, with 20 % more than the rates."""
-    from tests.support.operator.live import planned as example  # noqa: PLC0415
-
     body: dict[str, Any] = json.loads(example("07-least-cost")[0])
     spec = body["spec"]
     spec["models"][0]["requestsPerSecond"] = "60"

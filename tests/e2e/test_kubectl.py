@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -295,8 +295,11 @@ class Watching:
 
 
 @pytest.fixture
-def watching(cluster: Cluster, team: Plans) -> Watching:
-    return Watching(cluster, team)
+def watching(cluster: Cluster, team: Plans) -> Iterator[Watching]:
+    """Its processes hear Ctrl-C also if the tests are a job in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield Watching(cluster, team)
+    signal.signal(signal.SIGINT, before)
 
 
 def decide(plans: Plans, **decision: object) -> None:
