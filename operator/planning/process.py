@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from archipelago.planner.service.messages import (
@@ -29,6 +31,11 @@ from .worker import SEARCHES
 
 LARGEST_REPLY: Final = 64 << 20  # bytes of one line
 TAIL_LINES: Final = 20
+MEMORY_LOOKS: Final = 0.1
+"""Time between two looks at the memory of a process that works [s]."""
+NEARLY_FULL: Final = 1 / 16
+"""Share of the memory limit. A library that does not check its small allocations ends with SIGSEGV
+when less than that is left, without a word."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "archipelago.operator.planning.worker")
 # One thread each: the pool decides how many processors planning uses, and thread stacks count
 # against the memory limit. A backtrace would push the cause out of the last lines.
@@ -71,8 +78,11 @@ class Worker:
     ``begun``: when its start began [monotonic s]. ``processor_seconds``: of the last request [s].
     """
 
-    def __init__(self, process: Process, begun: float) -> None:
+    def __init__(
+        self, process: Process, begun: float, memory_mib: int, *, searches: bool
+    ) -> None:
         self.begun = begun
+        self._memory_mib, self._searches, self._used_mib = memory_mib, searches, 0.0
         self.processor_seconds: float | None = None
         self._process = process
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -99,7 +109,7 @@ class Worker:
             env=os.environ | _ENVIRONMENT,
             start_new_session=True,  # Ctrl-C is for the operator, which ends its workers itself
         )
-        worker = cls(process, begun)
+        worker = cls(process, begun, memory_mib, searches=searches)
         try:
             await worker._line()
         except BaseException:
@@ -134,6 +144,7 @@ class Worker:
         """
         if self._process.stdin is None:
             raise WorkerDied(Reason.PLANNER_CRASHED, "the planner process has no input")
+        self._look_at_memory()
         with suppress(ConnectionError):  # then there is no reply either, which is reported
             self._process.stdin.write(encode_request(request) + b"\n")
             await self._process.stdin.drain()
@@ -142,6 +153,7 @@ class Worker:
         except WorkerDied as death:
             raise RequestNotRead(death.reason, str(death), death.tail) from death
         self.processor_seconds = None
+        watch = asyncio.create_task(self._watch_memory(), name=f"memory of planner {self.pid}")
         try:
             while True:
                 line = decode_line(await self._line())
@@ -153,6 +165,8 @@ class Worker:
                     return line
         except MessageError as error:
             raise await self._autopsy() from error
+        finally:
+            watch.cancel()
 
     async def kill(self) -> None:
         """End the process now."""
@@ -177,6 +191,19 @@ class Worker:
             raise await self._autopsy()
         return line
 
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_LOOKS)
+            self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        """Note the memory in use: a process that has ended has none to look at."""
+        with suppress(OSError, ValueError):  # it has ended, or this system has no such file
+            statm = Path(f"/proc/{self.pid}/statm").read_text()
+            size, _, _, _, _, data, _ = map(int, statm.split())  # [pages]
+            pages = data if self._searches else size  # as the worker limits them
+            self._used_mib = pages * resource.getpagesize() / 2**20
+
     async def _autopsy(self) -> WorkerDied:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), timeout=1.0)
@@ -185,6 +212,10 @@ class Worker:
         # While a reply is awaited, SIGKILL can only come from the kernel, when memory runs out.
         if code == -signal.SIGKILL or any(word in tail for word in _OUT_OF_MEMORY):
             return WorkerDied(Reason.PLANNER_OOM, "the planner process ran out of memory", tail)
+        left = self._memory_mib - self._used_mib
+        if code == -signal.SIGSEGV and left < NEARLY_FULL * self._memory_mib:
+            message = f"the planner process ran out of memory: SIGSEGV with {left:.0f} MiB left"
+            return WorkerDied(Reason.PLANNER_OOM, message, tail)
         last = self._tail[-1] if self._tail else "no message"
         message = f"the planner process ended with {_name(code)}: {last}"
         return WorkerDied(Reason.PLANNER_CRASHED, message, tail)

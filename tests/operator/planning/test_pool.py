@@ -404,6 +404,25 @@ async def test_a_library_that_aborts_without_memory_is_out_of_memory(
     await worker.kill()
 
 
+async def test_a_library_that_does_not_check_its_allocations_is_out_of_memory_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So does numpy if a few bytes are missing. With memory left, the same signal is a crash."""
+    code = "print(1); input(); print(2); import os; os.kill(os.getpid(), 11)"
+    monkeypatch.setattr(process, "_COMMAND", (sys.executable, "-u", "-c", code))
+    probe = await Worker.start(1536)
+    full = _virtual_mib(probe.pid)
+    await probe.kill()
+    reasons = []
+    for limit in (full, 100 * full):
+        worker = await Worker.start(limit)
+        with pytest.raises(WorkerDied, match="SIGSEGV") as death:
+            await worker.ask(Job.of(example()).request)
+        reasons.append(death.value.reason)
+        await worker.kill()
+    assert reasons == [Reason.PLANNER_OOM, Reason.PLANNER_CRASHED]
+
+
 @pytest.mark.slow
 async def test_a_process_that_does_not_start_is_a_failure_with_a_reason() -> None:
     made = Bench(1, Limits(memory_mib=64, grace=1.0))
