@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from archipelago.planner.documents import canonical_bytes
 from archipelago.planner.errors import SpecError
 
+from ..decide.schedule import on_schedule
 from ..inventory.ownership import PlanSelector
 from ..inventory.resolve import NoPoolError, node_names, plan_selector, resolved_spec
 from ..quarantine import Quarantine
@@ -22,6 +24,8 @@ from ..resources.objects import Observation, PlanObject
 from ..resources.status import ConditionStatus, Finding, Reason
 
 if TYPE_CHECKING:
+    from archipelago.planner.servingplan.traffic import Scheduled
+
     from ..decide.state import PlanState
     from ..inventory.cluster_inventory import ClusterInventory
     from ..inventory.pools import PlanInventory
@@ -43,6 +47,15 @@ class _Resolved:
     names_hash: str
 
 
+@dataclass(frozen=True)
+class _Scheduled:
+    """What the schedule of a spec said at a time."""
+
+    spec: Mapping[str, Any]
+    since: datetime
+    scheduled: Scheduled
+
+
 class ObservationBuilder:
     """Adds current nodes, pods and traffic to the objects of live plans."""
 
@@ -56,6 +69,7 @@ class ObservationBuilder:
         self._inventory = inventory
         self._traffic = traffic
         self._resolved: dict[Key, _Resolved] = {}
+        self._scheduled: dict[Key, _Scheduled] = {}
 
     def update_all(self, plans: Iterable[PlanObject | None]) -> None:
         """Take in all plans: each node goes to the first of them that may claim it."""
@@ -71,11 +85,12 @@ class ObservationBuilder:
         """Take in a plan that is not decided on here, so that its nodes are known if it is."""
         self._inventory.update_plan(_plan_selector(plan))
 
-    def build(self, objects: Observation, state: PlanState) -> Observation:
-        """Return the observation with current inventory, pods and traffic added."""
-        plan = objects.plan
-        if plan is None:
+    def build(self, objects: Observation, state: PlanState, wall: datetime) -> Observation:
+        """Return the observation with current rates, inventory, pods and traffic added."""
+        if objects.plan is None:
             return objects
+        plan = self._on_schedule(objects.plan, wall)
+        objects = replace(objects, plan=plan)
         selector = _plan_selector(plan)
         self._inventory.update_plan(selector)
         if not selector.pools:
@@ -103,8 +118,23 @@ class ObservationBuilder:
     def forget(self, key: Key) -> None:
         """Drop a deleted plan."""
         self._resolved.pop(key, None)
+        self._scheduled.pop(key, None)
         self._inventory.delete_plan(key)
         self._traffic.forget(key)
+
+    def _on_schedule(self, plan: PlanObject, wall: datetime) -> PlanObject:
+        """Add the rates that hold now, found anew only if spec or factor may have changed."""
+        last = self._scheduled.get(plan.key)
+        if (
+            last is not None
+            and last.spec == plan.spec
+            and last.since <= wall < last.scheduled.until
+        ):
+            return plan if plan.suspended else plan.with_schedule(last.scheduled)
+        found = on_schedule(plan, wall)
+        if found.scheduled is not None:
+            self._scheduled[plan.key] = _Scheduled(plan.spec, wall, found.scheduled)
+        return found
 
     def _with_nodes(
         self,

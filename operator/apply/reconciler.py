@@ -221,7 +221,7 @@ class Reconciler:
     def _observe(self, key: Key, now: Now) -> tuple[Observation, PlanState]:
         """Return what is there, and the memory after what is stored."""
         objects, state = self._cache.observe(key), self._state(key)
-        observation = self._observations.build(objects, state)
+        observation = self._observations.build(objects, state, now.wall)
         observation, state = with_given_table(observation, state)
         state = follow(observation, state, now)
         known = recalled(observation, state, now)

@@ -59,7 +59,8 @@ def plan_job(plan: PlanObject, base: Base | None, state: PlanState, now: Now) ->
     """
     islands = base.islands if base else TableIslands()
     content = base.content if base else None
-    request = PlanRequest(content=content, **_facts(plan, islands, state, now))
+    follows = plan.scheduled is not None
+    request = PlanRequest(content=content, follows=follows, **_facts(plan, islands, state, now))
     return Job.of(plan, request)
 
 
@@ -74,6 +75,7 @@ def _facts(plan: PlanObject, islands: TableIslands, state: PlanState, now: Now) 
         "state": dict(memory.state),
         "age": max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0,
         "calibration": plan.calibration.text if plan.calibration else "",
+        "expected": plan.scheduled is not None and plan.scheduled.expected,
     }
 
 

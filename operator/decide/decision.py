@@ -59,6 +59,7 @@ from .rollout import (
     wait_for_budget,
     wait_for_drain,
 )
+from .schedule import change_events, wait_for_change
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
 from .state import CALIBRATION, FAILED_FOR, RECHECK, STRIKES, Now, PlanState
 
@@ -100,7 +101,10 @@ def decide(
             stuck = stuck_islands(plan, observation.table, state)
             plan = replace(plan, live=replace(live, islands=found, stuck=stuck))
         observation = with_readable_table(replace(observation, plan=plan))
-        actions = _Decision(plan, observation, state, now).actions()
+        actions = (
+            *_Decision(plan, observation, state, now).actions(),
+            *wait_for_change(plan, now),
+        )
     for action in actions:
         match action:
             case CancelPlanning():
@@ -439,7 +443,8 @@ class _Decision:
             wait = [Requeue(seconds, "the status was refused")]
         if status.says_the_same(self.plan.status):
             return tuple(wait)
-        return (WriteStatus(status, reason, reserves, faults), *wait)
+        events = change_events(status.traffic, self.plan.status.traffic)
+        return (WriteStatus(status, reason, reserves, faults), *events, *wait)
 
 
 def _calibration_finding(plan: PlanObject) -> Finding | None:

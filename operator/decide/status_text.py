@@ -20,6 +20,7 @@ from ..resources.released import RELEASED, in_status
 from ..resources.status import ConditionStatus, ConditionType, Finding, Reason, Status, Summary
 from .actions import EmitEvent, EventType
 from .islands import NAMED
+from .schedule import traffic_status
 
 if TYPE_CHECKING:
     from ..resources.objects import PlanObject, TableObject
@@ -298,6 +299,7 @@ def _status(plan: PlanObject, findings: Findings, summary: Summary, now: datetim
         observed_generation=plan.generation,
         conditions=status.at(plan.generation, findings, before, now),
         summary=summary,
+        traffic=traffic_status(plan),
         last_plan=plan.status.last_plan,
         last_decision=decision,
     )

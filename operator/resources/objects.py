@@ -20,6 +20,7 @@ from archipelago.planner.errors import PlanFileError
 from archipelago.planner.kubernetes.labels import role_of
 from archipelago.planner.problem import Phase
 from archipelago.planner.servingplan.load import fitting_fields
+from archipelago.planner.servingplan.traffic import Scheduled, multiplied
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
 from ..settings import OFF
@@ -84,6 +85,7 @@ class PlanObject:
         live: Runtime facts of a live plan.
         over_quota: Why its pools, which all state counts, are not planned with; None if they are.
         calibration: The calibration file that it names; None if it names none, or none was read.
+        scheduled: What `spec.traffic.schedule` says of now; None without a schedule.
     """
 
     key: Key
@@ -101,6 +103,7 @@ class PlanObject:
     live: LiveStatus | None = None
     over_quota: Finding | None = None
     calibration: CalibrationText | None = None
+    scheduled: Scheduled | None = None
 
     @classmethod
     def from_body(cls, body: Body) -> PlanObject:
@@ -165,7 +168,8 @@ class PlanObject:
 
         ``replanning`` alone does not count: the API server adds its defaults to every plan.
         """
-        return bool(self.replanning.get("source")) or self.selects_nodes or self.owns_pods
+        watched, scheduled = bool(self.replanning.get("source")), bool(self.stated.get("traffic"))
+        return watched or scheduled or self.selects_nodes or self.owns_pods
 
     @property
     def calibration_source(self) -> CalibrationSource | None:
@@ -176,6 +180,15 @@ class PlanObject:
         """Return the plan with its calibration file: another text is another input."""
         inputs = self._hash_of(self.stated, calibration)
         return replace(self, calibration=calibration, inputs_hash=inputs)
+
+    def with_schedule(self, scheduled: Scheduled) -> PlanObject:
+        """Return the plan with the rates that hold now: other rates are other inputs.
+
+        A person who wrote these rates, and no schedule, would have the same inputs.
+        """
+        spec, stated = (_at_factor(each, scheduled) for each in (self.spec, self.stated))
+        inputs = self._hash_of(stated, self.calibration)
+        return replace(self, scheduled=scheduled, spec=spec, resolved=stated, inputs_hash=inputs)
 
     def with_nodes(self, resolved: Body, nodes: str = "") -> PlanObject:
         """Return the plan with the nodes of its pools: other nodes are other inputs.
@@ -398,6 +411,19 @@ def read_config_map(body: Body) -> OurObject:
     if is_knowledge(name):
         return KnowledgeObject.from_body(body)
     return ShardObject.from_body(body) if stem_of(name) else TableObject.from_body(body)
+
+
+def _at_factor(spec: Body, scheduled: Scheduled) -> Body:
+    """Return the spec with the rates of the schedule instead of the schedule."""
+
+    def multiplied_model(model: Body) -> Body:
+        rate = model.get("requestsPerSecond")
+        if rate is None:
+            return model
+        return {**model, "requestsPerSecond": multiplied(rate, scheduled.factor)}
+
+    rest = {name: value for name, value in spec.items() if name != "traffic"}
+    return {**rest, "models": [multiplied_model(model) for model in spec["models"]]}
 
 
 def inputs_hash(name: str, spec: Body) -> str:

@@ -92,6 +92,7 @@ class Reason(StrEnum):
     RESHAPED = "Reshaped"
     PROPOSED = "Proposed"
     HELD_BACK = "HeldBack"
+    SCHEDULED = "Scheduled"
     DEGRADED = "Degraded"
     # The metric source
     SOURCE_UNKNOWN = "SourceUnknown"
@@ -355,6 +356,16 @@ class SearchStatus(StatusObject):
     )
 
 
+class TrafficStatus(StatusObject):
+    """What the schedule of the traffic says of now; absent without one."""
+
+    factor: Figure = Field(
+        description="Multiple of the stated rates that the plan is made for: the largest one from "
+        "now until the lead time later."
+    )
+    until: Time = Field(description="Until when at least that holds (RFC 3339).")
+
+
 class LastPlanStatus(StatusObject):
     """The last planning run, whether or not its plan was published."""
 
@@ -473,6 +484,10 @@ class Status:
         description="What the search for a plan has found so far, written anew every ten seconds "
         "at most; absent unless a search is under way.",
     )
+    traffic: Annotated[Summary, PlainValidator(dict, json_schema_input_type=TrafficStatus)] = Field(
+        default_factory=dict,
+        description="What the schedule of the traffic says of now; absent without one.",
+    )
     last_plan: Annotated[Summary, PlainValidator(dict, json_schema_input_type=LastPlanStatus)] = (
         Field(
             default_factory=dict, description="The last planning run; absent before the first one."
@@ -553,6 +568,7 @@ class Status:
             self.observed_generation == other.observed_generation
             and dict(self.summary) == dict(other.summary)
             and dict(self.search) == dict(other.search)
+            and dict(self.traffic) == dict(other.traffic)
             and dict(self.last_decision) == dict(other.last_decision)
             and len(self.conditions) == len(other.conditions)
             and all(item.says_the_same(other.condition(item.type)) for item in self.conditions)
@@ -592,6 +608,7 @@ def _known_fields(model: type[StatusObject], stored: object) -> dict[str, Any]:
 _OBJECTS: Final[Mapping[str, type[StatusObject]]] = {
     "summary": SummaryStatus,
     "search": SearchStatus,
+    "traffic": TrafficStatus,
     "last_plan": LastPlanStatus,
     "last_decision": LastDecisionStatus,
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
     from .window import Flow, Window
+
+UPPER: Final = 0.95
+"""Probability below the upper end of a 90 % interval."""
 
 
 def completed_by_mix(finished: FloatArray, mix: FloatArray, arrivals: float) -> FloatArray:
@@ -105,6 +108,11 @@ class ObservedDemand:
     def rate(self) -> float:
         """Rate of all requests [req/s]."""
         return float(self.rates.value.sum())
+
+    @property
+    def upper(self) -> float:
+        """Rate of all requests at the upper end of its 90 % interval [req/s]."""
+        return float(np.quantile(self.rate_draws.sum(axis=1), UPPER))
 
 
 @dataclass(frozen=True)

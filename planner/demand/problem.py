@@ -50,6 +50,30 @@ def observed_problem(
     return unconstrained(replace(problem, models=models))
 
 
+def with_expected(
+    problem: PlanningProblem, expected: PlanningProblem, draws: FloatArray
+) -> tuple[PlanningProblem, FloatArray]:
+    """Return the observed problem and its draws with at least the rates of the expected one.
+
+    The mix of lengths stays as it was observed. ``draws``: as of ``rate_draws``.
+    """
+    least = {model.name: model.rate or 0.0 for model in expected.models}
+    models = tuple(
+        replace(model, rate=max(model.rate or 0.0, least[model.name])) for model in problem.models
+    )
+    parts, column = [], 0
+    for model in sorted(problem.models, key=lambda model: model.name):
+        part = draws[:, column : column + len(model.ranges)]
+        column += len(model.ranges)
+        shares = model.lengths.moments(model.ranges).probability
+        servable = least[model.name] * float(shares.sum())
+        total = part.sum(axis=1, keepdims=True)
+        raised = part * (servable / np.where(total > 0, total, 1.0))
+        raised = np.where(total > 0, raised, servable * shares / shares.sum())
+        parts.append(np.where(total < servable, raised, part))
+    return replace(problem, models=models), np.hstack(parts)
+
+
 def last_rates_problem(
     problem: PlanningProblem, rates: Mapping[str, FloatArray]
 ) -> PlanningProblem | None:

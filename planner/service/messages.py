@@ -65,6 +65,8 @@ class ResourceRequest(Message):
     gone. ``unready``: islands whose pods are not ready. ``state``: of the last re-planning reply,
     ``age`` seconds old. ``spent``: of the plan's time limit, before the request was sent [s].
     ``calibration``: text of the calibration file that the resource names; empty for none.
+    ``expected``: the rates of the resource are to be served from now on, whatever is observed: a
+    window of its schedule is open or near.
     """
 
     resource: dict[str, Any]
@@ -75,14 +77,19 @@ class ResourceRequest(Message):
     age: Quantity = 0.0
     spent: Quantity = 0.0
     calibration: str = ""
+    expected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest(ResourceRequest):
-    """Plan a ServingPlan, beside its published table ``content`` if it has one."""
+    """Plan a ServingPlan, beside its published table ``content`` if it has one.
+
+    ``follows``: rates follow a schedule; one that ends is no reason to serve less than is observed.
+    """
 
     kind: Literal["plan"] = "plan"
     content: str | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

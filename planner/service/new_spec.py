@@ -30,7 +30,7 @@ from ..replan.rollout import (
     routed_groups,
     without_islands,
 )
-from ..servingplan import ServingPlanSpec, load_resource, to_problem
+from ..servingplan import ServingPlanResource, ServingPlanSpec, load_resource, to_problem
 from ..strategy import Found
 from ..table.plan_of_table import accounted, plan_of
 from ..table.rename import to_generic
@@ -44,10 +44,14 @@ from .messages import (
     Reply,
     SearchProgress,
 )
-from .plan import describe, figure, largest_ttft, plan, summary
+from .plan import decimal, describe, figure, largest_ttft, plan, summary
 from .reply import table_step
-from .state import SHOWN, decode_calibration
+from .state import SHOWN, decode_calibration, upper_demand
 
+LATELY = 600.0
+"""Age of a demand that is still planned for [s], and at least two windows."""
+MOST = 1e9
+"""Rates from which on the spec cannot state them [req/s]."""
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
 
@@ -100,13 +104,19 @@ def plan_request(
             on_progress(SearchProgress(trials=found.trials, of=found.of, best=best, bound=bound))
 
     corrections = calibration.corrected(problem).calibrations
-    answer = plan(resource, running, corrections, on_found=report, spent=request.spent)
+    wanted, observed = _at_least_observed(resource, request)
+    answer = plan(wanted, running, corrections, on_found=report, spent=request.spent)
+    short = ""
+    if isinstance(answer.outcome, Infeasible) and (observed or request.expected):
+        short = f"the most headroom, as none serves what is expected: {answer.outcome.message}"
+        spent = request.spent + begun.spent
+        answer = plan(_unconstrained(wanted), running, corrections, on_found=report, spent=spent)
     if isinstance(answer.outcome, Infeasible):
         return FailureReply(reason=FailureReason.INFEASIBLE, message=answer.outcome.message)
     new, cost = _cheaper(old, answer.outcome.plan, resource.spec, answer.problem)
     steps, idle = _steps(old, new, answer.problem, frozenset(request.unready))
     given = listed([f"times of {name_of(each)}" for each in problem.calibrations], SHOWN)
-    parts = (describe(new), cost, given, calibration.text)
+    parts = (describe(new), short, observed, cost, given, calibration.text)
     return PlanReply(
         summary=summary(resource.spec, new, largest_ttft(answer.problem, new)),
         message="; ".join(filter(None, parts)),
@@ -114,6 +124,33 @@ def plan_request(
         idle=tuple(sorted(idle)),
         disrupts=_disrupted(old, new),
     )
+
+
+def _at_least_observed(
+    resource: ServingPlanResource, request: PlanRequest
+) -> tuple[ServingPlanResource, str]:
+    """Return the resource with at least the rates that were observed lately, and which those are.
+
+    Only of rates that follow a schedule: a window that ends says what to expect, not what is there.
+    """
+    lately = request.age <= max(LATELY, 2.0 * resource.spec.replanning.window_seconds)
+    upper = upper_demand(request.state) if request.follows and lately else {}
+    models, raised = [], []
+    for model in resource.spec.models:
+        rate, stated = upper.get(model.name, 0.0), model.requests_per_second
+        if stated is not None and float(stated) < rate < MOST:
+            raised.append(f"{decimal(rate)} req/s of {model.name}")
+            stated = f"{rate:.6f}"
+        models.append(model.model_copy(update={"requests_per_second": stated}))
+    spec = resource.spec.model_copy(update={"models": tuple(models)})
+    observed = f"observed and planned for: {listed(raised, SHOWN)}" if raised else ""
+    return resource.model_copy(update={"spec": spec}), observed
+
+
+def _unconstrained(resource: ServingPlanResource) -> ServingPlanResource:
+    """Return the resource that asks for the most headroom, however little that is."""
+    most = {"objective": "Maximise", "min_headroom": None}
+    return resource.model_copy(update={"spec": resource.spec.model_copy(update=most)})
 
 
 def _disrupted(old: Plan | None, new: Plan) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from ..demand.problem import (
     planned_rates_problem,
     prior_of,
     rate_draws,
+    with_expected,
 )
 from ..demand.window import ObservedWindow
 from ..errors import CheckError, SolverError
@@ -295,10 +296,14 @@ def _observe_window(
     calibration = calibrated_by_window(request, problem, demand, state.calibration)
     # A bound holds for the times that it was proven with.
     bound = state.bound if calibration.used == state.calibration.used else None
-    rates = {**state.rates, **observed}
-    state = replace(state, rates=rates, calibration=calibration, bound=bound)
+    rates, upper = {**state.rates, **observed}, {n: model.upper for n, model in demand.items()}
+    seen = (*state.observed, upper)[-request.limits.windows[1] :]
+    state = replace(state, rates=rates, calibration=calibration, bound=bound, observed=seen)
     problem = calibration.corrected(problem)
-    situation = Situation(request, problem, rate_draws(problem, demand), state)
+    draws = rate_draws(problem, demand)
+    if request.request.expected:
+        problem, draws = with_expected(problem, request.problem, draws)
+    situation = Situation(request, problem, draws, state)
     return replace(decide_window(situation), reasons=reasons, demand=demand)
 
 

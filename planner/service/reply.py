@@ -190,6 +190,7 @@ def _message(outcome: ReplanOutcome) -> str:
         for r in decision.candidates
         if r.level > decision.level and r.theta > taken.theta
     )
-    change = f"{DONE[decision.level]}: headroom {figures} on the observed demand"
+    expected = " or the scheduled, if that is more" if outcome.request.request.expected else ""
+    change = f"{DONE[decision.level]}: headroom {figures} on the observed demand{expected}"
     parts = (change, higher, decision.message, outcome.state.calibration.text)
     return "; ".join(filter(None, parts))

@@ -132,6 +132,7 @@ class ReplanState:
 
     ``rates``: by model, of its ranges and beyond [req/s], of the last complete window.
     ``proposed``: table of the pending proposal. ``counted``: the last window is in ``policy``.
+    ``observed``: upper demand by model in each of the last windows [req/s].
     """
 
     policy: PolicyState = field(default_factory=PolicyState)
@@ -141,6 +142,7 @@ class ReplanState:
     counted: bool = False
     calibration: OnlineCalibration = field(default_factory=OnlineCalibration)
     least_cost: LeastCost | None = None
+    observed: tuple[Mapping[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class StoredState(Message):
     least_cost: LeastCost | None = None
     proposal: StoredProposal | None = None
     rates: dict[str, tuple[float, ...]]
+    observed: tuple[dict[str, float], ...] = ()
     bound: ProvenBound | None = None
     counted: bool = False
     calibration: dict[str, Any]
@@ -240,6 +243,7 @@ def encode_state(state: ReplanState, inputs: str) -> dict[str, Any]:
         least_cost=state.least_cost,
         proposal=proposal,
         rates={name: tuple(state.rates[name].tolist()) for name in sorted(state.rates)},
+        observed=tuple(dict(sorted(window.items())) for window in state.observed),
         bound=state.bound,
         counted=state.counted,
         calibration=CALIBRATION.dump_python(calibration, mode="json", by_alias=True),
@@ -253,7 +257,7 @@ def decode_state(
 ) -> ReplanState:
     """Return the state of ``age`` seconds ago; empty if it cannot be read.
 
-    Of other inputs only past changes and the calibration are kept. ``base``: see
+    Of other inputs only past changes, demand and the calibration are kept. ``base``: see
     ``decode_calibration``.
     """
     nothing = ReplanState(calibration=OnlineCalibration(base=base))
@@ -263,7 +267,7 @@ def decode_state(
         calibration = decode_calibration(document, age, base)
         policy = PolicyState(changes=changes, last_solve=stored.last_solve - age)
         if stored.inputs != inputs:
-            return ReplanState(policy, calibration=calibration)
+            return ReplanState(policy, calibration=calibration, observed=stored.observed)
         sizes = {model.name: len(model.ranges) + 1 for model in problem.models}
         bound, pending, proposal = stored.bound, stored.proposal, None
         least = stored.least_cost
@@ -296,9 +300,20 @@ def decode_state(
             stored.counted,
             calibration,
             least and replace(least, age=least.age + age),
+            stored.observed,
         )
     except (ValidationError, PlanFileError, ValueError):
         return nothing
+
+
+def upper_demand(document: Mapping[str, Any]) -> dict[str, float]:
+    """Return the highest upper demand of the last windows by model [req/s]; empty if unknown."""
+    try:
+        windows = STATE.validate_python(document).observed
+    except ValidationError:
+        return {}
+    models = {name for window in windows for name in window}
+    return {name: max(window.get(name, 0.0) for window in windows) for name in sorted(models)}
 
 
 def decode_calibration(

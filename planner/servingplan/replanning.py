@@ -3,14 +3,12 @@
 No field changes the plan of a spec; the fields decide when another plan replaces it.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated, Literal, TypeAlias
 
-from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from .rule import Rule, SpecObject, within
-from .types import CRON, HASH, ISLANDS, DecimalText, Label, Listed
+from .types import HASH, ISLANDS, Cron, DecimalText, Label, Listed
 
 DAY = 86_400
 
@@ -38,17 +36,6 @@ class Windows(SpecObject):
     )
 
 
-def _cron(schedule: str) -> str:
-    try:
-        CronSim(schedule, datetime.fromtimestamp(0, UTC))
-    except CronSimError as error:
-        raise ValueError(
-            f"{schedule!r} is no schedule ({error}): write minute, hour, day of the month, month "
-            'and day of the week in UTC, as "0 9 * * 1-5"'
-        ) from None
-    return schedule
-
-
 ChangeReason: TypeAlias = Annotated[
     Literal["Safety", "Gain", "Cost", "Drift"],
     Field(description="Why islands change; repairs have no budget."),
@@ -62,12 +49,10 @@ class Budget(SpecObject):
         description='Islands that may change at once: a number ("2") or a share of the islands of '
         'the table ("10%"), rounded up; "0": none.'
     )
-    schedule: Annotated[str, Field(pattern=CRON, max_length=100), AfterValidator(_cron)] | None = (
-        Field(
-            default=None,
-            description="When a window begins in which the budget holds: minute, hour, day of the "
-            "month, month and day of the week, in UTC, as cron has them. Absent: it always holds.",
-        )
+    schedule: Cron | None = Field(
+        default=None,
+        description="When a window begins in which the budget holds: minute, hour, day of the "
+        "month, month and day of the week, in UTC, as cron has them. Absent: it always holds.",
     )
     duration_seconds: int | None = Field(
         default=None, ge=60, le=7 * DAY, description="How long such a window lasts [s]."

@@ -7,6 +7,7 @@ is bounded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Literal
 
@@ -19,11 +20,14 @@ from .network import Network, Pipeline
 from .pools import Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
+from .traffic import Traffic
 from .types import DATA_KEY, DNS_NAME, HEADER_NAME, DecimalText, Named
 
 MAX_BINS = 512
 MAX_DOMAINS = 512
 MAX_LABELS = 128
+SMALL_DECIMAL = r"^[0-9]{1,6}(\.[0-9]{1,6})?$"
+"""A rate that has room for the largest factor of a schedule."""
 
 
 def _rates_stated(spec: ServingPlanSpec) -> list[bool]:
@@ -168,6 +172,26 @@ _RULES = (
         "two pipelines take the same pools: keep one of them; their order decides only which part "
         "of the model each pool holds",
     ),
+    Rule(
+        "traffic",
+        "self.traffic.schedule.size() == 0 || self.models.all(m, has(m.requestsPerSecond))",
+        lambda s: not s.traffic.schedule or all(_rates_stated(s)),
+        "schedule multiplies the stated rates: give every model requestsPerSecond, or remove "
+        "schedule",
+        present=("traffic",),
+    ),
+    Rule(
+        "traffic",
+        "self.traffic.schedule.size() == 0 || self.models.all(m, !has(m.requestsPerSecond) || "
+        f"m.requestsPerSecond.matches(r'{SMALL_DECIMAL}'))",
+        lambda s: (
+            not s.traffic.schedule
+            or all(re.match(SMALL_DECIMAL, m.requests_per_second or "0") for m in s.models)
+        ),
+        "a rate that schedule multiplies has at most 6 digits before the point: lower "
+        "requestsPerSecond to 999999 at most, or remove schedule",
+        present=("traffic",),
+    ),
     _divider(
         "self.models.all(m, m.serving == 'Disaggregated')",
         lambda s: all(m.serving == "Disaggregated" for m in s.models),
@@ -274,6 +298,11 @@ class ServingPlanSpec(SpecObject):
 
     models: Annotated[Named[Model], Field(min_length=1, max_length=16)] = Field(
         description="Language models to serve, with traffic and targets; names are unique.",
+    )
+    traffic: Traffic | None = Field(
+        default=None,
+        description="What is known of the traffic beforehand, beside the rates of the models. "
+        "Absent: the stated rates always hold.",
     )
     pools: Annotated[Named[Pool], Field(min_length=1, max_length=64)] = Field(
         description="GPU pools that the islands are taken from [GPUs]; names are unique.",

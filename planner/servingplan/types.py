@@ -5,9 +5,11 @@ conventions of Kubernetes forbid them. ``float`` reads them as CEL's ``double()`
 without loss, for money. ``REMEDIES`` has a sentence for each pattern.
 """
 
+from datetime import UTC, datetime
 from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import Field
+from cronsim import CronSim, CronSimError
+from pydantic import AfterValidator, Field
 
 from ..documents import NAMED_KEY
 
@@ -62,6 +64,19 @@ LONGEST_KEY = 127
 """Characters of a label's key. Kubernetes allows 317, which no label in use needs; the limit keeps
 a resource below 256 KiB."""
 
+
+def _cron(schedule: str) -> str:
+    try:
+        CronSim(schedule, datetime.fromtimestamp(0, UTC))
+    except CronSimError as error:
+        raise ValueError(
+            f"{schedule!r} is no schedule ({error}): write minute, hour, day of the month, month "
+            'and day of the week in UTC, as "0 9 * * 1-5"'
+        ) from None
+    return schedule
+
+
+Cron: TypeAlias = Annotated[str, Field(pattern=CRON, max_length=100), AfterValidator(_cron)]
 DecimalText: TypeAlias = Annotated[str, Field(pattern=DECIMAL, max_length=16)]
 LargeDecimalText: TypeAlias = Annotated[str, Field(pattern=LARGE_DECIMAL, max_length=22)]
 Label: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)]

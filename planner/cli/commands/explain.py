@@ -19,6 +19,7 @@ from ...servingplan import load_resource
 from ..show_plan import interval_text
 from ..terminal import console, paragraph, print_rows, print_table, progress
 from .files import (
+    on_schedule,
     parse_document,
     planned_problem,
     read_calibration_files,
@@ -42,7 +43,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
         stored = read_stored(document)
         problem, plan = stored.problem, stored.plan
     else:
-        resource = load_resource(text)
+        resource = on_schedule(load_resource(text))
         answer = planned(resource, planned_problem(resource, files), (), quiet)
         if answer.plan is None:
             show(answer, form)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from archipelago.perfmodel.calibration.corrections import Calibration
@@ -20,6 +21,7 @@ from ...formats.calibrations import (
 )
 from ...problem import PlanningProblem
 from ...servingplan import ServingPlanResource, to_problem
+from ...servingplan.traffic import multiplied, peak, scheduled, windows_of
 
 STDIN = "-"
 LARGEST = 64 * 1024 * 1024
@@ -85,6 +87,41 @@ def planned_problem(
     if resource.spec.calibration is not None and not files:
         warn("spec.calibration is read in a cluster only: give the file with --calibration")
     return calibrated(to_problem(resource.metadata.name, resource.spec), files)
+
+
+def on_schedule(resource: ServingPlanResource, at: datetime | None = None) -> ServingPlanResource:
+    """Return the resource with the rates of its schedule at a time, else the largest ones.
+
+    A plan without a clock serves at any time. The plan file has these rates, and no schedule.
+
+    Raises:
+        InputError: there is a time and no schedule.
+    """
+    spec = resource.spec
+    if spec.traffic is None or not spec.traffic.schedule:
+        if at is not None:
+            raise InputError("--at: the ServingPlan has no spec.traffic.schedule; leave --at out")
+        return resource
+    windows = windows_of(spec.traffic.model_dump(by_alias=True))
+    factor = peak(windows) if at is None else scheduled(windows, timedelta(), at).factor
+    text = f"{factor.normalize():f}"
+    if at is None:
+        warn(
+            f"spec.traffic.schedule: these rates are {text} times the stated ones, the largest "
+            "factor; --at TIME plans for one time"
+        )
+    else:
+        warn(f"spec.traffic.schedule: these rates are {text} times the stated ones")
+    models = tuple(
+        model.model_copy(
+            update={"requests_per_second": multiplied(model.requests_per_second, factor)}
+        )
+        if model.requests_per_second is not None
+        else model
+        for model in spec.models
+    )
+    rated = spec.model_copy(update={"models": models, "traffic": None})
+    return resource.model_copy(update={"spec": rated})
 
 
 def still_calibrated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from datetime import datetime
 
 from ...documents import API_VERSION, Document, safe
 from ...errors import CheckError
@@ -20,6 +21,7 @@ from ..show_plan import show_infeasible, show_plan
 from ..terminal import console, progress
 from .diff import diff_document, read_plan, show_diff
 from .files import (
+    on_schedule,
     planned_problem,
     read_calibration_files,
     read_text,
@@ -37,6 +39,7 @@ class Overrides:
     changes: tuple[str, ...]  # of --what-if; ``apply`` leaves them out
     running: str | None  # the plan file that runs now
     calibrations: tuple[str, ...]  # calibration files
+    at: datetime | None = None  # time of the schedule
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """Return the resource with these values."""
@@ -69,7 +72,7 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
     if overrides.running is not None:
         running = running_islands(read_plan(overrides.running).plan)
     files = read_calibration_files(overrides.calibrations)
-    resource = overrides.apply(load_resource(read_text(path)))
+    resource = on_schedule(overrides.apply(load_resource(read_text(path))), overrides.at)
     problem = planned_problem(resource, files)
     unchanged = None
     if overrides.changes:

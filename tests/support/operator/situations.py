@@ -23,7 +23,7 @@ from archipelago.planner.service.messages import PlanReply, TableStep
 class Static:
     """Observations of plans none of which is live."""
 
-    def build(self, objects: Observation, _state: PlanState) -> Observation:
+    def build(self, objects: Observation, _state: PlanState, _wall: datetime) -> Observation:
         return objects
 
     def refresh(self, key: Key) -> None:
