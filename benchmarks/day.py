@@ -160,6 +160,7 @@ class Operator:
     state: Mapping[str, Any] = field(default_factory=dict)
     replied: float = 0.0
     seed: int = 0
+    expected: bool = False
     log: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -184,6 +185,7 @@ class Operator:
             "solve": solve,
             "inputs": HASH,
             "seed": self.seed,
+            "expected": self.expected,
         }
         reply = answer(request)
         if reply["kind"] != "replanned":

@@ -100,6 +100,7 @@ def status_document(plan: PlanObject) -> Document:
             }
             if "contentHash" in summary
             else None,
+            "traffic": dict(plan.status.traffic) or None,
             "lastDecision": last_decision(plan),
         }
     )
@@ -136,6 +137,9 @@ def _show(out: Console, document: Document) -> None:
             f"content {table['contentHash'][:12]}"
         )
     out.print(f"  {'routing table':<18}{safe(text)}", soft_wrap=True)
+    if traffic := document["traffic"]:
+        text = f"{traffic['factor']} times the stated rates, until {traffic['until']} at least"
+        out.print(f"  {'planned for':<18}{safe(text)}", soft_wrap=True)
     out.print()
     paragraph(out, f"last decision: {safe(document['lastDecision'])}")
 

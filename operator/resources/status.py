@@ -264,7 +264,9 @@ class SummaryStatus(StatusObject):
         description="Requests that the plan sustains, all models together [requests/s].",
     )
     headroom: Figure | None = Field(
-        default=None, description="Multiple of the stated request rates that the plan sustains."
+        default=None,
+        description="Multiple that the plan sustains of the request rates that it was made for: "
+        "the stated ones, times the factor of a schedule.",
     )
     bound: Figure | None = Field(
         default=None,

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PRIOR: Final = 0.5
 """Requests assumed for an empty window (Jeffreys' prior of a Poisson rate)."""
+NOTHING: Final = 1e-9
+"""Share of the expected rate below which a draw has no mix of its own."""
 
 
 def prior_of(model: ModelDemand, rates: FloatArray | None) -> Prior:
@@ -68,9 +70,9 @@ def with_expected(
         shares = model.lengths.moments(model.ranges).probability
         servable = least[model.name] * float(shares.sum())
         total = part.sum(axis=1, keepdims=True)
-        raised = part * (servable / np.where(total > 0, total, 1.0))
-        raised = np.where(total > 0, raised, servable * shares / shares.sum())
-        parts.append(np.where(total < servable, raised, part))
+        some = total > NOTHING * servable
+        mix = np.where(some, part / np.where(some, total, 1.0), shares / shares.sum())
+        parts.append(np.where(total < servable, servable * mix, part))
     return replace(problem, models=models), np.hstack(parts)
 
 

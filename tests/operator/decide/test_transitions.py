@@ -40,6 +40,11 @@ NO_EFFECT = (
         and field.kind != "object"
     }
     | {
+        field.path: "what is expected beside the stated rates: tests of the schedule show it"
+        for field in fields()
+        if field.path.startswith("traffic.") and field.kind != "object"
+    }
+    | {
         field.path: "a rule ties it to the count, so it never changes alone"
         for field in fields()
         if ".sharedNodes" in field.path and field.kind != "object"

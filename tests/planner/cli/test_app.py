@@ -456,3 +456,44 @@ def test_what_runs_must_be_a_plan(run: Runner) -> None:
     result = run("plan", "-f", MINIMAL, "--running", ROOT / "README.md")
     assert result.status == 2
     assert "README.md" in result.err
+
+
+SCHEDULE = {"schedule": [{"start": "0 8 * * 1-5", "durationSeconds": 36000, "factor": "3"}]}
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "said"),
+    [
+        ((), "12", "these rates are 3 times the stated ones, the largest factor; --at TIME plans"),
+        (("--at", "2026-11-23T09:00"), "12", "these rates are 3 times the stated ones"),
+        (("--at", "2026-11-23T09:00+02:00"), "4", "these rates are 1 times the stated ones"),
+    ],
+)
+def test_rates_of_a_schedule_are_the_largest_or_those_at_a_time(
+    run: Runner, tmp_path: Path, options: tuple[str, ...], rate: str, said: str
+) -> None:
+    """What they are is said, and the plan file carries them, so it verifies alone."""
+    body = small(traffic=SCHEDULE)
+    body["spec"]["models"][0]["requestsPerSecond"] = "4"
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(body))
+    done = run("plan", "-q", "-f", file, "-o", "json", *options)
+    document = json.loads(done.out)
+
+    assert done.err.startswith(f"spec.traffic.schedule: {said}")
+    assert document["problem"]["models"][0]["requestsPerSecond"] == rate
+    assert "traffic" not in document["problem"]
+    made = tmp_path / "plan.json"
+    made.write_text(done.out)
+    assert run("verify", made).status == 0
+    assert "3 times" in run("explain", "-q", "-f", file).err
+
+
+def test_a_time_needs_a_schedule_and_has_to_be_one(run: Runner) -> None:
+    none, wrong = (
+        run("plan", "-q", "-f", MINIMAL, "--at", at) for at in ("2026-11-23T09:00", "nine")
+    )
+
+    assert (none.status, wrong.status) == (2, 2)
+    assert "the ServingPlan has no spec.traffic.schedule; leave --at out" in none.err
+    assert "'nine' is no time: write 2026-11-24T09:00" in wrong.err

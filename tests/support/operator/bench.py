@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from archipelago.operator.apply.events import Events
 from archipelago.operator.apply.islands import Islands
+from archipelago.operator.apply.observation import ObservationBuilder
 from archipelago.operator.apply.reconciler import Reconciler
 from archipelago.operator.decide.state import Now
 from archipelago.operator.decide.status_text import SEQUENCE
@@ -49,27 +50,28 @@ class Rest:
 class Bench(Jobs):
     """A plan that changes, looked after by one operator."""
 
-    def __init__(self) -> None:
+    def __init__(self, observations: ObservationBuilder = NOT_LIVE) -> None:
         self.server = Server(Random(0))  # noqa: S311
         self.server.faults = 0.0
         self.seconds = 0.0
         self.generation = 0
         self.cache, metrics = Cache(), Metrics()
         self.asked = {}
+        self.waits: list[float] = []
         pool = cast("PlannerPool", self)
         self.reconciler = Reconciler(
-            self.server, self.cache, planner=pool, quick=pool, observations=NOT_LIVE,
+            self.server, self.cache, planner=pool, quick=pool, observations=observations,
             islands=Islands(self.server, metrics, "Off", lambda _: StartLimit()),
             metrics=metrics, now=self.now,
             events=Events(self.server, metrics, self.now, "test"),
-            enqueue_after=lambda _key, _delay: None,
+            enqueue_after=lambda _key, delay: self.waits.append(delay),
         )  # fmt: skip
 
     def now(self) -> Now:
         return later(self.seconds)
 
     async def change(self, spec: dict[str, Any]) -> Rest:
-        """Apply the spec and go on until nothing is left to do; fails where that never is so."""
+        """Apply the spec and go on until nothing is left to do."""
         server = self.server
         if server.plan is None:
             meta = {"namespace": KEY.namespace, "name": KEY.name, "uid": "uid-1"}
@@ -79,11 +81,16 @@ class Bench(Jobs):
         server.plan["metadata"]["generation"] = self.generation
         server.touch("plan", server.plan)
         self.cache.update_plan(PlanObject.from_body(server.plan))
+        await self.settle()
+        return await self.at_rest()
+
+    async def settle(self) -> None:
+        """Go on until the planner is asked nothing more; fails where that never is so."""
         for _ in range(ROUNDS):
             self.seconds += 1.0
             await self.reconciler.reconcile(KEY)
             if not self.asked:
-                return await self.at_rest()
+                return
             for key, job in list(self.asked.items()):
                 del self.asked[key]
                 reply = decode_reply(planned(encode_request(job.request)))
