@@ -83,6 +83,7 @@ REMEDY: Final[dict[Reason, str]] = {
         "Nothing to do, or do what the message says: change the budget, remove the annotation, or "
         "approve the change."
     ),
+    Reason.SCHEDULED: "Nothing to do. If the factor is wrong, correct the schedule.",
     Reason.KNOWLEDGE_REFUSED: (
         "Nothing to do: it is learnt anew within minutes and written over. If it is not the "
         "plan's, delete it."

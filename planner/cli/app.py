@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
@@ -79,22 +78,6 @@ def number(name: str, span: tuple[int, int | None], default: int, text: str) -> 
     """Add an option with a whole number in ``span``."""
     kind = click.IntRange(*span)
     return click.option(name, type=kind, default=default, show_default=True, help=text)
-
-
-class Time(click.ParamType[datetime]):
-    """A time in ISO 8601, in UTC unless it states another zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Return the time in UTC, or refuse the text."""
-        try:
-            time = datetime.fromisoformat(value)
-            return time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time: write 2026-11-24T09:00", param, ctx)
 
 
 class Pipeline(click.Group):
@@ -181,7 +164,6 @@ def cli() -> None:
 )
 @click.option(
     "--at",
-    type=Time(),
     metavar="TIME",
     help="Plan for the rates that spec.traffic.schedule has at a time in UTC, 2026-11-24T09:00. "
     "Without it, for the largest ones.",

@@ -81,6 +81,8 @@ def to_apply(document: Mapping[str, Any]) -> dict[str, Any] | None:
         return dict(document)
     whole: dict[str, Any] = yaml.safe_load(MINIMAL.read_text())
     whole["spec"] = {**whole["spec"], **document.get("spec", document)}
+    if "traffic" in document:  # a schedule multiplies rates
+        whole["spec"]["models"][0]["requestsPerSecond"] = "4"
     return whole
 
 

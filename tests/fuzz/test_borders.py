@@ -57,6 +57,7 @@ OURS: Final[dict[str, str]] = {
     PLANNER + "service.state.decode_calibration": "the last reply of a planner process",
     PLANNER + "service.state.decode_state": "the last reply of a planner process",
     PLANNER + "service.state.encode_state": SELF,
+    PLANNER + "service.state.upper_demand": "the last reply of a planner process",
     PLANNER + "table.excise.excise": STATED,
 }
 

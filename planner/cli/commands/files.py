@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from archipelago.perfmodel.calibration.corrections import Calibration
@@ -24,6 +24,8 @@ from ...servingplan import ServingPlanResource, to_problem
 from ...servingplan.traffic import multiplied, peak, scheduled, windows_of
 
 STDIN = "-"
+YEARS = range(1970, 9000)
+"""Years of a schedule: those that follow are looked at too."""
 LARGEST = 64 * 1024 * 1024
 """Largest file that is read [bytes]; a plan of 10,000 islands has a tenth of it."""
 
@@ -89,13 +91,29 @@ def planned_problem(
     return calibrated(to_problem(resource.metadata.name, resource.spec), files)
 
 
-def on_schedule(resource: ServingPlanResource, at: datetime | None = None) -> ServingPlanResource:
+def read_time(text: str) -> datetime:
+    """Return a time in UTC, which it is in unless it names another zone.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+        utc = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InputError(f"--at: {text!r} is no time: write 2026-11-24T09:00") from None
+    if utc.year not in YEARS:
+        raise InputError(f"--at: {text!r} is not in the years {YEARS[0]} to {YEARS[-1]}")
+    return utc
+
+
+def on_schedule(resource: ServingPlanResource, at: str | None = None) -> ServingPlanResource:
     """Return the resource with the rates of its schedule at a time, else the largest ones.
 
     A plan without a clock serves at any time. The plan file has these rates, and no schedule.
 
     Raises:
-        InputError: there is a time and no schedule.
+        InputError: ``at`` is no time, or there is no schedule.
     """
     spec = resource.spec
     if spec.traffic is None or not spec.traffic.schedule:
@@ -103,7 +121,7 @@ def on_schedule(resource: ServingPlanResource, at: datetime | None = None) -> Se
             raise InputError("--at: the ServingPlan has no spec.traffic.schedule; leave --at out")
         return resource
     windows = windows_of(spec.traffic.model_dump(by_alias=True))
-    factor = peak(windows) if at is None else scheduled(windows, timedelta(), at).factor
+    factor = peak(windows) if at is None else scheduled(windows, timedelta(), read_time(at)).factor
     text = f"{factor.normalize():f}"
     if at is None:
         warn(

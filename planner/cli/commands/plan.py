@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime
 
 from ...documents import API_VERSION, Document, safe
 from ...errors import CheckError
@@ -39,7 +38,7 @@ class Overrides:
     changes: tuple[str, ...]  # of --what-if; ``apply`` leaves them out
     running: str | None  # the plan file that runs now
     calibrations: tuple[str, ...]  # calibration files
-    at: datetime | None = None  # time of the schedule
+    at: str | None = None  # time of the schedule
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
         """Return the resource with these values."""

@@ -68,14 +68,16 @@ def test_the_inputs_are_those_of_a_person_who_wrote_the_rates_that_hold() -> Non
 
 
 def test_other_nodes_count_beside_other_rates() -> None:
-    hashes = {
-        on_schedule(plan(spec=spec()), at(hour))
-        .with_nodes({**RATED, "pools": []}, names)
-        .inputs_hash
-        for hour in (7, 9)
-        for names in ("a", "b")
-    }
-    assert len(hashes) == 2  # the resolved spec is given here, with its rates
+    """What selectors are resolved from has the rates that hold, and no schedule."""
+
+    def resolved(hour: float, names: str) -> PlanObject:
+        splan = on_schedule(plan(spec=spec()), at(hour))
+        return splan.with_nodes({**splan.spec, "pools": []}, names)
+
+    found = [resolved(hour, names) for hour in (7, 9) for names in ("a", "b")]
+    assert len({splan.inputs_hash for splan in found}) == 4
+    assert [rate(splan) for splan in found] == ["20", "20", "60", "60"]
+    assert "traffic" not in found[-1].to_resource()["spec"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_the_builder_looks_again_when_the_factor_may_change() -> None:
         built = builder.build(observation(plan(spec=spec(**more))), PlanState(), wall).plan
         assert built is not None
         assert built.live is not None
-        return built.scheduled and built.scheduled.factor
+        return built.scheduled.factor if built.scheduled else None
 
     assert [factor(at(hour)) for hour in (7, 7.5, 7.75, 17.9, 18, 7)] == [1, 1, 3, 3, 1, 1]
     assert factor(at(9), traffic={"schedule": [{**WINDOW, "factor": "2"}]}) == 2

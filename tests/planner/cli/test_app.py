@@ -489,10 +489,13 @@ def test_rates_of_a_schedule_are_the_largest_or_those_at_a_time(
     assert "3 times" in run("explain", "-q", "-f", file).err
 
 
-def test_a_time_needs_a_schedule_and_has_to_be_one(run: Runner) -> None:
-    none, wrong = (
-        run("plan", "-q", "-f", MINIMAL, "--at", at) for at in ("2026-11-23T09:00", "nine")
-    )
+def test_a_time_needs_a_schedule_and_has_to_be_one(run: Runner, tmp_path: Path) -> None:
+    body = small(traffic=SCHEDULE)
+    body["spec"]["models"][0]["requestsPerSecond"] = "4"
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(body))
+    none = run("plan", "-q", "-f", MINIMAL, "--at", "2026-11-23T09:00")
+    wrong = run("plan", "-q", "-f", file, "--at", "nine")
 
     assert (none.status, wrong.status) == (2, 2)
     assert "the ServingPlan has no spec.traffic.schedule; leave --at out" in none.err

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from archipelago.planner.demand.problem import with_expected
 from archipelago.planner.service.inputs import read_resource
 from archipelago.planner.service.state import upper_demand
-from benchmarks.day import HASH, resource
+from benchmarks.day import resource
 from tests.planner.service.test_least_cost import FALLEN, GROWN, LEAST, PLANNED, UPPER, Story
-from tests.support.operator.live import answer
+from tests.support.operator.live import HASH, answer
 
 
 def expecting(story: Story, rate: float) -> Story:

@@ -81,7 +81,7 @@ def test_windows_of_one_entry_that_overlap_are_one() -> None:
     always = Window("0 0 * * *", hours(48), Decimal(2))
     found = scheduled([always], hours(1), MONDAY)
 
-    assert (found.factor, found.until) == (2, MONDAY + HORIZON)
+    assert (found.factor, found.until) == (Decimal(2), MONDAY + HORIZON)
 
 
 def test_a_window_of_every_minute_is_followed_for_a_day() -> None:
@@ -96,7 +96,7 @@ def test_a_window_of_every_minute_is_followed_for_a_day() -> None:
 def test_without_windows_the_stated_rates_hold() -> None:
     found = scheduled([], hours(1), MONDAY)
 
-    assert (found.factor, found.expected) == (1, False)
+    assert (found.factor, found.expected) == (Decimal(1), False)
     assert peak([]) == 1
 
 
@@ -171,10 +171,10 @@ def test_the_factor_is_that_of_a_look_at_every_minute(
 
     assert (found.factor, found.expected) == looked(time)
     last = min(found.until, minutes[-1] - lead * MINUTE)
-    later = time
-    while later < last:
-        assert looked(later) == looked(time)
-        later += 7 * MINUTE
+    moment = time
+    while moment < last:
+        assert looked(moment) == looked(time)
+        moment += 7 * MINUTE
     if found.until < last + MINUTE and found.until < time + HORIZON:
         assert looked(found.until) != looked(time)
         assert looked(found.until - timedelta(microseconds=1)) == looked(time)

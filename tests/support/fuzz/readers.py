@@ -10,6 +10,8 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import yaml
 from archipelago.perfmodel.errors import ArchipelagoError, TraceError
 from archipelago.perfmodel.workload.traces import read_trace
 from archipelago.planner.check.checker import check_document
+from archipelago.planner.cli.commands.files import read_time
 from archipelago.planner.documents import load_document, to_json, to_yaml
 from archipelago.planner.errors import InputError, PlanFileError, SpecError
 from archipelago.planner.explain.what_if import changed
@@ -27,6 +30,7 @@ from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_te
 from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.plan import Planned
 from archipelago.planner.servingplan import load_resource, to_problem
+from archipelago.planner.servingplan.traffic import Window, scheduled
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategy import quiet
 from archipelago.planner.table.validate import validate_table
@@ -78,6 +82,12 @@ def quantity(data: bytes) -> object:
     body["spec"]["pools"][0]["pricePerGPUHour"] = found
     body["spec"]["models"][0]["requestsPerSecond"] = found
     return to_problem("fuzzed", load_resource(body).spec)
+
+
+def time(data: bytes) -> object:
+    """A time that a schedule is looked at."""
+    window = Window("0 8 29 2 *", timedelta(hours=10), Decimal(3))
+    return scheduled([window], timedelta(), read_time(text(data)))
 
 
 def trace(data: bytes) -> object:
@@ -201,6 +211,12 @@ READERS = {
         (LOAD + "_parse", LOAD + "load_resource"),
     ),
     "quantity": Reader(quantity, (SpecError,), lambda: (b"512", b"4.00", b"0.001")),
+    "time": Reader(
+        time,
+        (InputError,),
+        lambda: (b"2026-11-24T09:00", b"2026-11-24T09:00:00.5+02:00", b"1970-01-01", b"8999-12-31"),
+        (PLANNER + "cli.commands.files.read_time",),
+    ),
     "trace": Reader(trace, (TraceError,), lambda: TRACES, (TRACE + "_csv", TRACE + "_mooncake")),
     "plan": Reader(
         plan,
