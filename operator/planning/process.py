@@ -78,9 +78,7 @@ class Worker:
     ``begun``: when its start began [monotonic s]. ``processor_seconds``: of the last request [s].
     """
 
-    def __init__(
-        self, process: Process, begun: float, memory_mib: int, *, searches: bool
-    ) -> None:
+    def __init__(self, process: Process, begun: float, memory_mib: int, *, searches: bool) -> None:
         self.begun = begun
         self._memory_mib, self._searches, self._used_mib = memory_mib, searches, 0.0
         self.processor_seconds: float | None = None
