@@ -24,7 +24,7 @@ from ..resources.objects import Observation, PlanObject
 from ..resources.status import ConditionStatus, Finding, Reason
 
 if TYPE_CHECKING:
-    from archipelago.planner.servingplan.traffic import Scheduled
+    from archipelago.planner.schedule import Scheduled
 
     from ..decide.state import PlanState
     from ..inventory.cluster_inventory import ClusterInventory
@@ -130,7 +130,7 @@ class ObservationBuilder:
             and last.spec == plan.spec
             and last.since <= wall < last.scheduled.until
         ):
-            return plan if plan.suspended else plan.with_schedule(last.scheduled)
+            return plan.with_schedule(last.scheduled)
         found = on_schedule(plan, wall)
         if found.scheduled is not None:
             self._scheduled[plan.key] = _Scheduled(plan.spec, wall, found.scheduled)

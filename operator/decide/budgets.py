@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSimError
 
+from archipelago.planner.schedule import last_start
 from archipelago.planner.service.messages import Allowance
 
 from ..resources.names import timestamp
@@ -118,9 +119,7 @@ def _holds(budget: Mapping[str, Any], wall: datetime) -> tuple[bool, datetime | 
         return True, None
     length = timedelta(seconds=seconds)
     try:
-        # Backwards from the next minute: one that begins just now counts.
-        before = CronSim(schedule, wall + timedelta(minutes=1), reverse=True)
-        began = next((time for time in before if time <= wall), None)
+        began = last_start(schedule, wall)
     except (CronSimError, OverflowError):
         return True, None
     if began is None or began + length <= wall:

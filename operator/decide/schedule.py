@@ -10,7 +10,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from archipelago.planner.servingplan.traffic import DAY, scheduled, windows_of
+from archipelago.planner.schedule import scheduled
+from archipelago.planner.servingplan.traffic import windows_of
+from archipelago.planner.servingplan.types import DAY
 
 from ..planning.messages import time_limit
 from ..resources.names import timestamp

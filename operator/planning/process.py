@@ -207,12 +207,13 @@ class Worker:
             await asyncio.wait_for(self._process.wait(), timeout=1.0)
             await asyncio.wait_for(asyncio.shield(self._logging), timeout=1.0)
         code, tail = self._process.returncode, "\n".join(self._tail)
+        out_of_memory = "the planner process ran out of memory"
         # While a reply is awaited, SIGKILL can only come from the kernel, when memory runs out.
         if code == -signal.SIGKILL or any(word in tail for word in _OUT_OF_MEMORY):
-            return WorkerDied(Reason.PLANNER_OOM, "the planner process ran out of memory", tail)
+            return WorkerDied(Reason.PLANNER_OOM, out_of_memory, tail)
         left = self._memory_mib - self._used_mib
         if code == -signal.SIGSEGV and left < NEARLY_FULL * self._memory_mib:
-            message = f"the planner process ran out of memory: SIGSEGV with {left:.0f} MiB left"
+            message = f"{out_of_memory}: SIGSEGV with {left:.0f} MiB left"
             return WorkerDied(Reason.PLANNER_OOM, message, tail)
         last = self._tail[-1] if self._tail else "no message"
         message = f"the planner process ended with {_name(code)}: {last}"

@@ -19,8 +19,9 @@ from archipelago.planner.documents import Node, canonical_bytes, plain, read_jso
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.kubernetes.labels import role_of
 from archipelago.planner.problem import Phase
+from archipelago.planner.schedule import Scheduled
 from archipelago.planner.servingplan.load import fitting_fields
-from archipelago.planner.servingplan.traffic import Scheduled, multiplied
+from archipelago.planner.servingplan.traffic import multiplied
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
 from ..settings import OFF

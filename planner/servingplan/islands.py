@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .rule import Rule, SpecObject
-from .types import DATA_KEY, DNS_NAME, WHO
+from .types import DATA_KEY, DAY, DNS_NAME, WHO
 
 
 class Template(SpecObject):
@@ -46,7 +46,7 @@ class Islands(SpecObject):
     ready_seconds: int = Field(
         default=900,
         ge=10,
-        le=86_400,
+        le=DAY,
         description="Time in which the pods of a changed island have to become ready; then the "
         "change is taken back [s].",
     )

@@ -8,9 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from .rule import Rule, SpecObject, within
-from .types import HASH, ISLANDS, Cron, DecimalText, Label, Listed
-
-DAY = 86_400
+from .types import DAY, HASH, ISLANDS, Cron, DecimalText, Label, Listed
 
 
 class Windows(SpecObject):

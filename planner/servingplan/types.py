@@ -60,6 +60,8 @@ REMEDIES = {
 }
 """Pattern -> remedy for a value that does not match."""
 
+DAY = 86_400
+"""Seconds."""
 LONGEST_KEY = 127
 """Characters of a label's key. Kubernetes allows 317, which no label in use needs; the limit keeps
 a resource below 256 KiB."""

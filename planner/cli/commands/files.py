@@ -20,12 +20,13 @@ from ...formats.calibrations import (
     parse_calibration_file,
 )
 from ...problem import PlanningProblem
+from ...schedule import peak, scheduled
 from ...servingplan import ServingPlanResource, to_problem
-from ...servingplan.traffic import multiplied, peak, scheduled, windows_of
+from ...servingplan.traffic import multiplied, windows_of
 
 STDIN = "-"
 YEARS = range(1970, 9000)
-"""Years of a schedule: those that follow are looked at too."""
+"""Years that --at may name. A schedule is followed beyond them, and dates end with 9999."""
 LARGEST = 64 * 1024 * 1024
 """Largest file that is read [bytes]; a plan of 10,000 islands has a tenth of it."""
 

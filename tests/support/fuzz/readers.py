@@ -29,8 +29,8 @@ from archipelago.planner.formats.plan_file import plan_document, read_stored, re
 from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
 from archipelago.planner.kubernetes.pools import read_nodes
 from archipelago.planner.plan import Planned
+from archipelago.planner.schedule import Window, scheduled
 from archipelago.planner.servingplan import load_resource, to_problem
-from archipelago.planner.servingplan.traffic import Window, scheduled
 from archipelago.planner.strategies import strategy
 from archipelago.planner.strategy import quiet
 from archipelago.planner.table.validate import validate_table
