@@ -49,9 +49,9 @@ from .reply import table_step
 from .state import SHOWN, decode_calibration, upper_demand
 
 LATELY = 600.0
-"""Age of a demand that is still planned for [s], and at least two windows."""
+"""Observed demand is planned for up to this age [s], or up to two windows if that is longer."""
 MOST = 1e9
-"""Rates from which on the spec cannot state them [req/s]."""
+"""Rates from here on are too large for the spec [req/s]."""
 SOON = 2.0
 """Seconds within which an answer is worth no word on its way: each is a write of the status."""
 
