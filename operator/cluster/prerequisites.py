@@ -195,7 +195,9 @@ class PermissionCheck:
 
         try:
             needed = [*self._needed, *((right, None) for right in self._node_permissions)]
-            answers = await asyncio.gather(*(may(*each) for each in needed))
+            # The first alone: if the credentials are refused, all would be, at each review.
+            answers = [await may(*needed[0])]
+            answers += await asyncio.gather(*(may(*each) for each in needed[1:]))
         except ClusterError as error:
             self._outages.failed("reviewing our permissions", str(error))
             return

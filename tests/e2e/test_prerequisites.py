@@ -228,7 +228,7 @@ def test_fields_of_a_newer_definition_are_left_alone_and_named(
 WATCHES = ("the watch of servingplans", "the watch of configmaps")
 OUTAGE = 8.0
 GONE = 10.0  # seconds without an account
-MOST_REFUSED = 50
+MOST_REFUSED = 30
 
 
 def test_an_outage_of_the_api_server_is_logged_once_for_each_watch(
