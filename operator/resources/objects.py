@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
@@ -119,6 +120,7 @@ class PlanObject:
         with reading(KIND, body) as item:
             meta, stated = read_meta(item), item.optional_mapping("spec")
             plain(stated)
+            fitting = fitting_fields(stated)
             created = item.field("metadata").optional("creationTimestamp")
             generation = item.field("metadata").optional("generation")
             return cls(
@@ -128,9 +130,9 @@ class PlanObject:
                 generation=generation.integer() if generation else 0,
                 deleting=meta.deleting,
                 suspended=stated.get("suspend") is True,
-                inputs_hash=inputs_hash(meta.name, stated),
+                inputs_hash=inputs_hash(meta.name, stated, stated.keys() - fitting.keys()),
                 stated=stated,
-                spec=fitting_fields(stated),
+                spec=fitting,
                 status=Status.from_body(body),
                 created=created.time() if created else datetime.fromtimestamp(0, UTC),
             )
@@ -201,7 +203,7 @@ class PlanObject:
 
     def _hash_of(self, spec: Body, calibration: CalibrationText | None) -> str:
         given = {"calibration": calibration.digest} if calibration else {}
-        return inputs_hash(self.key.name, {**spec, **given})
+        return inputs_hash(self.key.name, {**spec, **given}, self.stated.keys() - self.spec.keys())
 
     def to_resource(self) -> dict[str, Any]:
         """Return the resource as a file would hold it: the planner's input."""
@@ -427,9 +429,13 @@ def _at_factor(spec: Body, scheduled: Scheduled) -> Body:
     return {**rest, "models": [multiplied_model(model) for model in spec["models"]]}
 
 
-def inputs_hash(name: str, spec: Body) -> str:
-    """Return the hash of everything that a table depends on: equal hashes, equal content."""
-    effective = {field: value for field, value in spec.items() if field not in _WITHOUT_EFFECT}
+def inputs_hash(name: str, spec: Body, misfits: AbstractSet[str] = frozenset()) -> str:
+    """Return the hash of everything that a table depends on: equal hashes, equal content.
+
+    A field that does not fit its schema (``misfits``) always counts: there is no plan with it.
+    """
+    without_effect = _WITHOUT_EFFECT - misfits
+    effective = {field: value for field, value in spec.items() if field not in without_effect}
     models = spec.get("models") or []
     effective["models"] = [
         {name: value for name, value in model.items() if name not in _WITHOUT_EFFECT_OF_MODELS}

@@ -10,6 +10,7 @@ Both losses and the rounding together stay below the published gap.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,10 +194,15 @@ def explain_infeasible(
         text = f"no plan reaches minHeadroom {problem.min_headroom:g}"
         reason = InfeasibleReason.HEADROOM
         seconds = max(0.1, deadline.remaining / 2)
-        largest = searched(program, replace(problem, minimise_cost=False), seconds)
-        if largest.best is not None:
-            theta, bound = (t * program.scale for t in (largest.best.theta, largest.theta_bound))
-            return too_little(problem, catalogue, theta, bound, deadline)
+        with suppress(
+            OutOfTimeError
+        ):  # the largest headroom explains a "no" that is proven already
+            largest = searched(program, replace(problem, minimise_cost=False), seconds)
+            if largest.best is not None:
+                theta, bound = (
+                    t * program.scale for t in (largest.best.theta, largest.theta_bound)
+                )
+                return too_little(problem, catalogue, theta, bound, deadline)
     return outcome(problem, catalogue, reason, text, deadline)
 
 

@@ -61,10 +61,21 @@ def test_a_start_that_only_the_planner_reads_is_refused_until_it_is_corrected(
     """The definition has a pattern; that there is no minute 99 is found by the planner."""
     window = {"start": "99 8 * * *", "durationSeconds": 60, "factor": "8"}
     plans.apply("chat", {**BASES["histogram"], "traffic": {"schedule": [window]}})
-    eventually(lambda: plans.ready("chat")[:2] == ("False", "InvalidSpec"), within=30)
-    message = plans.conditions("chat")["Ready"]["message"]
-    assert "spec.traffic.schedule[0].start: '99 8 * * *' is no schedule" in message
+    assert "spec.traffic.schedule[0].start: '99 8 * * *' is no schedule" in refusal(plans)
 
     plans.patch("chat", {"traffic": {"schedule": [{**window, "start": "59 8 * * *"}]}})
     plans.wait_ready("chat")
+
+    # A budget is no input of a plan. One that cannot be read is.
+    budget = {"islands": "1", "schedule": "99 8 * * *", "durationSeconds": 60}
+    plans.patch("chat", {"replanning": {"budgets": [budget]}})
+    assert "spec.replanning.budgets[0].schedule: '99 8 * * *' is no schedule" in refusal(plans)
+
+    plans.patch("chat", {"replanning": {"budgets": [{**budget, "schedule": "59 8 * * *"}]}})
+    plans.wait_ready("chat")
     assert operator.is_running()
+
+
+def refusal(plans: Plans) -> str:
+    eventually(lambda: plans.ready("chat")[:2] == ("False", "InvalidSpec"), within=30)
+    return str(plans.conditions("chat")["Ready"]["message"])

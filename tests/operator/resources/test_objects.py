@@ -141,6 +141,17 @@ def test_how_a_model_is_watched_and_switched_is_no_input_of_a_plan() -> None:
     assert inputs_hash("chat", {"models": [{"name": "a"}], "replanning": {"mode": "Off"}}) == same
 
 
+def test_a_field_that_does_not_fit_is_an_input_until_it_is_corrected() -> None:
+    """A schedule that the pattern takes and cron refuses: the planner refuses the whole spec."""
+
+    def hashed(schedule: str) -> str:
+        budget = {"islands": "1", "schedule": schedule, "durationSeconds": 3600}
+        return plan(spec={"replanning": {"budgets": [budget]}}).inputs_hash
+
+    assert hashed("9 8 * * *") == hashed("10 8 * * *")
+    assert hashed("99 8 * * *") != hashed("9 8 * * *")
+
+
 def test_a_status_survives_storing_and_reading() -> None:
     splan = plan()
     status = ready(splan, stored(splan)).status

@@ -8,9 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from archipelago.planner.plan import Planned
+from archipelago.planner.deadline import Deadline
+from archipelago.planner.milp.build import build_program
+from archipelago.planner.plan import InfeasibleReason, Planned
+from archipelago.planner.problem import Objective
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
+from archipelago.planner.strategies.exact import explain_infeasible
+from archipelago.planner.templates.catalogue import build_catalogue
 from benchmarks.drawn.answer import EXCEPTION, OUT_OF_TIME, answer
 from benchmarks.drawn.specs import draw
 
@@ -38,6 +43,17 @@ def test_a_drawn_spec_is_answered_in_a_second_or_two(seed: int) -> None:
 @pytest.mark.parametrize("seed", MANY)
 def test_a_drawn_spec_is_answered_in_a_few_seconds(seed: int) -> None:
     check(seed, 1 + seed % LIMITS)
+
+
+def test_a_proven_no_is_said_although_no_time_is_left_to_explain_it() -> None:
+    """The explanation looks for the largest headroom, and the time limit ended there: no answer."""
+    resource = load_resource(draw(909).spec)
+    problem = replace(to_problem(resource.metadata.name, resource.spec), min_headroom=1e6)
+    assert problem.objective is Objective.COST
+    catalogue = build_catalogue(problem)
+    program = build_program(problem, catalogue.templates)
+    outcome = explain_infeasible(program, problem, catalogue, Deadline(0.0))
+    assert outcome.reason is InfeasibleReason.HEADROOM
 
 
 @pytest.mark.slow
