@@ -274,9 +274,10 @@ def place(
     rented = {}
     for pool in sorted(problem.pools, key=lambda p: p.name):
         nodes: dict[str, tuple[str, ...]] = {}
-        gpus = {n: g.gpus_of(pool.name) for g in groups for n in names[g.name]}
+        parts = {g.name: g.gpus_of(pool.name) for g in groups}
+        gpus = {n: parts[g.name] for g in groups for n in names[g.name]}
         for domain_class in pool.classes:
-            members = [g for g in groups if g.domain_class == domain_class and g.gpus_of(pool.name)]
+            members = [g for g in groups if g.domain_class == domain_class and parts[g.name]]
             sizes = {name: gpus[name] for g in members for name in names[g.name]}
             before = {
                 name: _part_nodes(problem, kept[name], pool) for name in sizes if name in kept

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..deadline import ENDLESS, Deadline
 from ..errors import OutOfTimeError, SolverError
-from ..milp.highs import LinearObjective, SolverOptions, solve
+from ..milp.highs import DETERMINISTIC, LinearObjective, SolverOptions, solve
 from ..milp.variables import THETA, Program
 from ..plan import MILLION
 from ..problem import STAGES, Link, ModelDemand, Phase, PlanningProblem
@@ -127,7 +127,7 @@ def _rates(
         deadline.check("finding the rates")
         objective = LinearObjective(cost, lower, upper, integer=False)
         options = SolverOptions(0.0, deadline.remaining, problem.solver.seed)
-        if (result := solve(fixed, objective, options)) is None:
+        if (result := solve(fixed, objective, options, settings=DETERMINISTIC)) is None:
             raise SolverError("the islands chosen cannot serve every range: report this problem")
         return result.values
 

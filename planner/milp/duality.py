@@ -16,7 +16,7 @@ nodes is paid for with their finite upper bounds. So *any* prices give a bound t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,14 +50,14 @@ def priced_bound(
 
     The bound is that of the prices as the file has them, with its digits. None if they prove none.
     """
-    prices = _units(program, problem) * -duals
-    largest = abs(prices).max(initial=0.0)
     names = row_names(program, problem)
+    prices = _units(program, problem, names) * -duals
+    largest = abs(prices).max(initial=0.0)
     written = {
         names[row]: float(canonical(float(prices[row])))
         for row in np.flatnonzero(abs(prices) > NEGLIGIBLE * largest)
     }
-    bound = proven_bound(program, problem, objective, written)
+    bound = _proven(program, problem, objective, names, written)
     return PricedBound(bound, tuple(written.items())) if math.isfinite(bound) else None
 
 
@@ -72,20 +72,30 @@ def proven_bound(
     Infinite or minus infinity if they prove none. Prices of rows that the program does not have
     are left out; without them the others prove what they prove.
     """
-    stated = np.array([prices.get(name, 0.0) for name in row_names(program, problem)])
-    least = bound_of(program, objective, -stated / _units(program, problem))
+    return _proven(program, problem, objective, row_names(program, problem), prices)
+
+
+def _proven(
+    program: Program,
+    problem: PlanningProblem,
+    objective: LinearObjective,
+    names: Sequence[str],
+    prices: Mapping[str, float],
+) -> float:
+    stated = np.array([prices.get(name, 0.0) for name in names])
+    least = bound_of(program, objective, -stated / _units(program, problem, names))
     # No price of a GPU is negative, so neither is a cost.
     return max(0.0, least) if problem.objective is Objective.COST else -least * program.scale
 
 
-def _units(program: Program, problem: PlanningProblem) -> FloatArray:
+def _units(program: Program, problem: PlanningProblem, names: Sequence[str]) -> FloatArray:
     """Return the published unit of each row's price in units of the program, shape (rows,).
 
     The objective has the unit ``scale`` unless it is the cost; so have rows that add up parts of
     theta. All others count islands, nodes, dollars or shares of a link.
     """
     objective = 1.0 if problem.objective is Objective.COST else program.scale
-    kinds = (name.partition("/")[0] for name in row_names(program, problem))
+    kinds = (name.partition("/")[0] for name in names)
     return np.array([objective / program.scale if k in OF_THETA else objective for k in kinds])
 
 

@@ -251,8 +251,13 @@ def set_column_bounds(
     highs.changeColsBounds(len(columns), columns, lower, upper)
 
 
-def run_again(highs: highspy.Highs) -> SolveStatus:
-    """Solve a linear program from the last basis; from scratch if that gives no answer."""
+def run_again(highs: highspy.Highs, seconds: float | None = None) -> SolveStatus:
+    """Solve a linear program from the last basis; from scratch if that gives no answer.
+
+    Within so many seconds, or within the program's own time limit.
+    """
+    if seconds is not None:  # HiGHS counts the time of all runs of a program
+        highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
     highs.run()
     if (status := status_of(highs)) is SolveStatus.UNKNOWN:
         highs.clearSolver()

@@ -62,7 +62,7 @@ class Block:
 
     def serves(self, x: FloatArray) -> float:
         """Return the theta that these counts serve."""
-        return min(subproblem.solve(x)[0] for subproblem in self.subproblems)
+        return min(subproblem.serve(x)[0] for subproblem in self.subproblems)
 
 
 @dataclass(frozen=True, eq=False)

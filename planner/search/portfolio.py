@@ -149,6 +149,8 @@ def run(search: Search) -> None:
 
 def _rounds(search: Search) -> Iterator[None]:
     """Search; a pause after the first plans, and after each turn of a step."""
+    if search.ended and np.isfinite(search.relaxation.value):  # asked for more when it was over
+        return
     merged = quick = within(search, merge)
     if search.best is None:
         quick = quick or within(search, promising)

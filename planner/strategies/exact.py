@@ -39,8 +39,9 @@ SEARCH_SHARE = 0.5
 LEAST_CHANGE_SHARE = 0.4
 """Part of the published gap that the least change may give up; the rest covers rounding."""
 RESERVE = 0.2
-"""Largest share of the remaining time that is reserved for the steps after the search. They get as
-much as the steps before it took, which grow alike."""
+"""Largest share of the remaining time that is reserved for the steps after the search."""
+AFTER = 2.0
+"""Time of these steps in that of the steps before the search, which grow alike."""
 LEAST_RESERVE = 0.2
 """The same at least [s], if the time limit allows it."""
 SETTLING = 0.5
@@ -78,7 +79,7 @@ class ExactStrategy:
         if infeasible is not None:
             return infeasible
         program = build_program(problem, catalogue.templates, deadline)
-        reserve = min(max(deadline.spent, LEAST_RESERVE), RESERVE * deadline.remaining)
+        reserve = min(max(AFTER * deadline.spent, LEAST_RESERVE), RESERVE * deadline.remaining)
         progress("solving", 0.0)
         required = problem.min_headroom or 0.0
         search = searched(program, problem, deadline.remaining - reserve, on_found)
