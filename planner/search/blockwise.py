@@ -23,7 +23,7 @@ from ..milp.benders import BlockCut
 from ..milp.highs import SolveStatus
 from .blocks import Answer, Block, Blocks, Slack
 from .columns import Columns, Effort
-from .state import Search
+from .state import Search, Step
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(eq=False)
-class Blockwise:
+class Blockwise(Step):
     """Cuts, columns and repairs; useful with two blocks or more."""
 
     _columns: list[Column] = field(default_factory=list)

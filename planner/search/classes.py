@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .columns import Effort
-from .state import Search
+from .state import Search, Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +26,7 @@ NEAR, ALL = 2.0, 1e6
 
 
 @dataclass(eq=False)
-class Classes:
+class Classes(Step):
     """One plan from plans of each class; for theta and two classes or more."""
 
     def turn(self, search: Search) -> bool:

@@ -10,7 +10,7 @@ from ..errors import SolverError
 from ..milp import highs as adapter
 from ..milp.highs import SolveStatus
 from .columns import Effort
-from .state import Search
+from .state import Search, Step
 
 NODES = 400
 """Nodes of the first turn over all columns; each turn has four times as many as the one before."""
@@ -18,10 +18,14 @@ NEAR_NODES = 60
 """The same over templates near the relaxation."""
 MORE = 4
 """Factor between the nodes of two turns."""
+PER_COLUMN = 5e-4
+"""Work of the first solve with HiGHS' defaults per column: most of it before the first node."""
+LONGER = 2.0
+"""Work of a solve in that of the one before, with more nodes and templates: at least so much."""
 
 
 @dataclass(eq=False)
-class Plain:
+class Plain(Step):
     """All columns, without presolve and sub-programs: quickest for one model in one class."""
 
     _nodes: int = NODES
@@ -40,22 +44,31 @@ class Defaults(Plain):
     """All columns, as HiGHS does it by default."""
 
     _nodes: int = 20
+    _work: float = 0.0  # of the last solve
 
     def turn(self, search: Search) -> bool:
         """Solve from the best plan; False once there is nothing left to prove."""
-        return _direct(search, self._next(), adapter.DETERMINISTIC)
+        begun = search.work
+        more = _direct(search, self._next(), adapter.DETERMINISTIC)
+        self._work = search.work - begun
+        return more
+
+    def least(self, search: Search) -> float:
+        """Return the work of the next solve."""
+        return LONGER * self._work or PER_COLUMN * search.program.columns
 
 
 @dataclass(eq=False)
-class Near:
+class Near(Step):
     """Templates near the relaxation only: plans, no bounds."""
 
     _nodes: int = NEAR_NODES
     _more: float = 1.0
+    _work: float = 0.0  # of the last solve
 
     def turn(self, search: Search) -> bool:
         """Solve over more templates than before; False once all are near."""
-        near = search.near(self._more)
+        near, begun = search.near(self._more), search.work
         answer = search.count(
             search.blocks.solve(
                 near,
@@ -68,7 +81,13 @@ class Near:
         if answer.x is not None:
             search.offer(answer.x)
         self._nodes, self._more = self._nodes * MORE, self._more * 2
+        self._work = search.work - begun
         return not near.all()
+
+    def least(self, search: Search) -> float:
+        """Return the work of the next solve; the first one is worth any."""
+        del search
+        return LONGER * self._work
 
 
 def _direct(search: Search, nodes: int, settings: adapter.Options) -> bool:

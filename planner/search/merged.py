@@ -18,7 +18,7 @@ from ..errors import SolverError
 from ..milp.highs import LinearObjective
 from ..milp.variables import Demand, Flow, Program
 from .prices import capacity_entries, loads, values
-from .state import Search
+from .state import Search, Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +35,7 @@ WORTH_IT = 0.6
 
 
 @dataclass(eq=False)
-class Merged:
+class Merged(Step):
     """The turns of a search over fewer columns, whose plans are offered.
 
     ``rows``, shape (rows of the program,): the row of the smaller program that stands for each.

@@ -16,7 +16,7 @@ import numpy as np
 from ..milp.highs import SolveStatus
 from .blocks import Slack
 from .columns import Effort
-from .state import Search
+from .state import Search, Step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ GIVE_UP = 12
 
 
 @dataclass(eq=False)
-class Neighbourhood:
+class Neighbourhood(Step):
     """Islands of a pool and class, of a few models, or near the present counts are free."""
 
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))

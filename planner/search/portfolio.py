@@ -14,7 +14,8 @@
 
 A turn is limited in nodes and counted work, so that the same problem takes the same way on every
 machine; only a time limit that is hit ends it elsewhere. A step that gains much for its work goes
-on at once; steps that gain nothing wait longer and longer.
+on at once; steps that gain nothing wait longer and longer. A step whose next solve needs more work
+than its turn has waits until its turns are as long, so that no step takes the time of all others.
 """
 
 from __future__ import annotations
@@ -75,10 +76,16 @@ class Turns:
     delay: int = 1
     length: float = TURN
 
-    def take(self, search: Search) -> bool:
-        """Let the step work, unless it waits; False once it has nothing more."""
+    def take(self, search: Search, *, patient: bool = True) -> bool:
+        """Let the step work, unless it waits; False once it has nothing more.
+
+        ``patient``: a step that needs a longer turn waits for it.
+        """
         if self.wait:
             self.wait -= 1
+            return True
+        if patient and self.step.least(search) > self.length:
+            self.length = min(_longest(search), 2 * self.length)
             return True
         again = True
         while again:
@@ -162,15 +169,18 @@ def _rounds(search: Search) -> Iterator[None]:
     yield
     steps = _steps(search)
     turns = [Turns(step) for step in (steps if merged is None else [merged, *steps])]
+    idle = 0
     while turns:
+        work = search.work
         for each in list(turns):
             if search.ended:
                 return
-            if not each.take(search):
+            if not each.take(search, patient=idle <= LONGEST_WAIT):
                 turns.remove(each)
             yield
         if search.nodes > search.options.nodes:
             return
+        idle = 0 if search.work > work else idle + 1
 
 
 def within(

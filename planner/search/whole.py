@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..milp.highs import SolveStatus
-from .state import Search
+from .state import Search, Step
 
 NEARLY = 1 - 1e-6
 """Share of a required theta that counts as reached: HiGHS' tolerance on any row."""
@@ -38,7 +38,7 @@ PROOFS = 4.0
 
 
 @dataclass(eq=False)
-class Whole:
+class Whole(Step):
     """Bisection for the largest theta, or cuts until the cheapest numbers serve it."""
 
     _begun: bool = False

@@ -5,7 +5,7 @@ from pathlib import Path
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import SolverOptions, objective_of
 from archipelago.planner.search.portfolio import LONGEST_TURN, TURN, Turns, at_once, begin, relaxed
-from archipelago.planner.search.state import Search
+from archipelago.planner.search.state import Search, Step
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.templates.catalogue import build_catalogue
 
@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "05-either.yaml"
 LIMIT = 16.0
 
 
-class Idle:
+class Idle(Step):
     """A step that gains nothing; it notes the work that each of its turns may take."""
 
     def __init__(self) -> None:
@@ -33,6 +33,13 @@ class Proves(Idle):
         if len(self.given) <= 2:
             search.prove(search.best.value - (search.best.value - search.bound) / 100)
         return True
+
+
+class Slow(Idle):
+    """A step whose shortest turn takes as much work as four first turns."""
+
+    def least(self, search: Search) -> float:
+        return 4 * TURN
 
 
 def begun() -> Search:
@@ -64,3 +71,18 @@ def test_a_step_that_gains_much_goes_on_at_once() -> None:
     assert turns.take(search)
     assert proves.given == [TURN] * 3  # the third turn gains nothing
     assert turns.wait > 0
+
+
+def test_a_step_with_a_long_solve_waits_until_its_turns_are_as_long() -> None:
+    """Otherwise one solve takes the time of all other steps."""
+    search, slow = begun(), Slow()
+    turns = Turns(slow)
+    for _ in range(3):
+        assert turns.take(search)
+    assert slow.given == [4 * TURN]
+
+
+def test_a_step_with_a_long_solve_works_at_once_if_no_other_can() -> None:
+    search, slow = begun(), Slow()
+    assert Turns(slow).take(search, patient=False)
+    assert slow.given == [TURN]
