@@ -39,6 +39,7 @@ class Slow(Idle):
     """A step whose shortest turn takes as much work as four first turns."""
 
     def least(self, search: Search) -> float:
+        del search
         return 4 * TURN
 
 
