@@ -381,7 +381,7 @@ async def test_memory_is_capped_and_the_next_plan_is_unharmed() -> None:
     await warm.kill()
     tight = Limits(memory_mib=size + 8, grace=30.0)
     async with bench(limits=tight) as pool:
-        pool.planner.ask(Job.of(large(ranges=256)))
+        pool.planner.ask(Job.of(large(ranges=256, models=4)))
         verdict = await pool.answer()
         await pool.processes(1)
 
@@ -552,7 +552,7 @@ def replaced(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def large(ranges: int = 58) -> PlanObject:
+def large(ranges: int = 58, models: int = 1) -> PlanObject:
     """58 ranges on 256 GPUs of three types: about what the thesis planned."""
     spec = yaml.safe_load((EXAMPLES / "02-minimal.yaml").read_text(encoding="utf-8"))["spec"]
     model = spec["models"][0] | {"architecture": "DeepSeek-V3"}
@@ -561,7 +561,8 @@ def large(ranges: int = 58) -> PlanObject:
         {"name": name, "accelerator": name.upper(), "count": count, "gpusPerNode": 8}
         for name, count in (("h200", 64), ("h800", 64), ("h20", 128))
     ]
-    return plan(spec={"models": [model], "pools": pools, "planner": {"timeLimitSeconds": 60}})
+    named = [model | {"name": f"model-{number}"} for number in range(models)]
+    return plan(spec={"models": named, "pools": pools, "planner": {"timeLimitSeconds": 60}})
 
 
 def _virtual_mib(pid: int) -> int:
