@@ -186,9 +186,9 @@ class Subproblem:
             ((self._lower - shift)[~empty], (self._upper - shift)[~empty]),
         )
         rates = np.zeros(len(self.columns))
-        highs.run()
+        status = adapter.run(highs)
         self.work += adapter.work_of(highs)
-        if adapter.status_of(highs) is not SolveStatus.OPTIMAL:
+        if status is not SolveStatus.OPTIMAL:
             return 0.0, rates
         values = np.maximum(adapter.column_values(highs), 0.0)
         rates[used] = values[1:]
@@ -410,8 +410,7 @@ class Master:
             new = [cut for cut in cuts if cut is not None and cut.at(x) < theta * (1 - WORTH)]
             self.cuts += new
             highs = self._load(self.cost, float(self.objective.lower[THETA]), None)
-            highs.run()
-            if not new or adapter.status_of(highs) is not SolveStatus.OPTIMAL:
+            if adapter.run(highs) is not SolveStatus.OPTIMAL or not new:
                 break
             x = adapter.column_values(highs)[1:]
             interior = (interior + x) / 2
@@ -467,16 +466,16 @@ class Master:
         adapter.set_options(highs, {**options, **(_NO_HEURISTICS if proof else {})})
         if start is not None:
             adapter.warm_start(highs, np.concatenate([[start[1]], start[0]]))
-        highs.run()
-        info, status = highs.getInfo(), adapter.status_of(highs)
+        status, info = adapter.run(highs), highs.getInfo()
+        bound = -np.inf if status is SolveStatus.UNKNOWN else info.mip_dual_bound
         self.nodes += max(info.mip_node_count, 0)
         self._work += adapter.work_of(highs)
         if not adapter.has_solution(highs):
-            return MasterSolution(status, theta, None, info.mip_dual_bound)
+            return MasterSolution(status, theta, None, bound)
         values = adapter.column_values(highs)
         integer = self.program.integer[self.columns]
         values[1:][integer] = np.rint(values[1:][integer])
-        return MasterSolution(status, float(values[0]), values[1:], info.mip_dual_bound)
+        return MasterSolution(status, float(values[0]), values[1:], bound)
 
     def values(self, x: FloatArray, theta: float) -> FloatArray:
         """Return x with the rates of its subproblems, scaled down to theta, shape (columns,)."""

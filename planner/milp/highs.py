@@ -156,8 +156,7 @@ def solve(
     highs = _load_program(program, scaled, limits, settings or BRANCH_AND_BOUND)
     if start is not None:
         warm_start(highs, start)
-    highs.run()
-    status = status_of(highs)
+    status = run(highs)
     if status is SolveStatus.INFEASIBLE:
         return None
     info = highs.getInfo()
@@ -190,8 +189,7 @@ def reduced_costs(
         SolverError: the relaxation has no solution.
     """
     highs = _load_program(program, replace(objective, integer=False), options)
-    highs.run()
-    if status_of(highs) is not SolveStatus.OPTIMAL:
+    if run(highs) is not SolveStatus.OPTIMAL:
         raise SolverError("the linear relaxation of the program has no solution")
     return np.array(highs.getSolution().col_dual)
 
@@ -251,6 +249,16 @@ def set_column_bounds(
     highs.changeColsBounds(len(columns), columns, lower, upper)
 
 
+def run(highs: highspy.Highs) -> SolveStatus:
+    """Solve. HiGHS throws if it fails within, such as ``vector::reserve``: that is no answer."""
+    try:
+        highs.run()
+    except (ValueError, IndexError, RuntimeError):  # as pybind11 names the exceptions of C++
+        highs.clearSolver()
+        return SolveStatus.UNKNOWN
+    return status_of(highs)
+
+
 def run_again(highs: highspy.Highs, seconds: float | None = None) -> SolveStatus:
     """Solve a linear program from the last basis; from scratch if that gives no answer.
 
@@ -258,11 +266,9 @@ def run_again(highs: highspy.Highs, seconds: float | None = None) -> SolveStatus
     """
     if seconds is not None:  # HiGHS counts the time of all runs of a program
         highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
-    highs.run()
-    if (status := status_of(highs)) is SolveStatus.UNKNOWN:
+    if (status := run(highs)) is SolveStatus.UNKNOWN:
         highs.clearSolver()
-        highs.run()
-        status = status_of(highs)
+        status = run(highs)
     return status
 
 

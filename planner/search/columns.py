@@ -97,14 +97,13 @@ class Columns:
         )
         if start is not None:
             adapter.warm_start(highs, start)
-        highs.run()
-        info = highs.getInfo()
+        status, info = adapter.run(highs), highs.getInfo()
         values = adapter.column_values(highs) if adapter.has_solution(highs) else None
         return Solved(
-            adapter.status_of(highs),
+            status,
             values,
             np.inf if values is None else float(cost @ values),
-            float(info.mip_dual_bound) * unit,
+            -np.inf if status is SolveStatus.UNKNOWN else float(info.mip_dual_bound) * unit,
             max(int(info.mip_node_count), 0),
             adapter.work_of(highs),
         )
