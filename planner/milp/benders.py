@@ -467,7 +467,7 @@ class Master:
         if start is not None:
             adapter.warm_start(highs, np.concatenate([[start[1]], start[0]]))
         status, info = adapter.run(highs), highs.getInfo()
-        bound = -np.inf if status is SolveStatus.UNKNOWN else info.mip_dual_bound
+        bound = adapter.bound_of(highs)
         self.nodes += max(info.mip_node_count, 0)
         self._work += adapter.work_of(highs)
         if not adapter.has_solution(highs):

@@ -172,7 +172,7 @@ def solve(
             f"no plan found before the {status} ({size}, {nodes} of {options.nodes} nodes); "
             f"{REMEDY}"
         )
-    bound = info.mip_dual_bound if objective.integer else info.objective_function_value
+    bound = bound_of(highs) if objective.integer else info.objective_function_value
     value = info.objective_function_value * unit
     values, work = column_values(highs), work_of(highs)
     return Solution(status, value, bound * unit, values, info.mip_node_count, work)
@@ -295,6 +295,13 @@ def work_of(highs: highspy.Highs) -> float:
 def status_of(highs: highspy.Highs) -> SolveStatus:
     """Return how the last run ended."""
     return _STATUS.get(highs.getModelStatus(), SolveStatus.UNKNOWN)
+
+
+def bound_of(highs: highspy.Highs) -> float:
+    """Return what the last run over whole numbers proved: HiGHS' own bound is 0 if it failed."""
+    if status_of(highs) is SolveStatus.UNKNOWN:
+        return -np.inf
+    return float(highs.getInfo().mip_dual_bound)
 
 
 def has_solution(highs: highspy.Highs) -> bool:

@@ -103,7 +103,7 @@ class Columns:
             status,
             values,
             np.inf if values is None else float(cost @ values),
-            -np.inf if status is SolveStatus.UNKNOWN else float(info.mip_dual_bound) * unit,
+            adapter.bound_of(highs) * unit,
             max(int(info.mip_node_count), 0),
             adapter.work_of(highs),
         )
