@@ -44,18 +44,14 @@ class Defaults(Plain):
     """All columns, as HiGHS does it by default."""
 
     _nodes: int = 20
-    _work: float = 0.0  # of the last solve
 
     def turn(self, search: Search) -> bool:
         """Solve from the best plan; False once there is nothing left to prove."""
-        begun = search.work
-        more = _direct(search, self._next(), adapter.DETERMINISTIC)
-        self._work = search.work - begun
-        return more
+        return _direct(search, self._next(), adapter.DETERMINISTIC)
 
-    def least(self, search: Search) -> float:
+    def least(self, search: Search, last: float) -> float:
         """Return the work of the next solve."""
-        return LONGER * self._work or PER_COLUMN * search.program.columns
+        return LONGER * last or PER_COLUMN * search.program.columns
 
 
 @dataclass(eq=False)
@@ -64,11 +60,10 @@ class Near(Step):
 
     _nodes: int = NEAR_NODES
     _more: float = 1.0
-    _work: float = 0.0  # of the last solve
 
     def turn(self, search: Search) -> bool:
         """Solve over more templates than before; False once all are near."""
-        near, begun = search.near(self._more), search.work
+        near = search.near(self._more)
         answer = search.count(
             search.blocks.solve(
                 near,
@@ -81,13 +76,12 @@ class Near(Step):
         if answer.x is not None:
             search.offer(answer.x)
         self._nodes, self._more = self._nodes * MORE, self._more * 2
-        self._work = search.work - begun
         return not near.all()
 
-    def least(self, search: Search) -> float:
+    def least(self, search: Search, last: float) -> float:
         """Return the work of the next solve; the first one is worth any."""
         del search
-        return LONGER * self._work
+        return LONGER * last
 
 
 def _direct(search: Search, nodes: int, settings: adapter.Options) -> bool:

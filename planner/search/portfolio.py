@@ -69,12 +69,13 @@ LONGEST_WAIT = 8
 
 @dataclass(eq=False)
 class Turns:
-    """A step, the rounds that it waits, and the work of its next turn."""
+    """A step, the rounds that it waits, and the work of its next turn and of its last one."""
 
     step: Step
     wait: int = 0
     delay: int = 1
     length: float = TURN
+    last: float = 0.0
 
     def take(self, search: Search, *, patient: bool = True) -> bool:
         """Let the step work, unless it waits; False once it has nothing more.
@@ -84,7 +85,7 @@ class Turns:
         if self.wait:
             self.wait -= 1
             return True
-        if patient and self.step.least(search) > self.length:
+        if patient and self.step.least(search, self.last) > self.length:
             self.length = min(_longest(search), 2 * self.length)
             return True
         again = True
@@ -92,8 +93,8 @@ class Turns:
             before, begun = _logarithm(search.gap), search.work
             search.until = begun + self.length
             more = self.step.turn(search)
-            gained = before - _logarithm(search.gap)
-            spent = max((search.work - begun) / self.length, LEAST_WORK)
+            gained, self.last = before - _logarithm(search.gap), search.work - begun
+            spent = max(self.last / self.length, LEAST_WORK)
             again = more and not search.ended and gained / spent > AGAIN
         self.length = min(_longest(search), 2 * self.length)
         if gained > GAIN:

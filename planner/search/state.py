@@ -191,7 +191,10 @@ class Step(Protocol):
         """Work for a limited time. False: there is nothing more to gain this way."""
         ...
 
-    def least(self, search: Search) -> float:
-        """Return the work of the shortest turn: more than 0 if one long solve takes all of it."""
-        del search
+    def least(self, search: Search, last: float) -> float:
+        """Return the work of the shortest turn: more than 0 if one long solve takes all of it.
+
+        ``last``: work of the step's last turn; 0 before the first.
+        """
+        del search, last
         return 0.0

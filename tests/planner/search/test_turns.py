@@ -38,8 +38,8 @@ class Proves(Idle):
 class Slow(Idle):
     """A step whose shortest turn takes as much work as four first turns."""
 
-    def least(self, search: Search) -> float:
-        del search
+    def least(self, search: Search, last: float) -> float:
+        del search, last
         return 4 * TURN
 
 
