@@ -250,7 +250,7 @@ def set_column_bounds(
 
 
 def run(highs: highspy.Highs) -> SolveStatus:
-    """Solve. HiGHS throws if it fails within, such as ``vector::reserve``: that is no answer."""
+    """Solve; UNKNOWN also if HiGHS throws, as it does with ``vector::reserve``."""
     try:
         highs.run()
     except (ValueError, IndexError, RuntimeError):  # as pybind11 names the exceptions of C++
@@ -298,7 +298,7 @@ def status_of(highs: highspy.Highs) -> SolveStatus:
 
 
 def bound_of(highs: highspy.Highs) -> float:
-    """Return what the last run over whole numbers proved: HiGHS' own bound is 0 if it failed."""
+    """Return what the last run over whole numbers proved; if it failed, HiGHS' own bound is 0."""
     if status_of(highs) is SolveStatus.UNKNOWN:
         return -np.inf
     return float(highs.getInfo().mip_dual_bound)

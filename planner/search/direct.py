@@ -19,9 +19,9 @@ NEAR_NODES = 60
 MORE = 4
 """Factor between the nodes of two turns."""
 PER_COLUMN = 5e-4
-"""Work of the first solve with HiGHS' defaults per column: most of it before the first node."""
+"""Work of HiGHS' defaults for each column, most of it before the first node."""
 LONGER = 2.0
-"""Work of a solve in that of the one before, with more nodes and templates: at least so much."""
+"""Least work of a solve, in that of the last one: it has more nodes, or more templates too."""
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class Near(Step):
         return not near.all()
 
     def least(self, search: Search, last: float) -> float:
-        """Return the work of the next solve; the first one is worth any."""
+        """Return the work of the next solve; the first one never waits."""
         del search
         return LONGER * last
 

@@ -170,7 +170,7 @@ def _rounds(search: Search) -> Iterator[None]:
     yield
     steps = _steps(search)
     turns = [Turns(step) for step in (steps if merged is None else [merged, *steps])]
-    idle = 0
+    idle = 0  # rounds since a step worked: those that are left may all wait for a longer turn
     while turns:
         work = search.work
         for each in list(turns):
