@@ -233,7 +233,9 @@ class Subproblem:
         need = -(self._rates.T @ others)
         need[need < ROUNDING] = -np.inf  # a range of probability 0 is in no row of a template
         adapter.set_row_bounds(self._smallest_prices, need, np.full(len(need), np.inf))
-        if adapter.run_again(self._smallest_prices, seconds) is not SolveStatus.OPTIMAL:
+        status = adapter.run_again(self._smallest_prices, seconds)
+        self.work += adapter.work_of(self._smallest_prices)
+        if status is not SolveStatus.OPTIMAL:
             return None
         prices = np.maximum(adapter.column_values(self._smallest_prices), 0.0)
         covered = self._rates[self._has_counts].T @ prices
@@ -328,7 +330,7 @@ class Master:
     @property
     def work(self) -> float:
         """Work of all solves so far (``highs.work_of``)."""
-        parts = dict.fromkeys((*self.subproblems, *self.apart))  # the same ones without links
+        parts = dict.fromkeys((*self.subproblems, *self.apart, *self._without_flows))
         return self._work + sum(part.work for part in parts)
 
     def value(self, x: FloatArray, theta: float) -> float:
@@ -410,7 +412,9 @@ class Master:
             new = [cut for cut in cuts if cut is not None and cut.at(x) < theta * (1 - WORTH)]
             self.cuts += new
             highs = self._load(self.cost, float(self.objective.lower[THETA]), None)
-            if adapter.run(highs) is not SolveStatus.OPTIMAL or not new:
+            status = adapter.run(highs)
+            self._work += adapter.work_of(highs)
+            if status is not SolveStatus.OPTIMAL or not new:
                 break
             x = adapter.column_values(highs)[1:]
             interior = (interior + x) / 2

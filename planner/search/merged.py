@@ -57,6 +57,7 @@ class Merged(Step):
     def go_on(self, search: Search) -> bool:
         """Search until the next pause, the first one after a plan; False if that was the end."""
         inner = self.inner
+        inner.on_found = lambda plan: search.offer(plan.x)
         work, nodes = inner.work, inner.nodes
         try:
             return not next(self.turns, True)

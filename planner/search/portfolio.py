@@ -21,6 +21,7 @@ than its turn has waits until its turns are as long, so that no step takes the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,10 @@ CLOSE = 0.1
 """Gap of the first plan below which templates near the relaxation are tried first."""
 LEAST_WORK = 1e-3
 """Least part of its work that a turn counts as, so that no turn counts as free."""
+ALONE = 0.3
+"""Work in one lane before there are two, and of the first stretch of two lanes."""
+LONGER, LONGEST_LANE = 1.3, 0.08
+"""Factor between two stretches; the longest one, per second of the limit."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
@@ -147,29 +152,95 @@ def begin(program: Program, objective: LinearObjective, options: SolverOptions) 
 def run(search: Search) -> None:
     """Search until the gap is closed, the time is up, or nothing is left to try.
 
+    First in one lane; what is not solved by then, in two.
+
     Raises:
         OutOfTimeError: the time limit ended the relaxation before there was a plan.
         SolverError: HiGHS failed at the relaxation.
     """
-    for _ in _rounds(search):
-        pass
+    turns = _begun(search)
+    begun = search.work
+    for _ in _in_turns(search, turns):
+        if search.work > begun + ALONE:
+            break
+    if turns and not search.ended and search.nodes <= search.options.nodes:
+        _in_lanes(search, turns)
+
+
+def _in_lanes(search: Search, turns: list[Turns]) -> None:
+    """Search for plans and for proofs side by side, on a core each if there are two.
+
+    A lane has its own solvers. Both do the same work before they tell each other what they have
+    found, so that their way does not depend on which core is the quicker one.
+    """
+    other = replace(
+        begin(search.program, search.objective, search.options),
+        relaxation=search.relaxation,
+        ranked=search.ranked,
+        late=search.late,
+        deadline=search.deadline,
+    )
+    proofs = [each for each in turns if isinstance(each.step, Whole)]
+    plans = [each for each in turns if not isinstance(each.step, Whole)]
+    lanes = [(search, _in_turns(search, proofs)), (other, _in_turns(other, plans))]
+    length = ALONE
+    with ThreadPoolExecutor(1) as pool:
+        _tell(search, other)
+        while not search.ended and search.nodes + other.nodes <= search.options.nodes:
+            beside = pool.submit(_go_on, *lanes[1], length)
+            more = _go_on(*lanes[0], length), beside.result()
+            _tell(other, search)
+            _tell(search, other)
+            if not any(more):
+                break
+            length = min(LONGER * length, LONGEST_LANE * search.options.time_limit)
+    search.nodes += other.nodes
+    search.done += other.work
+
+
+def _go_on(search: Search, turns: Iterator[None], length: float) -> bool:
+    """Let a lane work; False if it has nothing more to do."""
+    search.pause = search.work + length
+    while search.work < search.pause:
+        if next(turns, True):
+            return False
+    return True
+
+
+def _tell(search: Search, other: Search) -> None:
+    """Let the other lane know the best plan and the bound of this one."""
+    other.prove(search.bound)
+    if search.best is not None and (
+        other.best is None or search.best.value < other.best.value
+    ):
+        other.offer(search.best.x)
 
 
 def _rounds(search: Search) -> Iterator[None]:
-    """Search; a pause after the first plans, and after each turn of a step."""
+    """Search in one lane; a pause after the first plans, and after each turn of a step."""
+    turns = _begun(search)
+    yield
+    yield from _in_turns(search, turns)
+
+
+def _begun(search: Search) -> list[Turns]:
+    """Find the first plans and the first bound; return the turns of the steps that go on."""
     if search.ended and np.isfinite(search.relaxation.value):  # asked for more when it was over
-        return
+        return []
     merged = quick = within(search, merge)
     if search.best is None:
         quick = quick or within(search, promising)
         if quick is not None:
             quick.go_on(search)
     if not relaxed(search, quick):
-        return
+        return []
     at_once(search)
-    yield
     steps = _steps(search)
-    turns = [Turns(step) for step in (steps if merged is None else [merged, *steps])]
+    return [Turns(step) for step in (steps if merged is None else [merged, *steps])]
+
+
+def _in_turns(search: Search, turns: list[Turns]) -> Iterator[None]:
+    """Let the steps take turns until nothing is left; a pause after each."""
     idle = 0  # rounds since a step worked: those that are left may all wait for a longer turn
     while turns:
         work = search.work
@@ -197,7 +268,6 @@ def within(
     program, objective, rows = found
     options = replace(search.options, time_limit=search.deadline.remaining)
     inner = begin(program, objective, options)
-    inner.on_found = lambda plan: search.offer(plan.x)
     return Merged(inner, _rounds(inner), rows)
 
 

@@ -48,7 +48,7 @@ class Search:
     before; ``spare``: those that were given up. ``ranked``, shape (templates,): worth of what a
     template serves per price of its GPUs. ``late``: seconds by which HiGHS may miss a
     limit, those of the relaxation. ``done``: work of all solves but the master's; ``until``:
-    the work at which the present turn is over (``highs.work_of``).
+    the work at which the present turn is over (``highs.work_of``); ``pause``: at which all are.
     """
 
     program: Program
@@ -66,6 +66,7 @@ class Search:
     late: float = 0.0
     done: float = 0.0
     until: float = np.inf
+    pause: float = np.inf
     nodes: int = 0
 
     @property
@@ -125,7 +126,7 @@ class Search:
     @property
     def over(self) -> bool:
         """Whether the present turn is over: nothing is left to gain, or its work is done."""
-        return self.work >= self.until or self.ended
+        return self.work >= min(self.until, self.pause) or self.ended
 
     @property
     def ended(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..milp.highs import SolveStatus
-from .state import Search, Step
+from .state import Incumbent, Search, Step
 
 NEARLY = 1 - 1e-6
 """Share of a required theta that counts as reached: HiGHS' tolerance on any row."""
@@ -46,6 +46,7 @@ class Whole(Step):
     _proof_nodes: float = PROOF_NODES
     _doubtful: float = np.inf  # smallest theta that a short search could not reach
     _distance: float = 0.0  # of the next theta from it, until there is a plan
+    _cut: Incumbent | None = None  # last plan at which there are cuts
 
     def turn(self, search: Search) -> bool:
         """Solve the master a few times; False once nothing is left to prove."""
@@ -56,6 +57,9 @@ class Whole(Step):
         for _ in range(SOLVES):
             if search.over:
                 break
+            if search.best is not self._cut and search.best is not None:
+                self._cut = search.best
+                search.master.evaluate(search.best.x, np.inf)
             go_on = self._largest_theta(search) if search.for_theta else self._least_cost(search)
             if not go_on:
                 return False
