@@ -17,6 +17,7 @@ that the dual allows, also for templates without islands.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import highspy
@@ -379,21 +380,23 @@ class Master:
             and (x <= most + TOLERANCE).all()
         )
 
-    def begin(self, values: FloatArray, duals: FloatArray) -> None:
+    def begin(self, values: FloatArray, duals: FloatArray) -> Iterator[None]:
         """Add the cuts of the linear relaxation, shape (columns,) and (rows,), and around it.
 
         Sets ``worth``: the value of one unit of each column, by the duals of the master's own rows.
+        A pause after every part: a caller that has another thing to do goes on later.
         """
         self.worth[1:] = self.price(duals)
-        self._interior = self._surround(values[self.columns])
+        yield from self._surround(values[self.columns])
         for subproblem in self.subproblems:
             self._add(subproblem.cut(duals[subproblem.rows], self.deadline))
+            yield
 
-    def _surround(self, x: FloatArray) -> FloatArray:
+    def _surround(self, x: FloatArray) -> Iterator[None]:
         """Add cuts around the optimum of the relaxation, near which the integer optimum lies.
 
         Kelley's method, moved inwards and started without any cut: the cuts on its way say more
-        about integers than the duals of the relaxation. Returns an interior point.
+        about integers than the duals of the relaxation. Sets an interior point.
         """
         rates = sum(len(subproblem.columns) for subproblem in self.subproblems)
         if rates <= MANY_RATES or not self._without_flows:
@@ -401,24 +404,25 @@ class Master:
         else:
             subproblems = self._without_flows
         upper = self.objective.upper[self.columns]
-        interior = x + INSIDE * np.where(np.isfinite(upper), upper, 0.0)
-        x = interior
+        x = self._interior = x + INSIDE * np.where(np.isfinite(upper), upper, 0.0)
         for _ in range(WARM_ROUNDS if rates <= MANY_RATES else FEW_ROUNDS):
-            if self.deadline.passed:
-                break
-            inside = (1 - INSIDE) * x + INSIDE * interior
+            inside, new = (1 - INSIDE) * x + INSIDE * self._interior, list[Cut]()
             theta = min((cut.at(x) for cut in self.cuts), default=np.inf)
-            cuts = (subproblem.cut_at(inside, self.deadline) for subproblem in subproblems)
-            new = [cut for cut in cuts if cut is not None and cut.at(x) < theta * (1 - WORTH)]
+            for subproblem in subproblems:
+                cut = subproblem.cut_at(inside, self.deadline)
+                if cut is not None and cut.at(x) < theta * (1 - WORTH):
+                    new.append(cut)
+                yield
             self.cuts += new
+            if not new:
+                return
             highs = self._load(self.cost, float(self.objective.lower[THETA]), None)
             status = adapter.run(highs)
             self._work += adapter.work_of(highs)
-            if status is not SolveStatus.OPTIMAL or not new:
-                break
+            if status is not SolveStatus.OPTIMAL:
+                return
             x = adapter.column_values(highs)[1:]
-            interior = (interior + x) / 2
-        return interior
+            self._interior = (self._interior + x) / 2
 
     def _load(
         self, cost: FloatArray, least: float, most: float | None, *, integer: bool = False

@@ -210,9 +210,7 @@ def _go_on(search: Search, turns: Iterator[None], length: float) -> bool:
 def _tell(search: Search, other: Search) -> None:
     """Let the other lane know the best plan and the bound of this one."""
     other.prove(search.bound)
-    if search.best is not None and (
-        other.best is None or search.best.value < other.best.value
-    ):
+    if search.best is not None and (other.best is None or search.best.value < other.best.value):
         other.offer(search.best.x)
 
 

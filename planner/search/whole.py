@@ -12,6 +12,7 @@ Least cost: the master is solved again with more cuts until its x serves the req
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ PROOFS = 4.0
 class Whole(Step):
     """Bisection for the largest theta, or cuts until the cheapest numbers serve it."""
 
-    _begun: bool = False
+    _beginning: Iterator[None] | None = None
     _rounds: int = 0
     _proof_nodes: float = PROOF_NODES
     _doubtful: float = np.inf  # smallest theta that a short search could not reach
@@ -50,10 +51,13 @@ class Whole(Step):
 
     def turn(self, search: Search) -> bool:
         """Solve the master a few times; False once nothing is left to prove."""
-        if not self._begun:
+        if self._beginning is None:
             relaxation = search.relaxation
-            search.master.begin(relaxation.values, relaxation.duals)
-            self._begun, self._distance = True, search.options.gap
+            self._beginning = search.master.begin(relaxation.values, relaxation.duals)
+            self._distance = search.options.gap
+        for _ in self._beginning:
+            if search.over:
+                return True
         for _ in range(SOLVES):
             if search.over:
                 break

@@ -44,7 +44,8 @@ def test_a_solve_that_throws_proves_nothing() -> None:
     objective = objective_of(program, problem)
     begun = begin(program, objective, OPTIONS)
     assert relaxed(begun)
-    begun.master.begin(begun.relaxation.values, begun.relaxation.duals)
+    for _ in begun.master.begin(begun.relaxation.values, begun.relaxation.duals):
+        pass
     found = begun.master.solve(begun.master.cost, 0.0, 1e-3, 100)
     assert (found.status, found.x, found.bound) == (SolveStatus.UNKNOWN, None, -np.inf)
     with pytest.raises(SolverError, match="unknown"):
