@@ -1,13 +1,13 @@
-"""The search in turns: every step works on the same best plan and the same bound.
+"""The search in turns and lanes: every step works on the same best plan and the same bound.
 
     merged ranges                  a plan at once, if there are many columns
     relaxation                     a bound at once; no plan if it has none
     diving                         a plan at once
     near the relaxation            a better one
-    in turns, until the gap is closed or the time is up:
-        merged ranges              all this over fewer columns: plans
+    in turns, until the gap is closed or the time is up; soon in two lanes, side by side:
+        whole numbers with cuts    bounds and plans; the first lane
+        merged ranges              all this over fewer columns: plans; from here on the second lane
         branch and bound over all columns (its own settings, HiGHS' defaults)
-        whole numbers with cuts    bounds and plans of many models
         neighbourhoods             a part of the islands anew, for a theta just out of reach
         blocks                     block cuts, and plans that fit blocks together
         classes alone
@@ -125,7 +125,7 @@ def solve(
     options: SolverOptions,
     start: FloatArray | None = None,
 ) -> Solution | None:
-    """Find the best counts; None if it is proven that there are none.
+    """Find the best counts, in one lane; None if it is proven that there are none.
 
     ``start``, shape (columns,): a plan to begin with.
 
@@ -138,7 +138,8 @@ def solve(
     search = begin(program, objective, options)
     if start is not None:
         search.offer(search.whole(start))
-    run(search)
+    for _ in _rounds(search):
+        pass
     return None if search.impossible else solution(search)
 
 
@@ -173,12 +174,12 @@ def _in_lanes(search: Search, turns: list[Turns]) -> None:
     A lane has its own solvers. Both do the same work before they tell each other what they have
     found, so that their way does not depend on which core is the quicker one.
     """
+    options = replace(search.options, time_limit=search.deadline.remaining)
     other = replace(
-        begin(search.program, search.objective, search.options),
+        begin(search.program, search.objective, options),
         relaxation=search.relaxation,
         ranked=search.ranked,
         late=search.late,
-        deadline=search.deadline,
     )
     proofs = [each for each in turns if isinstance(each.step, Whole)]
     plans = [each for each in turns if not isinstance(each.step, Whole)]
@@ -196,6 +197,7 @@ def _in_lanes(search: Search, turns: list[Turns]) -> None:
             length = min(LONGER * length, LONGEST_LANE * search.options.time_limit)
     search.nodes += other.nodes
     search.done += other.work
+    search.pause = np.inf
 
 
 def _go_on(search: Search, turns: Iterator[None], length: float) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
 from ..milp import highs as adapter
+from ..milp.duality import bound_of
 from ..milp.highs import LinearObjective, SolveStatus
-from ..milp.variables import Program
+from ..milp.variables import THETA, Program
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,11 +61,29 @@ def relax(program: Program, objective: LinearObjective, seconds: float) -> Relax
         status = adapter.run_again(highs)
         if status is not SolveStatus.UNKNOWN:
             break
+    if status is SolveStatus.UNKNOWN and _out_of_reach(program, objective, seconds):
+        return SolveStatus.INFEASIBLE
     if status is not SolveStatus.OPTIMAL:
         return status
     solution = highs.getSolution()
     value = float(highs.getInfo().objective_function_value) * unit
     return Relaxation(np.array(solution.col_value), np.array(solution.row_dual) * unit, value)
+
+
+def _out_of_reach(program: Program, objective: LinearObjective, seconds: float) -> bool:
+    """Return whether prices prove that the required theta is out of reach.
+
+    HiGHS can fail on a program that has no solution; the one of the largest theta always has one.
+    """
+    floor = float(objective.lower[THETA])
+    if objective.cost[THETA] < 0 or floor <= 0:
+        return False
+    most = replace(
+        objective, cost=adapter.largest_theta(program).cost, lower=objective.lower.copy()
+    )
+    most.lower[THETA] = 0.0
+    found = relax(program, most, seconds)
+    return isinstance(found, Relaxation) and -bound_of(program, most, found.duals) < floor
 
 
 def capacity_entries(
