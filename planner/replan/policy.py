@@ -101,6 +101,14 @@ class PolicyInput:
         """Candidates above ``KEEP`` that have a table."""
         return [r for r in self.levels[1:] if r.plan is not None and not r.bound_only]
 
+    def headroom(self, candidate: Candidate) -> float:
+        """Return by what candidates are compared while nothing restores safety.
+
+        The lower end of the headroom; its mean if not even the mean demand fits: requests are lost
+        already, and an interval that is wide for every level must not prevent a change.
+        """
+        return candidate.theta if self.keep.theta < 1 else candidate.low
+
     def may_solve(self, least: float) -> bool:
         """Return whether to run the planner: a bound allows the headroom ``least``.
 
@@ -179,8 +187,8 @@ def safety(case: PolicyInput) -> Choice:
             reasons.append(f"a {candidate.level.name.lower()} would restore safety, but {reason}")
     solve = not reasons and case.may_solve(case.keep.theta * (1 + case.limits.hysteresis))
     best = _best_there_is(case, reasons, solve=solve)
-    least = (best.candidate or case.keep).low * (1 + case.limits.tolerance)
-    better = [candidate for candidate in case.ready if candidate.low > least]
+    least = case.headroom(best.candidate or case.keep) * (1 + case.limits.tolerance)
+    better = [candidate for candidate in case.ready if case.headroom(candidate) > least]
     return replace(best, held=held_back(case, better, Trigger.SAFETY))
 
 
@@ -195,20 +203,17 @@ def _best_there_is(case: PolicyInput, reasons: list[str], *, solve: bool) -> Cho
     limits, over = case.limits, case.keep.theta < 1
     patient = solve or bool(reasons) or not over
 
-    def headroom(candidate: Candidate) -> float:
-        return candidate.theta if over else candidate.low
-
     def helps(candidate: Candidate) -> bool:
         reroute = candidate.level is Level.REROUTE
         least = limits.hysteresis if reroute else max(limits.hysteresis, limits.tolerance)
         return (
             (reroute or not patient)
-            and headroom(candidate) > headroom(case.keep) * (1 + least)
+            and case.headroom(candidate) > case.headroom(case.keep) * (1 + least)
             and case.reason_to_wait(candidate, Trigger.SAFETY) is None
         )
 
     able = [candidate for candidate in case.ready if helps(candidate)]
-    best = max(able, key=lambda c: (headroom(c), -c.level), default=None)
+    best = max(able, key=lambda c: (case.headroom(c), -c.level), default=None)
     if over:
         fits = [c for c in able if c.low >= 1] or [c for c in able if c.theta >= 1]
         best = min(fits, key=lambda c: c.level, default=best)

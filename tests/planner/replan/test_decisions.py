@@ -245,6 +245,17 @@ def test_what_would_help_is_named_even_if_nothing_restores_safety() -> None:
     assert found.held == f"Flip for Safety: {NONE}"
 
 
+def test_what_is_held_back_is_compared_as_what_is_chosen() -> None:
+    """By the mean if not even that fits: the lower ends of wide intervals are all alike."""
+    window = seen(0.93, 1.19, keep=0.93)
+    lows = (0.856, 0.856, 0.89)
+    levels = tuple(replace(c, low=low) for c, low in zip(window.levels, lows, strict=True))
+    window = replace(window, levels=levels)
+    assert windows([window])[0].level is Level.FLIP
+    found = windows([window], replace(SAFE, allowed={"Safety": (0, NONE)}))[0]
+    assert (found.level, found.held) == (Level.KEEP, f"Flip for Safety: {NONE}")
+
+
 def test_an_island_that_must_not_be_disturbed_is_not_changed_by_choice() -> None:
     pinned = replace(SAFE, pinned=ISLAND)
     found = windows([seen(1.22, 1.3, keep=1.2)], pinned)[0]
