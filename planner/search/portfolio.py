@@ -165,10 +165,10 @@ def run(search: Search) -> None:
         if search.work > begun + ALONE:
             break
     if turns and not search.ended and search.nodes <= search.options.nodes:
-        _in_lanes(search, turns)
+        in_lanes(search, turns)
 
 
-def _in_lanes(search: Search, turns: list[Turns]) -> None:
+def in_lanes(search: Search, turns: list[Turns]) -> None:
     """Search for plans and for proofs side by side, on a core each if there are two.
 
     A lane has its own solvers. Both do the same work before they tell each other what they have

@@ -1,5 +1,6 @@
 """One suite for all steps of the search: plans hold, bounds hold, and both only get better."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,13 @@ import yaml
 from archipelago.planner.milp import highs
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.highs import SolverOptions, objective_of
+from archipelago.planner.search import portfolio
 from archipelago.planner.search.blockwise import Blockwise
 from archipelago.planner.search.classes import Classes
 from archipelago.planner.search.columns import Effort
 from archipelago.planner.search.direct import Defaults, Near, Plain
 from archipelago.planner.search.neighbourhood import Neighbourhood
-from archipelago.planner.search.portfolio import at_once, begin, relaxed, run
+from archipelago.planner.search.portfolio import Turns, at_once, begin, in_lanes, relaxed, run
 from archipelago.planner.search.state import Search, Step
 from archipelago.planner.search.whole import Whole
 from archipelago.planner.servingplan import load_resource, to_problem
@@ -111,8 +113,12 @@ def test_all_steps_together_hold_on_drawn_specs(seed: int) -> None:
     assert search.best is not None or search.impossible or search.deadline.passed
 
 
-def test_the_same_search_twice_takes_the_same_way() -> None:
-    """Turns end by nodes and by counted work, neither of which depends on the machine."""
+@pytest.mark.parametrize("alone", [portfolio.ALONE, 1e-3], ids=["one lane", "two lanes"])
+def test_the_same_search_twice_takes_the_same_way(
+    alone: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns and lanes end by nodes and by counted work, which do not depend on the machine."""
+    monkeypatch.setattr(portfolio, "ALONE", alone)
     one, two = example("03-two-models"), example("03-two-models")
     run(one)
     run(two)
@@ -121,6 +127,25 @@ def test_the_same_search_twice_takes_the_same_way() -> None:
     assert two.best is not None
     assert np.array_equal(one.best.x, two.best.x)
     assert (one.bound, one.work, one.nodes) == (two.bound, two.work, two.nodes)
+    agree(one)  # which evaluates, and so works
+
+
+def test_a_second_lane_works_for_the_first() -> None:
+    """What it finds is the plan of both, and counts as work and nodes of the search."""
+    search = example("06-two-zones")
+    run(search)
+    assert search.solved
+    agree(search)
+    found, work = search.best, search.work
+    assert found is not None
+    search.options = replace(search.options, gap=0.0, nodes=search.nodes + 100)
+    turns = [Turns(Whole()), Turns(Neighbourhood())]
+    in_lanes(search, turns)
+    assert search.best is not None
+    assert search.best.value <= found.value
+    assert search.work > work
+    assert search.pause == np.inf
+    agree(search)
 
 
 def test_a_plan_that_serves_just_enough_is_one() -> None:
