@@ -29,10 +29,11 @@ SMALL_COST, LARGE_COST = 1e-2, 1e6
 """Range of an objective's largest coefficient in which HiGHS needs no scaling."""
 WORK_OF_LINEAR = (4e-4, 2e-7, 1e-5, 1e-8)
 """Seconds of a linear solve: one, per entry of the matrix, per iteration, and per iteration and
-column. Half of 1,018 solves on 19 drawn specs took 0.9 to 1.3 times as long."""
+column. Half of 1,018 solves on 19 drawn specs took 0.7 to 1.0 times as long."""
 WORK_OF_WHOLE = (1.4e-2, 1.3e-6, 8.5e-5, 3e-9, 1.4e-3, 1.7e-7)
 """Seconds of a solve with whole numbers: one, per entry, per iteration, per iteration and row, per
-node, and per node and entry. Half of 386 solves took 0.7 to 1.4 times as long."""
+node, and per node and entry. Half of 386 solves took 0.5 to 1.0 times as long, with what other work was there; solves
+of cuts alone took more."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
