@@ -17,6 +17,7 @@ from archipelago.planner.search.columns import Effort
 from archipelago.planner.search.direct import Defaults, Near, Plain
 from archipelago.planner.search.neighbourhood import Neighbourhood
 from archipelago.planner.search.portfolio import Turns, at_once, begin, in_lanes, relaxed, run
+from archipelago.planner.search.prices import relax
 from archipelago.planner.search.state import Search, Step
 from archipelago.planner.search.whole import Whole
 from archipelago.planner.servingplan import load_resource, to_problem
@@ -146,6 +147,16 @@ def test_a_second_lane_works_for_the_first() -> None:
     assert search.work > work
     assert search.pause == np.inf
     agree(search)
+
+
+@pytest.mark.parametrize("seed", [8124037, 2027030011])
+def test_a_theta_out_of_reach_is_proven_where_the_solver_fails(seed: int) -> None:
+    """On the cost at that theta, HiGHS ended with "Unknown" or went on until the time was up."""
+    resource = load_resource(yaml.safe_dump(draw(seed).spec))
+    problem = to_problem(resource.metadata.name, resource.spec)
+    program = build_program(problem, build_catalogue(problem).templates)
+    objective = objective_of(program, problem)
+    assert relax(program, objective, 10.0) is highs.SolveStatus.INFEASIBLE
 
 
 def test_a_plan_that_serves_just_enough_is_one() -> None:
