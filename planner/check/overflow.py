@@ -114,12 +114,13 @@ def _check_fastest(index: PlanIndex, model: ModelDemand, route: Route) -> Iterat
         breaks = alone(group, model, performance, longest, output, stages=(stage,), slack=NOISE)
         return math.inf if any(breaks) else idle_time(group, performance, longest, output, stage)
 
-    times = _ways(index, model, seconds)
-    way, best = min(times.items(), key=lambda item: item[1])
+    ways = _ways(index, model, seconds).items()
+    times = {way: both for way, both in ways if math.inf not in both}
+    way, best = min(times.items(), key=lambda item: item[1], default=(("", ""), (0.0, 0.0)))
     for pair in route.pairs:
-        here = times.get((pair.prefill, pair.decode), best)  # ``check_routing`` reports others
+        here = times.get((pair.prefill, pair.decode), best)  # others are reported elsewhere
         near = (math.isclose(*both, rel_tol=TOLERANCE) for both in zip(here, best, strict=True))
-        if math.inf not in here and not all(near):
+        if not all(near):
             yield (
                 f"routes[{model.name} {span_text(route.range)}].pairs: {pair.prefill} -> "
                 f"{pair.decode}, although {way[0]} -> {way[1]} is sooner"

@@ -32,8 +32,7 @@ WORK_OF_LINEAR = (4e-4, 2e-7, 1e-5, 1e-8)
 column. Half of 1,018 solves on 19 drawn specs took 0.7 to 1.0 times as long."""
 WORK_OF_WHOLE = (1.4e-2, 1.3e-6, 8.5e-5, 3e-9, 1.4e-3, 1.7e-7)
 """Seconds of a solve with whole numbers: one, per entry, per iteration, per iteration and row, per
-node, and per node and entry. Half of 386 solves took 0.5 to 1.0 times as long, with what other work was there; solves
-of cuts alone took more."""
+node, and per node and entry. Half of 386 solves took 0.5 to 1.0 times as long."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 

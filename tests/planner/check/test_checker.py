@@ -964,6 +964,22 @@ def test_route_beyond_the_workload_leads_to_the_fastest_islands() -> None:
     )
 
 
+def test_route_beyond_the_workload_leads_past_islands_that_answer_too_slowly() -> None:
+    """The mixed island reads prompts in a fifth of the time, but misses the TPOT target."""
+    targets = Targets(tpot=0.2)
+    models = (replace(MIXED_PROBLEM.models[0], targets=targets),)
+    route = Route("m", Range(200, 99_991), 0.0, (SOONEST,))
+    other = Parallelism(tp=4, pp=2)
+    groups = (replace(MIXED.groups[0], parallelism=other), *MIXED.groups[1:])
+    plan = replace(MIXED, groups=groups, routes=(*MIXED.routes, route))
+
+    def times(_placed: index.Placed, _model: object, parallelism: Parallelism) -> Affine:
+        return Affine(per_token=2e-4, kappa=1e-5) if parallelism == other else Affine()
+
+    given = replace(MIXED_PROBLEM, models=models)
+    assert [*check_longest(index.PlanIndex(given, plan, times))] == []
+
+
 def test_unservable_lengths_begin_where_the_routes_end() -> None:
     """Without its last route the plan refuses half of the requests, from 100 tokens on."""
     for above, expected in (
