@@ -60,13 +60,6 @@ TOLERANCE = 1e-6
 """HiGHS' tolerance on a row, relative where the row's activity is above 1."""
 ENOUGH = 1 - 1e-9
 """Share of a required theta that is enough: the rounding of a sum."""
-_NO_HEURISTICS = {
-    "mip_heuristic_run_rins": False,
-    "mip_heuristic_run_rens": False,
-    "mip_heuristic_run_root_reduced_cost": False,
-    "mip_heuristic_run_feasibility_jump": False,
-}
-"""Options of a proof: if no solution is expected, heuristics take half of the time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,7 +464,7 @@ class Master:
             "time_limit": self.remaining,
             "mip_max_nodes": nodes,
         }
-        adapter.set_options(highs, {**options, **(_NO_HEURISTICS if proof else {})})
+        adapter.set_options(highs, {**options, **(adapter.NO_HEURISTICS if proof else {})})
         if start is not None:
             adapter.warm_start(highs, np.concatenate([[start[1]], start[0]]))
         status, info = adapter.run(highs), highs.getInfo()

@@ -27,12 +27,24 @@ Options: TypeAlias = Mapping[str, str | float | int | bool]
 """Options by HiGHS' own names."""
 SMALL_COST, LARGE_COST = 1e-2, 1e6
 """Range of an objective's largest coefficient in which HiGHS needs no scaling."""
-WORK_OF_LINEAR = (4e-4, 2e-7, 1e-5, 1e-8)
-"""Seconds of a linear solve: one, per entry of the matrix, per iteration, and per iteration and
-column. Half of 1,018 solves on 19 drawn specs took 0.7 to 1.0 times as long."""
-WORK_OF_WHOLE = (1.4e-2, 1.3e-6, 8.5e-5, 3e-9, 1.4e-3, 1.7e-7)
-"""Seconds of a solve with whole numbers: one, per entry, per iteration, per iteration and row, per
-node, and per node and entry. Half of 386 solves took 0.5 to 1.0 times as long."""
+WORK_OF_LINEAR = (4e-5, 6e-8, 9e-6, 7e-9, 0.0, 0.0)
+"""Seconds of a linear solve: one, per entry of the matrix, per iteration, per iteration and column,
+per node, and per node and entry. Half of 9,785 solves on 6 drawn specs took 0.8 to 1.2 times as
+long."""
+WORK_OF_WHOLE = (1.4e-2, 1.3e-6, 8.5e-5, 0.0, 1.4e-3, 1.7e-7)
+"""The same with whole numbers. Half of 386 solves on 19 drawn specs took 0.5 to 1.0 times as
+long."""
+WORK_WITHOUT_HEURISTICS = (5e-4, 1.1e-6, 5e-5, 3.5e-7, 0.0, 0.0)
+"""The same without HiGHS' heuristics. Half of 2,958 solves on 6 drawn specs took 0.8 to 1.2 times
+as long."""
+NO_HEURISTICS: Options = {
+    "mip_heuristic_run_rins": False,
+    "mip_heuristic_run_rens": False,
+    "mip_heuristic_run_root_reduced_cost": False,
+    "mip_heuristic_run_feasibility_jump": False,
+    "mip_heuristic_effort": 0.0,
+}
+"""Options of a proof: if no solution is expected, heuristics take half of the time."""
 NODE_LIMIT = 100_000
 """Branch-and-bound nodes of the first solve; two hundred suffice on the frozen instances."""
 
@@ -289,14 +301,13 @@ def run_linear(highs: highspy.Highs) -> None:
 def work_of(highs: highspy.Highs) -> float:
     """Return how much the last run did, about seconds of one core; the same on every machine."""
     info, entries = highs.getInfo(), highs.getNumNz()
-    iterations, nodes = max(info.simplex_iteration_count, 0), info.mip_node_count
-    if nodes < 0:  # no number is whole
-        one, entry, step, step_column = WORK_OF_LINEAR
-        step += step_column * highs.getNumCol()
-        return float(one + entry * entries + step * iterations)
-    one, entry, step, step_row, node, node_entry = WORK_OF_WHOLE
-    step += step_row * highs.getNumRow()
-    node += node_entry * entries
+    iterations, nodes = max(info.simplex_iteration_count, 0), max(info.mip_node_count, 0)
+    weights = WORK_OF_LINEAR
+    if info.mip_node_count >= 0:  # -1 if no number is whole
+        alone = highs.getOptionValue("mip_heuristic_effort")[1] == 0.0
+        weights = WORK_WITHOUT_HEURISTICS if alone else WORK_OF_WHOLE
+    one, entry, step, step_column, node, node_entry = weights
+    step, node = step + step_column * highs.getNumCol(), node + node_entry * entries
     return float(one + entry * entries + step * iterations + node * nodes)
 
 

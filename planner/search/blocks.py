@@ -2,8 +2,8 @@
 
 A block is a model and stage, or a whole model if KV flows or mixed islands join its stages. Alone
 it has all links for itself: links rarely bind, and what is left out only makes a bound weaker. Over
-some templates and beside fixed ones, the program of a few blocks is small; its rows can be hard, or
-may be broken at a price: requests that fall short of theta, or GPUs that there are not.
+some templates and beside fixed ones, the program of a few blocks is small. Requests may fall short
+of theta at a price.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp.benders import Master, Subproblem
+from ..milp.benders import Cut, Master, Subproblem
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA, Program
 from .columns import Columns, Effort, Solved
@@ -63,18 +63,6 @@ class Block:
     def serves(self, x: FloatArray) -> float:
         """Return the theta that these counts serve."""
         return min(subproblem.serve(x)[0] for subproblem in self.subproblems)
-
-
-@dataclass(frozen=True, eq=False)
-class Slack:
-    """Prices of what may be broken; None if it must hold.
-
-    ``requests``, shape (rows of the program,): what falls short of theta. ``room``, shape (shared
-    rows,): what exceeds them.
-    """
-
-    requests: FloatArray | None = None
-    room: FloatArray | None = None
 
 
 class Blocks:
@@ -162,10 +150,6 @@ class Blocks:
             for groups in keys
         ]
 
-    def excess(self, x: FloatArray) -> FloatArray:
-        """Return by how much x exceeds the shared rows, shape (shared rows,)."""
-        return np.asarray(np.maximum(0.0, self.shared @ x - self.upper - USED))
-
     def solve(
         self,
         free: NDArray[np.bool_],
@@ -175,23 +159,24 @@ class Blocks:
         *,
         theta: float | None = None,
         floor: float = 0.0,
-        slack: Slack = Slack(),
+        short: FloatArray | None = None,
         near: float = np.inf,
         alone: bool = False,
         within: tuple[FloatArray, float] | None = None,
         start: FloatArray | None = None,
     ) -> Answer:
-        """Choose the counts of the free templates anew, at least ``cost`` plus priced slack.
+        """Choose the counts of the free templates anew, at least ``cost``.
 
         ``free``, shape (templates,); the other islands of x stand. ``cost``, shape (theta and the
         master's columns,). ``theta`` None: it is chosen too, ``floor`` at least, and every block
         takes part; else only blocks with a free template do, and those that share links with one.
-        ``near``: most islands by which a count may change. ``alone``: as if there were no other
-        block. ``within``: one more row, prices of the master's columns and the most that they may
-        add up to. ``start``, shape (columns,): a plan to begin with.
+        ``short``, shape (rows of the program,): price of what falls short of theta; None if nothing
+        may. ``near``: most islands by which a count may change. ``alone``: as if there were no
+        other block. ``within``: one more row, prices of the master's columns and the most that they
+        may add up to. ``start``, shape (columns,): a plan to begin with.
         """
         n = self.templates
-        linked = theta is not None and not alone and slack.room is None and self._sends(free)
+        linked = theta is not None and not alone and self._sends(free)
         taking = [
             (block, self._kept(block, free, x))
             for block in self.all
@@ -246,12 +231,9 @@ class Blocks:
         if theta is None:
             columns.add(sparse.csc_array(demand[:, np.newaxis]), cost[:1], floor)
             begun += [self.master.columns[n:], np.array([THETA])]
-        if slack.room is not None:
-            able = np.flatnonzero(np.isfinite(self.upper))
-            columns.loosen(able, slack.room[able], -1.0)
-        if slack.requests is not None:
-            short = np.flatnonzero(demand)
-            columns.loosen(short, slack.requests[rows[short - above]], 1.0)
+        if short is not None:
+            demanded = np.flatnonzero(demand)
+            columns.loosen(demanded, short[rows[demanded - above]], 1.0)
         known = None if start is None or theta is not None else start[np.concatenate(begun)]
         solved = columns.solve(effort, known)
         if solved.values is None:
@@ -261,6 +243,47 @@ class Blocks:
             new[place] = solved.values[at][: len(place)]
         new[n:] = solved.values[rest]
         return Answer(solved, self.rounded(new))
+
+    def cheapest(
+        self,
+        place: NDArray[np.int64],
+        cost: FloatArray,
+        cuts: Sequence[Cut],
+        theta: float,
+        effort: Effort,
+        *,
+        whole: bool = True,
+    ) -> Solved:
+        """Choose counts of the templates at ``place`` that the cuts allow at theta, at least cost.
+
+        As if there were no others. ``cost``, shape (the master's columns,): without what nodes and
+        restarts cost.
+        """
+        n = self.templates
+        slopes = np.array([cut.coefficients for cut in cuts]).reshape(-1, len(cost))
+        least = np.array([theta - cut.constant for cut in cuts])
+        columns = Columns(
+            np.concatenate([np.full(len(self.upper), -np.inf), least]),
+            np.concatenate([self.upper, np.full(len(cuts), np.inf)]),
+        )
+        columns.add(
+            sparse.vstack(
+                [self.shared[:, place], sparse.csc_array(slopes[:, place])], format="csc"
+            ),
+            cost[place],
+            self.least[place],
+            self.most[place],
+            whole=whole,
+        )
+        others = sparse.csc_array((len(cuts), len(cost) - n))
+        columns.add(
+            sparse.vstack([self.shared[:, n:], others], format="csc"),
+            np.zeros(len(cost) - n),
+            self.least[n:],
+            self.most[n:],
+            self.whole[n:] & whole,
+        )
+        return columns.solve(effort)
 
     def rounded(self, x: FloatArray) -> FloatArray:
         """Return x with whole numbers where they must be whole."""

@@ -1,61 +1,63 @@
 """Blocks one by one at a fixed theta: their prices prove bounds, their islands make plans.
 
-The prices of the relaxation tell what a block's islands cost the others. The cheapest whole islands
-that serve theta give a block cut each; together they show which theta is out of reach:
+Column generation (Dantzig and Wolfe, 1960). A *set* is whole islands of one block that serve theta.
+A linear program mixes parts of the known sets at least overload of the shared rows, or at least
+cost. The prices of its rows ask every block for another set, the cheapest at these prices:
 
-    theta (prices of all room) / (sum of the blocks' minima)
+    least w x    with x whole, and enough for theta by the cuts of the block's subproblems
 
-estimates it. Just below, the islands of all blocks almost fit together: a master picks one set of
-each, and what exceeds the room is removed by solving a few blocks at once.
+Together these minima show which theta is out of reach, (prices of all room) / (their sum), and each
+is a cut: no plan has cheaper islands in that block. Sets that fit together are a plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
-from ..milp import highs as adapter
-from ..milp.benders import BlockCut
+from ..milp.benders import BlockCut, Cut
 from ..milp.highs import SolveStatus
-from .blocks import Answer, Block, Blocks, Slack
-from .columns import Columns, Effort
+from .blocks import Blocks
+from .columns import Columns, Effort, Solved
 from .state import Search, Step
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.model import FloatArray
 
 LOOSE = 1e-5
-"""Share by which a block's minimum is loosened: it is steep, and solvers round."""
-FIRST = 0.985
-"""First theta, as a share of the relaxation's: far enough below it for blocks to be whole."""
-ABOVE = 5e-4
-"""Share above the estimate at which a proof is tried."""
-BELOW = 0.015
-"""Share below the estimate at which the first plan is tried."""
+"""Share by which a minimum is loosened: solvers round."""
+BELOW = 0.01
+"""Share below what seems within reach at which the first plan is tried."""
 CLOSER, FARTHER = 0.5, 1.7
 """Factors of that share after a plan, and after none."""
-HIGHEST = 0.9
-"""Part of the way to the bound from which on no proof is tried."""
-TILT = 0.15
-"""Largest relative change of prices that gives other islands."""
 PLAIN = 0.02
 """Price of room that the relaxation has for nothing, as a share of the dearest room's."""
-REPAIRS = 10
-"""Solves of a few blocks, before a theta is given up."""
-STALLED = 3
-"""Solves without gain before more blocks are solved at once."""
+DEAR = 1e3
+"""Factor of these prices at least cost: a mix that does not fit is no mix."""
+MIXES = 16
+"""Mixes in one round, at most."""
+SMOOTH = 0.5
+"""Share of the last prices in the next ones: those of few sets jump."""
+FITS = 1e-6
+"""Overload that is rounding, as a share of what all room costs."""
+NOTHING = 1e-7
+"""Price, as a share of the dearest, that is HiGHS' tolerance."""
+BETTER = 1e-6
+"""Share by which a set must be cheaper than those in the mix to make it better."""
 GIVE_UP = 8
-"""Turns without gain before there is nothing more this way."""
-MOST_JOINED = 3
-"""Blocks that are solved at once, at most."""
-NEAR = 4.0
-"""Templates beside the relaxation's that plans are made of, as a multiple."""
+"""Rounds without gain before there is nothing more this way."""
+NODES, PRECISE, HARDER = 20, 1e-2, 3.0
+"""Nodes and gap of a block's first solves, and their factor after a round without gain."""
+CUTS = 12
+"""Solves of one block until its islands serve theta."""
+INSIDE = 0.1
+"""Step of a cut's point towards the relaxation's islands."""
 POOL = 60
-"""Sets of islands that are remembered of each block."""
+"""Sets that are remembered of each block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +71,17 @@ class Column:
 
 @dataclass(eq=False)
 class Blockwise(Step):
-    """Cuts, columns and repairs; useful with two blocks or more."""
+    """Sets of each block, and mixes of them; useful with two blocks or more."""
 
     _columns: list[Column] = field(default_factory=list)
-    _estimate: float = 0.0
-    _higher: float = 0.0
-    _round: int = 0
+    _cuts: list[list[Cut]] = field(default_factory=list)
+    _duals: FloatArray = field(default_factory=lambda: np.zeros(0))
+    _better: bool = True  # whether the last prices gave a set that makes the mix better
+    _effort: Effort = field(default_factory=lambda: Effort(1.0, NODES, PRECISE, heuristics=False))
+    _latest: list[BlockCut] = field(default_factory=list)
+    _prices: FloatArray = field(default_factory=lambda: np.zeros(0))
     _way: Iterator[None] | None = None
     _distance: float = BELOW
-    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     _stuck: int = 0
 
     def turn(self, search: Search) -> bool:
@@ -90,219 +94,176 @@ class Blockwise(Step):
         return self._stuck < GIVE_UP
 
     def _rounds(self, search: Search) -> Iterator[None]:
-        """Prove a bound, then try a plan, in turns; a pause after every block."""
+        """Mix sets and pick a plan from them, again and again; a pause after every block."""
+        yield from self._begin(search)
         while True:
             best, bound = search.best, search.bound
-            self._round += 1
-            if not search.for_theta:
-                yield from self._prove_cost(search)
-            elif self._round % 2 and self._higher < HIGHEST:
-                yield from self._prove(search)
-            if search.for_theta and (self._round == 1 or self._round % 2 == 0):
-                yield from self._plan(search)
+            self._keep_best(search)
+            yield from self._within_reach(search) if search.for_theta else self._cheapest(search)
             gained = search.best is not best or search.bound > bound + 1e-9 * abs(bound)
             self._stuck = 0 if gained else self._stuck + 1
+            if gained:
+                search.master.block_cuts += self._latest
+            else:
+                nodes, gap = self._effort.nodes * HARDER, self._effort.gap / HARDER
+                self._effort = replace(self._effort, nodes=int(nodes), gap=gap)
             yield
 
-    # Bounds -----------------------------------------------------------------------------------
+    def _begin(self, search: Search) -> Iterator[None]:
+        """Find the cuts of the relaxation's prices."""
+        self._duals = np.minimum(search.relaxation.duals[search.master.rows], 0.0)
+        self._prices = _cost(search) - search.blocks.shared.T @ self._duals
+        for block in search.blocks.all:
+            parts = block.subproblems
+            cuts = (each.cut(search.relaxation.duals[each.rows], search.deadline) for each in parts)
+            self._cuts.append([cut for cut in cuts if cut is not None])
+            yield
 
-    def _prove(self, search: Search) -> Iterator[None]:
-        """Ask whether a theta is out of reach: just above the estimate, then nearer the bound."""
-        low = search.best.theta if search.best else 0.0
-        high = search.theta_bound
-        if not self._estimate:
-            theta = FIRST * high
-        else:
-            theta = self._estimate * (1 + ABOVE) if self._higher == 0 else high
-            theta += (high - theta) * self._higher
-        if not low < theta < high:
-            self._higher = min(HIGHEST, self._higher + 0.3)
-            theta = low + 0.7 * (high - low)
-        reach, w, worth = self._relaxed(search, theta)
-        if reach >= theta:
-            total = yield from self._price(search, theta, w)
-            if total > 0:
-                self._estimate = min(high, theta * worth / total)
-            reach, _, _ = self._relaxed(search, theta)
-        if reach < theta * (1 - LOOSE):
-            search.prove(-theta)
-            self._higher = 0.0
-        else:
-            self._higher = min(HIGHEST, self._higher + 0.3)
+    def _within_reach(self, search: Search) -> Iterator[None]:
+        """Go down from the bound while theta is out of reach, then look for a plan below it."""
+        room, limit = room_prices(search), search.theta_bound
+        theta, last = limit, False
+        for _ in range(MIXES):
+            done, reach = yield from self._mix(search, theta, room)
+            if reach < 1 - LOOSE:
+                search.prove(-theta)
+                limit = theta * max(reach, 0.5)
+            elif done or search.ended:
+                break
+            last = last or reach > 1 - search.options.gap
+            theta = limit * (1 - self._distance * last)
+            if search.best is not None and theta <= search.best.theta:
+                break
+        better = self._combine(search)
+        if search.best is not None:
+            yield from self._price(search, search.best.theta)
+        self._distance = self._distance * CLOSER if better else min(0.5, self._distance * FARTHER)
 
-    def _prove_cost(self, search: Search) -> Iterator[None]:
-        """Price every block at the required theta; the cuts hold for every plan."""
-        floor = search.floor
-        _, w, _ = self._relaxed(search, floor)
-        yield from self._price(search, floor, w)
-        value, _, _ = self._relaxed(search, floor)
-        search.prove(value * (1 - np.sign(value) * 1e-9))
-        x = combine(search, self._columns, search.master.cost[1:])
+    def _cheapest(self, search: Search) -> Iterator[None]:
+        """Add sets until none make a cheaper mix; pick one of each block."""
+        room = DEAR * room_prices(search)
+        for _ in range(MIXES):
+            done, _ = yield from self._mix(search, search.floor, room)
+            if done or search.ended:
+                break
+        self._combine(search)
+
+    def _combine(self, search: Search) -> bool:
+        """Offer the best plan of known sets; False if it is none, or no better one."""
+        x, before = combine(search, self._columns), search.best
         if x is not None:
             search.offer(x)
+        return search.best is not before
 
-    def _price(self, search: Search, theta: float, w: FloatArray) -> Generator[None, None, float]:
-        """Price every block at theta, keep cuts and columns; return the sum, 0 if one lacks."""
-        master, total, complete = search.master, 0.0, True
-        for number, block in enumerate(search.blocks.all):
-            yield
-            answer = self._alone(search, block, theta, w, Effort(search.seconds(3.0), 200, 2e-3))
-            if answer.infeasible:
-                search.prove(-theta if search.for_theta else np.inf)
-            if not 0 < answer.solved.bound < np.inf:
-                complete = False
-                continue
-            prices = np.zeros(len(w))
-            prices[block.templates] = w[block.templates]
-            master.block_cuts.append(BlockCut(theta, prices, answer.solved.bound * (1 - LOOSE)))
-            total += answer.solved.bound
-            if answer.x is not None:
-                self._keep(block, number, answer.x)
-        return total if complete else 0.0
+    def _mix(
+        self, search: Search, theta: float, room: FloatArray
+    ) -> Generator[None, None, tuple[bool, float]]:
+        """Mix the sets, and look for one of every block that makes the mix better.
 
-    def _relaxed(self, search: Search, theta: float) -> tuple[float, FloatArray, float]:
-        """Solve the relaxation with the cuts that hold at theta.
-
-        Returns its objective (the largest theta, or the least cost), the price of the master's
-        columns, and what the relaxation's own islands cost at these prices.
+        Returns whether the mix is done: it fits or, at least cost, no set makes it better; and the
+        share of theta that is within reach, below 1 - LOOSE only if theta is proven not to be.
         """
-        program, master = search.program, search.master
-        own = np.maximum(master.cost[1:], 0.0)
-        cuts = [cut for cut in master.block_cuts if cut.theta <= theta]
-        values, duals, value = (
-            search.relaxation.values,
-            search.relaxation.duals,
-            search.relaxation.value,
-        )
-        if cuts:
-            rows = np.zeros((len(cuts), program.columns))
-            rows[:, master.columns] = [cut.prices for cut in cuts]
-            highs = adapter.load(
-                sparse.csr_array(sparse.vstack([program.matrix, sparse.csr_array(rows)])),
-                search.objective.cost,
-                (search.objective.lower, search.objective.upper),
-                (
-                    np.concatenate([program.lower, [cut.least for cut in cuts]]),
-                    np.concatenate([program.upper, np.full(len(cuts), np.inf)]),
-                ),
-            )
-            adapter.set_options(highs, {"time_limit": search.seconds(5.0)})
-            status = adapter.run_again(highs)
-            if status is SolveStatus.INFEASIBLE:
-                return (0.0 if search.for_theta else np.inf), own, 0.0
-            if status is SolveStatus.OPTIMAL:
-                values = adapter.column_values(highs)
-                duals = np.array(highs.getSolution().row_dual)[: len(program.lower)]
-                value = float(highs.getInfo().objective_function_value)
-        w = master.price(duals) + own
-        reach = -value if search.for_theta else value
-        return reach, w, float(w @ values[master.columns])
+        blocks, own = search.blocks, _cost(search)
+        limits = np.where(np.isfinite(blocks.upper), blocks.upper, 0.0)
+        usable = [column for column in self._columns if column.theta >= theta * (1 - 1e-9)]
+        mixed, smooth = mix(search, usable, own, room), 0.0
+        if mixed is not None:
+            duals, worth, _ = np.split(mixed.duals, len(limits) + np.array([0, len(blocks.all)]))
+            if search.for_theta and mixed.value <= FITS * float(room @ limits):
+                return True, 1.0
+            smooth = SMOOTH if self._better else 0.0
+            self._duals = smooth * self._duals + (1 - smooth) * np.minimum(duals, 0.0)
+            true = own - blocks.shared.T @ duals
+        self._prices = np.asarray(own - blocks.shared.T @ self._duals)
+        sets = yield from self._price(search, theta)
+        if mixed is not None:
+            costs = np.array([np.inf if x is None else float(true @ x) for _, x in sets])
+            self._better = bool((costs < worth - BETTER * np.abs(worth)).any())
+        needed = sum(least for least, _ in sets)
+        needed -= LOOSE * abs(needed)
+        given = -float(self._duals @ limits) - _least_of_others(search, self._prices)
+        done = not self._better and smooth == 0.0
+        if not search.for_theta:
+            search.prove(needed - given)
+            return done, 1.0
+        return done, given / needed if needed > 0 else 1.0
 
-    def _alone(
-        self,
-        search: Search,
-        block: Block,
-        theta: float,
-        w: FloatArray,
-        effort: Effort,
-        *,
-        more: float = np.inf,
-    ) -> Answer:
-        """Solve one block as if it were alone, over all of its templates or those near only."""
-        blocks = search.blocks
-        free = np.zeros(blocks.templates, dtype=bool)
-        free[block.templates] = True if np.isinf(more) else search.near(more)[block.templates]
-        cost = np.concatenate([[0.0], w])
-        cost[1 + blocks.templates :] = 0.0
-        nothing = np.zeros(len(w))
-        return search.count(blocks.solve(free, nothing, cost, effort, theta=theta, alone=True))
+    def _price(
+        self, search: Search, theta: float
+    ) -> Generator[None, None, list[tuple[float, FloatArray | None]]]:
+        """Return the cheapest set of every block at the present prices, and a bound on its cost."""
+        sets, blocks, self._latest = [], search.blocks, []
+        for number, block in enumerate(blocks.all):
+            yield
+            prices = np.zeros(len(self._prices))
+            prices[block.templates] = self._prices[block.templates]
+            least, x = self._set(search, number, theta, prices)
+            if least == np.inf:
+                search.prove(-theta if search.for_theta else np.inf)
+            sets.append((least, x))
+            if 0 < least < np.inf:
+                self._latest.append(BlockCut(theta, prices, least * (1 - LOOSE)))
+        return sets
 
-    def _keep(self, block: Block, number: int, x: FloatArray) -> None:
-        own = np.zeros(len(x))
-        own[block.templates] = x[block.templates]
+    def _set(
+        self, search: Search, number: int, theta: float, w: FloatArray
+    ) -> tuple[float, FloatArray | None]:
+        """Return what a block's islands cost at least at prices ``w``, and islands that do nearly.
+
+        Benders' cuts instead of rates: a fifth of the columns. None if too many cuts are missing.
+        """
+        blocks, block, cuts = search.blocks, search.blocks.all[number], self._cuts[number]
+        inner, bound = search.relaxation.values[search.master.columns], -np.inf
+        for _ in range(CUTS):
+            effort = replace(self._effort, seconds=search.seconds(self._effort.seconds))
+            solved = search.spend(blocks.cheapest(block.templates, w, cuts, theta, effort))
+            if solved.status is SolveStatus.INFEASIBLE:
+                return np.inf, None
+            bound = max(bound, solved.bound)
+            if solved.values is None:
+                return bound, None
+            x = np.zeros(len(w))
+            x[block.templates] = np.rint(solved.values[: len(block.templates)])
+            served = block.serves(x)
+            self._keep(number, x, served)
+            if served >= theta * (1 - 1e-9):
+                return bound, x
+            for part in block.subproblems:
+                for at in (x, (1 - INSIDE) * x + INSIDE * inner):
+                    cut = part.cut_at(at, search.deadline)
+                    if cut is not None and cut.at(x) < theta:
+                        cuts.append(cut)
+            if search.ended:
+                break
+        return bound, None
+
+    def _keep(self, number: int, x: FloatArray, theta: float) -> None:
         mine = [column for column in self._columns if column.block == number]
-        if any(np.array_equal(column.x, own) for column in mine):
+        if theta <= 0 or any(np.array_equal(column.x, x) for column in mine):
             return
         if len(mine) >= POOL:
             self._columns.remove(mine[0])
-        self._columns.append(Column(number, own, block.serves(own)))
+        self._columns.append(Column(number, x, theta))
 
-    # Plans ------------------------------------------------------------------------------------
+    def _keep_best(self, search: Search) -> None:
+        if search.best is not None:
+            for number, block in enumerate(search.blocks.all):
+                own = np.zeros(len(search.best.x))
+                own[block.templates] = search.best.x[block.templates]
+                self._keep(number, own, block.serves(own))
 
-    def _plan(self, search: Search) -> Iterator[None]:
-        """Try a theta a little below the estimate; come closer after a plan, else go farther."""
-        low = search.best.theta if search.best else 0.0
-        high = min((self._estimate or np.inf) * (1 + ABOVE), search.theta_bound)
-        theta = high * (1 - self._distance)
-        if theta <= low * (1 + 1e-4):
-            theta = (low + high) / 2
-        if theta <= low * (1 + search.options.gap / 10):
-            return
-        blocks, master = search.blocks, search.master
-        w = master.price(search.relaxation.duals)
-        for number, block in enumerate(blocks.all):
-            yield
-            tilt = TILT * (2 * self._random.random(len(w)) - 1) if self._round > 1 else 0.0
-            effort = Effort(search.seconds(1.0), 50, 3e-3)
-            answer = self._alone(search, block, theta, w * (1 + tilt), effort, more=NEAR)
-            if answer.x is not None:
-                self._keep(block, number, answer.x)
-        room = room_prices(search)
-        usable = [column for column in self._columns if column.theta >= theta * (1 - 1e-9)]
-        x = least_overload(search, usable, room)
-        if x is None:
-            self._distance = min(0.5, self._distance * FARTHER)
-            return
-        x = yield from self._repair(search, x, theta, room)
-        plan = None if x is None else search.offer(x)
-        self._distance = self._distance * CLOSER if plan else min(0.5, self._distance * FARTHER)
-        if plan is not None:
-            for number, block in enumerate(blocks.all):
-                self._keep(block, number, plan.x)
 
-    def _repair(
-        self, search: Search, x: FloatArray, theta: float, room: FloatArray
-    ) -> Generator[None, None, FloatArray | None]:
-        """Solve a few blocks at once, at least overload, until everything fits."""
-        blocks, joined, stalled = search.blocks, 2, 0
-        allowed = search.near(NEAR)
-        w = 1e-2 * search.master.price(search.relaxation.duals)
-        over = float(room @ blocks.excess(x))
-        for _ in range(REPAIRS):
-            if over <= 1e-9 * room.max():
-                return x
-            if search.ended:
-                return None
-            yield
-            chosen = self._overloaded(blocks, x, joined)
-            free = np.zeros(blocks.templates, dtype=bool)
-            for number in chosen:
-                own = blocks.all[number].templates
-                free[own] = allowed[own] | (x[own] > 0)
-            effort, costs = Effort(search.seconds(0.6), 30), np.concatenate([[0.0], w])
-            answer = search.count(
-                blocks.solve(free, x, costs, effort, theta=theta, slack=Slack(room=room))
-            )
-            less = np.inf if answer.x is None else float(room @ blocks.excess(answer.x))
-            if answer.x is not None and less < over * (1 - 1e-6):
-                x, over, stalled = answer.x, less, 0
-            else:
-                stalled += 1
-            if stalled >= STALLED:
-                joined, stalled = joined + 1, 0
-                if joined > min(MOST_JOINED, len(blocks.all)):
-                    return None
-        return x if over <= 1e-9 * room.max() else None
+def _cost(search: Search) -> FloatArray:
+    """Return what the master's columns cost themselves: nothing if theta is the objective."""
+    cost = search.master.cost[1:]
+    return np.zeros(len(cost)) if search.for_theta else cost
 
-    def _overloaded(self, blocks: Blocks, x: FloatArray, size: int) -> list[int]:
-        """Return some blocks, of which the first uses room that there is not."""
-        full = np.flatnonzero(blocks.excess(x) > 0)
-        use = np.abs(blocks.shared[full][:, : blocks.templates]).multiply(x[: blocks.templates])
-        users = np.unique(blocks.of_template[np.flatnonzero(use.sum(axis=0) > 0)])
-        users = users[users >= 0]
-        first = int(self._random.choice(users)) if len(users) else 0
-        others = [number for number in range(len(blocks.all)) if number != first]
-        return [first, *self._random.permutation(others)[: size - 1].tolist()]
+
+def _least_of_others(search: Search, prices: FloatArray) -> float:
+    """Return the least that nodes and restarts cost at these prices, shape (columns,)."""
+    n = search.blocks.templates
+    paid = np.flatnonzero(prices[n:] < -NOTHING * np.abs(prices).max(initial=0.0))
+    return float(prices[n:][paid] @ search.blocks.most[n:][paid])
 
 
 def room_prices(search: Search) -> FloatArray:
@@ -313,48 +274,78 @@ def room_prices(search: Search) -> FloatArray:
     return np.asarray(prices + PLAIN * dearest)
 
 
-def least_overload(search: Search, columns: list[Column], room: FloatArray) -> FloatArray | None:
-    """Pick one column of every block, at the least overload; None if a block has none."""
-    return _pick(search, columns, np.zeros(len(search.master.columns)), room)
-
-
-def combine(search: Search, columns: list[Column], cost: FloatArray) -> FloatArray | None:
-    """Pick one column of every block that fit together, at least cost; None if none do."""
-    return _pick(search, [c for c in columns if c.theta >= search.floor], cost, None)
-
-
-def _pick(
-    search: Search, columns: list[Column], cost: FloatArray, room: FloatArray | None
-) -> FloatArray | None:
-    blocks, n = search.blocks, search.blocks.templates
-    number, k = len(blocks.all), len(columns)
-    if {column.block for column in columns} != set(range(number)):
+def mix(search: Search, columns: list[Column], cost: FloatArray, room: FloatArray) -> Solved | None:
+    """Mix parts of the columns of every block, at least cost and overload; None if one has none."""
+    program = _joined(search, columns, cost, whole=False)
+    if program is None:
         return None
-    least = blocks.lower if room is None else np.full(len(blocks.lower), -np.inf)
-    one = np.ones(number)
-    program = Columns(np.concatenate([least, one]), np.concatenate([blocks.upper, one]))
-    use = np.array([blocks.shared @ column.x for column in columns]).T
-    of = np.array([column.block for column in columns])
-    pick = sparse.csc_array((np.ones(k), (of, np.arange(k))), shape=(number, k))
-    prices = np.array([float(cost @ column.x) for column in columns])
-    program.add(
-        sparse.vstack([sparse.csc_array(use), pick], format="csc"), prices, upper=1.0, whole=True
-    )
-    others = sparse.csc_array((number, len(blocks.most) - n))
-    rest = program.add(
-        sparse.vstack([blocks.shared[:, n:], others], format="csc"),
-        cost[n:],
-        upper=blocks.most[n:],
-        whole=blocks.whole[n:],
-    )
-    if room is not None:
-        able = np.flatnonzero(np.isfinite(blocks.upper))
-        program.loosen(able, room[able], -1.0)
-    values = program.solve(Effort(search.seconds(0.5), 200)).values
-    if values is None:
+    able = np.flatnonzero(np.isfinite(search.blocks.upper))
+    program.loosen(able, room[able], -1.0)
+    solved = search.spend(program.solve(Effort(search.seconds(0.5), 1)))
+    return solved if solved.status is SolveStatus.OPTIMAL else None
+
+
+def combine(search: Search, columns: list[Column]) -> FloatArray | None:
+    """Pick one column of every block that fit together, the best ones; None if none do."""
+    blocks, n = search.blocks, search.blocks.templates
+    cost = _cost(search)
+    usable = [column for column in columns if column.theta >= search.floor]
+    program = _joined(search, usable, cost, whole=True)
+    if program is None:
+        return None
+    if search.for_theta:
+        program.add(_of_theta(blocks, -np.ones(len(blocks.all))), np.array([-1.0]))
+    solved = search.spend(program.solve(Effort(search.seconds(0.5), 500)))
+    if solved.values is None:
         return None
     x = np.zeros(len(blocks.most))
-    for column in np.flatnonzero(values[:k] > 0.5):  # noqa: PLR2004  # a binary
-        x += columns[column].x
-    x[n:] = values[rest]
+    for column in np.flatnonzero(solved.values[: len(usable)] > 0.5):  # noqa: PLR2004  # a binary
+        x += usable[column].x
+    x[n:] = solved.values[len(usable) :][: len(x) - n]
     return blocks.rounded(x)
+
+
+def _joined(
+    search: Search, columns: list[Column], cost: FloatArray, *, whole: bool
+) -> Columns | None:
+    """Choose one of the columns of every block, ``whole`` or in parts, and nodes and restarts.
+
+    The rows: the shared ones, one choice of each block, and the theta that each block serves, as a
+    share of the bound. None if a block has no column.
+    """
+    blocks, n, number = search.blocks, search.blocks.templates, len(search.blocks.all)
+    if {column.block for column in columns} != set(range(number)):
+        return None
+    one, least = np.ones(number), blocks.lower if whole else np.full(len(blocks.lower), -np.inf)
+    program = Columns(
+        np.concatenate([least, one, 0.0 * one]),
+        np.concatenate([blocks.upper, one, np.inf * one]),
+    )
+    use = np.array([blocks.shared @ column.x for column in columns]).T
+    of = np.array([column.block for column in columns])
+    choice = one[of], (of, np.arange(len(columns)))
+    served = np.array([column.theta for column in columns]) / (search.theta_bound or 1.0)
+    rows = [
+        sparse.csc_array((each, choice[1]), shape=(number, len(columns)))
+        for each in (choice[0], served)
+    ]
+    program.add(
+        sparse.vstack([sparse.csc_array(use), *rows], format="csc"),
+        np.array([float(cost @ column.x) for column in columns]),
+        upper=1.0,
+        whole=whole,
+    )
+    nothing = sparse.csc_array((2 * number, len(blocks.most) - n))
+    program.add(
+        sparse.vstack([blocks.shared[:, n:], nothing], format="csc"),
+        cost[n:],
+        upper=blocks.most[n:],
+        whole=blocks.whole[n:] & whole,
+    )
+    return program
+
+
+def _of_theta(blocks: Blocks, values: FloatArray) -> sparse.csc_array:
+    """Return a column over the rows of ``_joined`` with these values in those of theta."""
+    above = np.zeros(len(blocks.upper) + len(blocks.all))
+    return sparse.csc_array(np.concatenate([above, values])[:, np.newaxis])

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of one solve: seconds, nodes, relative gap."""
+    """Limits of one solve: seconds, nodes, relative gap; whether HiGHS' heuristics run."""
 
     seconds: float
     nodes: int
     gap: float = 1e-3
     seed: int = 0
+    heuristics: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Solved:
     """How a solve ended: ``values`` of all columns, None if there are none; a proven ``bound``.
 
+    ``duals``, shape (rows,), and ``reduced`` costs, shape (columns,): unless columns are whole.
     ``work``: as ``highs.work_of`` counts it.
     """
 
@@ -40,6 +42,8 @@ class Solved:
     bound: float
     nodes: int
     work: float
+    duals: FloatArray
+    reduced: FloatArray
 
 
 class Columns:
@@ -93,11 +97,12 @@ class Columns:
                 "time_limit": max(effort.seconds, 0.01),
                 "mip_rel_gap": effort.gap,
                 "mip_max_nodes": effort.nodes,
+                **({} if effort.heuristics else adapter.NO_HEURISTICS),
             },
         )
         if start is not None:
             adapter.warm_start(highs, start)
-        status, info = adapter.run(highs), highs.getInfo()
+        status, info, solution = adapter.run(highs), highs.getInfo(), highs.getSolution()
         values = adapter.column_values(highs) if adapter.has_solution(highs) else None
         return Solved(
             status,
@@ -106,4 +111,6 @@ class Columns:
             adapter.bound_of(highs) * unit,
             max(int(info.mip_node_count), 0),
             adapter.work_of(highs),
+            np.array(solution.row_dual) * unit,
+            np.array(solution.col_dual) * unit,
         )

@@ -59,6 +59,7 @@ class Merged(Step):
         inner = self.inner
         inner.on_found = lambda plan: search.offer(plan.x)
         work, nodes = inner.work, inner.nodes
+        inner.pause = work + min(search.until, search.pause) - search.work
         try:
             return not next(self.turns, True)
         except SolverError:  # of the inner program only

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..milp.highs import SolveStatus
-from .blocks import Slack
 from .columns import Effort
 from .state import Search, Step
 
@@ -78,7 +77,7 @@ class Neighbourhood(Step):
             self._served = _served(search, self._x)
             self._ask(search)
         free, near = self._untried(search, self._x)
-        answer = self._solve(search, self._x, free, near, Slack(requests=_prices(search)))
+        answer = self._solve(search, self._x, free, near, _prices(search))
         before, short = self._short, np.inf
         if answer is not None:
             served = _served(search, answer)
@@ -134,7 +133,7 @@ class Neighbourhood(Step):
         """Serve the required theta at less cost."""
         self._theta = search.floor
         free, near = self._part(search, x, np.full(len(search.blocks.all), np.inf))
-        answer = self._solve(search, x, free, near, Slack())
+        answer = self._solve(search, x, free, near, None)
         if answer is not None:
             search.offer(answer)
 
@@ -144,17 +143,17 @@ class Neighbourhood(Step):
         x: FloatArray,
         free: NDArray[np.bool_],
         near: float,
-        slack: Slack,
+        short: FloatArray | None,
     ) -> FloatArray | None:
         master = search.master
         cost = np.zeros(1 + len(master.columns))
-        if slack.requests is None:
+        if short is None:
             cost[1:] = master.cost[1:]
         else:
             cost[1:] = SPARING * master.price(search.relaxation.duals)
         effort = Effort(search.seconds(2.0), NODES, GAP)
         answer = search.count(
-            search.blocks.solve(free, x, cost, effort, theta=self._theta, slack=slack, near=near)
+            search.blocks.solve(free, x, cost, effort, theta=self._theta, short=short, near=near)
         )
         if answer.solved.status is SolveStatus.OPTIMAL and answer.solved.work < WORK:
             self._size = min(400.0, self._size * 1.1)

@@ -13,6 +13,7 @@ from ..milp.benders import ENOUGH, Master
 from ..milp.highs import LinearObjective, SolverOptions
 from ..milp.variables import THETA, Program
 from .blocks import Answer, Blocks
+from .columns import Solved
 from .prices import UNSOLVED, Relaxation
 
 if TYPE_CHECKING:
@@ -140,9 +141,14 @@ class Search:
 
     def count(self, answer: Answer) -> Answer:
         """Add the nodes and the work of an answer."""
-        self.nodes += answer.solved.nodes
-        self.done += answer.solved.work
+        self.spend(answer.solved)
         return answer
+
+    def spend(self, solved: Solved) -> Solved:
+        """Add the nodes and the work of a solve."""
+        self.nodes += solved.nodes
+        self.done += solved.work
+        return solved
 
     def seconds(self, most: float) -> float:
         """Return a limit for one solve [s], within what remains; HiGHS may end that much later."""

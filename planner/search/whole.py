@@ -13,7 +13,7 @@ Least cost: the master is solved again with more cuts until its x serves the req
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,7 +42,8 @@ PROOFS = 4.0
 class Whole(Step):
     """Bisection for the largest theta, or cuts until the cheapest numbers serve it."""
 
-    _beginning: Iterator[None] | None = None
+    _beginning: Iterator[None] = field(default_factory=lambda: iter(()))
+    _search: Search | None = None
     _rounds: int = 0
     _proof_nodes: float = PROOF_NODES
     _doubtful: float = np.inf  # smallest theta that a short search could not reach
@@ -51,8 +52,8 @@ class Whole(Step):
 
     def turn(self, search: Search) -> bool:
         """Solve the master a few times; False once nothing is left to prove."""
-        if self._beginning is None:
-            relaxation = search.relaxation
+        if self._search is not search:  # also in a lane of its own: two cannot share solvers
+            relaxation, self._search = search.relaxation, search
             self._beginning = search.master.begin(relaxation.values, relaxation.duals)
             self._distance = search.options.gap
         for _ in self._beginning:
