@@ -17,9 +17,9 @@ import numpy as np
 from scipy import sparse
 
 from ..milp.benders import Cut, Master, Subproblem
+from ..milp.columns import Columns, Effort, Solved
 from ..milp.highs import SolveStatus
 from ..milp.variables import THETA, Program
-from .columns import Columns, Effort, Solved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,9 +20,9 @@ import numpy as np
 from scipy import sparse
 
 from ..milp.benders import BlockCut, Cut
+from ..milp.columns import Columns, Effort, Solved
 from ..milp.highs import SolveStatus
 from .blocks import Blocks
-from .columns import Columns, Effort, Solved
 from .state import Search, Step
 
 if TYPE_CHECKING:

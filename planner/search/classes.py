@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import Effort
+from ..milp.columns import Effort
 from .state import Search, Step
 
 if TYPE_CHECKING:

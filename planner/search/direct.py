@@ -8,8 +8,8 @@ import numpy as np
 
 from ..errors import SolverError
 from ..milp import highs as adapter
+from ..milp.columns import Effort
 from ..milp.highs import SolveStatus
-from .columns import Effort
 from .state import Search, Step
 
 NODES = 400

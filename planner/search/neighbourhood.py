@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..milp.columns import Effort
 from ..milp.highs import SolveStatus
-from .columns import Effort
 from .state import Search, Step
 
 if TYPE_CHECKING:

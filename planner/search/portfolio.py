@@ -9,7 +9,7 @@
         merged ranges              all this over fewer columns: plans; from here on the first lane
         branch and bound over all columns (its own settings, HiGHS' defaults)
         neighbourhoods             a part of the islands anew, for a theta just out of reach
-        blocks                     block cuts, and plans that fit blocks together
+        blocks                     sets of whole islands of each block: bounds and plans
         classes alone
 
 A turn is limited in nodes and counted work, so that the same problem takes the same way on every
@@ -21,9 +21,7 @@ than its turn has waits until its turns are as long, so that no step takes the t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from threading import Condition
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,10 +38,11 @@ from .blockwise import Blockwise
 from .classes import Classes
 from .direct import Defaults, Near, Plain
 from .dive import dive
+from .lanes import Lane, side_by_side
 from .merged import Merged, Smaller, merge, promising
 from .neighbourhood import Neighbourhood
 from .prices import Relaxation, relax, yields
-from .state import PRECISION, Incumbent, Search, Step
+from .state import PRECISION, Search, Step
 from .whole import Whole
 
 if TYPE_CHECKING:
@@ -68,27 +67,20 @@ MANY_BLOCKS = 3
 LEAST_WORK = 1e-3
 """Least part of its work that a turn counts as, so that no turn counts as free."""
 ALONE = 0.3
-"""Work in one lane before there are two, and of the first stretch of two lanes."""
-STRETCH, LAG = 0.02, 0.1
-"""Work between two exchanges of the lanes, and after which a lane hears of the other, per second of
-the limit."""
+"""Work in one lane before there are two."""
 LONGEST_WAIT = 8
 """Rounds that a step waits at most."""
 
 
 @dataclass(eq=False)
 class Turns:
-    """A step, the rounds that it waits, and the work of its next turn and of its last one.
-
-    ``steady``: it does not wait after a turn without gain.
-    """
+    """A step, the rounds that it waits, and the work of its next turn and of its last one."""
 
     step: Step
     wait: int = 0
     delay: int = 1
     length: float = TURN
     last: float = 0.0
-    steady: bool = False
 
     def take(self, search: Search, *, patient: bool = True) -> Generator[None, None, bool]:
         """Let the step work, unless it waits; pause with the lane. False: it has nothing more.
@@ -115,7 +107,7 @@ class Turns:
             spent = max(self.last / self.length, LEAST_WORK)
             again = more and not search.ended and gained / spent > AGAIN
         self.length = min(_longest(search), 2 * self.length)
-        if gained > GAIN or self.steady:
+        if gained > GAIN:
             self.delay = 1
         else:
             self.delay = min(LONGEST_WAIT, 2 * self.delay)
@@ -181,79 +173,6 @@ def run(search: Search) -> None:
         in_lanes(search, turns)
 
 
-@dataclass(frozen=True, eq=False)
-class News:
-    """What a lane knew when it had done so much work, and how many block cuts and nodes it had."""
-
-    clock: float
-    best: Incumbent | None
-    bound: float
-    cuts: int
-    nodes: int
-
-
-@dataclass(eq=False)
-class Lane:
-    """A search with solvers of its own, and what the other lane may know of it.
-
-    ``clock``: work since there are two lanes; infinite once it has stopped. ``end``: the clock when
-    there was nothing left to gain.
-    """
-
-    search: Search
-    turns: Iterator[None]
-    clock: float = 0.0
-    end: float = np.inf
-    news: list[News] = field(default_factory=list)
-
-    def run(self, other: Lane, changed: Condition, read: int) -> None:
-        """Search; tell the other lane of every change, and hear of its changes after a lag.
-
-        What is heard depends on the work of both lanes only, not on which core is quicker: a lane
-        waits until the other one has done as much, but for the lag. ``read``: news that it knows
-        from the beginning.
-        """
-        search, begun = self.search, self.search.work
-        stretch, lag = (part * search.options.time_limit for part in (STRETCH, LAG))
-        try:
-            self.hear(other, read)
-            more = True
-            while more and not search.ended and self.clock < other.end:
-                search.pause = search.work + stretch
-                more = next(self.turns, True) is None
-                with changed:
-                    self.tell(search.work - begun)
-                    changed.notify_all()
-                    changed.wait_for(lambda: other.clock >= self.clock - lag)
-                while read < len(other.news) and other.news[read].clock <= self.clock - lag:
-                    read += 1
-                self.hear(other, read)
-        finally:
-            with changed:
-                self.clock = np.inf
-                changed.notify_all()
-
-    def tell(self, clock: float) -> None:
-        """Let the other lane know what is known after so much work."""
-        search, self.clock = self.search, clock
-        cuts, nodes = len(search.master.block_cuts), search.nodes + search.master.nodes
-        self.news.append(News(clock, search.best, search.bound, cuts, nodes))
-        if search.solved or search.impossible:
-            self.end = clock
-
-    def hear(self, other: Lane, read: int) -> None:
-        """Take over what the other lane knew in the last of its first so many news."""
-        if not read:
-            return
-        search, news = self.search, other.news[read - 1]
-        search.prove(news.bound)
-        cuts = search.master.block_cuts
-        cuts += other.search.master.block_cuts[len(cuts) : news.cuts]
-        best = news.best
-        if best is not None and (search.best is None or best.value < search.best.value):
-            search.offer(best.x)
-
-
 def in_lanes(search: Search, turns: list[Turns]) -> None:
     """Search for plans and for proofs side by side, on a core each if there are two."""
     options = replace(search.options, time_limit=search.deadline.remaining)
@@ -266,34 +185,9 @@ def in_lanes(search: Search, turns: list[Turns]) -> None:
     other.master.cuts += search.master.cuts
     plans = [each for each in turns if not isinstance(each.step, Whole)]
     proofs = [each for each in turns if isinstance(each.step, Whole)]
-    changed = Condition()
-    main, beside = Lane(search, _in_turns(search, plans)), Lane(other, _in_turns(other, proofs))
-    main.tell(0.0)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(beside.run, main, changed, 1)
-        main.run(beside, changed, 0)
-        running.result()
-    _settle(search, main, beside)
+    side_by_side(Lane(search, _in_turns(search, plans)), Lane(other, _in_turns(other, proofs)))
     search.done += other.work
     search.pause = np.inf
-
-
-def _settle(search: Search, *lanes: Lane) -> None:
-    """Keep what the lanes knew when the first had nothing left to gain.
-
-    The other one may have gone on; how far depends on the machine.
-    """
-    end = min(lane.end for lane in lanes)
-    known = [[news for news in lane.news if news.clock <= end] for lane in lanes]
-    search.nodes = sum(news[-1].nodes for news in known if news) - search.master.nodes
-    search.bound = max(news[-1].bound for news in known if news)
-    plans = [news[-1].best for news in known if news]
-    best = min((plan for plan in plans if plan is not None), key=lambda p: p.value, default=None)
-    if best is None:
-        return
-    if search.best is None or best.value < search.best.value:
-        search.offer(best.x)
-    search.found = [plan for plan in search.found if plan.value >= best.value]
 
 
 def _rounds(search: Search) -> Iterator[None]:
@@ -327,7 +221,7 @@ def _begun(search: Search) -> list[Turns]:
 def _turns(search: Search, step: Step) -> Turns:
     """Return the turns of a step: prices of blocks are worth something after a while only."""
     if isinstance(step, Blockwise) and _divides(search):
-        return Turns(step, length=_longest(search), steady=True)
+        return Turns(step, length=_longest(search))
     return Turns(step)
 
 

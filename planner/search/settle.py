@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..milp.columns import Effort
 from ..milp.variables import THETA
-from .columns import Effort
 from .state import Incumbent, Search
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..deadline import Deadline
 from ..milp.benders import ENOUGH, Master
+from ..milp.columns import Solved
 from ..milp.highs import LinearObjective, SolverOptions
 from ..milp.variables import THETA, Program
 from .blocks import Answer, Blocks
-from .columns import Solved
 from .prices import UNSOLVED, Relaxation
 
 if TYPE_CHECKING:

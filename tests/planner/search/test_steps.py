@@ -12,11 +12,11 @@ from archipelago.perfmodel.model import FloatArray
 from archipelago.planner.milp import highs
 from archipelago.planner.milp.benders import Subproblem
 from archipelago.planner.milp.build import build_program
+from archipelago.planner.milp.columns import Effort
 from archipelago.planner.milp.highs import SolverOptions, objective_of
 from archipelago.planner.search import portfolio
 from archipelago.planner.search.blockwise import Blockwise
 from archipelago.planner.search.classes import Classes
-from archipelago.planner.search.columns import Effort
 from archipelago.planner.search.direct import Defaults, Near, Plain
 from archipelago.planner.search.neighbourhood import Neighbourhood
 from archipelago.planner.search.portfolio import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp import highs as adapter
-from ..milp.highs import SolveStatus
+from . import highs as adapter
+from .highs import SolveStatus
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
