@@ -302,10 +302,13 @@ def test_of_two_plans_that_select_a_node_the_older_has_it(
     plans.apply("older", live_spec(nodes))
     plans.wait_ready("older")
     plans.apply("younger", live_spec(nodes))
-    eventually(lambda: plans.ready("younger")[1] == "NoNodes", within=20)
 
+    def reason() -> str | None:
+        return plans.conditions("younger").get("InventoryResolved", {}).get("reason")
+
+    eventually(lambda: reason() == "PoolClaimed", within=20)
     found = plans.conditions("younger")["InventoryResolved"]
-    assert found["reason"] == "PoolClaimed"
+    assert plans.ready("younger")[1] == "NoNodes"
     assert f"({SOME} to the older plan older)" in found["message"]
     plans.kubectl("delete", "splan", "older")
     plans.wait_ready("younger", within=60)
