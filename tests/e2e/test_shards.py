@@ -112,6 +112,7 @@ def test_old_shards_stay_for_the_grace_period_and_go_then(
         eventually(lambda: plans.ready("chat") == ("True", "Published", 2))
         after = named(plans, "chat")
         eventually(lambda: set(shards(plans, "chat")) == after)
+        eventually(lambda: {name for _, name in deletions(history)} == before - after)
         went = {name: when for when, name in deletions(history)}
 
     assert before != after
