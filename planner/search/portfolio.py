@@ -176,12 +176,11 @@ def run(search: Search) -> None:
 def in_lanes(search: Search, turns: list[Turns]) -> None:
     """Search for plans and for proofs side by side, on a core each if there are two."""
     options = replace(search.options, time_limit=search.deadline.remaining)
-    other = replace(
-        begin(search.program, search.objective, options),
-        relaxation=search.relaxation,
-        ranked=search.ranked,
-        late=search.late,
-    )
+    try:
+        empty = begin(search.program, search.objective, options)
+    except OutOfTimeError:  # what little time is left is not enough for other solvers
+        return
+    other = replace(empty, relaxation=search.relaxation, ranked=search.ranked, late=search.late)
     other.master.cuts += search.master.cuts
     plans = [each for each in turns if not isinstance(each.step, Whole)]
     proofs = [each for each in turns if isinstance(each.step, Whole)]
@@ -260,7 +259,10 @@ def within(
         return None
     program, objective, rows = found
     options = replace(search.options, time_limit=search.deadline.remaining)
-    inner = begin(program, objective, options)
+    try:
+        inner = begin(program, objective, options)
+    except OutOfTimeError:  # a plan that was given is one nevertheless
+        return None
     return Merged(inner, _rounds(inner), rows)
 
 

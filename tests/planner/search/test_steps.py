@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from archipelago.perfmodel.model import FloatArray
+from archipelago.planner.deadline import Deadline
 from archipelago.planner.milp import highs
 from archipelago.planner.milp.benders import Subproblem
 from archipelago.planner.milp.build import build_program
@@ -183,6 +184,17 @@ def test_two_lanes_share_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     in_lanes(search, [Turns(step) for step in steps])
     assert len(set[int]().union(*users.values())) == 2
     assert all(len(threads) == 1 for threads in users.values())
+
+
+def test_a_plan_is_kept_if_no_time_is_left_for_a_second_lane() -> None:
+    """Dividing the program for its solvers ended with OutOfTimeError."""
+    search = example("06-two-zones")
+    relaxed(search)
+    at_once(search)
+    search.deadline = Deadline(0.0)
+    in_lanes(search, [Turns(Whole()), Turns(Neighbourhood())])
+    agree(search)
+    assert search.best is not None
 
 
 @pytest.mark.parametrize("seed", [8124037, 2027030011])
