@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,9 @@ def test_of_two_plans_that_select_a_node_the_older_has_it(
     nodes.create(names)
     plans.apply("older", live_spec(nodes))
     plans.wait_ready("older")
+    # A creationTimestamp has whole seconds; of two plans of one second the uid decides.
+    created = datetime.fromisoformat(plans.get("splan", "older")["metadata"]["creationTimestamp"])
+    eventually(lambda: datetime.now(UTC) - created > timedelta(seconds=1))
     plans.apply("younger", live_spec(nodes))
 
     def reason() -> str | None:
