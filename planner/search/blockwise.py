@@ -38,8 +38,10 @@ PLAIN = 0.02
 """Price of room that the relaxation has for nothing, as a share of the dearest room's."""
 DEAR = 1e3
 """Factor of these prices at least cost: a mix that does not fit is no mix."""
-MIXES = 16
-"""Mixes in one round, at most."""
+NEARER = 0.9
+"""Part of the way to what seems within reach that the next theta goes."""
+PROOFS, MIXES = 6, 16
+"""Mixes in one round, at most: for the bound, and for a plan."""
 SMOOTH = 0.5
 """Share of the last prices in the next ones: those of few sets jump."""
 FITS = 1e-6
@@ -120,24 +122,45 @@ class Blockwise(Step):
             yield
 
     def _within_reach(self, search: Search) -> Iterator[None]:
-        """Go down from the bound while theta is out of reach, then look for a plan below it."""
-        room, limit = room_prices(search), search.theta_bound
-        theta, last = limit, False
+        """Prove what is out of reach, then look for a plan a little below it."""
+        room = room_prices(search)
+        theta = yield from self._edge(search, room)
+        theta *= 1 - self._distance
         for _ in range(MIXES):
+            if search.ended or not search.short_of(theta):
+                break
             done, reach = yield from self._mix(search, theta, room)
             if reach < 1 - LOOSE:
                 search.prove(-theta)
-                limit = theta * max(reach, 0.5)
-            elif done or search.ended:
-                break
-            last = last or reach > 1 - search.options.gap
-            theta = limit * (1 - self._distance * last)
-            if search.best is not None and theta <= search.best.theta:
+                theta = _nearer(theta, reach)
+            elif done:
                 break
         better = self._combine(search)
         if search.best is not None:
             yield from self._price(search, search.best.theta)
         self._distance = self._distance * CLOSER if better else min(0.5, self._distance * FARTHER)
+
+    def _edge(self, search: Search, room: FloatArray) -> Generator[None, None, float]:
+        """Go down from the bound as far as theta is proven to be out of reach.
+
+        Returns the theta at which that seems to end. A step that was too long is made again, to
+        where the share within reach is 1 if it is linear between the two, and a little above it.
+        """
+        theta, above, edge = search.theta_bound, None, 0.0
+        for _ in range(PROOFS):
+            _, reach = yield from self._mix(search, theta, room)
+            if search.ended:
+                break
+            if reach < 1 - LOOSE:
+                search.prove(-theta)
+                above, theta = (theta, reach), max(edge, _nearer(theta, reach))
+            elif edge or above is None or theta >= above[0] * (1 - search.options.gap):
+                break
+            else:
+                edge = theta + (above[0] - theta) * (reach - 1) / (reach - above[1])
+                theta = edge + (1 - NEARER) * (above[0] - edge)
+            theta = min(theta, search.theta_bound)
+        return min(edge or theta, search.theta_bound)
 
     def _cheapest(self, search: Search) -> Iterator[None]:
         """Add sets until none make a cheaper mix; pick one of each block."""
@@ -253,6 +276,11 @@ class Blockwise(Step):
                 self._keep(number, own, block.serves(own))
 
 
+def _nearer(theta: float, reach: float) -> float:
+    """Return a theta between one that is out of reach and the share of it that is within."""
+    return theta * (1 - NEARER * min(1 - reach, 0.5))
+
+
 def _cost(search: Search) -> FloatArray:
     """Return what the master's columns cost themselves: nothing if theta is the objective."""
     cost = search.master.cost[1:]
@@ -332,7 +360,7 @@ def _joined(
     program.add(
         sparse.vstack([sparse.csc_array(use), *rows], format="csc"),
         np.array([float(cost @ column.x) for column in columns]),
-        upper=1.0,
+        upper=1.0 if whole else np.inf,  # a limit of parts would have a part of their price
         whole=whole,
     )
     nothing = sparse.csc_array((2 * number, len(blocks.most) - n))

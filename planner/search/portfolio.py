@@ -220,7 +220,7 @@ def _begun(search: Search) -> list[Turns]:
 def _turns(search: Search, step: Step) -> Turns:
     """Return the turns of a step: prices of blocks are worth something after a while only."""
     if isinstance(step, Blockwise) and _divides(search):
-        return Turns(step, length=_longest(search))
+        return Turns(step, length=_longest(search) / 2)
     return Turns(step)
 
 
@@ -279,7 +279,8 @@ def relaxed(search: Search, quick: Merged | None = None) -> bool:
     if np.isfinite(search.relaxation.value):
         return True
     begun, ended = search.deadline.spent, False
-    found = relax(search.program, search.objective, search.deadline.remaining)
+    reached = search.best is not None
+    found = relax(search.program, search.objective, search.deadline.remaining, reached=reached)
     if isinstance(found, SolveStatus):
         if found is SolveStatus.INFEASIBLE and search.best is None:
             search.prove(np.inf)

@@ -51,16 +51,20 @@ UNSOLVED = Relaxation(np.zeros(0), np.zeros(0), -np.inf)
 """Of a program whose relaxation is not solved yet."""
 
 
-def relax(program: Program, objective: LinearObjective, seconds: float) -> Relaxation | SolveStatus:
+def relax(
+    program: Program, objective: LinearObjective, seconds: float, *, reached: bool = False
+) -> Relaxation | SolveStatus:
     """Solve the linear relaxation; the status if it has no solution.
 
     HiGHS can fail, or go on without end, where the required theta is out of reach. So its first
-    attempt has a part of the time, and then another program answers that.
+    attempt has a part of the time, and then another program answers that, unless a plan is known
+    that has ``reached`` it.
     """
     unit = adapter.unit_of(objective.cost)
     bounds = (objective.lower, objective.upper)
     rows = (program.lower, program.upper)
-    deadline, needs_theta = Deadline(seconds), objective.cost[THETA] >= 0 < objective.lower[THETA]
+    deadline = Deadline(seconds)
+    needs_theta = not reached and objective.cost[THETA] >= 0 < objective.lower[THETA]
     large: tuple[adapter.Options, ...] = (INTERIOR,) if program.columns > LARGE else ()
     for number, options in enumerate((*large, *ATTEMPTS)):
         first = needs_theta and number == 0

@@ -15,8 +15,8 @@ from archipelago.planner.milp.benders import Subproblem
 from archipelago.planner.milp.build import build_program
 from archipelago.planner.milp.columns import Effort
 from archipelago.planner.milp.highs import SolverOptions, objective_of
-from archipelago.planner.search import portfolio
-from archipelago.planner.search.blockwise import Blockwise
+from archipelago.planner.search import portfolio, prices
+from archipelago.planner.search.blockwise import Blockwise, Column, mix, room_prices
 from archipelago.planner.search.classes import Classes
 from archipelago.planner.search.direct import Defaults, Near, Plain
 from archipelago.planner.search.neighbourhood import Neighbourhood
@@ -205,6 +205,41 @@ def test_a_theta_out_of_reach_is_proven_where_the_solver_fails(seed: int) -> Non
     program = build_program(problem, build_catalogue(problem).templates)
     objective = objective_of(program, problem)
     assert relax(program, objective, 10.0) is highs.SolveStatus.INFEASIBLE
+
+
+def test_no_proof_is_sought_against_a_theta_that_a_plan_has_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took the time of the relaxation of 66,870 columns, and no bound was left."""
+    search = example("07-least-cost")
+    monkeypatch.setattr(prices, "_out_of_reach", lambda *_: pytest.fail("a proof is sought"))
+    monkeypatch.setattr(highs, "run_again", lambda _: highs.SolveStatus.TIME_LIMIT)
+    found = relax(search.program, search.objective, LIMIT, reached=True)
+    assert found is highs.SolveStatus.TIME_LIMIT
+
+
+def test_a_mix_prices_every_known_set_at_what_its_block_pays_or_more() -> None:
+    """A set that was mixed in whole seemed cheaper than the mix, so that mixing never ended."""
+    search = example("03-two-models")
+    at_once(search)
+    worker, columns = Blockwise(), list[Column]()
+    search.until = search.work + WORK
+    worker.turn(search)
+    assert search.best is not None
+    for number, block in enumerate(search.blocks.all):
+        for share in (1.5, 2.0, 3.0):
+            x = np.zeros(len(search.best.x))
+            x[block.templates] = np.ceil(share * search.best.x[block.templates])
+            columns.append(Column(number, x, block.serves(x)))
+    cost = np.zeros(len(search.master.columns))
+    mixed = mix(search, columns, cost, room_prices(search))
+    assert mixed is not None
+    rows, blocks, _ = np.split(
+        mixed.duals, np.cumsum([len(search.blocks.upper), len(search.blocks.all)])
+    )
+    priced = [float((cost - search.blocks.shared.T @ rows) @ column.x) for column in columns]
+    worth = [float(blocks[column.block]) for column in columns]
+    assert (np.array(priced) >= np.array(worth) - 1e-6 * np.abs(worth).max()).all()
 
 
 def test_a_plan_that_serves_just_enough_is_one() -> None:
