@@ -197,6 +197,20 @@ def test_a_plan_is_kept_if_no_time_is_left_for_a_second_lane() -> None:
     assert search.best is not None
 
 
+def test_a_search_that_ends_at_the_gap_is_solved() -> None:
+    """A proof asks for best / (1 - gap); the gap to it was 0.0005000000000000401 of 0.0005."""
+    search = example("06-two-zones")
+    at_once(search)
+    assert search.best is not None
+    for gap in (1e-4, 5e-4, 1e-3):
+        search.options = replace(search.options, gap=gap)
+        for rounding in range(-4, 5):
+            search.bound = search.best.value / (1 - gap) * (1 + rounding * 2.0**-52)
+            assert search.solved
+        search.bound = search.best.value / (1 - 1.001 * gap)
+        assert not search.solved
+
+
 @pytest.mark.parametrize("seed", [8124037, 2027030011])
 def test_a_theta_out_of_reach_is_proven_where_the_solver_fails(seed: int) -> None:
     """On the cost at that theta, HiGHS ended with "Unknown" or went on until the time was up."""
