@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from ..milp.benders import BlockCut, Cut
+from ..milp.benders import ENOUGH, BlockCut, Cut
 from ..milp.columns import Columns, Effort, Solved
 from ..milp.highs import SolveStatus
 from .blocks import Blocks
@@ -131,7 +131,6 @@ class Blockwise(Step):
                 break
             done, reach = yield from self._mix(search, theta, room)
             if reach < 1 - LOOSE:
-                search.prove(-theta)
                 theta = _nearer(theta, reach)
             elif done:
                 break
@@ -143,8 +142,8 @@ class Blockwise(Step):
     def _edge(self, search: Search, room: FloatArray) -> Generator[None, None, float]:
         """Go down from the bound as far as theta is proven to be out of reach.
 
-        Returns the theta at which that seems to end. A step that was too long is made again, to
-        where the share within reach is 1 if it is linear between the two, and a little above it.
+        Returns the theta at which that seems to end. If a step was too long, the next theta is a
+        little above where a straight line between the two has all of theta within reach.
         """
         theta, above, edge = search.theta_bound, None, 0.0
         for _ in range(PROOFS):
@@ -152,7 +151,6 @@ class Blockwise(Step):
             if search.ended:
                 break
             if reach < 1 - LOOSE:
-                search.prove(-theta)
                 above, theta = (theta, reach), max(edge, _nearer(theta, reach))
             elif edge or above is None or theta >= above[0] * (1 - search.options.gap):
                 break
@@ -188,7 +186,7 @@ class Blockwise(Step):
         """
         blocks, own = search.blocks, _cost(search)
         limits = np.where(np.isfinite(blocks.upper), blocks.upper, 0.0)
-        usable = [column for column in self._columns if column.theta >= theta * (1 - 1e-9)]
+        usable = [column for column in self._columns if column.theta >= theta * ENOUGH]
         mixed, smooth = mix(search, usable, own, room), 0.0
         if mixed is not None:
             duals, worth, _ = np.split(mixed.duals, len(limits) + np.array([0, len(blocks.all)]))
@@ -209,7 +207,10 @@ class Blockwise(Step):
         if not search.for_theta:
             search.prove(needed - given)
             return done, 1.0
-        return done, given / needed if needed > 0 else 1.0
+        reach = given / needed if needed > 0 else 1.0
+        if reach < 1 - LOOSE:
+            search.prove(-theta)
+        return done, reach
 
     def _price(
         self, search: Search, theta: float
@@ -249,7 +250,7 @@ class Blockwise(Step):
             x[block.templates] = np.rint(solved.values[: len(block.templates)])
             served = block.serves(x)
             self._keep(number, x, served)
-            if served >= theta * (1 - 1e-9):
+            if served >= theta * ENOUGH:
                 return bound, x
             for part in block.subproblems:
                 for at in (x, (1 - INSIDE) * x + INSIDE * inner):
@@ -360,7 +361,7 @@ def _joined(
     program.add(
         sparse.vstack([sparse.csc_array(use), *rows], format="csc"),
         np.array([float(cost @ column.x) for column in columns]),
-        upper=1.0 if whole else np.inf,  # a limit of parts would have a part of their price
+        upper=1.0 if whole else np.inf,  # on parts it would hide some of their price
         whole=whole,
     )
     nothing = sparse.csc_array((2 * number, len(blocks.most) - n))

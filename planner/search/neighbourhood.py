@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..milp.benders import ENOUGH
 from ..milp.columns import Effort
 from ..milp.highs import SolveStatus
 from .state import Search, Step
@@ -187,7 +188,7 @@ class Neighbourhood(Step):
 
     def _falls_short(self, search: Search, served: FloatArray) -> NDArray[np.int64]:
         """Return the templates of one block that falls short; none if all serve theta."""
-        short = np.flatnonzero(served < self._theta * (1 - 1e-9))
+        short = np.flatnonzero(served < self._theta * ENOUGH)
         if not len(short):
             return short
         block = search.blocks.all[int(self._random.choice(short))]

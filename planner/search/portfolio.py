@@ -175,10 +175,8 @@ def run(search: Search) -> None:
 
 def in_lanes(search: Search, turns: list[Turns]) -> None:
     """Search for plans and for proofs side by side, on a core each if there are two."""
-    options = replace(search.options, time_limit=search.deadline.remaining)
-    try:
-        empty = begin(search.program, search.objective, options)
-    except OutOfTimeError:  # what little time is left is not enough for other solvers
+    empty = _begin_beside(search, search.program, search.objective)
+    if empty is None:
         return
     other = replace(empty, relaxation=search.relaxation, ranked=search.ranked, late=search.late)
     other.master.cuts += search.master.cuts
@@ -258,12 +256,17 @@ def within(
     if found is None:
         return None
     program, objective, rows = found
+    inner = _begin_beside(search, program, objective)
+    return None if inner is None else Merged(inner, _rounds(inner), rows)
+
+
+def _begin_beside(search: Search, program: Program, objective: LinearObjective) -> Search | None:
+    """Return another search for the time that remains; None if its solvers would take all of it."""
     options = replace(search.options, time_limit=search.deadline.remaining)
     try:
-        inner = begin(program, objective, options)
-    except OutOfTimeError:  # a plan that was given is one nevertheless
+        return begin(program, objective, options)
+    except OutOfTimeError:
         return None
-    return Merged(inner, _rounds(inner), rows)
 
 
 def relaxed(search: Search, quick: Merged | None = None) -> bool:

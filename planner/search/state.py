@@ -27,8 +27,6 @@ COVER_GAP, COVER_NODES = 0.1, 50
 """Limits of the search for islands that serve every range at all."""
 PRECISION = 1e-6
 """Gap that is no gap: HiGHS' tolerance on any row."""
-ROUNDED = 1 + 1e-9
-"""Factor of the gap that is rounding: a proof often ends at the gap exactly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +121,8 @@ class Search:
 
     @property
     def solved(self) -> bool:
-        """Whether the gap is small enough."""
-        return self.gap <= max(self.options.gap, PRECISION) * ROUNDED
+        """Whether the gap is small enough; a proof often ends at the limit, but for rounding."""
+        return self.gap * ENOUGH <= max(self.options.gap, PRECISION)
 
     @property
     def over(self) -> bool:

@@ -189,7 +189,6 @@ def test_two_lanes_share_no_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_is_kept_if_no_time_is_left_for_a_second_lane() -> None:
     """Dividing the program for its solvers ended with OutOfTimeError."""
     search = example("06-two-zones")
-    relaxed(search)
     at_once(search)
     search.deadline = Deadline(0.0)
     in_lanes(search, [Turns(Whole()), Turns(Neighbourhood())])
