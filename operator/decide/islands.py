@@ -74,7 +74,7 @@ def workload_changes(
         before, other = own.get(name), others.get(name)
         if other is not None:
             problems.append(in_the_way(one, other))
-        elif before is None or (before.role != one.role and not before.deleting):
+        elif before is None or (before.role not in one.roles and not before.deleting):
             apply.append((one, before))
     counted = [one.gpus for one in (*others.values(), *ending) if one.owner]
     counted += [one.gpus for one in wanted]

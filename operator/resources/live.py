@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from archipelago.planner.demand.window import ObservedWindow
-from archipelago.planner.kubernetes.labels import label_value
+from archipelago.planner.kubernetes.labels import label_value, roles_of
 
 if TYPE_CHECKING:
     from .status import Finding
@@ -181,5 +181,5 @@ class LiveStatus:
         if pods is None or not pods.ready or pods.phase not in ("", island.phase):
             return False
         if self.owned:
-            return pods.role == island.role and pods.gpus >= island.gpus
-        return pods.role in ("", island.role)
+            return pods.role in roles_of(island.role) and pods.gpus >= island.gpus
+        return pods.role in ("", *roles_of(island.role))

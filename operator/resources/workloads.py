@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from archipelago.planner.documents import Document, load_document
+from archipelago.planner.documents import Document, Node, load_document
 from archipelago.planner.errors import PlanFileError
-from archipelago.planner.kubernetes.labels import ISLAND_LABEL, ROLE_LABEL
+from archipelago.planner.kubernetes.labels import ISLAND_LABEL, ROLE_LABEL, roles_of
 from archipelago.planner.kubernetes.pod_template import read_template
 from archipelago.planner.kubernetes.workloads import (
     ManifestOptions,
@@ -25,7 +25,7 @@ from archipelago.planner.servingplan.load import prune_unknown_fields
 from archipelago.planner.table.validate import validate_content
 
 from .names import API_VERSION, GROUP, KIND, MANAGED_BY, OURS, Key, Manifest, Permission
-from .objects import PlanObject, owner_reference
+from .objects import PlanObject, islands_of, owner_reference
 from .reading import Body, read_meta, reading
 
 DEPLOYMENTS: Final = "Deployments"
@@ -55,11 +55,11 @@ def rights(setting: str) -> tuple[Permission, ...]:
 
 @dataclass(frozen=True)
 class Workload:
-    """The workload that the table wants for an island."""
+    """The workload that the table wants for an island; ``roles``: of pods that may stay."""
 
     kind: str
     name: str
-    role: str
+    roles: tuple[str, ...]
     gpus: int
     manifest: Manifest
 
@@ -128,6 +128,7 @@ def wanted_workloads(
             f"pool {bare[0]} states a count, so its nodes are unknown and pods of several pools "
             "cannot be told apart: give it a nodeSelector"
         )
+    islands = islands_of(Node(content))
     found = []
     for manifest in workloads(content, spec, options):
         kind, meta = manifest["kind"], manifest["metadata"]
@@ -140,6 +141,6 @@ def wanted_workloads(
         meta["labels"] = {**meta["labels"], MANAGED_BY: OURS}
         meta["annotations"] = {GPUS: str(gpus)}
         meta["ownerReferences"] = [owner_reference(plan)]
-        role = meta["labels"][ROLE_LABEL]
-        found.append(Workload(kind, meta["name"], role, gpus, manifest))
+        roles = roles_of(islands[meta["labels"][ISLAND_LABEL]].role)
+        found.append(Workload(kind, meta["name"], roles, gpus, manifest))
     return tuple(found)

@@ -23,6 +23,8 @@ VALUE_LENGTH: Final = 63
 """Longest label value or DNS label [characters]."""
 HASH_LENGTH: Final = 8
 ROLE_LENGTH: Final = 16
+EITHER: Final = "either"
+"""Phase of pods that serve prefill or decode, as each request asks."""
 
 
 _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
@@ -30,13 +32,19 @@ _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def role_of(island: Mapping[str, Any], model: str) -> str:
-    """Return a hash of what the pods of an island are; those of another role are not its own.
+    """Return what the pods of an island are: a hash, and the phase; others are not its own.
 
     ``island``: its entry in the table. ``maxBatch`` is not part of it: an island that stays keeps
     the one that its pods were started with.
     """
-    stays = {name: value for name, value in island.items() if name != "maxBatch"}
-    return hashlib.sha256(_compact([model, stays]).encode()).hexdigest()[:ROLE_LENGTH]
+    stays = {name: value for name, value in island.items() if name not in ("maxBatch", "phase")}
+    found = hashlib.sha256(_compact([model, stays]).encode()).hexdigest()[:ROLE_LENGTH]
+    return f"{found}-{island['phase']}"
+
+
+def roles_of(role: str) -> tuple[str, str]:
+    """Return the roles of pods that serve as that role: it, and that of pods for either phase."""
+    return role, f"{role.rpartition('-')[0]}-{EITHER}"
 
 
 def label_value(name: str) -> str:

@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..problem import Phase
 from .engine_flags import Engine, Start, arguments, obstacle
 from .labels import (
+    EITHER,
     HASH_LENGTH,
     ISLAND_LABEL,
     PHASE_LABEL,
@@ -27,6 +28,7 @@ from .labels import (
     digest,
     label_value,
     role_of,
+    roles_of,
 )
 from .pod_template import Fitting, fitted
 
@@ -42,6 +44,8 @@ ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "
 """Engine whose metrics a model has -> engine whose arguments start its islands."""
 GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
 """Accelerator family -> resource of its device plugin; all others are NVIDIA's."""
+FIXED = {Engine.SGLANG}
+"""Engines whose phase is an argument that they are started with."""
 TWO = 2
 TOGETHER = "give the table and the plan of one ServingPlan"
 
@@ -130,13 +134,16 @@ def _workload(
     template = options.templates.get(model) or options.templates.get("")
     if template is None:
         raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
+    switches = {m.name: m.engine.role_switch for m in spec.models}
+    either = switches[model] == "Online" and engine not in FIXED
+    phase = EITHER if either else str(start.phase)
     labels = {
         PLAN_LABEL: label_value(options.plan),
         ISLAND_LABEL: island["name"],
-        PHASE_LABEL: str(start.phase),
-        ROLE_LABEL: role_of(island, model),
+        **({} if either else {PHASE_LABEL: phase}),
+        ROLE_LABEL: roles_of(role_of(island, model))[either],
     }
-    variables = _variables(options.plan, island, model, start)
+    variables = _variables(options.plan, island, model, start) | {"ARCHIPELAGO_PHASE": phase}
 
     def pod(part: _Part, *, follows: bool) -> Document:
         pool = pools[part.pool]
@@ -223,7 +230,6 @@ def _variables(plan: str, island: Document, model: str, start: Start) -> dict[st
         "PLAN": plan,
         "ISLAND": island["name"],
         "MODEL": model,
-        "PHASE": str(start.phase),
         "GPUS": island["gpus"],
         "NODES": start.pods,
         "TP": split.tp,

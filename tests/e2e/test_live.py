@@ -189,6 +189,31 @@ def test_a_proposal_waits_for_its_approval(
     assert observing.is_running()
 
 
+@pytest.mark.slow
+def test_a_flip_that_nobody_carries_out_waits_for_the_command_that_it_names(
+    plans: Plans, observing: Operator, prometheus: Prometheus, scenario: Path
+) -> None:
+    """Under Auto too, if the plan does not say who changes the pods."""
+    plans.apply("chat", {**LIVE, "islands": {}})
+    plans.wait_ready("chat")
+    first = phases(plans)
+    with engines(plans, "chat", scenario) as fleet, scraping(prometheus, fleet.url):
+
+        def pending() -> dict[str, Any]:
+            return plans.conditions("chat").get("TransitionPending", {})
+
+        eventually(pending, within=CALM + 60)
+        assert pending()["status"] == "True"
+        assert phases(plans) == first
+        eventually(lambda: "Proposed" in event_reasons(plans), within=5)
+        approve = f"kubectl -n {plans.namespace} patch splan chat --type=merge -p "
+        patch = pending()["message"].partition(approve)[2].split("'")[1]
+        plans.kubectl("patch", "splan", "chat", "--type=merge", "-p", patch)
+        eventually(lambda: phases(plans) != first, within=30)
+        eventually(lambda: not pending(), within=30)
+    assert observing.is_running()
+
+
 def event_reasons(plans: Plans) -> set[str]:
     return {event["reason"] for event in plans.events("chat")}
 

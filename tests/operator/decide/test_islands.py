@@ -16,6 +16,7 @@ from archipelago.operator.resources.objects import PlanObject, read_islands
 from archipelago.operator.resources.status import ConditionType, Reason
 from archipelago.operator.resources.workloads import ListedWorkload, Workload
 from archipelago.planner.documents import canonical_text
+from archipelago.planner.kubernetes.labels import roles_of
 from tests.support.fuzz.readers import small_table
 from tests.support.operator.situations import NOW, actions_of, later, observation, plan
 
@@ -29,7 +30,7 @@ ISLANDS = read_islands(CONTENT)
 
 
 def wanted(name: str, role: str = "r", gpus: int = 4) -> Workload:
-    return Workload("Deployment", name, role, gpus, {"metadata": {"namespace": "team"}})
+    return Workload("Deployment", name, (role, "either"), gpus, {"metadata": {"namespace": "team"}})
 
 
 def listed(name: str, owner: str = OURS, role: str = "r", gpus: int = 4) -> ListedWorkload:
@@ -76,6 +77,14 @@ def test_what_is_changed_is_the_plans_and_within_the_limit(
         assert sum(after.values()) <= gpus
     if found.problem is None:
         assert names <= {*changed, *(one.key.name for one in stored if one.owner == OURS)}
+
+
+def test_pods_that_serve_either_phase_stay_in_a_flip() -> None:
+    stored = [listed("a", role="either"), listed("b", role="r")]
+    found = workload_changes(
+        OURS, [wanted("a", role="s"), wanted("b", role="s")], stored, StartLimit(), keep=False
+    )
+    assert [one.name for one, _ in found.apply] == ["b"]
 
 
 def test_a_role_that_stays_changes_nothing() -> None:
@@ -147,6 +156,9 @@ def test_the_first_table_waits_for_pods_that_are_ready_as_it_says() -> None:
     good = owning(LiveStatus(owned=True, pods=pods))
     (write,) = [a for a in actions_of(observation(good), started, NOW) if hasattr(a, "reserves")]
     assert write.reserves == 1  # the table is next
+    either = {n: replace(p, role=roles_of(p.role)[1], phase="") for n, p in pods.items()}
+    good = owning(LiveStatus(owned=True, pods=either))
+    assert write in actions_of(observation(good), started, NOW)
 
     name = next(iter(pods))
     for wrong in (

@@ -14,7 +14,7 @@ from archipelago.planner.documents import to_json
 from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.formats.plan_file import plan_document
 from archipelago.planner.kubernetes.engine_flags import Engine, Start, arguments, obstacle
-from archipelago.planner.kubernetes.labels import label_value, role_of
+from archipelago.planner.kubernetes.labels import label_value, role_of, roles_of
 from archipelago.planner.kubernetes.pod_template import Fitting, fitted, read_template
 from archipelago.planner.kubernetes.workloads import (
     NAME_LENGTH,
@@ -78,6 +78,27 @@ def places(pod: dict[str, Any]) -> list[list[str]]:
 
 
 # Islands
+
+
+def test_pods_that_serve_either_phase_are_the_same_in_both() -> None:
+    """With ``roleSwitch: Online`` a flip restarts nothing: labels and variables stay."""
+    decoding = island("llama-0", "h100", 4, "gpu-7")
+    both = [
+        one(either, of=spec(roleSwitch="Online"))["spec"]["template"]
+        for either in (decoding, decoding | {"phase": "prefill"})
+    ]
+    roles = {pod["metadata"]["labels"]["archipelago.dev/role"] for pod in both}
+    assert roles == {roles_of(role_of(decoding, "llama"))[1]}
+    assert all("archipelago.dev/phase" not in pod["metadata"]["labels"] for pod in both)
+    phases = [item for pod in both for item in engine(pod)["env"] if "PHASE" in item["name"]]
+    assert phases == 2 * [{"name": "ARCHIPELAGO_PHASE", "value": "either"}]
+
+
+def test_an_engine_that_is_started_for_one_phase_has_it_in_its_role() -> None:
+    decoding = island("llama-0", "h100", 4, "gpu-7")
+    found = one(decoding, of=spec(roleSwitch="Online", metrics="sglang"))["spec"]["template"]
+    assert found["metadata"]["labels"]["archipelago.dev/role"] == role_of(decoding, "llama")
+    assert found["metadata"]["labels"]["archipelago.dev/phase"] == "decode"
 
 
 def test_an_island_on_one_node_is_a_deployment_of_one_pod() -> None:
