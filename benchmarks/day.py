@@ -161,6 +161,7 @@ class Operator:
     replied: float = 0.0
     seed: int = 0
     expected: bool = False
+    avoid: tuple[str, ...] = ()
     log: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -186,6 +187,7 @@ class Operator:
             "inputs": HASH,
             "seed": self.seed,
             "expected": self.expected,
+            "avoid": list(self.avoid),
         }
         reply = answer(request)
         if reply["kind"] != "replanned":

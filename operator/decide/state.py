@@ -368,7 +368,8 @@ class PlanState:
             state = replace(state, decision=decision, unreported=True)
         if result.table is None:
             repair = request.name.startswith(ReplanKind.REPAIR)
-            return replace(state, irreparable=request.content_hash if repair else "")
+            # What no repair helps stays so until another table is stored.
+            return replace(state, irreparable=request.content_hash) if repair else state
         table = replace(
             result.table,
             inputs_hash=inputs_hash,

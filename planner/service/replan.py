@@ -418,10 +418,23 @@ def _planned_candidate(
     limits, published = request.limits, request.plan
 
     def planned(least: float | None) -> Candidate:
-        """Return the best plan; the cheapest one if it needs a least headroom only."""
-        problem = situation.problem
-        plan = reshape(problem, published, limits, request.switch, min_headroom=least)
-        return evaluate_planned(deployed, plan, limits, situation.draws, published=published)
+        """Return the best plan; the cheapest one if it needs a least headroom only.
+
+        The next best, if the pods of its change were not ready lately: with more headroom if the
+        cheapest is sought, else with fewer GPUs that move.
+        """
+        problem, within = situation.problem, limits
+        for _ in range(TRIES):
+            plan = reshape(problem, published, within, request.switch, min_headroom=least)
+            found = evaluate_planned(deployed, plan, limits, situation.draws, published=published)
+            if plan is None or not _never_ready(request, plan):
+                break
+            moved = island_changes(published, plan).gpus
+            if least is not None:
+                least = max(least, found.theta) * (1 + limits.hysteresis)
+            elif moved:
+                within = replace(within, moved_gpus=moved - 1)
+        return found
 
     if (required := limits.required) is None or not 0 < keep.low < math.inf:
         return planned(None)
@@ -442,6 +455,11 @@ def _planned_candidate(
     return enough or planned(None)
 
 
+def _never_ready(request: ReplanInput, plan: Plan) -> bool:
+    """Whether the pods of the change to a plan did not become ready lately."""
+    return change_key(request.plan, plan) in request.request.avoid
+
+
 def _feasible_decision(
     situation: Situation, observation: Observation, policy: PolicyState
 ) -> Decision:
@@ -454,7 +472,7 @@ def _feasible_decision(
     steps, note = _steps(situation, plan), ""
     if isinstance(steps, Unrepairable):
         note = steps.message
-    elif change_key(situation.request.plan, plan) in situation.request.request.avoid:
+    elif _never_ready(situation.request, plan):
         note = NEVER_READY
     if not note:
         return decision

@@ -64,12 +64,12 @@ def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Ite
 
 
 @pytest.fixture
-def report(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+def report(record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Note a measured figure; `pytest -s` and the JUnit report show it."""
 
-    def note(what: str, seconds: float) -> None:
-        record_property(what, round(seconds, 2))
-        print(f"\n{what}: {seconds:.2f} s")  # noqa: T201
+    def note(what: str, figure: float, unit: str = "s") -> None:
+        record_property(what, round(figure, 2))
+        print(f"\n{what}: {figure:.2f} {unit}")  # noqa: T201
 
     return note
 

@@ -204,6 +204,18 @@ def test_a_loss_that_cannot_be_repaired_is_asked_about_once() -> None:
     assert [type(a) for a in actions_of(more, failed, NOW)] == [StartReplan]
 
 
+def test_a_window_does_not_ask_again_what_no_repair_helps() -> None:
+    """Else each window tries the repair anew, and `Ready` turns twice."""
+    observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))
+    assert observed.table is not None
+    known = PlanState(
+        failed_repairs=frozenset({"b"}), irreparable=observed.table.content_hash or ""
+    )
+    seen = known.with_request(ReplanKind.WINDOW, PendingReplan(), window=7.0)
+    kept = reported(after(observed, decided("window-1", trigger="None", level="Keep"), seen))
+    assert actions_of(observed, kept, NOW) == ()
+
+
 def test_a_repair_whose_process_failed_is_asked_for_again() -> None:
     """The islands are still in the table, and the next process may do it."""
     observed = settled(LiveStatus(lost_nodes=frozenset({"n2"})))

@@ -5,6 +5,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from archipelago.operator.errors import Unreadable
 from archipelago.operator.inventory.nodes import NodeTable, read_versioned
 from archipelago.operator.inventory.pods import START, PodTable, read_pod, requested
+from archipelago.operator.resources.live import LiveStatus, TableIsland
 from archipelago.operator.resources.names import Key
 from archipelago.planner.documents import Node
-from archipelago.planner.kubernetes.labels import PLAN_LABEL
+from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PLAN_LABEL, ROLE_LABEL
 from archipelago.planner.kubernetes.nodes import Why
 from tests.support.operator.nodes import CLIQUE, H100, ODD, body
 
@@ -220,6 +222,30 @@ def test_a_pod_that_is_being_deleted_still_holds_its_gpus() -> None:
     facts = read_pod(body)
     assert facts
     assert (facts.gpus, facts.ready) == (2, False)
+
+
+def test_a_pod_that_ends_without_end_does_not_keep_its_successor_from_serving() -> None:
+    """On a lost node a deleted pod stays; the island is what the pod beside it is."""
+
+    def of_role(role: str, uid: str) -> dict[str, Any]:
+        body = pod()
+        body["metadata"] |= {"uid": uid}
+        body["metadata"]["labels"] |= {ISLAND_LABEL: "decode-0", ROLE_LABEL: role}
+        body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+        return body
+
+    table, chat = PodTable(), Key("team", "chat")
+    old = of_role("old", "u-1")
+    old["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for number, seen in enumerate((old, of_role("new-decode", "u-2"))):
+        facts = read_pod(seen)
+        assert facts
+        table.update(facts, 0.0)
+        (island,) = table.islands(chat).values()
+        assert (island.ready, island.role) == ((False, "old"), (True, "new-decode"))[number]
+    whole = TableIsland("llama", "decode", ("n1",), gpus=2, role="new-decode")
+    assert LiveStatus(pods=table.islands(chat)).serves("decode-0", whole)
+    assert not LiveStatus(pods=table.islands(chat)).serves("decode-0", replace(whole, gpus=4))
 
 
 @pytest.mark.parametrize(

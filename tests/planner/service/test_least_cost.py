@@ -66,6 +66,19 @@ def test_a_live_plan_has_the_target_of_the_planned_one() -> None:
     assert limits_of(read_resource(story.body)[0]).required is None
 
 
+def test_growth_whose_pods_were_never_ready_takes_the_next_best_plan() -> None:
+    """The cheapest plan is not made again at once: one with more headroom is."""
+    story = Story()
+    content = story.operator.content
+    (failed,) = story.minutes(GROWN, 6)
+    cheapest = story.cost
+    story.operator.content, story.operator.avoid = content, (failed["change"],)
+    story.operator.state = {}
+    (grown,) = story.minutes(GROWN, 6)
+    assert grown["change"] != failed["change"]
+    assert cheapest <= story.cost <= 1.5 * cheapest
+
+
 def test_growth_and_a_fall_lead_to_what_a_plan_of_that_rate_costs() -> None:
     """At the upper demand, so a little above; never below minHeadroom. Each within 12 windows.
 
