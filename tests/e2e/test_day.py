@@ -38,6 +38,7 @@ from tests.support.e2e.nodes import Nodes
 from tests.support.e2e.operators import Operator, Plans, resource, running, seconds_until
 from tests.support.e2e.users import (
     PROGRAM,
+    TIMEOUT,
     Lengths,
     PlayedEngines,
     PodEngines,
@@ -222,6 +223,7 @@ class Day:
             return node not in listed and served(users.plans)
 
         self.until("a lost node to a whole table", repaired)
+        time.sleep(TIMEOUT + 1)  # for what was under way
         failed = len(users.failed)
         self.report("failed before the cluster knew", users.weight * failed, "requests")
         time.sleep(4 * WINDOW)

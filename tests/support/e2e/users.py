@@ -27,6 +27,8 @@ from tests.support.prometheus.server import Prometheus, Target
 
 PORT = 8000
 """Of an engine in a pod."""
+TIMEOUT = 5
+"""Of a request [s]."""
 LOOK = 0.5
 """Between two looks of the users at the table and at the pods [s]."""
 GOLDEN = 0.618033988749895
@@ -157,7 +159,7 @@ class PodEngines:
     def ask(self, pod: Pod, island: str, phase: str, requests: Requests) -> str:
         said = json.dumps({"phase": phase, "requests": requests})
         try:
-            with closing(http.client.HTTPConnection(self.proxy, timeout=5)) as connection:
+            with closing(http.client.HTTPConnection(self.proxy, timeout=TIMEOUT)) as connection:
                 connection.request("POST", self._path(pod, "/"), said)
                 answer = connection.getresponse()
                 text = answer.read().decode()
