@@ -279,6 +279,9 @@ def test_a_day_on_nodes_that_kwok_plays(  # noqa: PLR0917  # fixtures
     plans.apply("chat", spec(nodes.labels))
     report("plan to pods", seconds_until(lambda: served(plans), SETTLED))
     live(day, gone)
+    for node in engines.gone:  # no kubelet ends its pods
+        on_node = f"--field-selector=spec.nodeName={node}"
+        plans.kubectl("delete", "pods", on_node, "--force", "--grace-period=0")
     assert plans.get("deployment", "foreign") == foreign
     assert owning.is_running()
 
