@@ -57,7 +57,7 @@ class PodFacts:
         ready: Whether it may get requests: Ready, and not being deleted.
         role: Label value of all that its engine runs as; empty if not stated.
         pinned: Whether its island must not be changed by choice.
-        ending: Whether it is being deleted.
+        deleting: Whether it is being deleted.
     """
 
     uid: str
@@ -72,7 +72,7 @@ class PodFacts:
     ready: bool
     role: str = ""
     pinned: bool = False
-    ending: bool = False
+    deleting: bool = False
 
 
 def requested(spec: Node) -> int:
@@ -138,7 +138,7 @@ def read_pod(body: Body) -> PodFacts | None:
             ready="Ready" in true and not meta.deleting,
             role=meta.labels.get(ROLE_LABEL, "") if is_part else "",
             pinned=is_part and is_pinned(meta.annotations),
-            ending=meta.deleting,
+            deleting=meta.deleting,
         )
 
 
@@ -239,7 +239,7 @@ class PodTable:
                 by_island[pod.island].append(pod)
         islands = {}
         for island, found in sorted(by_island.items()):
-            pods = [pod for pod in found if not pod.ending] or found
+            pods = [pod for pod in found if not pod.deleting] or found
             phases, roles = {pod.phase for pod in pods}, {pod.role for pod in pods}
             islands[island] = IslandPods(
                 ready=all(pod.ready for pod in pods),
@@ -249,7 +249,7 @@ class PodTable:
                 nodes=frozenset(pod.node for pod in pods if pod.node),
                 role=roles.pop() if len(roles) == 1 else SEVERAL,
                 pinned=any(pod.pinned for pod in pods),
-                ending=len(pods) < len(found),
+                deleting=len(pods) < len(found),
             )
         return islands
 

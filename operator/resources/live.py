@@ -31,8 +31,8 @@ class IslandPods:
         gpus: GPUs that they hold [GPUs]: fewer than the island has until all are scheduled.
         nodes: Where they run.
         pinned: Whether one says that the island must not be changed by choice.
-        ending: Whether there are pods beside them that end: on a lost node they do so without end,
-            and nothing above counts them.
+        deleting: Whether pods that are being deleted are beside them. Nothing above counts those:
+            on a lost node they stay.
     """
 
     ready: bool
@@ -42,7 +42,7 @@ class IslandPods:
     nodes: frozenset[str]
     role: str = ""
     pinned: bool = False
-    ending: bool = False
+    deleting: bool = False
 
 
 ALONE: Final[Mapping[str, Any]] = {}
@@ -179,12 +179,12 @@ class LiveStatus:
         """Return whether the island's pods are ready as what the table says.
 
         Pods that others made need not carry their role; those of the operator are all there, and
-        so are those that take the place of pods that end.
+        so are those that take the place of deleted ones.
         """
         pods = self.pods.get(label_value(name))
         if pods is None or not pods.ready or pods.phase not in ("", island.phase):
             return False
-        if (self.owned or pods.ending) and pods.gpus < island.gpus:
+        if (self.owned or pods.deleting) and pods.gpus < island.gpus:
             return False
         if self.owned:
             return pods.role in roles_of(island.role)

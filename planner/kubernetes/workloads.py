@@ -28,7 +28,6 @@ from .labels import (
     digest,
     label_value,
     role_of,
-    roles_of,
 )
 from .pod_template import Fitting, fitted
 
@@ -44,8 +43,8 @@ ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "
 """Engine whose metrics a model has -> engine whose arguments start its islands."""
 GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
 """Accelerator family -> resource of its device plugin; all others are NVIDIA's."""
-FIXED = {Engine.SGLANG}
-"""Engines whose phase is an argument that they are started with."""
+PHASE_AT_START = {Engine.SGLANG}
+"""Engines that are started for one phase, by an argument."""
 TWO = 2
 TOGETHER = "give the table and the plan of one ServingPlan"
 
@@ -120,10 +119,10 @@ def _workload(
         island["maxBatch"],
         sum(part.pods for part in parts),
     )
-    engines = {m.name: ENGINES[m.engine.metrics] for m in spec.models}
+    engines = {m.name: m.engine for m in spec.models}
     if model not in engines:
         raise InputError(f"the table serves model {model}, the plan does not: {TOGETHER}")
-    engine = options.engine or engines[model]
+    engine = options.engine or ENGINES[engines[model].metrics]
     if why := _obstacle(parts, engine, start):
         raise InputError(f"island {island['name']}: {why}")
     pools = {pool.name: pool for pool in spec.pools}
@@ -134,16 +133,15 @@ def _workload(
     template = options.templates.get(model) or options.templates.get("")
     if template is None:
         raise InputError(f"model {model} has no template: add --pod-template {model}=FILE")
-    switches = {m.name: m.engine.role_switch for m in spec.models}
-    either = switches[model] == "Online" and engine not in FIXED
-    phase = EITHER if either else str(start.phase)
+    either = engines[model].role_switch == "Online" and engine not in PHASE_AT_START
+    stated = {**island, "phase": EITHER} if either else island
     labels = {
         PLAN_LABEL: label_value(options.plan),
         ISLAND_LABEL: island["name"],
-        **({} if either else {PHASE_LABEL: phase}),
-        ROLE_LABEL: roles_of(role_of(island, model))[either],
+        **({} if either else {PHASE_LABEL: island["phase"]}),
+        ROLE_LABEL: role_of(stated, model),
     }
-    variables = _variables(options.plan, island, model, start) | {"ARCHIPELAGO_PHASE": phase}
+    variables = _variables(options.plan, stated, model, start)
 
     def pod(part: _Part, *, follows: bool) -> Document:
         pool = pools[part.pool]
@@ -230,6 +228,7 @@ def _variables(plan: str, island: Document, model: str, start: Start) -> dict[st
         "PLAN": plan,
         "ISLAND": island["name"],
         "MODEL": model,
+        "PHASE": island["phase"],
         "GPUS": island["gpus"],
         "NODES": start.pods,
         "TP": split.tp,

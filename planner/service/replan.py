@@ -429,11 +429,12 @@ def _planned_candidate(
             found = evaluate_planned(deployed, plan, limits, situation.draws, published=published)
             if plan is None or not _never_ready(request, plan):
                 break
-            moved = island_changes(published, plan).gpus
             if least is not None:
                 least = max(least, found.theta) * (1 + limits.hysteresis)
-            elif moved:
+            elif moved := island_changes(published, plan).gpus:
                 within = replace(within, moved_gpus=moved - 1)
+            else:
+                break  # only phases change: the same plan would be found again
         return found
 
     if (required := limits.required) is None or not 0 < keep.low < math.inf:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -51,12 +52,17 @@ def operator(prepared: Operator) -> Iterator[Operator]:
 
 
 @pytest.fixture
-def observing(prepared: Operator, prometheus: Prometheus, tmp_path: Path) -> Iterator[Operator]:
-    """An operator that has a source of metrics by the name of main."""
-    file = tmp_path / "sources.yaml"
+def source(prometheus: Prometheus) -> dict[str, Any]:
+    """A source of metrics by the name of main, as the administrator's file has it."""
     allowed = ["127.0.0.0/8"]  # no address of this machine is connected to unless that is said
     main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
-    source = {**main, "allowAddresses": allowed}
+    return {**main, "allowAddresses": allowed}
+
+
+@pytest.fixture
+def observing(prepared: Operator, source: dict[str, Any], tmp_path: Path) -> Iterator[Operator]:
+    """An operator that has a source of metrics by the name of main."""
+    file = tmp_path / "sources.yaml"
     file.write_text(yaml.safe_dump({"sources": [source]}))
     settings = {**prepared.settings, "ARCHIPELAGO_SOURCES": str(file)}
     with running(replace(prepared, settings=settings)) as operator:

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from tests.support.e2e.users import (
     PodEngines,
     Users,
 )
-from tests.support.operator.nodes import H100
+from tests.support.operator.nodes import H100, L40S
 from tests.support.prometheus.pages import Pages
 from tests.support.prometheus.server import Prometheus
 
@@ -67,23 +66,18 @@ MORNING, NOON, NIGHT = 480, 880, 96
 """Rates of the day [requests/s], as 60 to 110 to 12."""
 LONG = Lengths(median=1020, longest=7000, output=211)
 """What the plan of the flips is made for."""
-L40S = {"nvidia.com/gpu.product": "NVIDIA-L40S"}
 BAR = 1.10
-"""Most that the day may cost, as a multiple of what it costs who knows every rate beforehand."""
+"""Most that the day may cost, as a multiple of its cost if every rate is known beforehand."""
 
 
 @pytest.fixture
 def owning(
-    prepared: Operator, owner: Path, prometheus: Prometheus, tmp_path: Path
+    prepared: Operator, owner: Path, source: dict[str, Any], tmp_path: Path
 ) -> Iterator[Operator]:
     """An operator that may own Deployments, with a source of metrics."""
-    main = {"name": "main", "kind": "prometheus", "address": prometheus.url}
-    admin = {
-        "sources": [{**main, "allowAddresses": ["127.0.0.0/8"]}],
-        "startedIslands": [{"namespaces": ["*"], "maxIslands": 40}],
-    }
+    limit = {"namespaces": ["*"], "maxIslands": 40}
     file = tmp_path / "admin.yaml"
-    file.write_text(yaml.safe_dump(admin))
+    file.write_text(yaml.safe_dump({"sources": [source], "startedIslands": [limit]}))
     more = {"ARCHIPELAGO_ISLANDS": "Deployments", "ARCHIPELAGO_ADMIN_FILE": str(file)}
     settings = {**prepared.settings, **more}
     with running(replace(prepared, kubeconfig=owner, settings=settings)) as operator:
@@ -212,11 +206,11 @@ class Day:
         self.until("pods that never start to the table before", taken_back)
         self.template(True)
 
-    def lose(self, node: str, gone: Callable[[], None]) -> None:
+    def lose(self, node: str, gone: Callable[[str], None]) -> None:
         """Requests fail until the cluster says so, and none after the table without the node."""
         users = self.users
         assert users.failed == []
-        gone()
+        gone(node)
 
         def repaired() -> bool:
             listed = {name for island in users.seen.content["islands"] for name in island["nodes"]}
@@ -230,9 +224,13 @@ class Day:
         assert len(users.failed) == failed
 
 
-def live(day: Day, gone: Callable[[str], None]) -> None:
+def live(day: Day, selector: dict[str, str], gone: Callable[[str], None]) -> None:
     """Growth, a burst, a night and a morning with kills; pods that never start; a lost node."""
-    users = day.users
+    users, plans = day.users, day.users.plans
+    foreign = stranger(plans)
+    day.template(True)
+    plans.apply("chat", spec(selector))
+    day.until("plan to pods", lambda: served(plans))
     with users.at_work():
         day.hour(MORNING)
         day.hour(NOON, killed=True)
@@ -246,10 +244,11 @@ def live(day: Day, gone: Callable[[str], None]) -> None:
         assert users.failed == []
         assert users.unready == []
         day.hour(MORNING)
-        node = next(pod.node for pod in users.seen.pods.values())
-        day.lose(node, partial(gone, node))
+        day.lose(next(pod.node for pod in users.seen.pods.values()), gone)
     day.report("sent", users.sent, "requests")
     assert HOUR < TRUE_HOUR or dollars <= BAR * day.known
+    assert plans.get("deployment", "foreign") == foreign
+    assert day.operator.is_running()
 
 
 def test_a_day_on_nodes_that_kwok_plays(  # noqa: PLR0917  # fixtures
@@ -258,12 +257,11 @@ def test_a_day_on_nodes_that_kwok_plays(  # noqa: PLR0917  # fixtures
     owning: Operator,
     prometheus: Prometheus,
     pages: Pages,
-    report: Callable[[str, float], None],
+    report: Callable[..., None],
 ) -> None:
     """Kubernetes' controllers place, start and end pods; their engines are in this process."""
     begin(nodes, nodes.names(2))
     eventually(lambda: state(owning, "usable") == 2)
-    foreign = stranger(plans)
     engines = PlayedEngines(pages)
 
     def template(starts: bool) -> None:
@@ -275,15 +273,10 @@ def test_a_day_on_nodes_that_kwok_plays(  # noqa: PLR0917  # fixtures
 
     users = Users(plans, engines, prometheus, PRICE, MORNING, LENGTHS, weight=100)
     day = Day(users, owning, report, template, random.Random(SEED))  # noqa: S311
-    template(True)
-    plans.apply("chat", spec(nodes.labels))
-    report("plan to pods", seconds_until(lambda: served(plans), SETTLED))
-    live(day, gone)
+    live(day, nodes.labels, gone)
     for node in engines.gone:  # no kubelet ends its pods
         on_node = f"--field-selector=spec.nodeName={node}"
         plans.kubectl("delete", "pods", on_node, "--force", "--grace-period=0")
-    assert plans.get("deployment", "foreign") == foreign
-    assert owning.is_running()
 
 
 @pytest.fixture
@@ -302,10 +295,10 @@ def test_a_day_on_nodes_that_run_pods(  # noqa: PLR0917  # fixtures
     image: str,
     proxy: str,
     prometheus: Prometheus,
-    report: Callable[[str, float], None],
+    report: Callable[..., None],
 ) -> None:
     """Engines in pods answer over HTTP; the lost node is frozen."""
-    foreign, frozen = stranger(plans), []
+    frozen: list[str] = []
 
     def template(starts: bool) -> None:
         program = PROGRAM if starts else "raise SystemExit('never')"
@@ -319,16 +312,11 @@ def test_a_day_on_nodes_that_run_pods(  # noqa: PLR0917  # fixtures
         plans, PodEngines(proxy, plans.namespace), prometheus, PRICE, MORNING, LENGTHS, weight=100
     )
     day = Day(users, owning, report, template, random.Random(SEED))  # noqa: S311
-    template(True)
-    plans.apply("chat", spec({"kubernetes.io/os": "linux"}))
-    report("plan to pods", seconds_until(lambda: served(plans), SETTLED))
     try:
-        live(day, gone)
+        live(day, {"kubernetes.io/os": "linux"}, gone)
     finally:
         for node in frozen:
             subprocess.run(["docker", "unpause", node], check=True)
-    assert plans.get("deployment", "foreign") == foreign
-    assert owning.is_running()
 
 
 def stranger(plans: Plans) -> dict[str, Any]:
@@ -344,7 +332,7 @@ def test_engines_that_serve_either_phase_are_flipped_without_a_restart(  # noqa:
     owning: Operator,
     prometheus: Prometheus,
     pages: Pages,
-    report: Callable[[str, float], None],
+    report: Callable[..., None],
 ) -> None:
     """Answers become a tenth as long: islands become prefill, with the pods that they have."""
     names = nodes.names(4)

@@ -8,11 +8,12 @@ import http.client
 import json
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from inspect import getsource
-from itertools import count
+from itertools import accumulate, count
 from math import exp
 from pathlib import Path
 from statistics import NormalDist
@@ -33,7 +34,6 @@ LOOK = 0.5
 """Between two looks of the users at the table and at the pods [s]."""
 GOLDEN = 0.618033988749895
 """Multiples of it, modulo 1, cover a distribution evenly at every moment."""
-
 LONGEST = 32768
 """Longest sequence that the engines' histograms tell apart [tokens]."""
 
@@ -298,10 +298,6 @@ class Users:
 
 
 def _pick(options: list[dict[str, Any]], weights: list[int], share: float) -> dict[str, Any]:
-    """Pick one of the options, by a number between 0 and 1."""
-    left = share * sum(weights)
-    for option, weight in zip(options, weights, strict=True):
-        left -= weight
-        if left < 0:
-            return option
-    return options[-1]
+    """Pick one of the options, by a number of at least 0 and below 1."""
+    ends = list(accumulate(weights))
+    return options[bisect_right(ends, share * ends[-1])]

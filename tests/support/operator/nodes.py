@@ -7,6 +7,7 @@ from archipelago.operator.inventory.ownership import PoolSelector
 from tests.planner.kubernetes.test_pools import node
 
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+L40S = {"nvidia.com/gpu.product": "NVIDIA-L40S"}
 L4 = {"nvidia.com/gpu.product": "NVIDIA-L4"}
 ODD = {"nvidia.com/gpu.product": "NVIDIA-X1"}
 CLIQUE = "nvidia.com/gpu.clique"
