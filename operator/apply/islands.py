@@ -19,7 +19,7 @@ from ..errors import Conflict, NotFound, Refused
 from ..inventory.start_rules import StartLimit
 from ..resources.manifests import MUST_NOT_EXIST
 from ..resources.names import Key, Manifest
-from ..resources.reading import text_under
+from ..resources.reading import Body
 from ..resources.status import ConditionStatus, Finding, Reason
 from ..resources.workloads import (
     ListedWorkload,
@@ -83,8 +83,7 @@ class Islands:
         key = Key(plan.key.namespace, str(reference.get("configMap")))
         try:
             body = await self._cluster.read_table(key)
-            text = text_under(body, str(reference.get("key", "template.yaml")))
-            wanted = await asyncio.to_thread(_wanted, plan, content, text, kinds)
+            wanted = await asyncio.to_thread(_wanted, plan, content, body, kinds)
         except NotFound:
             return _template(f"there is no ConfigMap {key.name} in namespace {key.namespace}")
         except InputError as error:
@@ -146,9 +145,9 @@ class Islands:
 
 
 def _wanted(
-    plan: PlanObject, content: str, template: str, kinds: tuple[str, ...]
+    plan: PlanObject, content: str, given: Body, kinds: tuple[str, ...]
 ) -> tuple[Workload, ...]:
-    return wanted_workloads(plan, read_json(content).mapping(), template, kinds)
+    return wanted_workloads(plan, read_json(content).mapping(), given, kinds)
 
 
 def _template(message: str) -> Finding:

@@ -29,6 +29,7 @@ from .state import Now, PendingReplan, PlanState, Seen
 
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
+UNDER_WAY: Final = (TableOrigin.ROLLING, TableOrigin.CHANGING)
 LOOK: Final = 60.0
 """Longest time between two looks at what is held back [s]."""
 
@@ -168,7 +169,7 @@ def wait_for_drain(
     Its islands may still have requests: they get no new ones, but since when is not known.
     """
     result = state.ready
-    if table is None or table.origin is not TableOrigin.ROLLING:
+    if table is None or table.origin not in UNDER_WAY:
         return ()
     if result is None or result.origin is not None or lost_islands(plan, table.islands):
         return ()
@@ -225,19 +226,20 @@ def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> 
     """
     if table is None or not plan.is_live or not is_as_written(plan, table):
         return False
-    whole = not is_unfinished(plan, table) or (
-        table.origin is TableOrigin.ROLLING and bool(state.steps)
-    )
+    whole = not is_unfinished(plan, table) or (table.origin in UNDER_WAY and bool(state.steps))
     return table.origin is not None and whole and table.inputs_hash == plan.inputs_hash
 
 
 def is_unfinished(plan: PlanObject, table: TableObject | None) -> bool:
     """Whether another table is to follow it, which is in no memory.
 
-    A repaired table is finished until all nodes of its plan are back.
+    A repaired table is finished until all nodes of its plan are back. One that traffic led to is:
+    the next window leads on from the islands that it lists, whose pods may be starting.
     """
     if table is None or table.origin is None:
         return False
+    if table.origin is TableOrigin.CHANGING:
+        return not plan.replanning.get("source")
     unfinished = (TableOrigin.ROLLING, TableOrigin.OWED, TableOrigin.RETURNED)
     return table.origin in unfinished or is_whole_again(plan, table)
 
@@ -258,8 +260,10 @@ def origin_of(plan: PlanObject, result: PlanReady) -> str:
     """Return the origin to write beside the table; empty for static plans."""
     if not plan.is_live:
         return ""
-    rolling = result.steps and result.origin is not TableOrigin.OWED
-    return TableOrigin.ROLLING if rolling else result.origin or TableOrigin.PLANNED
+    if not result.steps or result.origin is TableOrigin.OWED:
+        return result.origin or TableOrigin.PLANNED
+    led = result.origin is TableOrigin.REPLANNED
+    return TableOrigin.CHANGING if led else TableOrigin.ROLLING
 
 
 def is_written_of(plan: PlanObject, result: PlanReady, table: TableObject) -> bool:

@@ -55,7 +55,8 @@ class TableOrigin(StrEnum):
     REPLANNED = "replanned"  # changed by re-planning, and complete
     DRAINED = "drained"  # islands that are not ready get no requests
     REPAIRED = "repaired"  # without lost nodes: another plan is due when they are back
-    ROLLING = "rolling"  # one of several; a restart loses the next ones
+    ROLLING = "rolling"  # one of several to a plan; after a restart the plan is made again
+    CHANGING = "changing"  # one of several that traffic led to; after a restart it leads on
     RETURNED = "returned"  # an earlier plan's: pods of the present one did not become ready
     OWED = "owed"  # repaired while another plan was due, which is still to be made
 

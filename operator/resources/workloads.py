@@ -6,12 +6,12 @@ they are listed, and the number of their GPUs, by which a quota counts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from archipelago.planner.documents import Document, Node, load_document
-from archipelago.planner.errors import PlanFileError
+from archipelago.planner.errors import InputError, PlanFileError
 from archipelago.planner.kubernetes.labels import ISLAND_LABEL, ROLE_LABEL, roles_of
 from archipelago.planner.kubernetes.pod_template import read_template
 from archipelago.planner.kubernetes.workloads import (
@@ -26,7 +26,7 @@ from archipelago.planner.table.validate import validate_content
 
 from .names import API_VERSION, GROUP, KIND, MANAGED_BY, OURS, Key, Manifest, Permission
 from .objects import PlanObject, islands_of, owner_reference
-from .reading import Body, read_meta, reading
+from .reading import Body, read_meta, reading, text_under
 
 DEPLOYMENTS: Final = "Deployments"
 SETS: Final = "LeaderWorkerSets"
@@ -108,19 +108,25 @@ def read_workload(kind: str, body: Body) -> ListedWorkload:
 
 
 def wanted_workloads(
-    plan: PlanObject, content: Document, template: str, kinds: tuple[str, ...]
+    plan: PlanObject, content: Document, given: Body, kinds: tuple[str, ...]
 ) -> tuple[Workload, ...]:
     """Return the workloads of every island of a table's content.
 
+    Args:
+        plan: Their plan.
+        content: The table's content.
+        given: The ConfigMap with the pod templates.
+        kinds: Kinds of workloads that the plan may have.
+
     Raises:
-        InputError: the template, the table or the plan does not give them; the message says why.
+        InputError: a template, the table or the plan does not give them; the message says why.
     """
     if findings := validate_content(content):
         raise PlanFileError(findings[0])
     spec = load_resource(prune_unknown_fields(plan.as_stated())[0]).spec
     options = ManifestOptions(
         plan=plan.key.name,
-        templates={"": read_template(load_document(template))},
+        templates=_templates(plan, given, {group["model"] for group in content["groups"]}),
         namespace=plan.key.namespace,
     )
     if bare := unplaced(content, spec, options):
@@ -144,3 +150,19 @@ def wanted_workloads(
         roles = roles_of(islands[meta["labels"][ISLAND_LABEL]].role)
         found.append(Workload(kind, meta["name"], roles, gpus, manifest))
     return tuple(found)
+
+
+def _templates(plan: PlanObject, given: Body, models: Iterable[str]) -> dict[str, Document]:
+    """Return the template of each model: under a key of its own if there is one."""
+    shared = str((plan.islands.get("template") or {}).get("key", "template.yaml"))
+    stored = Node(given).optional_mapping("data")
+    own = {model: f"{model}.yaml" for model in models}
+    keys = {model: key if key in stored else shared for model, key in own.items()}
+    read = {}
+    for key in set(keys.values()):
+        text = text_under(given, key)
+        try:
+            read[key] = read_template(load_document(text))
+        except InputError as error:
+            raise PlanFileError(f"{key}: {error}") from error
+    return {model: read[key] for model, key in keys.items()}

@@ -12,14 +12,15 @@ from .types import DATA_KEY, DAY, DNS_NAME, WHO
 
 
 class Template(SpecObject):
-    """The ConfigMap of the plan's namespace that has the pod template."""
+    """The ConfigMap of the plan's namespace that has the pod templates."""
 
     config_map: Annotated[str, Field(pattern=DNS_NAME, max_length=253)] = Field(
         description="Name of a ConfigMap in the plan's namespace."
     )
     key: Annotated[str, Field(pattern=DATA_KEY, max_length=253)] = Field(
         default="template.yaml",
-        description="Key in the ConfigMap: a PodTemplate, a Pod, or metadata and spec alone.",
+        description="Key in the ConfigMap: a PodTemplate, a Pod, or metadata and spec alone. A key "
+        "NAME.yaml comes first for the model of that name.",
     )
 
 
@@ -35,7 +36,7 @@ class Islands(SpecObject):
     )
     template: Template | None = Field(
         default=None,
-        description="Pod template that the operator makes the pods from; needed to manage them. A "
+        description="Pod templates that the operator makes the pods from; needed to manage them. A "
         "changed template is used by islands that start or change afterwards.",
     )
     changed_by: Annotated[str, Field(pattern=WHO, max_length=253)] | None = Field(

@@ -21,11 +21,16 @@ import pytest
 import yaml
 
 from archipelago.planner.plan import Planned
+from archipelago.planner.problem import PlanningProblem
+from archipelago.planner.replan.deployed import deployed_islands
+from archipelago.planner.replan.evaluate import headroom_of
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
+from archipelago.planner.table.plan_of_table import plan_of
 from tests.e2e import test_islands, test_kind_islands
 from tests.e2e.test_islands import owner as owner  # noqa: PLC0414  # a fixture
 from tests.e2e.test_kind_islands import islands_of, served
+from tests.e2e.test_kind_islands import proxy as proxy  # noqa: PLC0414
 from tests.e2e.test_kind_islands import workers as workers  # noqa: PLC0414
 from tests.e2e.test_kwok import begin
 from tests.e2e.test_kwok import kubelets as kubelets  # noqa: PLC0414
@@ -66,6 +71,9 @@ MORNING, NOON, NIGHT = 480, 880, 96
 """Rates of the day [requests/s], as 60 to 110 to 12."""
 LONG = Lengths(median=1020, longest=7000, output=211)
 """What the plan of the flips is made for."""
+ENOUGH = 1.1
+"""Least headroom of a table [times the rate]: minHeadroom without the tolerance of 5 %, and without
+the noise of short windows."""
 BAR = 1.10
 """Most that the day may cost, as a multiple of its cost if every rate is known beforehand."""
 
@@ -82,16 +90,6 @@ def owning(
     settings = {**prepared.settings, **more}
     with running(replace(prepared, kubeconfig=owner, settings=settings)) as operator:
         yield operator
-
-
-@pytest.fixture
-def proxy(kind: Cluster) -> Iterator[str]:
-    """Address at which requests reach the API server without credentials."""
-    command = [str(kind.kubectl_binary), f"--kubeconfig={kind.kubeconfig}", "proxy", "--port=0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
-        process.terminate()
 
 
 def spec(selector: dict[str, str], rate: float = MORNING) -> dict[str, Any]:
@@ -128,16 +126,25 @@ def spec(selector: dict[str, str], rate: float = MORNING) -> dict[str, Any]:
     }
 
 
-def least(rate: float) -> float:
-    """Cost of the cheapest plan for a rate, on two nodes [$/h]."""
+def problem_at(rate: float) -> PlanningProblem:
+    """The day's problem at a rate, on two nodes."""
     stated = spec({}, rate)
     del stated["pools"][0]["nodeSelector"]
     stated["pools"][0]["count"] = 16
-    outcome = strategy("exact").plan(
-        to_problem("chat", load_resource(yaml.safe_dump(resource("chat", stated))).spec)
-    )
+    return to_problem("chat", load_resource(yaml.safe_dump(resource("chat", stated))).spec)
+
+
+def least(rate: float) -> float:
+    """Cost of the cheapest plan for a rate [$/h]."""
+    outcome = strategy("exact").plan(problem_at(rate))
     assert isinstance(outcome, Planned)
     return float(outcome.plan.cost_per_hour)
+
+
+def carried(content: dict[str, Any], rate: float) -> float:
+    """How many times a rate the islands carry that the table sends requests to."""
+    problem = replace(problem_at(rate), min_headroom=None, minimise_cost=False)
+    return headroom_of(deployed_islands(problem, plan_of(content, problem, of_it=False)))
 
 
 @dataclass
@@ -151,25 +158,46 @@ class Day:
     drawn: random.Random
     known: float = 0.0
 
-    def hour(self, rate: float, *, killed: bool = False, above: float = PRICE) -> None:
-        """Keep to a rate, until the table is the one for it, and at least for an hour.
+    def hour(
+        self, rate: float, *, killed: Callable[[], None] | None = None, above: float = PRICE
+    ) -> None:
+        """Keep to a rate, until the table is one for it, and at least for an hour.
 
-        ``above``: what it may cost more than the cheapest [$/h].
+        ``killed``: waits for the moment at which the operator is. ``above``: what the table may
+        cost more than the cheapest [$/h].
         """
         users, began = self.users, time.monotonic()
         cost, users.rate = least(rate), rate
         if killed:
-            time.sleep(self.drawn.uniform(0, 6 * WINDOW))
+            killed()
             self.operator.end(signal.SIGKILL)
             self.operator.start()
 
         def settled() -> bool:
-            return -PRICE <= users.cost - cost <= above and served(users.plans)
+            enough = carried(dict(users.seen.content), rate) >= ENOUGH
+            return enough and users.cost <= cost + above and served(users.plans)
 
         name = f"{rate:g} requests/s{' and a kill' if killed else ''}"
         self.until(f"{name} to its pods", settled, began)
         time.sleep(max(0.0, began + HOUR - time.monotonic()))
         self.known += cost * (time.monotonic() - began) / 3600
+
+    def at_any_moment(self) -> None:
+        """Wait for one that the seed draws."""
+        time.sleep(self.drawn.uniform(0, 6 * WINDOW))
+
+    def in_the_change(self) -> None:
+        """Wait until pods start that the table lists and sends no requests to."""
+        eventually(lambda: self.unused() != set(), SETTLED)
+
+    def unused(self) -> set[str]:
+        """Islands of the table that get no requests."""
+        content = self.users.plans.table("chat")["content"]
+        (model,) = content["models"]
+        pairs = [pair for route in model["routes"] for pair in route["pairs"]]
+        used = {pair[phase] for pair in pairs for phase in ("prefill", "decode")}
+        groups = [group for group in content["groups"] if group["name"] not in used]
+        return {name for group in groups for name in group["members"]}
 
     def until(self, what: str, condition: Callable[[], bool], began: float | None = None) -> None:
         """Wait, and report how long it took; a failure says how the plan stands."""
@@ -191,7 +219,8 @@ class Day:
         time.sleep(8)
         users.rate = usual
         time.sleep(HOUR - 8)
-        self.until("a burst to the plan before", lambda: users.cost <= before + PRICE, began)
+        bought = max(before, least(usual)) + PRICE
+        self.until("a burst to the plan before", lambda: users.cost <= bought, began)
         self.known += least(usual) * (time.monotonic() - began) / 3600
 
     def pods_that_never_start(self, rate: float) -> None:
@@ -233,9 +262,9 @@ def live(day: Day, selector: dict[str, str], gone: Callable[[str], None]) -> Non
     day.until("plan to pods", lambda: served(plans))
     with users.at_work():
         day.hour(MORNING)
-        day.hour(NOON, killed=True)
+        day.hour(NOON, killed=day.in_the_change)
         day.burst(3 * NOON)
-        day.hour(NIGHT, killed=True)
+        day.hour(NIGHT, killed=day.at_any_moment)
         day.hour(MORNING)
         dollars = users.dollars
         day.report("cost of the day", dollars / day.known, "of a day whose rates are known")
@@ -271,7 +300,7 @@ def test_a_day_on_nodes_that_kwok_plays(  # noqa: PLR0917  # fixtures
         engines.gone.add(node)
         nodes.delete([node])
 
-    users = Users(plans, engines, prometheus, PRICE, MORNING, LENGTHS, weight=100)
+    users = Users(plans, engines, MORNING, LENGTHS, 100, prometheus, PRICE)
     day = Day(users, owning, report, template, random.Random(SEED))  # noqa: S311
     live(day, nodes.labels, gone)
     for node in engines.gone:  # no kubelet ends its pods
@@ -308,9 +337,8 @@ def test_a_day_on_nodes_that_run_pods(  # noqa: PLR0917  # fixtures
         subprocess.run(["docker", "pause", node], check=True)
         frozen.append(node)
 
-    users = Users(
-        plans, PodEngines(proxy, plans.namespace), prometheus, PRICE, MORNING, LENGTHS, weight=100
-    )
+    engines = PodEngines(proxy, plans.namespace)
+    users = Users(plans, engines, MORNING, LENGTHS, 100, prometheus, PRICE)
     day = Day(users, owning, report, template, random.Random(SEED))  # noqa: S311
     try:
         live(day, {"kubernetes.io/os": "linux"}, gone)
@@ -340,7 +368,7 @@ def test_engines_that_serve_either_phase_are_flipped_without_a_restart(  # noqa:
     begin(nodes, names[2:], **L40S, on="l40s")
     eventually(lambda: state(owning, "usable") == 4)
     test_islands.store_template(plans)
-    users = Users(plans, PlayedEngines(pages), prometheus, PRICE, 60, LONG)
+    users = Users(plans, PlayedEngines(pages), 60, LONG, prometheus=prometheus)
     plans.apply("chat", flipping(nodes.labels))
     report("plan to pods", seconds_until(lambda: served(plans), SETTLED))
     first = islands_of(plans)

@@ -1,50 +1,31 @@
 """Plan, pods, table on the nodes of a real cluster: engines that answer, and every request counted.
 
 The operator owns the pods. The nodes have GPUs because their status says so, as a device plugin
-would have it; the engines serve HTTP, and each says which island it is. The test is the router.
+would have it; the engines serve HTTP, and each says which island it is.
 """
 
 import json
 import os
-import random
-import threading
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from archipelago.planner.kubernetes.labels import ISLAND_LABEL, PLAN_LABEL
 from tests.deploy.rendering import BASE, DEPLOY
 from tests.e2e.test_kind import bare_pod
 from tests.support.controlplane import Cluster, eventually
-from tests.support.controlplane.api import Api, Refused
 from tests.support.e2e.deployments import Deployment, installed
 from tests.support.e2e.operators import Plans, seconds_until, small
+from tests.support.e2e.users import PORT, PROGRAM, Lengths, PodEngines, Users
 
 pytestmark = pytest.mark.cluster
 
-PORT = 8000
 STARTING = 180.0
 """Seconds for the pods of a plan on two workers of one machine."""
 DRAIN = 5
 GPUS = "nvidia.com~1gpu"
-ENGINE = f"""
-import json, os
-from http.server import BaseHTTPRequestHandler, HTTPServer
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        said = {{name: os.environ["ARCHIPELAGO_" + name.upper()] for name in ("island", "phase")}}
-        self.wfile.write(json.dumps(said).encode())
-    def log_message(self, *_):
-        pass
-HTTPServer(("", {PORT}), Handler).serve_forever()
-"""
 
 
 @pytest.fixture
@@ -78,68 +59,17 @@ def owning(kind: Cluster, image: str, tmp_path: Path) -> Iterator[Deployment]:
         yield found
 
 
-@dataclass
-class Router:
-    """Sends requests by the table, one after the other, and notes what became of each."""
-
-    plans: Plans
-    sent: int = 0
-    failed: list[str] = field(default_factory=list)
-    islands: set[str] = field(default_factory=set)
-    stopped: bool = False
-    drawn: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311
-
-    def run(self) -> None:
-        while not self.stopped:
-            self.send(self.plans.table("chat")["content"])
-
-    def send(self, content: dict[str, Any]) -> None:
-        """One request: through a prefill and a decode island, or one that does both."""
-        (model,) = content["models"]
-        route = self.drawn.choice(model["routes"])
-        weights = [pair["weight"] for pair in route["pairs"]]
-        (pair,) = self.drawn.choices(route["pairs"], weights)
-        members = {group["name"]: group["members"] for group in content["groups"]}
-        phases = {island["name"]: island["phase"] for island in content["islands"]}
-        for group in dict.fromkeys((pair["prefill"], pair["decode"])):
-            island = self.drawn.choice(members[group])
-            self.sent += 1
-            self.islands.add(island)
-            answer = self.ask(island)
-            if answer != {"island": island, "phase": phases[island]}:
-                self.failed.append(f"{island} as {phases[island]}: {answer}")
-
-    def ask(self, island: str) -> dict[str, Any]:
-        """What the island's pod answers, by way of the API server."""
-        api, space = Api.of(self.plans.cluster), self.plans.namespace
-        pods = f"/api/v1/namespaces/{space}/pods"
-        selector = f"{PLAN_LABEL}=chat,{ISLAND_LABEL}={island}"
-        items = api("GET", pods, labelSelector=selector)["items"]
-        names = [
-            item["metadata"]["name"]
-            for item in items
-            if "deletionTimestamp" not in item["metadata"]
-        ]
-        try:
-            return api("GET", f"{pods}/{names[0]}:{PORT}/proxy/") if names else {}
-        except (Refused, ValueError) as error:
-            return {"error": str(error)}
+@pytest.fixture
+def proxy(kind: Cluster) -> Iterator[str]:
+    """Address at which requests reach the API server without credentials."""
+    command = [str(kind.kubectl_binary), f"--kubeconfig={kind.kubeconfig}", "proxy", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+        process.terminate()
 
 
-@contextmanager
-def routing(plans: Plans) -> Iterator[Router]:
-    router = Router(plans)
-    thread = threading.Thread(target=router.run, daemon=True)
-    thread.start()
-    try:
-        yield router
-    finally:
-        router.stopped = True
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def store_template(plans: Plans, image: str, program: str = ENGINE) -> None:
+def store_template(plans: Plans, image: str, program: str = PROGRAM) -> None:
     pod = bare_pod("engine", image, program)
     container = pod["spec"]["containers"][0]
     container["readinessProbe"] = {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1}
@@ -166,7 +96,11 @@ def islands_of(plans: Plans) -> dict[str, str]:
 
 @pytest.mark.usefixtures("workers")
 def test_pods_of_its_own_follow_the_table_and_every_request_is_answered(
-    owning: Deployment, plans: Plans, image: str, report: Callable[[str, float], None]
+    owning: Deployment,
+    plans: Plans,
+    image: str,
+    proxy: str,
+    report: Callable[..., None],
 ) -> None:
     """Fewer islands, more islands, a killed leader in between, pods that never start.
 
@@ -182,8 +116,10 @@ def test_pods_of_its_own_follow_the_table_and_every_request_is_answered(
     report("plan to requests on its own pods", seconds_until(lambda: served(plans), STARTING))
     first = islands_of(plans)
 
-    with routing(plans) as router:
-        eventually(lambda: router.islands == first.keys(), within=60)
+    engines = PodEngines(proxy, plans.namespace)
+    users = Users(plans, engines, rate=60, lengths=Lengths(median=100, longest=2048, output=20))
+    with users.at_work():
+        eventually(lambda: users.islands == first.keys(), within=60)
         plans.patch("chat", {"budgetPerHour": "10"})
         eventually(lambda: served(plans) and islands_of(plans) != first, STARTING)
         fewer = islands_of(plans)
@@ -193,8 +129,8 @@ def test_pods_of_its_own_follow_the_table_and_every_request_is_answered(
         eventually(lambda: islands_of(plans) != fewer, within=60)
         owning.killer()()
         eventually(lambda: served(plans) and len(islands_of(plans)) == len(first), STARTING)
-        router.islands.clear()
-        eventually(lambda: router.islands == islands_of(plans).keys(), within=60)
+        users.islands.clear()
+        eventually(lambda: users.islands == islands_of(plans).keys(), within=60)
 
         whole = islands_of(plans)
         store_template(plans, image, program="raise SystemExit('never')")
@@ -206,6 +142,6 @@ def test_pods_of_its_own_follow_the_table_and_every_request_is_answered(
         eventually(lambda: plans.ready("chat")[:2] == ("False", "PodsNotReady"), STARTING)
         eventually(lambda: plans.conditions("chat")["IslandsReady"]["status"] == "True", STARTING)
         assert islands_of(plans) == whole
-    report("requests", router.sent)
-    assert router.failed == []
-    assert router.sent > 2 * len(first)
+    report("sent", users.sent, "requests")
+    assert users.failed == []
+    assert users.unready == []

@@ -277,16 +277,16 @@ def test_tables_of_a_change_come_in_order_and_carry_their_mark() -> None:
     state = replace(after(observed, answer), reserved=reserved)
 
     writes = [a for a in _go(observed, state) if isinstance(a, WriteTable)]
-    assert [(w.content, w.origin) for w in writes] == [(DRAINED, TableOrigin.ROLLING)]
+    assert [(w.content, w.origin) for w in writes] == [(DRAINED, TableOrigin.CHANGING)]
 
-    drained = _stored_and_reported(observed, state, DRAINED, TableOrigin.ROLLING)
+    drained = _stored_and_reported(observed, state, DRAINED, TableOrigin.CHANGING)
     state = state.with_table_written(NOW)
     assert not next_step_due(drained, state, later(DRAIN - 1))
     assert next_step_due(drained, state, later(DRAIN))
     state = state.with_next_step(1 << 20)
     assert state.result.content == CHANGED  # type: ignore[union-attr]
 
-    changed = _stored_and_reported(drained, state, CHANGED, TableOrigin.ROLLING)
+    changed = _stored_and_reported(drained, state, CHANGED, TableOrigin.CHANGING)
     state = state.with_table_written(later(DRAIN))
     assert not next_step_due(changed, state, later(500))  # its pod is not ready
     ready_pod = {"a": replace(pods["a"], ready=True, phase="prefill"), "b": pods["a"]}
@@ -346,7 +346,7 @@ def test_a_loss_during_a_roll_out_is_repaired_at_once() -> None:
         NOW
     )
     state = reported(state)
-    rolling = _stored_and_reported(observed, state, OLD, TableOrigin.ROLLING)
+    rolling = _stored_and_reported(observed, state, OLD, TableOrigin.CHANGING)
     assert rolling.plan is not None
     live = LiveStatus(lost_nodes=frozenset({"n1"}))
     damaged = replace(rolling, plan=replace(rolling.plan, live=live))
@@ -422,6 +422,18 @@ def test_what_replanning_made_survives_a_restart_and_an_edit_of_replanning() -> 
 def test_a_roll_out_that_nobody_remembers_is_planned_to_its_end() -> None:
     actions = actions_of(settled(origin=TableOrigin.ROLLING), PlanState(), NOW)
 
+    assert [type(a) for a in actions] == [StartPlanning]
+
+
+def test_a_change_that_nobody_remembers_is_led_on_by_the_next_window() -> None:
+    """Its pods may be starting, and the stated rates may not be those of its traffic."""
+    observed = settled(origin=TableOrigin.CHANGING)
+    assert actions_of(observed, PlanState(), NOW) == ()
+    assert observed.plan is not None
+    seen = replace(observed, plan=replace(observed.plan, live=LiveStatus(traffic=window())))
+    assert [type(a) for a in actions_of(seen, PlanState(), NOW)] == [StartReplan]
+    blind = replace(observed.plan, spec={**observed.plan.spec, "replanning": {}})
+    actions = actions_of(replace(observed, plan=blind), PlanState(), NOW)
     assert [type(a) for a in actions] == [StartPlanning]
 
 
@@ -656,7 +668,7 @@ def test_a_change_that_failed_is_taken_back_and_named_to_the_next_requests() -> 
     assert failed.failed.goal == OLD
     assert failed.failed.avoided(later(PATIENCE)) == ("c" * 64,)
     assert failed.failed.avoided(later(PATIENCE + 1800)) == ()
-    rolling = replace(observed, table=stored(observed.plan, DRAINED, TableOrigin.ROLLING))
+    rolling = replace(observed, table=stored(observed.plan, DRAINED, TableOrigin.CHANGING))
     actions = actions_of(rolling, replace(failed, result=None, planning="x"), NOW)
     assert not any(isinstance(action, StartReplan) for action in actions)
     again = failed.with_replan(decided("rollback-2", (OLD, "Ready")), "", later(PATIENCE))

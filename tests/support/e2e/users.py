@@ -184,18 +184,19 @@ class Seen:
 class Users:
     """Send requests of these lengths at a rate [requests/s].
 
-    ``price``: of a GPU that the table lists [$/h]. ``weight``: requests in one on the wire, as two
-    cores carry cluster, engines and users.
+    ``weight``: requests in one on the wire, as two cores carry cluster, engines and users.
+    ``prometheus``: gets the engines' metrics. ``price``: of a GPU that the table lists [$/h].
     """
 
     plans: Plans
     engines: Engines
-    prometheus: Prometheus
-    price: float
     rate: float
     lengths: Lengths
     weight: int = 10
+    prometheus: Prometheus | None = None
+    price: float = 0.0
     sent: int = 0
+    islands: set[str] = field(default_factory=set)
     failed: list[str] = field(default_factory=list)
     unready: list[str] = field(default_factory=list)
     dollars: float = 0.0
@@ -235,7 +236,8 @@ class Users:
         """Read the table, then the pods: an island is ready before a table sends requests to it."""
         content = self.plans.table("chat")["content"]
         self.seen = Seen(content, self._pods())
-        self.prometheus.scrape(self._target(*item) for item in self.seen.pods.items())
+        if self.prometheus:
+            self.prometheus.scrape(self._target(*item) for item in self.seen.pods.items())
 
     def _pods(self) -> dict[str, Pod]:
         path = f"/api/v1/namespaces/{self.plans.namespace}/pods"
@@ -289,6 +291,7 @@ class Users:
         for group, phase in groups:
             island = members[group][number % len(members[group])]
             pod = seen.pods.get(island)
+            self.islands.add(island)
             if pod is None or not pod.ready:
                 self.unready.append(island)
             error = self.engines.ask(pod, island, phase, requests) if pod else f"{island}: no pod"

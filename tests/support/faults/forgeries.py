@@ -29,7 +29,7 @@ TEXTS: Final = (
     "", "{}", "[]", "null", "x", "{", "[" * 5000, '"' + 9000 * "a" + '"', '{"content":NaN}',
     '{"content":{},"identity":{}}', "\x00", "\ud7ff", "1" * 5000,
 )  # fmt: skip
-ORIGINS: Final = ("planned", "replanned", "repaired", "rolling", "owed", "garbage", "")
+ORIGINS: Final = ("planned", "replanned", "repaired", "rolling", "changing", "owed", "garbage", "")
 
 
 @dataclass(frozen=True)

@@ -230,8 +230,8 @@ def workload(data: bytes) -> object:
 
 def template(data: bytes) -> object:
     """The ConfigMap with a pod template, and what is made of it."""
-    given = text_under(body(data), "template.yaml")
-    made = wanted_workloads(_plan(), small_table()["content"], given, kinds_of("Deployments"))
+    kinds = kinds_of("Deployments")
+    made = wanted_workloads(_plan(), small_table()["content"], body(data), kinds)
     assert all(one.gpus > 0 for one in made)
     return made
 
