@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -384,10 +385,12 @@ def test_into_a_pipe_it_writes_what_changed_and_ends_with_the_plan(
         process.kill()
         os.close(ours)
     told = [json.loads(line) for line in (first + second + last).splitlines()]
-    assert [line["replanning"] and line["replanning"]["level"] for line in told] == [
-        None, "Flip", "Flip"
-    ]  # fmt: skip
-    assert [line.get("note") for line in told] == [None, None, "the plan was deleted"]
+    # What the operator writes meanwhile, and a slow API server, add lines: none is there twice.
+    assert all(line != after for line, after in pairwise(told))
+    assert told[0]["replanning"] is None
+    assert {line["replanning"]["level"] for line in told[1:]} == {"Flip"}
+    assert "note" not in told[1]
+    assert told[-1]["note"] == "the plan was deleted"
 
 
 TEMPLATE = ROOT / "examples" / "render" / "vllm.yaml"
