@@ -233,8 +233,8 @@ def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> 
 def is_unfinished(plan: PlanObject, table: TableObject | None) -> bool:
     """Whether another table is to follow it, which is in no memory.
 
-    A repaired table is finished until all nodes of its plan are back. One that traffic led to is:
-    the next window leads on from the islands that it lists, whose pods may be starting.
+    A repaired table is finished until all nodes of its plan are back. A step that traffic led to
+    is too: the next window leads on from the islands that it lists, whose pods may be starting.
     """
     if table is None or table.origin is None:
         return False

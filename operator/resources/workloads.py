@@ -159,7 +159,7 @@ def _templates(plan: PlanObject, given: Body, models: Iterable[str]) -> dict[str
     own = {model: f"{model}.yaml" for model in models}
     keys = {model: key if key in stored else shared for model, key in own.items()}
     read = {}
-    for key in set(keys.values()):
+    for key in sorted({*keys.values()}):  # of several errors always the same one
         text = text_under(given, key)
         try:
             read[key] = read_template(load_document(text))
