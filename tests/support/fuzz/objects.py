@@ -676,7 +676,10 @@ OBJECTS: Final = {
         template,
         (Unreadable, InputError),
         _seed(_template),
-        (OBJECTS_OF + "reading.text_under", OBJECTS_OF + "workloads.wanted_workloads"),
+        (
+            OBJECTS_OF + "reading.text_under",
+            *(OBJECTS_OF + f"workloads.{n}" for n in ("wanted_workloads", "_templates")),
+        ),
     ),
     "shard": Reader(
         shard, (Unreadable, PlanFileError), _seed(_shard), (OBJECTS_OF + "objects.read_shard",)
