@@ -30,6 +30,7 @@ from .state import Now, PendingReplan, PlanState, Seen
 DRAIN: Final = 10.0
 """Seconds that requests have to end, if the plan has no ``drainSeconds``."""
 UNDER_WAY: Final = (TableOrigin.ROLLING, TableOrigin.CHANGING)
+"""Origins of tables in the middle of a rollout."""
 LOOK: Final = 60.0
 """Longest time between two looks at what is held back [s]."""
 
@@ -222,7 +223,8 @@ def wait_for_budget(observation: Observation, state: PlanState, now: Now) -> tup
 def may_adopt(plan: PlanObject, table: TableObject | None, state: PlanState) -> bool:
     """Whether the stored table is what re-planning made of these inputs.
 
-    A table in the middle of a rollout counts only if its next steps are in memory.
+    A table in the middle of a rollout counts if its next steps are in memory, or if windows of
+    traffic lead on from it.
     """
     if table is None or not plan.is_live or not is_as_written(plan, table):
         return False
@@ -262,8 +264,8 @@ def origin_of(plan: PlanObject, result: PlanReady) -> str:
         return ""
     if not result.steps or result.origin is TableOrigin.OWED:
         return result.origin or TableOrigin.PLANNED
-    led = result.origin is TableOrigin.REPLANNED
-    return TableOrigin.CHANGING if led else TableOrigin.ROLLING
+    by_traffic = result.origin is TableOrigin.REPLANNED
+    return TableOrigin.CHANGING if by_traffic else TableOrigin.ROLLING
 
 
 def is_written_of(plan: PlanObject, result: PlanReady, table: TableObject) -> bool:

@@ -156,8 +156,7 @@ def _templates(plan: PlanObject, given: Body, models: Iterable[str]) -> dict[str
     """Return the template of each model: under a key of its own if there is one."""
     shared = str((plan.islands.get("template") or {}).get("key", "template.yaml"))
     stored = Node(given).optional_mapping("data")
-    own = {model: f"{model}.yaml" for model in models}
-    keys = {model: key if key in stored else shared for model, key in own.items()}
+    keys = {model: key if (key := f"{model}.yaml") in stored else shared for model in models}
     read = {}
     for key in sorted({*keys.values()}):  # of several errors always the same one
         text = text_under(given, key)

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 import yaml
 
+from archipelago.operator.resources.objects import read_islands
+from archipelago.planner.documents import canonical_text
 from archipelago.planner.plan import Planned
 from archipelago.planner.problem import PlanningProblem
 from archipelago.planner.replan.deployed import deployed_islands
@@ -192,12 +194,8 @@ class Day:
 
     def unused(self) -> set[str]:
         """Islands of the table that get no requests."""
-        content = self.users.plans.table("chat")["content"]
-        (model,) = content["models"]
-        pairs = [pair for route in model["routes"] for pair in route["pairs"]]
-        used = {pair[phase] for pair in pairs for phase in ("prefill", "decode")}
-        groups = [group for group in content["groups"] if group["name"] not in used]
-        return {name for group in groups for name in group["members"]}
+        content = canonical_text(self.users.plans.table("chat")["content"])
+        return {name for name, island in read_islands(content).items() if not island.routed}
 
     def until(self, what: str, condition: Callable[[], bool], began: float | None = None) -> None:
         """Wait, and report how long it took; a failure says how the plan stands."""
