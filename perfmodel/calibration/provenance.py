@@ -7,13 +7,13 @@ decide which row counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from ..catalogue import read
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.architectures import ModelArchitecture, architecture
 from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
 from .corrections import Calibration
 
@@ -129,18 +129,13 @@ def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: f
 
 
 def architecture_fact(model: ModelArchitecture) -> Fact:
-    """Return the source of the shape of a model."""
-    row = read.read("catalogue/data/models.yaml")["models"][model.name]
+    """Return the source of the shape of a model: the catalogue, or a config.json of the user's."""
     value = f"{model.parameters / 1e9:.4g}"
-    unit = "billion parameters"
-    return Fact(
-        model.name,
-        "architecture",
-        value,
-        unit,
-        SourceKind.PUBLISHED,
-        *_title_and_date(row["source"]),
-    )
+    what = (model.name, "architecture", value, "billion parameters")
+    row = read.read("catalogue/data/models.yaml")["models"].get(model.name)
+    if row is None or replace(architecture(model.name), precision=model.precision) != model:
+        return Fact(*what, SourceKind.USER, "config.json in the ServingPlan")
+    return Fact(*what, SourceKind.PUBLISHED, *_title_and_date(row["source"]))
 
 
 def _title_and_date(source: dict[str, Any]) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 
+from ..catalogue import accelerator_of
 from ..documents import Document
 from ..errors import InputError
 from ..problem import Phase
@@ -148,7 +148,9 @@ def _workload(
         fitting = Fitting(
             labels=labels,
             gpus=part.gpus,
-            resource=GPUS.get(accelerator(pool.accelerator).family, "nvidia.com/gpu"),
+            resource=GPUS.get(
+                accelerator_of(pool.accelerator, spec.accelerators).family, "nvidia.com/gpu"
+            ),
             variables=variables,
             arguments=arguments(engine, start, follows=follows),
             nodes=part.nodes if pool.node_selector is not None else (),

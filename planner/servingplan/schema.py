@@ -17,6 +17,7 @@ from ..problem import DEFAULT_CLASS
 from .islands import Islands
 from .models import Model
 from .network import Network, Pipeline
+from .own import OwnAccelerator
 from .pools import Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
@@ -306,6 +307,11 @@ class ServingPlanSpec(SpecObject):
     )
     pools: Annotated[Named[Pool], Field(min_length=1, max_length=64)] = Field(
         description="GPU pools that the islands are taken from [GPUs]; names are unique.",
+    )
+    accelerators: Annotated[Named[OwnAccelerator], Field(max_length=32)] = Field(
+        default=(),
+        description="GPU types that the catalogue does not have, or has with other figures; names "
+        "are unique.",
     )
     network: Network | None = Field(
         default=None,

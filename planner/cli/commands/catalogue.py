@@ -13,12 +13,12 @@ from archipelago.perfmodel.catalogue import architectures
 
 from ...documents import Document, canonical, safe
 from ...problem import DEFAULT_CLASS
-from ...servingplan import load_resource
 from ...templates.catalogue import build_catalogue
 from ...templates.template import island_throughput, place_name
 from ..show_plan import phrase
 from ..terminal import console, print_table, progress
 from .files import planned_problem, read_calibration_files, read_text, write_document
+from .own import read_resource
 
 TERA, GIGA, GIB = 1e12, 1e9, float(1 << 30)
 
@@ -79,13 +79,15 @@ def _figure(value: object) -> object:
     return "-" if value is None else value
 
 
-def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
+def run(
+    path: str, form: str, calibrations: tuple[str, ...], catalogue: str | None, quiet: bool
+) -> int:
     """List templates with what one island sustains, and exclusions."""
     files = read_calibration_files(calibrations)
-    problem = planned_problem(load_resource(read_text(path)), files)
+    problem = planned_problem(read_resource(read_text(path), path, catalogue), files)
     with progress(quiet) as report:
-        catalogue = build_catalogue(problem, report)
-    offers = [(template, island_throughput(problem, template)) for template in catalogue.templates]
+        built = build_catalogue(problem, report)
+    offers = [(template, island_throughput(problem, template)) for template in built.templates]
     if form == "json":
         templates = []
         for template, offer in offers:
@@ -107,7 +109,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
                 "requestsPerDollar": offer.per_dollar,
             }
             templates.append(fields)
-        exclusions = [asdict(exclusion) for exclusion in catalogue.exclusions]
+        exclusions = [asdict(exclusion) for exclusion in built.exclusions]
         document = {"name": problem.name, "templates": templates, "exclusions": exclusions}
         write_document(canonical(document), form)
         return 0
@@ -128,7 +130,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
         for template, offer in offers
     )
     print_table(out, (*heads, ">REQ/S", ">LENGTHS", ">REQ PER $"), rows, gap=0)
-    out.print(f"\n{phrase(len(catalogue.exclusions), 'exclusion')}:", style="bold")
-    for exclusion in catalogue.exclusions:
+    out.print(f"\n{phrase(len(built.exclusions), 'exclusion')}:", style="bold")
+    for exclusion in built.exclusions:
         out.print(f"  {safe(exclusion.template)}: {safe(exclusion.reason)}", soft_wrap=True)
     return 0
