@@ -31,16 +31,16 @@ CONFIG_KEY: Final = "config.json"
 _Figure = DecimalText | None
 
 
+_Content = Annotated[
+    dict[str, JsonValue],
+    Field(min_length=1, max_length=MOST_FIELDS, json_schema_extra={ANYTHING_KEY: True}),
+]
+
+
 class ModelConfig(SpecObject):
     """The published config.json of a model: as it is, or where it is."""
 
-    inline: (
-        Annotated[
-            dict[str, JsonValue],
-            Field(min_length=1, max_length=MOST_FIELDS, json_schema_extra={ANYTHING_KEY: True}),
-        ]
-        | None
-    ) = Field(
+    inline: _Content | None = Field(
         default=None,
         description="Content of the config.json, unchanged. A field that decides the shape of the "
         "model is understood, or refused by its name.",
@@ -64,6 +64,12 @@ class ModelConfig(SpecObject):
     )
 
 
+class InlineConfig(SpecObject):
+    """The config.json of a model of the administrator's catalogue."""
+
+    inline: _Content = Field(description="Content of the config.json, unchanged.")
+
+
 class OwnModel(SpecObject):
     """A model of the administrator's catalogue."""
 
@@ -72,15 +78,7 @@ class OwnModel(SpecObject):
         default=None,
         description="Number format of the weights, if the config.json does not say it.",
     )
-    config: ModelConfig = Field(description="Its config.json.")
-    rules = (
-        Rule(
-            "config",
-            "has(self.config.inline)",
-            lambda m: m.config.inline is not None,
-            "a model of the catalogue needs config.inline, the content of its config.json",
-        ),
-    )
+    config: InlineConfig = Field(description="Its config.json.")
 
 
 def _figure(unit: str, what: str) -> Any:  # noqa: ANN401  # what pydantic declares

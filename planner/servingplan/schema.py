@@ -141,6 +141,19 @@ _RULES = (
         '("0" if a pool costs nothing), or set objective Maximise',
     ),
     Rule(
+        "pools",
+        "self.pools.all(p, !has(p.nodeSelector) || "
+        "self.accelerators.all(a, a.name != p.accelerator || a.productLabels.size() > 0))",
+        lambda s: (
+            {p.accelerator for p in s.pools if p.node_selector}.isdisjoint(
+                a.name for a in s.accelerators if not a.product_labels
+            )
+        ),
+        "the nodes of a nodeSelector are known by their product label, and the accelerator in "
+        "spec.accelerators has no productLabels: add what nvidia.com/gpu.product says on them, or "
+        "state count",
+    ),
+    Rule(
         "network",
         "self.network.links.all(l, l.classes.all(c, self.pools.exists(p, "
         f"(c == '{DEFAULT_CLASS}' && p.domains.size() == 0) || "
