@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.accelerators import accelerator, from_facts
 from archipelago.perfmodel.catalogue.architectures import architecture, from_config
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
@@ -54,10 +54,13 @@ def accelerator_of(name: str, own: Iterable[OwnAccelerator]) -> Accelerator:
     }
     if stated.scale_up_domain is not None:
         figures["domain"] = stated.scale_up_domain
-    from archipelago.perfmodel.catalogue.accelerators import from_facts
-
     made = from_facts(stated.name, {k: v for k, v in figures.items() if v > 0}, stated.like)
-    return replace(made, **dict.fromkeys((key for key, v in figures.items() if v == 0), None))
+    lacking: dict[str, Any] = dict.fromkeys((key for key, v in figures.items() if v == 0), None)
+    if {"bf16", "fp16"} <= lacking.keys() or ("bf16" in lacking and made.fp16 is None):
+        raise PerfModelError(
+            f"accelerator {name}: both 16-bit peaks are 0; state bf16Teraflops or fp16Teraflops"
+        )
+    return replace(made, **lacking)
 
 
 def architecture_of(

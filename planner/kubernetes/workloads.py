@@ -41,7 +41,13 @@ NAME_LENGTH = 50
 
 ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "dynamo": Engine.ENV}
 """Engine whose metrics a model has -> engine whose arguments start its islands."""
-GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
+GPUS = dict.fromkeys(("cdna2", "cdna3", "cdna4"), "amd.com/gpu") | {
+    "gaudi": "habana.ai/gaudi",
+    "xe2": "gpu.intel.com/xe",
+    "ascend": "huawei.com/Ascend910",
+    "tpu": "google.com/tpu",
+    "neuron": "aws.amazon.com/neuron",
+}
 """Accelerator family -> resource of its device plugin; all others are NVIDIA's."""
 PHASE_AT_START = {Engine.SGLANG}
 """Engines that are started for one phase, by an argument."""

@@ -144,10 +144,8 @@ _RULES = (
         "pools",
         "self.pools.all(p, !has(p.nodeSelector) || "
         "self.accelerators.all(a, a.name != p.accelerator || a.productLabels.size() > 0))",
-        lambda s: (
-            {p.accelerator for p in s.pools if p.node_selector}.isdisjoint(
-                a.name for a in s.accelerators if not a.product_labels
-            )
+        lambda s: {p.accelerator for p in s.pools if p.node_selector}.isdisjoint(
+            a.name for a in s.accelerators if not a.product_labels
         ),
         "the nodes of a nodeSelector are known by their product label, and the accelerator in "
         "spec.accelerators has no productLabels: add what nvidia.com/gpu.product says on them, or "

@@ -86,7 +86,7 @@ def test_only_what_a_plan_uses_of_a_catalogue_is_brought() -> None:
             "models": [{"name": "me/M", "precision": "fp8", "config": {"inline": LLAMA}}],
         }
     )
-    spec = {
+    spec: dict[str, Any] = {
         "pools": [{"name": "a", "accelerator": "a"}, {"name": "h", "accelerator": "H100"}],
         "models": [
             {"name": "m", "architecture": "me/m"},
