@@ -178,8 +178,8 @@ class PlanObject:
 
     @property
     def sources(self) -> tuple[FileSource, ...]:
-        """Where the files are that it names."""
-        return file_sources(self.spec)
+        """Where the files are that it names, read or not."""
+        return tuple(dict.fromkeys((*self.files, *file_sources(self.spec))))
 
     @property
     def calibration(self) -> str:

@@ -45,8 +45,8 @@ def give(plans: Plans, text: str) -> None:
 def test_a_model_and_a_gpu_of_ones_own_are_planned_from_what_the_api_server_stores(
     plans: Plans, operator: Operator
 ) -> None:
-    inline = {**CONFIG, "rope_scaling": {"factor": 32.0, "rope_type": "llama3"}, "head_dim": None}
-    plans.apply("inline", mine(inline=inline))
+    inline = {**CONFIG, "rope_scaling": {"factor": 32.0, "rope_type": "llama3"}}
+    plans.apply("inline", mine(inline={**inline, "head_dim": None}))  # null counts as absent
     plans.wait_ready("inline", 60)
     assert plans.plan("inline")["spec"]["models"][0]["config"]["inline"] == inline
 

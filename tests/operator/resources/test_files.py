@@ -45,6 +45,7 @@ def test_a_config_in_a_config_map_is_planned_as_if_written_inline() -> None:
     named = plan(config={"configMap": "mine"})
     found = named.with_files({SOURCE: FileText(SOURCE, json.dumps(CONFIG))})
     assert inline(found) == {"inline": CONFIG}
+    assert found.sources == named.sources == (SOURCE,)
     other = named.with_files({SOURCE: FileText(SOURCE, json.dumps({**CONFIG, "vocab_size": 9}))})
     assert len({named.inputs_hash, found.inputs_hash, other.inputs_hash}) == 3
 
