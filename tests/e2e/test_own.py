@@ -1,12 +1,15 @@
 """Models and accelerators that the catalogue lacks, against a real API server."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.controlplane import eventually
-from tests.support.e2e.operators import Operator, Plans, small
+from tests.support.e2e.nodes import Nodes
+from tests.support.e2e.operators import Operator, Plans, running, small
+from tests.support.faults.ground import nodes_under
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -74,3 +77,31 @@ def test_a_model_and_a_gpu_of_ones_own_are_planned_from_what_the_api_server_stor
     slower = plans.plan("chat")["status"]["summary"]["throughput"]
     assert float(slower) < float(figures[0])
     assert operator.is_running()
+
+
+def test_the_administrators_gpu_is_found_by_its_label_and_followed_in_the_file(
+    plans: Plans, prepared: Operator, nodes: Nodes, tmp_path: Path
+) -> None:
+    names = nodes.names(2)
+    nodes.create(names, {"nvidia.com/gpu.product": "Quantum-9000"})
+    file = tmp_path / "admin.yaml"
+    gpu = {"name": "Quantum 9000", "like": "H100", "productLabels": ["Quantum-9000"]}
+    file.write_text(yaml.safe_dump({"catalogue": {"accelerators": [gpu]}}))
+    spec = small()
+    (pool,) = spec["pools"]
+    del pool["count"]
+    spec["pools"] = [{**pool, "accelerator": "Quantum 9000", "nodeSelector": nodes.labels}]
+    plans.apply("chat", spec)
+    with running(
+        replace(prepared, settings={**prepared.settings, "ARCHIPELAGO_ADMIN_FILE": str(file)})
+    ):
+        plans.wait_ready("chat", 60)
+        assert nodes_under(plans.table("chat")) <= set(names)
+        before = float(plans.plan("chat")["status"]["summary"]["throughput"])
+        slower = {**gpu, "memoryGigabytesPerSecond": "500"}
+        file.write_text(yaml.safe_dump({"catalogue": {"accelerators": [slower]}}))
+
+        def throughput() -> float:
+            return float(plans.plan("chat")["status"]["summary"]["throughput"])
+
+        eventually(lambda: throughput() < 0.9 * before, within=60)
