@@ -317,7 +317,15 @@ class NodeSummary:
 
 def relevant(node: NodeSummary, keys: Collection[str]) -> NodeSummary:
     """Return the node with these labels and with what its GPUs are read from, and nothing else."""
-    labels = {*keys, *products()["labels"], *products()["memory"], *SHARING, PARTITION, REPLICAS, MACHINE}
+    labels = {
+        *keys,
+        *products()["labels"],
+        *products()["memory"],
+        *SHARING,
+        PARTITION,
+        REPLICAS,
+        MACHINE,
+    }
     names = (*RESOURCES, *SHARED, *SLICED)
     return replace(
         node,
