@@ -61,14 +61,17 @@ def accelerator_facts(accelerator: Accelerator) -> Iterator[Fact]:
     """
     subject, like = accelerator.name, accelerator.like
     if subject not in {each.name for each in accelerators()}:
-        cut, title = subject.startswith(f"{like}-MIG-"), f"as {like} has it"
+        cut, share = subject.startswith(f"{like}-MIG-"), source("mig-parted")[0]
         for name, unit in _FIGURES.items():
             if value := getattr(accelerator, name):
-                kind, said = SourceKind.ASSUMED, title
+                kind, said = SourceKind.ASSUMED, f"as {like} has it"
                 if name in accelerator.stated or not like:
                     kind, said = SourceKind.USER, "ServingPlan"
                 elif cut:
-                    kind, said = SourceKind.DATA_SHEET, f"share of {like}, {source('mig-parted')[0]}"
+                    kind, said = (
+                        SourceKind.DATA_SHEET,
+                        f"share of {like}, {share}",
+                    )
                 yield Fact(subject, name, f"{value / UNITS[unit]:.6g}", unit, kind, said)
         return
     doubt = accelerator.uncertainty

@@ -180,23 +180,14 @@ def accelerator(name: str) -> Accelerator:
 @cache
 def accelerators() -> tuple[Accelerator, ...]:
     """Return every accelerator of the catalogue, by name. Slices of them are not listed."""
-    return tuple(
-        Accelerator(
-            name=name,
-            family=row["family"],
-            domain=int(figures(name)["domain"].value),
-            confidence=row["confidence"],
-            uncertainty=uncertainty(row["confidence"]),
-            like=row.get("like", ""),
-            **{"bf16": None}
-            | {
-                key: figure.value * UNITS[figure.unit]
-                for key, figure in figures(name).items()
-                if key != "domain"
-            },
-        )
-        for name, row in sorted(_document()["accelerators"].items())
-    )
+    every = []
+    for name, row in sorted(_document()["accelerators"].items()):
+        made: dict[str, Any] = {"bf16": None}
+        made |= {key: each.value * UNITS[each.unit] for key, each in figures(name).items()}
+        made |= {key: row[key] for key in ("family", "confidence", "like") if key in row}
+        made |= {"domain": int(made["domain"]), "uncertainty": uncertainty(row["confidence"])}
+        every.append(Accelerator(name=name, **made))
+    return tuple(every)
 
 
 @cache
@@ -248,7 +239,7 @@ def profiles(name: str) -> Mapping[str, tuple[float, float]]:
 
     Source: NVIDIA/mig-parted, as ``mig`` in ``data/accelerators.yaml`` says.
     """
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for rule in _document()["mig"]["rules"]:
         whole = rule["of"]
         for names, cards in rule["profiles"].items():
@@ -278,6 +269,7 @@ def sibling(name: str, memory: float) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+@lru_cache(maxsize=512)
 def _slice(card: Accelerator, profile: str) -> Accelerator:
     """Return a slice: its share of compute, memory and bandwidth, and no link but PCIe."""
     shares = profiles(card.name)
@@ -317,7 +309,7 @@ def from_facts(
         UnknownName: there is no such relative.
         PerfModelError: a field is not known, not positive, or needed and missing.
     """
-    given = {key: _checked(name, key, value) for key, value in facts.items()}
+    given: dict[str, Any] = {key: _checked(name, key, value) for key, value in facts.items()}
     stated = tuple(sorted(given))
     peaks = [key for key in _HALF if key in given]
     if like is None:
@@ -368,15 +360,14 @@ def nearest(facts: Mapping[str, float | int | str]) -> str:
     return min(distances)[1] if distances else ""
 
 
-def _checked(name: str, key: str, value: float | int | str) -> Any:
+def _checked(name: str, key: str, value: float | str) -> float | str:
     """Return the value of a field; refuse another name, another kind and what is not positive."""
     if key == "family":
         return str(value)
     if key not in _FIELDS:
         known = ", ".join((*_FIELDS, "family"))
         raise PerfModelError(f"accelerator {name}: {key} is no figure; known: {known}")
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
+    if isinstance(value, (str, bool)) or not math.isfinite(value) or value <= 0:
         raise PerfModelError(f"accelerator {name}: {key} is {value!r}; it must be above 0")
     return int(value) if key == "domain" else float(value)
 

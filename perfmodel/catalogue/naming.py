@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from ..errors import UnknownName
 
-_IGNORED = frozenset(
-    "nvidia amd intel huawei google aws instinct geforce tesla radeon gpu gpus accelerator tensor "
-    "core blackwell generation edition hbm2 hbm2e hbm3 hbm3e".split()
+_IGNORED = re.compile(
+    "nvidia|amd|intel|huawei|google|aws|instinct|geforce|tesla|radeon|gpus?|accelerator|tensor|core"
+    "|blackwell|generation|edition|hbm[23]e?"
 )
 """Words that tell no two accelerators of the catalogue apart."""
 _FORM = re.compile(r"sxm|pcie|nvl\d*|oam|hgx|dgx|server|workstation")
@@ -62,7 +62,7 @@ def model_of(name: str) -> str:
 
 def _words(name: str) -> list[str]:
     words = re.sub(r"sxm\d", "sxm", name.casefold()).replace("(", " ").replace(")", " ")
-    return [word for word in re.split(r"[\s_/-]+", words) if word and word not in _IGNORED]
+    return [word for word in re.split(r"[\s_/-]+", words) if word and not _IGNORED.fullmatch(word)]
 
 
 def _key(name: str) -> str:
@@ -82,7 +82,9 @@ def _stem(name: str) -> str:
 def _fits(named: Named, name: str) -> bool:
     """Return whether a name says nothing that the row is not."""
     words = _words(name)
-    own = {word for each in named.names for word in _words(each)} | ({"pcie"} if named.card else set())
+    own = {word for each in named.names for word in _words(each)} | (
+        {"pcie"} if named.card else set()
+    )
     forms = {word for word in words if _FORM.fullmatch(word)}
     sizes = [float(found[1]) * 2**30 for word in words if (found := _MEMORY.fullmatch(word))]
     return (

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
@@ -76,9 +76,9 @@ def accelerator_of(
             product = str(labels[label])
             if name := known(product, [size for size in sizes.values() if size], at_hand, own):
                 return name, f"{label}={product}"
+            if not source and folded(product.partition("-MIG-")[0]) in table["products"]:
+                product = ", ".join([product, *(f"{key}={labels[key]}" for key in sizes)])
             source = source or f"{label}={product}"
-            if folded(product.upper().partition("-MIG-")[0]) in table["products"]:
-                source = ", ".join([source, *(f"{key}={labels[key]}" for key in sizes)])
     if source or not at_hand:
         return "", source
     return at_hand[0], f"{MACHINE}={machine}"
@@ -100,6 +100,11 @@ def known(
     """
     if name := next((own[key] for key in own if folded(key) == folded(product)), ""):
         return name
+    return _in_catalogue(product, tuple(mebibytes), tuple(machine))
+
+
+@lru_cache(maxsize=4096)
+def _in_catalogue(product: str, mebibytes: tuple[int, ...], machine: tuple[str, ...]) -> str:
     whole, cut, profile = product.partition("-MIG-")
     names: list[str] = products()["products"].get(folded(whole), [])
     fitting = [name for each in names if (name := _sized(each, cut + profile, mebibytes))]
