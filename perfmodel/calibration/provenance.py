@@ -13,7 +13,7 @@ from typing import Any
 
 from ..catalogue import read
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.architectures import ModelArchitecture, model_row
 from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
 from .corrections import Calibration
 
@@ -130,7 +130,7 @@ def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: f
 
 def architecture_fact(model: ModelArchitecture) -> Fact:
     """Return the source of the shape of a model."""
-    row = read.read("catalogue/data/models.yaml")["models"][model.name]
+    row = model_row(model.name)
     value = f"{model.parameters / 1e9:.4g}"
     unit = "billion parameters"
     return Fact(
