@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from archipelago.perfmodel.catalogue.accelerators import Accelerator
-from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
+from archipelago.perfmodel.catalogue.architectures import Dense, ModelArchitecture
 from archipelago.perfmodel.catalogue.efficiency import engine_fit
 from archipelago.perfmodel.model import FloatArray
 from archipelago.perfmodel.roofline.communication import Network, expert_copies
@@ -132,12 +132,14 @@ class WideIsland:
         some, near = rows / parts, pairs / parts
         routed = float(self._block.routed(np.array(some)))
         dispatch, combine = (float(self._move(np.array(some), mode, width)) for width in (1.0, 2.0))
+        mixed = attention(self._kernels, self.model.attention, 1, phase)
+        dense = Dense(self.model.intermediate)
         return Layer(
-            attention=parts * (_seconds(attention(self._kernels, 1, phase), some, near) + gap),
+            attention=parts * (_seconds(mixed, some, near) + gap),
             experts=parts * (routed + _seconds(self._block.always, some, 0.0) + spent.expert_layer),
             dispatch=parts * dispatch,
             combine=parts * combine,
-            dense=_seconds(dense_ffn(self._kernels, 1), rows, 0.0),
+            dense=_seconds(dense_ffn(self._kernels, dense, 1), rows, 0.0),
         )
 
     def _move(self, rows: FloatArray, mode: str, width: float) -> FloatArray:

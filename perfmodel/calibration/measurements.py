@@ -8,7 +8,7 @@ A user's: CSV with one closed-loop run per line, columns as in ``COLUMNS``; or J
 vLLM's and SGLang's serving benchmarks (``mean_ttft_ms``, ``mean_tpot_ms``, ``max_concurrency``,
 token totals), whose GPUs come from the command line.
 
-Models are those of the catalogue and of ``benchmarked.yaml``.
+Models are those of the catalogue.
 """
 
 from __future__ import annotations
@@ -19,50 +19,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..catalogue import read
 from ..catalogue.accelerators import accelerator
-from ..catalogue.architectures import Experts, GroupedAttention, ModelArchitecture, architecture
-from ..catalogue.precision import named_precision
-from ..errors import MeasurementError, UnknownName
+from ..catalogue.architectures import ModelArchitecture, architecture
+from ..errors import MeasurementError
 from ..roofline.parallelism import Parallelism
 
 
-@cache
 def measured_model(name: str, precision: str = "bf16") -> ModelArchitecture:
-    """Return a model by its name in the catalogue, by its name here, or by its repository's.
+    """Return a model by its name in the catalogue or its repository's; FP16 counts as BF16.
 
     Raises:
-        UnknownName: neither list has it; says the closest name.
+        UnknownName: the catalogue has no such model.
     """
-    try:
-        architecture(name)
-    except UnknownName:
-        rows: dict[str, dict[str, Any]] = read.read("calibration/data/benchmarked.yaml")["models"]
-        by_repository = {row["repository"]: canonical for canonical, row in rows.items()}
-        canonical = by_repository.get(name, name)
-        row = read.find("model", rows, canonical)
-        experts = None
-        if "experts" in row:
-            experts = Experts(row["experts"], row["experts_per_token"], row["intermediate"])
-        return ModelArchitecture(
-            name=canonical,
-            layers=row["layers"],
-            hidden=row["hidden"],
-            vocabulary=row["vocabulary"],
-            attention=GroupedAttention(
-                row["heads"], row["kv_heads"], row["head_dim"], bias=row.get("bias", False)
-            ),
-            intermediate=row["intermediate"],
-            max_length=row["max_length"],
-            precision=named_precision(precision, experts=experts is not None),
-            experts=experts,
-            gated=row.get("gated", True),
-            tied_embeddings=row.get("tied", False),
-        )
     return architecture(name, precision)
 
 

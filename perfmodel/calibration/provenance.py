@@ -13,8 +13,9 @@ from typing import Any
 
 from ..catalogue import read
 from ..catalogue.accelerators import UNITS, Accelerator, accelerators, figures, source
-from ..catalogue.architectures import ModelArchitecture, architecture
+from ..catalogue.architectures import ModelArchitecture, architecture, model_row
 from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
+from ..errors import UnknownName
 from .corrections import Calibration
 
 _UNITS = {"quantise_bytes": "B", "ramp_rows": "rows"}
@@ -167,9 +168,13 @@ def architecture_fact(model: ModelArchitecture) -> Fact:
     """Return the source of the shape of a model: the catalogue, or a config.json of the user's."""
     value = f"{model.parameters / 1e9:.4g}"
     what = (model.name, "architecture", value, "billion parameters")
-    row = read.read("catalogue/data/models.yaml")["models"].get(model.name)
-    if row is None or replace(architecture(model.name), precision=model.precision) != model:
+    try:
+        published = architecture(model.name)
+    except UnknownName:
+        published = None
+    if published is None or replace(published, precision=model.precision) != model:
         return Fact(*what, SourceKind.USER, "config.json in the ServingPlan")
+    row = model_row(published.name)
     return Fact(*what, SourceKind.PUBLISHED, *_title_and_date(row["source"]))
 
 

@@ -2,7 +2,7 @@
 
 ThunderServe (Jiang et al., 2025, equation 1) has T = alpha + 2 b s h N_bytes / beta for one layer
 of full multi-head attention. Here the bytes are those of the real layout over all layers: grouped
-heads, the latent of MLA, sliding windows, in 16, 8 or 4 bits.
+heads, the latent of MLA, sliding windows, states, in 16, 8 or 4 bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.shape import ModelArchitecture
 from ..errors import OutOfRange, UnknownName
 from ..model import FloatArray
 
@@ -26,15 +26,17 @@ _SCALE_BYTES = 4.0
 class CacheLayout:
     """What the cache of one sequence is on the wire.
 
-    ``elements``: per token and layer. ``full`` layers send every token, ``windowed`` ones the last
-    ``window``. ``bits`` per element; ``group``: elements that share a scale and a zero point, None
-    if the format has none (16 bits, or a static FP8 scale).
+    ``elements``: per token, of the layers that send every token. ``windows``: (tokens, elements per
+    token) of those that send their last tokens alone. ``keys``: bytes of index keys per token, and
+    ``state``: bytes per sequence, both sent as they are. ``bits`` per element; ``group``: elements
+    that share a scale and a zero point, None if the format has none (16 bits, or a static FP8
+    scale).
     """
 
-    elements: int
-    full: int
-    windowed: int
-    window: int
+    elements: float
+    windows: tuple[tuple[int, float], ...] = ()
+    keys: float = 0.0
+    state: float = 0.0
     bits: int = 16
     group: int | None = None
 
@@ -45,9 +47,14 @@ class CacheLayout:
     @classmethod
     def of(cls, model: ModelArchitecture, bits: int = 16, group: int | None = None) -> CacheLayout:
         """Return the layout of a model's cache."""
-        full = model.layers - model.windowed_layers
-        elements = model.attention.kv_elements
-        return cls(elements, full, model.windowed_layers, model.window, bits, group)
+        return cls(
+            model.kv_bytes_per_token / model.precision.kv,
+            model.windows,
+            model.index_bytes_per_token,
+            model.state_bytes,
+            bits,
+            group,
+        )
 
     @property
     def element_bytes(self) -> float:
@@ -61,13 +68,16 @@ class CacheLayout:
     def size(self, length: FloatArray, sequences: FloatArray | float = 1.0) -> FloatArray:
         """Return bytes [B] of ``sequences`` prompts [sequences] of ``length`` [tokens] each.
 
-        sequences (full l + windowed min(l, w)) elements bytes.
+        sequences ((elements l + windowed min(l, w)) bytes + keys l + state).
 
         Source: docs/explanation/performance-model.md#other-models-of-the-same-island.
         """
         length = np.asarray(length, dtype=np.float64)
-        tokens = self.full * length + self.windowed * np.minimum(length, self.window)
-        return np.asarray(sequences * tokens * self.elements * self.element_bytes)
+        sent = self.elements * length
+        for window, elements in self.windows:
+            sent = sent + elements * np.minimum(length, window)
+        rest = self.keys * length + self.state
+        return np.asarray(sequences * (sent * self.element_bytes + rest))
 
 
 @dataclass(frozen=True)

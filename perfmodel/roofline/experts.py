@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..catalogue.architectures import Experts
+from ..catalogue.layers import Experts
 from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
 from .communication import Network, expert_copies
@@ -33,11 +33,13 @@ class SparseBlock:
     def always(self) -> tuple[Operator, ...]:
         """Return the operators that every token passes: norm, router and shared experts."""
         hidden = self.kernels.model.hidden
-        router = self.kernels.product("router", hidden, self.experts.routed, BF16_BYTES)
+        router = self.kernels.product("router", hidden, self.experts.routed, "router")
+        latent = self.experts.latent
+        around = [self.kernels.product("latent", hidden, 2 * latent, "router")] if latent else []
         if not self.experts.shared:
-            return (self.kernels.norm(), router)
-        width = self.experts.shared * self.experts.intermediate / self.parallelism.tp
-        return (router, *ffn(self.kernels, width, 2 * width))
+            return (self.kernels.norm(), router, *around)
+        width = self.experts.shared_width / self.parallelism.tp
+        return (router, *around, *ffn(self.kernels, width, self.experts.ups * width, "shared"))
 
     def routed(self, tokens: FloatArray) -> FloatArray:
         """Return seconds [s] of the routed experts: max(compute, memory) + sorting.
@@ -69,7 +71,7 @@ class SparseBlock:
 
         held = experts_per_gpu(experts, self.parallelism)
         weights = held * parameters * model.precision.expert
-        moved = 2 * model.hidden + 3 * experts.intermediate
+        moved = 2 * (experts.latent or model.hidden) + (experts.ups + 1) * experts.intermediate
         read = max(kernels.activation(dtype), BF16_BYTES)
         bandwidth = efficiency.expert_mbu * kernels.accelerator.bandwidth
         memory = (touched * weights + rows * moved * read) / bandwidth

@@ -8,57 +8,54 @@ Data-parallel copies repeat everything but experts that are spread over them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import Experts, LatentAttention, ModelArchitecture
-from ..catalogue.precision import BF16_BYTES
+from ..catalogue.layers import (
+    CompressedAttention,
+    Dense,
+    Experts,
+    GroupedAttention,
+    LatentAttention,
+    Mixer,
+    StateMixer,
+)
+from ..catalogue.precision import BF16, BF16_BYTES
+from ..catalogue.shape import ModelArchitecture, index_bytes
 from .parallelism import Parallelism
 
 
 @dataclass(frozen=True)
 class LayerCounts:
-    """Layers by their attention and by their feed-forward; both pairs have the same sum.
+    """Layers by their mixer and by their feed-forward, in the order of the model's kinds.
 
-    ``full`` see the whole context, ``windowed`` no more than their window; ``dense`` have one
-    feed-forward, ``sparse`` routed experts.
+    ``mixers``: layers with each of ``ModelArchitecture.mixers``; ``ffns`` of ``.ffns``.
     """
 
-    full: int
-    windowed: int
-    dense: int
-    sparse: int
+    mixers: tuple[int, ...]
+    ffns: tuple[int, ...]
 
     @property
-    def layers(self) -> int:
-        """Return the number of layers [layers]: dense plus sparse.
+    def layers(self) -> float:
+        """Return the number of layers [layers]: a mixer and a feed-forward each, else half a layer.
 
         Source: docs/explanation/performance-model.md#memory.
         """
-        return self.dense + self.sparse
+        return (sum(self.mixers) + sum(self.ffns)) / 2
 
 
 def consecutive(model: ModelArchitecture, start: int, stop: int) -> LayerCounts:
-    """Return the counts of layers ``start`` to ``stop`` (exclusive), counted from 0.
-
-    Dense layers come first, and every ``full_every``-th layer sees the whole context, as in the
-    published models.
-    """
-    layers = stop - start
-    full = _full_before(model, stop) - _full_before(model, start)
-    first_sparse = model.layers - model.sparse_layers
-    sparse = max(0, stop - max(start, first_sparse))
-    return LayerCounts(full, layers - full, layers - sparse, sparse)
-
-
-def _full_before(model: ModelArchitecture, stop: int) -> int:
-    """Return how many of the first ``stop`` layers see the whole context."""
-    if isinstance(model.attention, LatentAttention) or model.attention.window is None:
-        return stop
-    return stop // model.attention.full_every
+    """Return the counts of layers ``start`` to ``stop`` (exclusive), counted from 0."""
+    before, after = model.prefix[start], model.prefix[stop]
+    counts = tuple(b - a for a, b in zip(before, after, strict=True))
+    return LayerCounts(counts[: len(model.mixers)], counts[len(model.mixers) :])
 
 
 BLOCK_TOKENS = 16
 """Tokens of a cache block; a copy's capacity is a whole number of blocks (vLLM's default)."""
+
+_CACHED = 4096
+"""Weights and caches that are kept: islands of one model ask for few splits."""
 
 UNBOUNDED_TOKENS = 1 << 50
 """More tokens than any island caches: what a stage without a growing cache could hold."""
@@ -91,52 +88,69 @@ class MemoryPolicy:
         return accelerator.memory * self.utilisation - self.reserve - links
 
 
+@lru_cache(maxsize=_CACHED)
 def weights_per_gpu(model: ModelArchitecture, parallelism: Parallelism) -> float:
     """Return bytes of weights on the fullest GPU [B].
 
-    The fullest pipeline stage has ceil(L / pp) layers, as many of them sparse as there are, and one
-    end of the model (embedding or output head), or both if pp = 1.
+    The fullest pipeline stage has the heaviest ceil(L / pp) layers in a row, and one end of the
+    model (embedding or output head), or both if pp = 1.
 
     Source: docs/explanation/performance-model.md#memory.
     """
     layers = -(-model.layers // parallelism.pp)
-    sparse = min(layers, model.sparse_layers)
     ends = 2 if parallelism.pp == 1 else 1
-    return stage_weights(model, parallelism, layers - sparse, sparse, ends)
+    runs = {consecutive(model, at, at + layers) for at in range(model.layers - layers + 1)}
+    return max(stage_weights(model, parallelism, run, ends) for run in runs)
 
 
 def stage_weights(
-    model: ModelArchitecture, parallelism: Parallelism, dense: int, sparse: int, ends: int
+    model: ModelArchitecture, parallelism: Parallelism, counts: LayerCounts, ends: int
 ) -> float:
-    """Return bytes of weights on one GPU of a stage [B]: ends, dense and sparse layers.
+    """Return bytes of weights on one GPU of a stage [B]: ends, mixers and feed-forwards.
 
     Source: docs/explanation/performance-model.md#memory.
 
     Args:
         model: The model, in its precision.
         parallelism: tp slices matrices; ep spreads experts.
-        dense: Layers with one feed-forward [layers].
-        sparse: Layers with routed experts [layers].
+        counts: Layers of the stage, by kind.
         ends: Ends of the model in the stage, 0 to 2 [1]: the embedding is at the first, the output
             head at the last. If they are one matrix, either end needs it whole.
     """
-    both = model.embedding_parameters * BF16_BYTES / parallelism.tp
+    precision, hidden, tp = model.precision, model.hidden, parallelism.tp
+    both = model.embedding_parameters * BF16_BYTES / tp
     total = both if model.tied_embeddings and ends else both * ends / 2
-    # Tensor parallelism slices all of attention but the low-rank projections of a latent one.
-    whole = 0
-    if isinstance(model.attention, LatentAttention):
-        whole = model.hidden * (model.attention.kv_elements + (model.attention.q_rank or 0))
-    sliced = (model.attention.parameters(model.hidden) - whole) / parallelism.tp
-    norms = 2 * model.hidden * BF16_BYTES
-    total += (dense + sparse) * ((sliced + whole) * model.precision.linear + norms)
-    total += dense * model.dense_ffn_parameters * model.precision.linear / parallelism.tp
-    if (experts := model.experts) is not None:
-        parameters = experts.parameters_of_one(model.hidden)
-        router = model.hidden * experts.routed * BF16_BYTES
-        shared = experts.shared * parameters * model.precision.linear / parallelism.tp
-        routed = experts_per_gpu(experts, parallelism) * parameters * model.precision.expert
-        total += sparse * (router + shared + routed)
+    if precision.head != BF16 and ends and not model.tied_embeddings:
+        total += model.vocabulary * hidden * (precision.head.size - BF16_BYTES) / tp * ends / 2
+    form = precision.part("attention")
+    norms = 2 * hidden * BF16_BYTES
+    for mixer, count in zip(model.mixers, counts.mixers, strict=True):
+        # Tensor parallelism slices all of a mixer but low-rank projections and an indexer.
+        whole = _unsliced(mixer, hidden)
+        sliced = (mixer.parameters(hidden) - whole) / tp
+        total += count * ((sliced + whole) * form.size + norms)
+    for ffn, count in zip(model.ffns, counts.ffns, strict=True):
+        if isinstance(ffn, Dense):
+            total += count * ffn.parameters(hidden) * precision.linear / tp
+            continue
+        router = ffn.router_parameters(hidden) * BF16_BYTES
+        shared = ffn.parameters_of_shared(hidden) * precision.part("shared").size / tp
+        one = ffn.parameters_of_one(hidden)
+        total += count * (
+            router + shared + experts_per_gpu(ffn, parallelism) * one * precision.expert
+        )
     return total
+
+
+def _unsliced(mixer: Mixer, hidden: int) -> int:
+    """Return parameters that every tensor-parallel rank holds whole."""
+    if isinstance(mixer, LatentAttention):
+        index = mixer.index.parameters(hidden, mixer.q_rank or hidden) if mixer.index else 0
+        return int(hidden * (mixer.kv_elements + (mixer.q_rank or 0))) + index
+    if isinstance(mixer, CompressedAttention):
+        kept = hidden * (mixer.q_rank + mixer.dim + mixer.compressor_width)
+        return kept + (mixer.index.parameters(hidden, mixer.q_rank) if mixer.index else 0)
+    return 0
 
 
 def experts_per_gpu(experts: Experts, parallelism: Parallelism) -> float:
@@ -152,17 +166,49 @@ def experts_per_gpu(experts: Experts, parallelism: Parallelism) -> float:
     return experts.routed / parallelism.tp
 
 
-def kv_elements_per_gpu(model: ModelArchitecture, tp: int) -> float:
-    """Return cached elements [1] per token and layer on one of ``tp`` [GPUs]: 2 ceil(H_kv / tp) d.
+def kv_elements_per_gpu(mixer: Mixer, tp: int) -> float:
+    """Return cached elements [1] per token that a layer reads on one of ``tp`` [GPUs].
 
-    The latent of MLA, r_kv + d_r elements, is on every rank whole.
+    ceil(H_kv / tp) (d_k + d_v). The latent of MLA, r_kv + d_r elements, and compressed entries are
+    on every rank whole. A layer that shares the cache of another reads as much and keeps nothing.
 
     Source: docs/explanation/performance-model.md#memory; latent: arXiv:2405.04434.
     """
-    attention = model.attention
-    if isinstance(attention, LatentAttention):
-        return attention.kv_elements
-    return 2 * -(-attention.kv_heads // tp) * attention.head_dim
+    if isinstance(mixer, GroupedAttention):
+        return -(-mixer.kv_heads // tp) * (mixer.head_dim + mixer.value_dim)
+    return mixer.kv_elements
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the layers of a stage keep on one GPU: bytes per token [B], per sequence [B]."""
+
+    per_token: float
+    per_sequence: float
+
+
+@lru_cache(maxsize=_CACHED)
+def kept_per_gpu(model: ModelArchitecture, tp: int, mixers: tuple[int, ...]) -> Kept:
+    """Return what layers keep on one of ``tp`` GPUs, ``mixers`` of each kind.
+
+    What sees all of the context keeps every token, and its indexer a key for it; a window at most
+    its tokens, a state its elements, sliced by tp.
+    """
+    per_token = per_sequence = 0.0
+    for mixer, count in zip(model.mixers, mixers, strict=True):
+        if isinstance(mixer, StateMixer):
+            per_sequence += count * mixer.sequence_bytes / tp
+            continue
+        size = kv_elements_per_gpu(mixer, tp) * model.precision.kv
+        if isinstance(mixer, CompressedAttention):
+            per_sequence += count * mixer.near_elements * model.precision.kv
+        if isinstance(mixer, GroupedAttention) and mixer.shares_cache:
+            continue
+        if mixer.window is not None:
+            per_sequence += count * mixer.window * size
+        else:
+            per_token += count * (size + index_bytes(mixer))
+    return Kept(per_token, per_sequence)
 
 
 def activation_bytes(model: ModelArchitecture, parallelism: Parallelism, tokens: int) -> float:
@@ -196,20 +242,19 @@ def kv_tokens_per_copy(
         free: Bytes beside the weights on each GPU [B].
         sequences: Largest batch of the copy [sequences].
     """
-    full = -(-(model.layers - model.windowed_layers) // parallelism.pp)
-    windowed = -(-model.windowed_layers // parallelism.pp)
-    tp = parallelism.tp
-    return stage_kv_tokens(model, tp, free, sequences, full=full, windowed=windowed)
+    every = consecutive(model, 0, model.layers).mixers
+    fullest = tuple(-(-count // parallelism.pp) for count in every)
+    return stage_kv_tokens(model, parallelism.tp, free, sequences, fullest)
 
 
 def stage_kv_tokens(
-    model: ModelArchitecture, tp: int, free: float, sequences: int, *, full: int, windowed: int
+    model: ModelArchitecture, tp: int, free: float, sequences: int, mixers: tuple[int, ...]
 ) -> int:
     """Return the tokens of context whose cache fits on a stage [tokens], in whole blocks of 16.
 
-    floor((free - windowed w e sequences) / (16 e full)) blocks, with e bytes per token and layer:
-    windowed layers cost a full window w for each sequence. A stage of windowed layers alone holds
-    any context once their windows fit.
+    floor((free - kept per sequence x sequences) / (16 kept per token)) blocks: windowed layers cost
+    a full window for each sequence, linear layers their state. A stage that keeps nothing per token
+    holds any context once those fit.
 
     Source: docs/explanation/performance-model.md#memory.
 
@@ -218,12 +263,11 @@ def stage_kv_tokens(
         tp: Tensor-parallel GPUs [GPUs].
         free: Bytes beside the weights on each GPU [B].
         sequences: Largest batch [sequences].
-        full: Layers that see the whole context [layers].
-        windowed: Layers that see no more than their window [layers].
+        mixers: Layers of the stage by kind of mixer [layers].
     """
-    per_layer = kv_elements_per_gpu(model, tp) * model.precision.kv
-    free -= windowed * model.window * per_layer * sequences
-    if not full:
+    kept = kept_per_gpu(model, tp, mixers)
+    free -= kept.per_sequence * sequences
+    if not kept.per_token:
         return UNBOUNDED_TOKENS if free >= 0 else 0
-    blocks = int(max(0.0, free) // (per_layer * full * BLOCK_TOKENS))
+    blocks = int(max(0.0, free) // (kept.per_token * BLOCK_TOKENS))
     return blocks * BLOCK_TOKENS

@@ -17,9 +17,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import GroupedAttention, LatentAttention, ModelArchitecture
 from ..catalogue.efficiency import Efficiency, EngineFit
-from ..catalogue.precision import BF16_BYTES
+from ..catalogue.layers import (
+    CompressedAttention,
+    Dense,
+    GroupedAttention,
+    Indexer,
+    LatentAttention,
+    Mixer,
+    StateMixer,
+)
+from ..catalogue.precision import BF16, BF16_BYTES
+from ..catalogue.shape import ModelArchitecture
 from ..model import FloatArray
 from .memory import kv_elements_per_gpu
 
@@ -27,6 +36,13 @@ ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 ATTENTION = "attention"
 """Name of the operator in which queries meet the context."""
+
+INDEX = "index scores"
+"""Name of the operator in which an indexer scores the context."""
+
+_STATE_OPERATIONS = 6
+"""Operations per element of a recurrent state and token: decay, update and read, each a multiply
+and an add (the recurrences of arXiv:2405.21060 and arXiv:2412.06464)."""
 
 _NORM_TRAFFIC = 4
 """Reads and writes of the hidden state by one fused norm with residual."""
@@ -59,7 +75,7 @@ class Operator:
 
     def attending(self, rows: int) -> Operator:
         """Return the operator with ``rows`` queries per attended position, which is read once."""
-        if rows == 1 or self.name != ATTENTION:
+        if rows == 1 or self.name not in (ATTENTION, INDEX):
             return self
         return replace(self, flops_context=rows * self.flops_context)
 
@@ -153,16 +169,17 @@ class Kernels:
         name: str,
         inputs: float,
         outputs: float,
-        weight: float | None = None,
+        part: str = "linear",
     ) -> Operator:
         """Return a matrix product of the dense part: 2 n in out operations for n rows.
 
-        ``weight`` is bytes per parameter [B] if not that of linear layers. Activations are read
-        once (and quantised if the operands are narrow), results are written in BF16.
+        ``part`` says the format of the weights (``Precision.part``; ``router`` is BF16).
+        Activations are read once (and quantised if the operands are narrow), results are written
+        in BF16.
         """
-        dtype = "bf16" if weight == BF16_BYTES else self.model.precision.compute
+        form = BF16 if part == "router" else self.model.precision.part(part)
+        dtype, weight = form.compute, form.size
         efficiency = self.efficiency(dtype)
-        weight = self.model.precision.linear if weight is None else weight
         return Operator(
             name,
             rate=efficiency.mfu * self.accelerator.peak(dtype),
@@ -197,41 +214,141 @@ class Kernels:
 
 
 def output_head(kernels: Kernels, tp: int) -> Operator:
-    """Return the product with the vocabulary, sliced over tp, in BF16."""
+    """Return the product with the vocabulary, sliced over tp."""
     model = kernels.model
-    return kernels.product("output head", model.hidden, model.vocabulary / tp, BF16_BYTES)
+    return kernels.product("output head", model.hidden, model.vocabulary / tp, "head")
 
 
-def dense_ffn(kernels: Kernels, tp: int) -> tuple[Operator, ...]:
+def dense_ffn(kernels: Kernels, shape: Dense, tp: int) -> tuple[Operator, ...]:
     """Return a dense feed-forward block on one of ``tp`` GPUs."""
-    width = kernels.model.intermediate
-    return ffn(kernels, width / tp, (2 if kernels.model.gated else 1) * width / tp)
+    return ffn(kernels, shape.width / tp, (2 if shape.gated else 1) * shape.width / tp)
 
 
-def ffn(kernels: Kernels, width: float, up: float) -> tuple[Operator, ...]:
+def ffn(kernels: Kernels, width: float, up: float, part: str = "linear") -> tuple[Operator, ...]:
     """Return norm, up (and gate) and down products of a feed-forward."""
     hidden = kernels.model.hidden
     return (
         kernels.norm(),
-        kernels.product("up", hidden, up),
-        kernels.product("down", width, hidden),
+        kernels.product("up", hidden, up, part),
+        kernels.product("down", width, hidden, part),
     )
 
 
 def attention(
-    kernels: Kernels, tp: int, phase: str, *, absorbed: bool | None = None
+    kernels: Kernels, shape: Mixer, tp: int, phase: str, *, absorbed: bool | None = None
 ) -> tuple[Operator, ...]:
-    """Return an attention block on one of ``tp`` GPUs, for ``prefill`` or ``decode``.
+    """Return a mixer's block on one of ``tp`` GPUs, for ``prefill`` or ``decode``.
 
     ``absorbed``: form of latent attention; None takes what engines do, absorbed in decode only.
+    What attends does so over ``shape.reach`` tokens of context at most; its indexer is apart
+    (``indexer``).
     """
-    shape = kernels.model.attention
+    if isinstance(shape, StateMixer):
+        return (kernels.norm(), *_state(kernels, shape, tp, phase))
+    if isinstance(shape, CompressedAttention):
+        return (kernels.norm(), *_compressed(kernels, shape, tp, phase))
     if isinstance(shape, LatentAttention):
         if absorbed if absorbed is not None else phase == "decode":
             return (kernels.norm(), *_latent_absorbed(kernels, shape, tp))
         build = _latent_prefill if phase == "prefill" else _latent_expanded_decode
         return (kernels.norm(), *build(kernels, shape, tp))
     return (kernels.norm(), *_grouped(kernels, shape, tp, phase))
+
+
+def indexer(kernels: Kernels, shape: Mixer, phase: str) -> tuple[Operator, ...]:
+    """Return the indexer of a sparse mixer, whole on every rank: it scores all of the context.
+
+    2 heads d operations per query and indexed token, in FP8 where the hardware has it.
+    """
+    index = shape.index
+    if index is None or not index.owned:
+        return ()
+    ratio = shape.ratio if isinstance(shape, CompressedAttention) else 1
+    queried = getattr(shape, "q_rank", None) or kernels.model.hidden
+    return (
+        kernels.product("index q", queried, index.heads * index.dim, "attention"),
+        kernels.product("index k", kernels.model.hidden, index.dim + index.heads, "attention"),
+        _index_scores(kernels, index, ratio, phase),
+    )
+
+
+def _index_scores(kernels: Kernels, index: Indexer, ratio: int, phase: str) -> Operator:
+    efficiency = kernels.efficiency("fp8")
+    decode = phase == "decode"
+    return Operator(
+        INDEX,
+        rate=efficiency.latent_mfu * kernels.accelerator.peak("fp8"),
+        bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
+        flops_context=2 * index.heads * index.dim / ratio,
+        bytes_context=index.key_bytes / ratio if decode else 0.0,
+    )
+
+
+def _state(kernels: Kernels, shape: StateMixer, tp: int, phase: str) -> tuple[Operator, ...]:
+    """Return a layer with a state: projections, and the recurrence.
+
+    In decode every sequence's state is read and written at each step; a prefill pass keeps it on
+    the chip and streams its inputs and results.
+    """
+    hidden, efficiency = kernels.model.hidden, kernels.efficiency("bf16")
+    if phase == "prefill":
+        name, moved = "state scan", (shape.inputs + shape.outputs) * BF16_BYTES
+    else:
+        name, moved = "state step", 2 * shape.sequence_bytes
+    core = Operator(
+        name,
+        rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
+        bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
+        flops_token=_STATE_OPERATIONS * shape.state / tp,
+        bytes_token=moved / tp,
+    )
+    small = Operator(
+        "small weights",
+        rate=kernels.accelerator.bf16,
+        bandwidth=efficiency.mbu * kernels.accelerator.bandwidth,
+        flops_token=2 * shape.small / tp,
+        bytes_pass=shape.small * BF16_BYTES / tp,
+    )
+    return (
+        kernels.product("state input", hidden, shape.inputs / tp, "attention"),
+        core,
+        small,
+        kernels.product("state output", shape.outputs / tp, hidden, "attention"),
+    )
+
+
+def _compressed(
+    kernels: Kernels, shape: CompressedAttention, tp: int, phase: str
+) -> tuple[Operator, ...]:
+    """Return compressed attention: 4 d operations per query head and entry, raw or compressed.
+
+    The raw window is charged whole per token. ``context`` counts tokens: an entry is ``ratio`` of
+    them.
+    """
+    hidden, kv = kernels.model.hidden, kernels.model.precision.kv
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
+    heads = shape.heads / tp
+    per_entry, entry = 4 * heads * shape.dim, shape.dim * kv
+    share = 1 / shape.ratio if shape.ratio else 0.0
+    decode = phase == "decode"
+    core = Operator(
+        ATTENTION,
+        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
+        flops_token=per_entry * shape.near,
+        flops_context=per_entry * share,
+        bytes_token=shape.near * entry if decode else 2 * heads * shape.dim * BF16_BYTES,
+        bytes_context=entry * share if decode else 0.0,
+    )
+    group = shape.heads * shape.dim / shape.groups
+    return (
+        kernels.product("q down", hidden, shape.q_rank, "attention"),
+        kernels.product("q up", shape.q_rank, heads * shape.dim, "attention"),
+        kernels.product("kv", hidden, shape.dim + shape.compressor_width, "attention"),
+        core,
+        kernels.product("output down", group, shape.groups / tp * shape.out_rank, "attention"),
+        kernels.product("output up", shape.groups * shape.out_rank / tp, hidden, "attention"),
+    )
 
 
 def _grouped(
@@ -245,31 +362,35 @@ def _grouped(
     """
     hidden, kv = kernels.model.hidden, kernels.model.precision.kv
     queries = shape.heads * shape.head_dim / tp
-    cached = kv_elements_per_gpu(kernels.model, tp)
-    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    results = shape.heads * shape.value_dim / tp
+    cached = kv_elements_per_gpu(shape, tp)
+    made = 0 if shape.shares_cache else cached
+    if shape.key_is_value:
+        made -= -(-shape.kv_heads // tp) * shape.value_dim
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
     bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
     if phase == "prefill":
         core = Operator(
             ATTENTION,
             rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
-            flops_context=4 * queries,
-            bytes_token=(2 * queries + cached) * BF16_BYTES,
+            flops_context=2 * (queries + results),
+            bytes_token=(queries + results + cached) * BF16_BYTES,
         )
     else:
         core = Operator(
             ATTENTION,
             rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
-            flops_context=4 * queries,
-            bytes_token=2 * queries * BF16_BYTES + cached * kv,
+            flops_context=2 * (queries + results),
+            bytes_token=(queries + results) * BF16_BYTES + cached * kv,
             bytes_context=cached * kv,
             serial=True,
         )
     return (
-        kernels.product("qkv", hidden, queries + cached),
+        kernels.product("qkv", hidden, queries + made + shape.gate / tp, "attention"),
         core,
-        kernels.product("attention output", queries, hidden),
+        kernels.product("attention output", results, hidden, "attention"),
     )
 
 
@@ -277,21 +398,28 @@ def _latent_down(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Ope
     """Return query path and the joint down-projection of keys and values (whole on every rank)."""
     hidden = kernels.model.hidden
     queries = shape.heads * (shape.nope_dim + shape.rope_dim) / tp
-    down = kernels.product("kv down", hidden, shape.kv_elements)
+    gate = (kernels.product("gate", hidden, shape.gate / tp, "attention"),) if shape.gate else ()
+    down = (kernels.product("kv down", hidden, shape.kv_elements, "attention"), *gate)
     if shape.q_rank is None:
-        return (kernels.product("q", hidden, queries), down)
+        return (kernels.product("q", hidden, queries, "attention"), *down)
     return (
-        kernels.product("q down", hidden, shape.q_rank),
-        kernels.product("q up", shape.q_rank, queries),
-        down,
+        kernels.product("q down", hidden, shape.q_rank, "attention"),
+        kernels.product("q up", shape.q_rank, queries, "attention"),
+        *down,
     )
+
+
+def _latent_output(kernels: Kernels, shape: LatentAttention, heads: float) -> Operator:
+    hidden = kernels.model.hidden
+    return kernels.product("attention output", heads * shape.v_dim, hidden, "attention")
 
 
 def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[Operator, ...]:
     """Return the expanded form: keys and values are made, then attended as by ordinary heads."""
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
+    made = heads * (shape.nope_dim + shape.v_dim)
     core = Operator(
         ATTENTION,
         rate=efficiency.latent_prefill_mfu * kernels.accelerator.half,
@@ -301,9 +429,9 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     )
     return (
         *_latent_down(kernels, shape, tp),
-        kernels.product("kv up", shape.kv_rank, heads * (shape.nope_dim + shape.v_dim)),
+        kernels.product("kv up", shape.kv_rank, made, "attention"),
         core,
-        kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden),
+        _latent_output(kernels, shape, heads),
     )
 
 
@@ -313,7 +441,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
     2 (r_kv + d_r) operations for the scores and 2 r_kv for the values per head and position.
     """
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
     kv = kernels.model.precision.kv
     core = Operator(
         ATTENTION,
@@ -327,7 +455,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
         kernels.per_head("absorb q", heads, shape.nope_dim, shape.kv_rank),
         core,
         kernels.per_head("absorb v", heads, shape.kv_rank, shape.v_dim),
-        kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden),
+        _latent_output(kernels, shape, heads),
     )
 
 
@@ -339,7 +467,7 @@ def _latent_expanded_decode(
     2 r_kv H (d_n + d_v) operations per cached token before any head attends.
     """
     heads = shape.heads / tp
-    efficiency = kernels.efficiency(kernels.model.precision.compute)
+    efficiency = kernels.efficiency(kernels.model.precision.part("attention").compute)
     bandwidth = efficiency.kv_mbu * kernels.accelerator.bandwidth
     made = heads * (shape.nope_dim + shape.v_dim)
     up = Operator(
@@ -347,7 +475,7 @@ def _latent_expanded_decode(
         rate=kernels.efficiency("bf16").mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * shape.kv_rank * made,
-        bytes_pass=shape.kv_rank * made * kernels.model.precision.linear,
+        bytes_pass=shape.kv_rank * made * kernels.model.precision.part("attention").size,
         bytes_context=shape.kv_elements * kernels.model.precision.kv + made * BF16_BYTES,
     )
     core = Operator(
@@ -358,5 +486,7 @@ def _latent_expanded_decode(
         bytes_context=(made + shape.rope_dim) * BF16_BYTES,
         serial=True,
     )
-    out = kernels.product("attention output", heads * shape.v_dim, kernels.model.hidden)
+    out = kernels.product(
+        "attention output", heads * shape.v_dim, kernels.model.hidden, "attention"
+    )
     return (*_latent_down(kernels, shape, tp), up, core, out)

@@ -14,7 +14,7 @@ the layer at which a section begins.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.shape import ModelArchitecture
 from ..errors import DoesNotFit, PerfModelError
 from ..model import FloatArray
 from . import memory
@@ -119,8 +119,7 @@ class PipelineStage:
             spec.parallelism.tp,
             usable - weights - working,
             spec.sequences,
-            full=counts.full,
-            windowed=counts.windowed,
+            counts.mixers,
         )
 
     @cached_property
@@ -134,7 +133,7 @@ class PipelineStage:
         ends = int(self.first) + int(self.last)
         return (
             policy.usable(self.network.accelerator, shape.gpus),
-            memory.stage_weights(spec.model, shape, counts.dense, counts.sparse, ends),
+            memory.stage_weights(spec.model, shape, counts, ends),
             memory.activation_bytes(spec.model, shape, spec.settings.chunk),
         )
 
@@ -220,14 +219,8 @@ _CACHED_COSTS = 4096
 _CACHED_TABLES = 4
 """Tables of sections that are kept: those of the phases and widths of one size."""
 
-_NO_LAYERS = LayerCounts(0, 0, 0, 0)
-
-_ONE_OF_EACH = (
-    LayerCounts(1, 0, 0, 0),
-    LayerCounts(0, 1, 0, 0),
-    LayerCounts(0, 0, 1, 0),
-    LayerCounts(0, 0, 0, 1),
-)
+_CODED_KINDS = 6
+"""Kinds of layers whose counts are told apart by one number; of more, rows are sorted."""
 
 _SLACK = 1 + 1e-12
 """Sums of floating-point numbers in another order are still equal."""
@@ -320,7 +313,8 @@ class _Table:
     def __init__(self, spec: PipelineSpec, sections: Sequence[Section], at: int) -> None:
         bare = [replace(section, layers=section.gpus) for section in sections]
         self._stages = [
-            replace(stage, counts=_NO_LAYERS) for stage in section_stages(spec, bare, at, 0)
+            replace(stage, counts=consecutive(spec.model, 0, 0))
+            for stage in section_stages(spec, bare, at, 0)
         ]
         layers, stages = spec.model.layers, len(self._stages)
         start, held = np.indices((layers + 1, layers + 1))
@@ -330,11 +324,10 @@ class _Table:
             possible &= start + held == layers
         self._possible = possible
         start, held = start[possible], held[possible]
-        before = [consecutive(spec.model, 0, stop) for stop in range(layers + 1)]
-        kinds = np.array([[c.full, c.windowed, c.dense, c.sparse] for c in before])
+        kinds = np.array(spec.model.prefix)
         fewest, more = np.divmod(held, stages)
         begins = [start + number * fewest + np.minimum(number, more) for number in range(stages)]
-        # Layers of each kind on each stage of the section, shape (possible, 4).
+        # Layers of each kind on each stage of the section, shape (possible, kinds).
         self._counts = [
             kinds[begin + fewest + (number < more)] - kinds[begin]
             for number, begin in enumerate(begins)
@@ -347,12 +340,12 @@ class _Table:
         base = len(self._possible)  # more than any count
         for stage, counts in zip(self._stages, self._counts, strict=True):
             # Kinds as digits of one number: numpy sorts numbers faster than rows.
-            codes, first, which = np.unique(
-                counts @ base ** np.arange(4), return_index=True, return_inverse=True
-            )
-            tokens = np.empty(len(codes))
+            kinds = counts.shape[1]
+            coded = counts @ base ** np.arange(kinds) if kinds <= _CODED_KINDS else counts
+            _, first, which = np.unique(coded, return_index=True, return_inverse=True, axis=0)
+            tokens = np.empty(len(first))
             for i, kind in enumerate(counts[first]):
-                tokens[i] = _kv_tokens(stage, LayerCounts(*map(int, kind)))
+                tokens[i] = _kv_tokens(stage, _counts(stage.spec.model, kind))
             room = np.minimum(room, tokens[which])
         return self._spread(room, 0.0)
 
@@ -377,6 +370,11 @@ class _Table:
         return table
 
 
+def _counts(model: ModelArchitecture, kinds: Iterable[int]) -> LayerCounts:
+    counts = tuple(map(int, kinds))
+    return LayerCounts(counts[: len(model.mixers)], counts[len(model.mixers) :])
+
+
 @lru_cache(maxsize=_CACHED_COSTS)
 def _kv_tokens(stage: PipelineStage, counts: LayerCounts) -> int:
     return replace(stage, counts=counts).kv_tokens
@@ -388,15 +386,16 @@ def _costs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return seconds of a typical request per layer of each kind, and beside the layers.
 
-    ``rooms``: tokens of cache that the island fills as far as its batch goes. Shapes (rooms, 4) and
-    (rooms,).
+    ``rooms``: tokens of cache that the island fills as far as its batch goes. Shapes (rooms, kinds)
+    and (rooms,).
     """
     context = typical.length + typical.output / 2
     room = np.array(rooms) / context
     batch = np.minimum(min(typical.sequences, stage.spec.sequences), room)
     tokens = np.maximum(1.0, batch / stage.spec.parallelism.pp)
     prompt = Prompt.of(np.array(typical.length), stage.spec.settings)
-    layers, rest = np.zeros((len(rooms), 4)), np.zeros(len(rooms))
+    count = len(stage.spec.model.prefix[0])
+    layers, rest = np.zeros((len(rooms), count)), np.zeros(len(rooms))
     kinds = _layers_of_kind(stage.spec, stage.network)
     if phase != "decode":
         for kind, layer in kinds:
@@ -413,13 +412,13 @@ def _costs(
 @lru_cache(maxsize=_CACHED_COSTS)
 def _layers_of_kind(spec: PipelineSpec, network: Network) -> tuple[tuple[int, Stage], ...]:
     """Return one layer of each kind that the model has, by the number of the kind."""
-    every = consecutive(spec.model, 0, spec.model.layers)
-    has = (every.full, every.windowed, every.dense, every.sparse)
-    return tuple(
-        (kind, Stage(spec.model, counts, spec.parallelism, network, spec.settings))
-        for kind, counts in enumerate(_ONE_OF_EACH)
-        if has[kind]
-    )
+    kinds = len(spec.model.prefix[0])
+    found = []
+    for kind in range(kinds):
+        counts = _counts(spec.model, (int(each == kind) for each in range(kinds)))
+        stage = Stage(spec.model, counts, spec.parallelism, network, spec.settings)
+        found.append((kind, stage))
+    return tuple(found)
 
 
 def _min_max(scores: Sequence[FloatArray]) -> float:
@@ -506,7 +505,7 @@ class Pipeline(IslandLimits):
             usable, weights, working = stage.bytes_per_gpu
             if usable - weights - working <= 0:
                 raise DoesNotFit(
-                    f"stage {number} of {spec.parallelism} with {stage.counts.layers} of "
+                    f"stage {number} of {spec.parallelism} with {stage.counts.layers:g} of "
                     f"{architecture.layers} layers of {architecture.name} in "
                     f"{architecture.precision.name} needs {weights / 1e9:.1f} GB of weights and "
                     f"{working / 1e9:.1f} GB of working space per GPU; an engine on "

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
-from ..catalogue.architectures import ModelArchitecture
 from ..catalogue.efficiency import Overheads
+from ..catalogue.layers import Dense, Experts
 from ..catalogue.precision import BF16_BYTES
+from ..catalogue.shape import ModelArchitecture
 from ..model import FloatArray
 from .communication import Network
 from .experts import SparseBlock
 from .memory import LayerCounts
-from .operators import Kernels, Operators, attention, dense_ffn, output_head
+from .operators import Kernels, Operator, Operators, attention, dense_ffn, indexer, output_head
 from .parallelism import Parallelism
 from .settings import EngineSettings, LatentForm, Prompt
+
+Key: TypeAlias = tuple[str, int]
+"""Phase or sort of operators, and the kind of mixer or feed-forward."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +47,30 @@ class Stage:
         Source: arXiv:2506.05871 (BestServe), algorithm 1;
         docs/explanation/performance-model.md#times-the-roofline.
         """
-        hit = self.settings.prefix_hit
         launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
         total = np.zeros_like(tokens)
-        for layers, window in self._attention_layers:
-            attended = _attended(prompt.length, window) - _attended(hit * prompt.length, window)
-            block = self._attention(tokens, attended / prompt.passes, "prefill")
+        for kind, layers, reach in self._mixing:
+            near = self._pairs(prompt, reach)
+            far = self._pairs(prompt, None) if self._indexed(kind) else near
+            block = self._mixer("prefill", kind, tokens, near, far)
             total = total + layers * np.maximum(block, launch)
-        if self.counts.dense:
-            total = total + self.counts.dense * np.maximum(self._dense_ffn(tokens), launch)
-        if self.sparse is not None:
-            block = self._sparse_ffn(self.sparse, tokens, "normal")
-            total = total + self.counts.sparse * np.maximum(block, launch)
+        for kind, layers in self._feeding:
+            block = self._feed_forward(kind, tokens, "normal")
+            total = total + layers * np.maximum(block, launch)
         return total
+
+    def _pairs(self, prompt: Prompt, reach: int | None) -> FloatArray:
+        """Return pairs of a token and a position that it attends to, in one pass of a prompt."""
+        known = _attended(self.settings.prefix_hit * prompt.length, reach)
+        return (_attended(prompt.length, reach) - known) / prompt.passes
 
     def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
         """Return seconds [s] of all layers in one step.
 
-        A windowed layer is charged a full window per sequence, whatever the context: the true
-        min(context, window) would not be convex in the cached tokens. Under speculation a sequence
-        has several rows, which read the cache once.
+        A windowed layer is charged a full window per sequence, whatever the context, and a sparse
+        one all that its indexer chooses: the true min(context, window) would not be convex in the
+        cached tokens. Under speculation a sequence has several rows, which read the cache once.
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
 
@@ -72,14 +80,11 @@ class Stage:
         """
         tokens = sequences * self.settings.rows
         total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(tokens)
-        for layers, window in self._attention_layers:
-            attended = context if window is None else sequences * window
-            total = total + layers * self._attention(tokens, attended, "decode")
-        if self.counts.dense:
-            total = total + self.counts.dense * self._dense_ffn(tokens)
-        if self.sparse is not None:
-            block = self._sparse_ffn(self.sparse, tokens, "low_latency")
-            total = total + self.counts.sparse * block
+        for kind, layers, reach in self._mixing:
+            near = context if reach is None else sequences * reach
+            total = total + layers * self._mixer("decode", kind, tokens, near, context)
+        for kind, layers in self._feeding:
+            total = total + layers * self._feed_forward(kind, tokens, "low_latency")
         return total
 
     def mixed_pass(
@@ -101,15 +106,14 @@ class Stage:
         tokens = sequences * self.settings.rows
         both = tokens + prompt
         total = self.counts.layers * self.overheads.decode_layer + np.zeros_like(both)
-        for layers, window in self._attention_layers:
-            attended = context if window is None else sequences * window
-            near = pairs if window is None else np.minimum(pairs, prompt * window)
-            block = self._mixed_attention(tokens, attended, prompt, near)
-            total = total + layers * block
-        if self.counts.dense:
-            total = total + self.counts.dense * self._dense_ffn(both)
-        if self.sparse is not None:
-            total = total + self.counts.sparse * self._sparse_ffn(self.sparse, both, "normal")
+        for kind, layers, reach in self._mixing:
+            seen = context, pairs
+            if reach is not None:
+                seen = sequences * reach, np.minimum(pairs, prompt * reach)
+            far = context, pairs
+            total = total + layers * self._mixed_mixer(kind, tokens, prompt, seen, far)
+        for kind, layers in self._feeding:
+            total = total + layers * self._feed_forward(kind, both, "normal")
         return total
 
     def head(self, tokens: FloatArray) -> FloatArray:
@@ -117,7 +121,7 @@ class Stage:
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
-        return self.operators["head"].seconds(tokens)
+        return self.operators["head", 0].seconds(tokens)
 
     @property
     def hidden_bytes(self) -> float:
@@ -128,10 +132,18 @@ class Stage:
         return self.model.hidden * BF16_BYTES
 
     @cached_property
-    def _attention_layers(self) -> tuple[tuple[int, int | None], ...]:
-        """Return how many layers see everything, and how many no more than their window."""
-        pairs = ((self.counts.full, None), (self.counts.windowed, self.model.window))
-        return tuple((layers, window) for layers, window in pairs if layers)
+    def _mixing(self) -> tuple[tuple[int, int, int | None], ...]:
+        """Return kind of mixer, layers that have it, and how far it reaches."""
+        every = zip(self.model.mixers, self.counts.mixers, strict=True)
+        return tuple((kind, n, mixer.reach) for kind, (mixer, n) in enumerate(every) if n)
+
+    @cached_property
+    def _feeding(self) -> tuple[tuple[int, int], ...]:
+        """Return kind of feed-forward and layers that have it."""
+        return tuple((kind, layers) for kind, layers in enumerate(self.counts.ffns) if layers)
+
+    def _indexed(self, kind: int) -> bool:
+        return ("index prefill", kind) in self.operators
 
     @property
     def overheads(self) -> Overheads:
@@ -155,45 +167,70 @@ class Stage:
         return Kernels(accelerator, self.model, self.settings.on(accelerator))
 
     @cached_property
-    def operators(self) -> dict[str, Operators]:
-        """Return operators of half a layer (prefill, decode, dense, sparse) and of the head."""
+    def operators(self) -> dict[Key, Operators]:
+        """Return operators of half a layer by phase or sort and kind, and of the head."""
         form, rows = self.settings.latent, self.settings.rows
-        return _operators(self._kernels, self.sparse, self.parallelism.tp, form, rows)
+        return _operators(self._kernels, self._sparse, self.parallelism.tp, form, rows)
 
     @cached_property
+    def _sparse(self) -> tuple[SparseBlock | None, ...]:
+        """Return the sparse feed-forwards by kind; None for a dense kind."""
+        return tuple(
+            SparseBlock(self._kernels, ffn, self.parallelism, self._links)
+            if isinstance(ffn, Experts)
+            else None
+            for ffn in self.model.ffns
+        )
+
+    @property
     def sparse(self) -> SparseBlock | None:
-        """Return the sparse feed-forward; None if no layer here has one."""
-        experts = self.model.experts
-        if experts is None or not self.counts.sparse:
-            return None
-        return SparseBlock(self._kernels, experts, self.parallelism, self._links)
+        """Return the (first) sparse feed-forward; None if no layer here has one."""
+        blocks = (self._sparse[kind] for kind, _ in self._feeding)
+        return next((block for block in blocks if block is not None), None)
 
-    def _attention(self, tokens: FloatArray, context: FloatArray, phase: str) -> FloatArray:
-        return self.operators[phase].seconds(tokens, context) + self.all_reduce(tokens)
+    def _mixer(
+        self, phase: str, kind: int, tokens: FloatArray, near: FloatArray, far: FloatArray
+    ) -> FloatArray:
+        """Return seconds [s] of a mixer: over what it reaches, and its indexer over everything."""
+        seconds = self.operators[phase, kind].seconds(tokens, near)
+        if self._indexed(kind):
+            seconds = seconds + self.operators[f"index {phase}", kind].seconds(tokens, far)
+        return seconds + self.all_reduce(tokens)
 
-    def _mixed_attention(
-        self, tokens: FloatArray, context: FloatArray, prompt: FloatArray, pairs: FloatArray
+    def _mixed_mixer(
+        self,
+        kind: int,
+        tokens: FloatArray,
+        prompt: FloatArray,
+        near: tuple[FloatArray, FloatArray],
+        far: tuple[FloatArray, FloatArray],
     ) -> FloatArray:
         """Return seconds [s]: products of both forms run once over all tokens, others apart."""
-        ours, theirs = self.operators["decode"].each, self.operators["prefill"].each
-        alike = {o.name for o in ours if not o.attends} & {o.name for o in theirs if not o.attends}
-        none, total = np.zeros_like(tokens + prompt), self.all_reduce(tokens + prompt)
-        for operator in ours:
-            if operator.name in alike:
-                total = total + operator.seconds(tokens + prompt, none)
-            else:
-                total = total + operator.seconds(tokens, context)
-        for operator in theirs:
-            if operator.name not in alike:
-                # Without a prompt its kernels do not run, so neither do they read their weights.
-                total = total + np.where(prompt > 0, operator.seconds(prompt, pairs), 0.0)
+        total = self.all_reduce(tokens + prompt)
+        pairs = [("decode", "prefill", near)]
+        if self._indexed(kind):
+            pairs.append(("index decode", "index prefill", far))
+        for step, scan, (context, attended) in pairs:
+            ours, theirs = self.operators[step, kind].each, self.operators[scan, kind].each
+            alike = {o.name for o in ours if not o.attends}
+            alike &= {o.name for o in theirs if not o.attends}
+            none = np.zeros_like(tokens + prompt)
+            for operator in ours:
+                if operator.name in alike:
+                    total = total + operator.seconds(tokens + prompt, none)
+                else:
+                    total = total + operator.seconds(tokens, context)
+            for operator in theirs:
+                if operator.name not in alike:
+                    # Without a prompt its kernels do not run, so they read no weights either.
+                    total = total + np.where(prompt > 0, operator.seconds(prompt, attended), 0.0)
         return total
 
-    def _dense_ffn(self, tokens: FloatArray) -> FloatArray:
-        return self.operators["dense"].seconds(tokens) + self.all_reduce(tokens)
-
-    def _sparse_ffn(self, block: SparseBlock, tokens: FloatArray, mode: str) -> FloatArray:
-        always = self.operators["sparse"].seconds(tokens)
+    def _feed_forward(self, kind: int, tokens: FloatArray, mode: str) -> FloatArray:
+        block = self._sparse[kind]
+        if block is None:
+            return self.operators["dense", kind].seconds(tokens) + self.all_reduce(tokens)
+        always = self.operators["sparse", kind].seconds(tokens)
         moved = block.exchange(tokens, mode)
         return always + block.routed(tokens) + moved + self.overheads.expert_layer
 
@@ -212,31 +249,43 @@ _CACHED_OPERATORS = 1024
 
 @lru_cache(maxsize=_CACHED_OPERATORS)
 def _operators(
-    kernels: Kernels, sparse: SparseBlock | None, tp: int, form: LatentForm, rows: int
-) -> dict[str, Operators]:
-    decode = attention(kernels, tp, "decode", absorbed=form.absorbed("decode"))
-    operators = {
-        "prefill": attention(kernels, tp, "prefill", absorbed=form.absorbed("prefill")),
-        "decode": tuple(operator.attending(rows) for operator in decode),
-        "dense": dense_ffn(kernels, tp),
-        "sparse": sparse.always if sparse else (),
-        "head": (output_head(kernels, tp),),
-    }
-    return {kind: Operators(each) for kind, each in operators.items() if each}
+    kernels: Kernels, sparse: tuple[SparseBlock | None, ...], tp: int, form: LatentForm, rows: int
+) -> dict[Key, Operators]:
+    model = kernels.model
+    operators: dict[Key, tuple[Operator, ...]] = {}
+    operators["head", 0] = (output_head(kernels, tp),)
+    for kind, mixer in enumerate(model.mixers):
+        for phase in ("prefill", "decode"):
+            block = attention(kernels, mixer, tp, phase, absorbed=form.absorbed(phase))
+            chosen = indexer(kernels, mixer, phase)
+            if phase == "decode":
+                block = tuple(operator.attending(rows) for operator in block)
+                chosen = tuple(operator.attending(rows) for operator in chosen)
+            operators[phase, kind] = block
+            operators[f"index {phase}", kind] = chosen
+    for kind, (ffn, experts) in enumerate(zip(model.ffns, sparse, strict=True)):
+        if isinstance(ffn, Dense):
+            operators["dense", kind] = dense_ffn(kernels, ffn, tp)
+        elif experts is not None:
+            operators["sparse", kind] = experts.always
+    return {key: Operators(each) for key, each in operators.items() if each}
 
 
 def kv_transfer_bytes(model: ModelArchitecture, length: FloatArray) -> FloatArray:
     """Return bytes of cache [B] of a prompt of ``length`` [tokens]; any shape.
 
-    Full layers hand over every token, windowed layers no more than their window.
+    Layers that see all of the context hand over every token and its index key, windowed layers no
+    more than their window, linear layers their state.
 
     Source: docs/explanation/performance-model.md#from-times-to-capacity-rows.
     """
-    grown = model.kv_bytes_per_token * np.asarray(length, dtype=np.float64)
-    if not model.window:
-        return grown
-    filled = np.minimum(1.0, np.asarray(length) / model.window)
-    return np.asarray(grown + model.kv_window_bytes * filled)
+    length = np.asarray(length, dtype=np.float64)
+    per_token = model.kv_bytes_per_token + model.index_bytes_per_token
+    total = per_token * length + model.state_bytes
+    for window, elements in model.windows:
+        kept = window * elements * model.precision.kv
+        total = total + kept * np.minimum(1.0, length / window)
+    return np.asarray(total)
 
 
 class IslandLimits:

@@ -31,6 +31,7 @@ def tiny_model(layers: int) -> ModelArchitecture:
     """A dense model whose times are computed by hand."""
     return from_config(
         {
+            "model_type": "llama",
             "num_hidden_layers": layers,
             "hidden_size": 1000,
             "vocab_size": 2000,

@@ -222,11 +222,11 @@ def test_16_bit_transfer_agrees_with_the_performance_models() -> None:
 
 def test_equation_1_has_one_layer_of_full_heads() -> None:
     """4,096 wide, batch 2, 512 tokens, 40 Gb/s, 1 ms: 1 ms + 16.8 MB / 5 GB/s, 32 layers."""
-    mha = CacheLayout(elements=2 * 4096, full=1, windowed=0, window=0)
+    mha = CacheLayout(elements=2 * 4096)
     link = DomainLink(1e-3, 5e9)
     one = float(link.seconds(mha.size(np.array(512.0), 2)))
     assert one == pytest.approx(1e-3 + 2 * 2 * 512 * 4096 * 2 / 5e9)
-    whole = CacheLayout(elements=2 * 4096, full=32, windowed=0, window=0)
+    whole = CacheLayout(elements=32 * 2 * 4096)
     assert float(link.seconds(whole.size(np.array(512.0), 2))) - 1e-3 == pytest.approx(
         32 * (one - 1e-3)
     )
@@ -250,6 +250,6 @@ def test_every_pair_of_domains_has_its_own_time() -> None:
 
 def test_bits_and_links_out_of_range_are_refused() -> None:
     with pytest.raises(OutOfRange, match="16, 8, 4 bits"):
-        CacheLayout(1, 1, 0, 0, bits=3)
+        CacheLayout(1, bits=3)
     with pytest.raises(OutOfRange, match="beta > 0"):
         DomainLink(0.0, 0.0)

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from archipelago.perfmodel.catalogue.accelerators import Accelerator, accelerator
-from archipelago.perfmodel.catalogue.architectures import GroupedAttention, architecture
+from archipelago.perfmodel.catalogue.architectures import (
+    Dense,
+    GroupedAttention,
+    Layer,
+    architecture,
+)
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.perfmodel.literature.bestserve import (
     TABLE_3,
@@ -152,11 +157,9 @@ def test_shallowsim_refuses_other_models_and_devices() -> None:
 CODE_LLAMA = replace(
     architecture("Llama-3.1-70B"),
     name="CodeLlama-34b",
-    layers=48,
     hidden=8192,
-    intermediate=22016,
     vocabulary=32000,
-    attention=GroupedAttention(64, 8, 128),
+    stack=(Layer((GroupedAttention(64, 8, 128),), Dense(22016)),) * 48,
 )
 ASCEND = Accelerator(
     "910B3", "ascend", bf16=313e12, memory=64e9, bandwidth=1600e9, domain=8, scale_up=90e9

@@ -286,8 +286,9 @@ def test_every_candidate_is_an_island_of_that_size_and_there_are_few(gpus: int, 
     for model in architectures():
         for name in ("H200", "GB200", "L40S"):
             found = candidates(model, accelerator(name), gpus, 8, phase)
-            assert 1 <= len(found) <= 5 or model.experts is not None
             assert len(found) <= 5
+            # A stage needs a layer: small models do not fill many GPUs.
+            assert found or model.experts is not None or gpus > model.layers
             for parallelism in found:
                 assert parallelism.gpus == gpus
                 assert model.attention.heads % parallelism.tp == 0

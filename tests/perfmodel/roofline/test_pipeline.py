@@ -133,23 +133,24 @@ def test_the_stage_with_least_room_limits_the_cache() -> None:
 
 def test_layers_lie_where_the_architecture_has_them() -> None:
     deepseek = architecture("DeepSeek-V3")  # 3 dense layers, then 58 sparse ones
-    assert consecutive(deepseek, 0, 19) == LayerCounts(19, 0, 3, 16)
-    assert consecutive(deepseek, 2, 4) == LayerCounts(2, 0, 1, 1)
-    assert consecutive(deepseek, 19, 61) == LayerCounts(42, 0, 0, 42)
+    assert consecutive(deepseek, 0, 19) == LayerCounts((19,), (3, 16))
+    assert consecutive(deepseek, 2, 4) == LayerCounts((2,), (1, 1))
+    assert consecutive(deepseek, 19, 61) == LayerCounts((42,), (0, 42))
     gpt = architecture("gpt-oss-120b")  # every second layer sees the whole context
-    assert consecutive(gpt, 0, 3) == LayerCounts(1, 2, 0, 3)
-    assert consecutive(gpt, 1, 2) == LayerCounts(1, 0, 0, 1)
+    assert consecutive(gpt, 0, 3) == LayerCounts((1, 2), (3,))
+    assert consecutive(gpt, 1, 2) == LayerCounts((1, 0), (1,))
     for model in (deepseek, gpt, architecture("Llama-3.1-8B")):
-        windowed, sparse = model.windowed_layers, model.sparse_layers
-        counts = LayerCounts(model.layers - windowed, windowed, model.layers - sparse, sparse)
-        assert consecutive(model, 0, model.layers) == counts
+        counts = consecutive(model, 0, model.layers)
+        assert counts.layers == model.layers
+        assert sum(counts.mixers[1:]) == model.windowed_layers
+        assert counts.ffns[-1] == model.sparse_layers or model.experts is None
 
 
 def test_an_uneven_split_is_as_slow_as_its_fullest_stage() -> None:
     model, card = architecture("Llama-3.1-8B"), accelerator("L40S")
     # 32 layers over 3 stages are 11, 11 and 10: a prompt keeps them as busy as 33 layers would.
     uneven = pipeline(model, 1, (card, 3, 32))
-    longer = pipeline(replace(model, layers=33), 1, (card, 3, 33))
+    longer = pipeline(replace(model, stack=model.stack[:1] * 33), 1, (card, 3, 33))
     prompt = np.array(8000.0)
     busy = float(uneven.prefill_occupancy(prompt))
     assert busy == pytest.approx(float(longer.prefill_occupancy(prompt)), rel=1e-12)
