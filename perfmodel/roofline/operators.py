@@ -297,14 +297,14 @@ def _state(kernels: Kernels, shape: StateMixer, tp: int, phase: str) -> tuple[Op
         name, moved = "state step", 2 * shape.sequence_bytes
     core = Operator(
         name,
-        rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
+        rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_token=_STATE_OPERATIONS * shape.state / tp,
         bytes_token=moved / tp,
     )
     small = Operator(
         "small weights",
-        rate=kernels.accelerator.bf16,
+        rate=kernels.accelerator.half,
         bandwidth=efficiency.mbu * kernels.accelerator.bandwidth,
         flops_token=2 * shape.small / tp,
         bytes_pass=shape.small * BF16_BYTES / tp,
@@ -333,7 +333,7 @@ def _compressed(
     decode = phase == "decode"
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_token=per_entry * shape.near,
         flops_context=per_entry * share,

@@ -88,7 +88,7 @@ def read_config(path: Path) -> Document:
     config = _read_json(path)
     beside = path.parent / QUANTISATION_KEY
     if "quantization_config" not in config and beside.is_file():
-        config["quantization_config"] = _read_json(beside)
+        config["quantization"] = _read_json(beside).get("quantization")
     return config
 
 
