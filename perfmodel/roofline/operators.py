@@ -195,7 +195,7 @@ class Kernels:
         efficiency = self.efficiency("bf16")
         return Operator(
             name,
-            rate=efficiency.mfu * self.accelerator.bf16,
+            rate=efficiency.mfu * self.accelerator.half,
             bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             flops_token=2 * heads * inputs * outputs,
             bytes_pass=heads * inputs * outputs * BF16_BYTES,
@@ -207,7 +207,7 @@ class Kernels:
         efficiency = self.efficiency("bf16")
         return Operator(
             "norm",
-            rate=self.accelerator.bf16,
+            rate=self.accelerator.half,
             bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             bytes_token=_NORM_TRAFFIC * self.model.hidden * BF16_BYTES,
         )
@@ -297,14 +297,14 @@ def _state(kernels: Kernels, shape: StateMixer, tp: int, phase: str) -> tuple[Op
         name, moved = "state step", 2 * shape.sequence_bytes
     core = Operator(
         name,
-        rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
+        rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_token=_STATE_OPERATIONS * shape.state / tp,
         bytes_token=moved / tp,
     )
     small = Operator(
         "small weights",
-        rate=kernels.accelerator.bf16,
+        rate=kernels.accelerator.half,
         bandwidth=efficiency.mbu * kernels.accelerator.bandwidth,
         flops_token=2 * shape.small / tp,
         bytes_pass=shape.small * BF16_BYTES / tp,
@@ -333,7 +333,7 @@ def _compressed(
     decode = phase == "decode"
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_token=per_entry * shape.near,
         flops_context=per_entry * share,
@@ -372,7 +372,7 @@ def _grouped(
     if phase == "prefill":
         core = Operator(
             ATTENTION,
-            rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
             flops_context=2 * (queries + results),
             bytes_token=(queries + results + cached) * BF16_BYTES,
@@ -380,7 +380,7 @@ def _grouped(
     else:
         core = Operator(
             ATTENTION,
-            rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
             flops_context=2 * (queries + results),
             bytes_token=(queries + results) * BF16_BYTES + cached * kv,
@@ -422,7 +422,7 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     made = heads * (shape.nope_dim + shape.v_dim)
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_prefill_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_prefill_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * per_head,
         bytes_token=2 * heads * per_head * BF16_BYTES,
@@ -445,7 +445,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
     kv = kernels.model.precision.kv
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * (2 * shape.kv_rank + shape.rope_dim),
         bytes_context=shape.kv_elements * kv,
@@ -472,7 +472,7 @@ def _latent_expanded_decode(
     made = heads * (shape.nope_dim + shape.v_dim)
     up = Operator(
         "kv up",
-        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.bf16,
+        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * shape.kv_rank * made,
         bytes_pass=shape.kv_rank * made * kernels.model.precision.part("attention").size,
@@ -480,7 +480,7 @@ def _latent_expanded_decode(
     )
     core = Operator(
         ATTENTION,
-        rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
+        rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * heads * (shape.nope_dim + shape.rope_dim + shape.v_dim),
         bytes_context=(made + shape.rope_dim) * BF16_BYTES,

@@ -158,7 +158,7 @@ def fleet() -> dict[str, Any]:
         ),
         node("l-0", l40s, 4),
         node("l-1", l40s, 4, cordoned=True),
-        node("t-0", {"nvidia.com/gpu.product": "Tesla-T4"}, 4),
+        node("t-0", {"nvidia.com/gpu.product": "Tesla-P100-SXM2-16GB"}, 4),
         node("cpu-0", gpus=None),
     ]
     assert CLIQUE not in json.dumps(items)

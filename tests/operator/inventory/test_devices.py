@@ -86,7 +86,7 @@ def shape(devices: DeviceTable, **state: Any) -> Shape:  # noqa: ANN401
             Why.SLICED,
         ),
         (devices.INTEL, [gaudi(0), gaudi(1)], "Gaudi3", 2, {}, None),
-        (devices.INTEL, [gaudi(0, "Gaudi2")], "", 1, {}, Why.UNKNOWN),
+        (devices.INTEL, [gaudi(0, "Gaudi1")], "", 1, {}, Why.UNKNOWN),
     ],
 )
 def test_devices_that_projects_publish_are_counted_as_what_they_are(  # noqa: PLR0917
@@ -328,14 +328,14 @@ def test_slices_are_named_with_their_number() -> None:
     world.node("whole")
     mixed = {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/mig-3g.40gb": "2"}
     world.node("mixed", gpus=0, capacity=mixed, allocatable=mixed)
-    single = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}
+    single = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1c.2g.20gb"}
     world.node("single", single, gpus=56)
     world.node("time-sliced", {**H100, "nvidia.com/gpu.replicas": "4"}, gpus=32)
     world.inventory.replace_nodes({"whole", "mixed", "single", "time-sliced"}, world.version)
     assert world.count(chat) == 8
     assert world.inventory.finding(chat).message == (
-        "GPUs in use by pool: h100 8; not counted, for they are no whole GPUs: 63 x 1g.10gb, "
-        "2 x 3g.40gb, 32 x shared GPU on 3 nodes (mixed, single, time-sliced)"
+        "GPUs in use by pool: h100 8; not counted, for they are no whole GPUs: 56 x 1c.2g.20gb, "
+        "7 x 1g.10gb, 2 x 3g.40gb, 32 x shared GPU on 3 nodes (mixed, single, time-sliced)"
     )
 
 

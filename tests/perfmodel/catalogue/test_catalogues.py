@@ -24,47 +24,12 @@ TABLES = (
 )
 
 
-def test_an_accelerator_is_found_by_any_letter_case_and_by_alias() -> None:
-    assert accelerator("h200") is accelerator("H200")
-    assert accelerator("A100").name == "A100-80GB"
-
-
-def test_units_become_si() -> None:
-    h800 = accelerator("H800")
-    assert h800.bandwidth == 3352e9
-    assert h800.memory == 80 * 2**30
-    assert (h800.bf16, h800.fp8, h800.fp4) == (989e12, 1979e12, None)
-    assert (h800.scale_up, h800.nic) == (200e9, 50e9)
-
-
-def test_an_unknown_accelerator_lists_the_known_ones_and_the_closest() -> None:
-    with pytest.raises(UnknownName, match=r"'H210'; did you mean H2\d\d?\?.*B200.*MI300X"):
-        accelerator("H210")
-
-
-def test_every_figure_of_the_data_sheets_has_a_unit_and_a_dated_source() -> None:
-    document = read.read("catalogue/data/accelerators.yaml")
-    for name, row in document["accelerators"].items():
-        for key, cell in row.items():
-            if key in ("family", "aliases"):
-                continue
-            assert {"value", "unit", "source"} == cell.keys(), (name, key)
-            assert document["sources"][cell["source"]]["date"], (name, key)
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_every_source_that_a_table_names_is_explained(table: str) -> None:
     document = read.read(table)
     known = document.get("sources", {})
     rows = document.get("efficiencies") or list(document.get("all_reduce", {}).values())
     assert {row["source"] for row in rows} <= known.keys()
-
-
-def test_weights_without_a_matrix_unit_of_their_type_are_multiplied_in_bf16() -> None:
-    assert accelerator("A100").operand("fp8") == "bf16"
-    assert accelerator("H200").operand("fp4") == "bf16"
-    assert accelerator("B200").operand("fp4") == "fp4"
-    assert accelerator("H200").peak("fp4") == 989e12
 
 
 def test_efficiencies_fall_back_field_by_field() -> None:
@@ -78,13 +43,6 @@ def test_efficiencies_fall_back_field_by_field() -> None:
     assert overheads("tensorrt-llm").dispatch == overheads().dispatch
     with pytest.raises(UnknownName, match="int4"):
         efficiency(h200, "int4")
-
-
-def test_a_scale_up_domain_ends_at_the_node_unless_it_spans_a_rack() -> None:
-    assert accelerator("H200").local_gpus(4) == 4
-    assert accelerator("H200").local_gpus(16) == 8
-    assert accelerator("GB200").local_gpus(4) == 72
-    assert accelerator("H200").local_gpus(None) == 8
 
 
 def digits(figure: float) -> float:

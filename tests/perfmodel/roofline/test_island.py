@@ -170,7 +170,7 @@ DISTSERVE = (
 def test_deepseek_needs_sixteen_h800_but_only_eight_h20_or_h200() -> None:
     model, whole = architecture("DeepSeek-V3"), Parallelism(tp=8, ep=8)
     with pytest.raises(
-        DoesNotFit, match=r"DeepSeek-V3 in fp8 as tp8-ep8 needs 85\.1 GB .* H800 has 75\.5 GB"
+        DoesNotFit, match=r"DeepSeek-V3 in fp8 as tp8-ep8 needs 85\.1 GB .* H800 has 75\.2 GB"
     ):
         Roofline(accelerator("H800"), model, whole, 8)
     assert 50_000 < Roofline(accelerator("H20"), model, whole, 8).kv_capacity() < 100_000

@@ -327,6 +327,48 @@ def test_catalogue_lists_names_that_a_plan_can_use(run: Runner) -> None:
     assert "H200" in run("catalogue", "accelerators").out
 
 
+def _spec(tmp_path: Path, accelerator: str, precision: str) -> Path:
+    """The minimal spec on other hardware and in another precision."""
+    text = MINIMAL.read_text().replace("accelerator: H100", f"accelerator: {accelerator}")
+    named = "architecture: Llama-3.1-8B"
+    path = tmp_path / "spec.yaml"
+    path.write_text(text.replace(named, f"{named}\n    precision: {precision}"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "said"),
+    [
+        ("H100", "fp4", "fp4 weights are unpacked and multiplied in bf16: H100 has no FP4 units"),
+        ("V100", "bf16", "bf16 is served as fp16: V100-32GB has no BF16 units"),
+    ],
+)
+def test_a_plan_says_what_a_precision_becomes_on_the_hardware(
+    run: Runner, tmp_path: Path, accelerator: str, precision: str, said: str
+) -> None:
+    path = _spec(tmp_path, accelerator, precision)
+    assert said in run("plan", "-q", "-f", path).out
+    assert said in run("explain", "-f", path).out
+
+
+def test_what_no_engine_serves_is_no_plan_and_says_whose_word_that_is(
+    run: Runner, tmp_path: Path
+) -> None:
+    found = run("plan", "-q", "-f", _spec(tmp_path, "V100", "fp4"))
+    assert "no engine serves fp4 weights on V100-32GB (vLLM" in found.out + found.err
+    assert found.status == 1
+
+
+def test_the_catalogue_says_how_sure_a_row_is_and_fits_100_columns(run: Runner) -> None:
+    lines = run("catalogue", "accelerators").out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("L2 ") and line.rstrip().endswith("low") for line in lines)
+    rows = json.loads(run("catalogue", "accelerators", "-o", "json").out)["accelerators"]
+    assert all(row["source"] and row["date"] for row in rows)
+    (h100,) = (row for row in rows if row["name"] == "H100")
+    assert "3g.40gb" in h100["slices"]
+
+
 def _csv(path: Path) -> Path:
     rows = [f"{100 + 10 * i},{20 + i % 3}" for i in range(200)]
     path.write_text("\n".join(["input_tokens,output_tokens", *rows]) + "\n")

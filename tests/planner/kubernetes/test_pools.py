@@ -1,5 +1,6 @@
 """From a node list to pools: nothing is guessed, and nothing is dropped without a word."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import yaml
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.planner.documents import Node
 from archipelago.planner.errors import InputError, PlanFileError
-from archipelago.planner.kubernetes.nodes import Why, count, products, read_node
+from archipelago.planner.kubernetes.nodes import Why, accelerator_of, count, products, read_node
 from archipelago.planner.kubernetes.pools import LeftOut, read_nodes
 from archipelago.planner.servingplan import load_resource, to_problem
 from tests.support.planner.command import Runner
@@ -97,9 +98,8 @@ def test_products_are_found_by_the_labels_of_their_vendors(
 def test_every_product_of_the_table_is_in_the_catalogue() -> None:
     table = products()
     names = {
-        *table["products"].values(),
-        *table["machines"].values(),
-        *(s["accelerator"] for v in table["sized"].values() for s in v["sizes"]),
+        *(name for names in table["products"].values() for name in names),
+        *(name for names in table["machines"].values() for name in names),
     }
     assert [name for name in sorted(names) if accelerator(name).name != name] == []
 
@@ -115,9 +115,9 @@ def test_every_product_of_the_table_is_in_the_catalogue() -> None:
             "nvidia.com/mig-1g.10gb",
         ),
         (
-            node("n", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}),
-            Why.SLICED,
-            "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
+            node("n", {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.5gb"}),
+            Why.SLICED,  # an H100 has no such slice
+            "NVIDIA-H100-80GB-HBM3-MIG-1g.5gb",
         ),
         (node("n", {"nvidia.com/gpu.product": "NVIDIA-L4-SHARED"}), Why.SHARED, "NVIDIA-L4-SHARED"),
         (
@@ -126,9 +126,9 @@ def test_every_product_of_the_table_is_in_the_catalogue() -> None:
             "time-slicing",
         ),
         (
-            node("n", {"nvidia.com/gpu.product": "NVIDIA-H100-NVL"}),
+            node("n", {"nvidia.com/gpu.product": "NVIDIA-H800-NVL"}),
             Why.UNKNOWN,
-            "nvidia.com/gpu.product=NVIDIA-H100-NVL",
+            "nvidia.com/gpu.product=NVIDIA-H800-NVL",
         ),
         (
             node("n", {"karpenter.k8s.aws/instance-gpu-name": "a100"}),  # 40 or 80 GB?
@@ -283,12 +283,12 @@ def test_labels_of_two_tools_that_disagree_on_the_memory_decide_nothing() -> Non
 
 def test_a_product_label_that_is_not_known_is_not_overruled_by_the_machine() -> None:
     labels = {
-        "nvidia.com/gpu.product": "NVIDIA-H100-NVL",
+        "nvidia.com/gpu.product": "NVIDIA-H800-NVL",
         "node.kubernetes.io/instance-type": "p5.48xlarge",
     }
     assert read_node(Node(node("n", labels))).permanent_reason() == (
         Why.UNKNOWN,
-        "nvidia.com/gpu.product=NVIDIA-H100-NVL",
+        "nvidia.com/gpu.product=NVIDIA-H800-NVL",
     )
 
 
@@ -303,3 +303,68 @@ def test_a_soft_taint_takes_no_node_away() -> None:
 @pytest.mark.parametrize("quantity", ["8k", "-1", "", "٨", "9" * 10, None, 7.5])
 def test_what_is_no_plain_number_counts_as_none(quantity: object) -> None:
     assert count(quantity) == 0
+
+
+@pytest.mark.parametrize(
+    ("product", "memory", "expected"),
+    [
+        ("NVIDIA-A100-SXM4-80GB", "39538", "A100-40GB"),  # the memory wins: a sibling has it
+        ("NVIDIA-A100-SXM4-80GB", "81251", "A100-80GB"),
+        ("NVIDIA-H20", "143771", "H20-141GB"),
+        ("NVIDIA-A40", "49140", "A40"),  # error correction off
+        ("NVIDIA-H100-80GB-HBM3", "24576", ""),  # no H100 has so little
+        ("NVIDIA-H100-80GB-HBM3", "many", "H100"),  # no number says nothing
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "9728", "A100-80GB-MIG-1g.10gb"),
+        ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "4864", ""),
+    ],
+)
+def test_the_memory_beside_a_product_decides_its_size(
+    product: str, memory: str, expected: str
+) -> None:
+    labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": memory}
+    name, source = accelerator_of(labels)
+    assert name == expected
+    assert expected or f"nvidia.com/gpu.memory={memory}" in source
+
+
+def test_a_name_of_several_accelerators_is_decided_by_memory_or_machine_or_not_at_all() -> None:
+    label, machine = "karpenter.azure.com/sku-gpu-name", "node.kubernetes.io/instance-type"
+    assert accelerator_of({label: "A100"})[0] == ""
+    assert accelerator_of({label: "A100", machine: "Standard_ND96asr_v4"})[0] == "A100-40GB"
+    assert accelerator_of({label: "A100", machine: "Standard_NC24ads_A100_v4"})[0] == ""
+    assert accelerator_of({label: "A100", "nvidia.com/gpu.memory": "81920"})[0] == "A100-80GB"
+
+
+def test_a_product_of_ones_own_is_an_accelerator_of_ones_own() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-X1", "nvidia.com/gpu.memory": "12345"}
+    own = {"nvidia x1": "X1"}
+    assert accelerator_of(labels, own) == ("X1", "nvidia.com/gpu.product=NVIDIA-X1")
+    assert accelerator_of(labels)[0] == ""
+
+
+def test_every_label_name_of_the_reference_list_is_found() -> None:
+    path = Path(__file__).parents[4] / "shared/data/catalogue/label_names.csv"
+    if not path.exists():
+        pytest.skip("the reference list is not here")
+    wrong = []
+    for row in csv.DictReader(path.read_text().splitlines()):
+        key, value = row["label_key"], row["value"].partition(" (")[0]
+        meant = row["accelerator"]
+        if key not in {*products()["labels"], "node.kubernetes.io/instance-type"} or "<" in value:
+            continue
+        for each in value.split(", "):
+            labels = {key: each}
+            if row["memory_MiB"]:
+                labels["karpenter.k8s.aws/instance-gpu-memory"] = row["memory_MiB"]
+            name = accelerator_of(labels)[0]
+            if meant in UNSURE or each in SEVERAL:
+                continue
+            if not name or not name.startswith(accelerator(meant).name):
+                wrong.append((each, meant, name))
+    assert wrong == []
+
+
+UNSURE = {"MI308X", "any NVIDIA"}
+"""Not in the catalogue, or a rule."""
+SEVERAL = {"740c"}
+"""A device id of both MI250 and MI250X."""
