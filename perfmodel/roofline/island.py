@@ -70,8 +70,11 @@ class Roofline(IslandLimits):
                 f"{weights / 1e9:.1f} GB of weights and {working / 1e9:.1f} GB of working space "
                 f"per GPU; an engine on {accelerator.name} has {usable / 1e9:.1f} GB for them"
             )
+        state = architecture.state_bytes / (parallelism.tp * parallelism.pp)
+        fitting = memory.sequences_with_states(state, free, max_sequences)
+        self._sequences_per_copy = fitting
         self._kv_tokens_per_copy = memory.kv_tokens_per_copy(
-            architecture, parallelism, free, max_sequences
+            architecture, parallelism, free, fitting
         )
 
     def refitted(self, accelerator: Accelerator, values: Mapping[str, float]) -> Roofline:

@@ -226,6 +226,42 @@ def activation_bytes(model: ModelArchitecture, parallelism: Parallelism, tokens:
     return tokens * BF16_BYTES * (6 * model.hidden + 3 * width)
 
 
+_STATE_SHARE = 0.5
+"""Most of the memory beside the weights that recurrent states may take; the rest is for tokens."""
+
+
+def state_bytes_per_gpu(model: ModelArchitecture, tp: int, mixers: tuple[int, ...]) -> float:
+    """Return bytes of recurrent state per sequence on one of ``tp`` [GPUs] [B]; 0 without any.
+
+    Source: docs/explanation/performance-model.md#memory.
+
+    Args:
+        model: The model, in its precision.
+        tp: Tensor-parallel GPUs [GPUs].
+        mixers: Layers by kind of mixer [layers].
+    """
+    every = zip(model.mixers, mixers, strict=True)
+    return sum(n * mixer.sequence_bytes for mixer, n in every if isinstance(mixer, StateMixer)) / tp
+
+
+def sequences_with_states(state: float, free: float, sequences: int) -> int:
+    """Return the largest batch [sequences] whose recurrent states leave room for tokens.
+
+    min(sequences, free / 2 / state), at least 1; without linear layers it is ``sequences``. Engines
+    take states from the memory that the cache has too.
+
+    Source: docs/explanation/performance-model.md#memory.
+
+    Args:
+        state: Bytes of state per sequence on a GPU [B].
+        free: Bytes beside the weights on each GPU [B].
+        sequences: Largest batch that the engine runs [sequences].
+    """
+    if not state or free <= 0:
+        return sequences
+    return max(1, min(sequences, int(_STATE_SHARE * free / state)))
+
+
 def kv_tokens_per_copy(
     model: ModelArchitecture, parallelism: Parallelism, free: float, sequences: int
 ) -> int:

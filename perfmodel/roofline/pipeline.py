@@ -118,9 +118,20 @@ class PipelineStage:
             spec.model,
             spec.parallelism.tp,
             usable - weights - working,
-            spec.sequences,
+            min(spec.sequences, self.sequences),
             counts.mixers,
         )
+
+    @property
+    def sequences(self) -> int:
+        """Return the largest batch whose recurrent states fit [sequences]; see ``memory``.
+
+        Source: docs/explanation/performance-model.md#memory.
+        """
+        usable, weights, working = self.bytes_per_gpu
+        spec = self.spec
+        kept = memory.state_bytes_per_gpu(spec.model, spec.parallelism.tp, self.counts.mixers)
+        return memory.sequences_with_states(kept, usable - weights - working, spec.sequences)
 
     @cached_property
     def bytes_per_gpu(self) -> tuple[float, float, float]:
@@ -501,6 +512,10 @@ class Pipeline(IslandLimits):
         stages: list[PipelineStage] = []
         for at, start in enumerate(accumulate(held[:-1], initial=0)):
             stages += section_stages(spec, sections, at, start)
+        fitting = min(stage.sequences for stage in stages)
+        if fitting < max_sequences:
+            self._sequences_per_copy = fitting
+            stages = [replace(s, spec=replace(spec, sequences=fitting)) for s in stages]
         for number, stage in enumerate(stages, start=1):
             usable, weights, working = stage.bytes_per_gpu
             if usable - weights - working <= 0:

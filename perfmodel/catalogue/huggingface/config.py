@@ -52,7 +52,9 @@ def from_config(
     fields = Fields(_language_model(config, name), name)
     layers = _layer_count(fields)
     known = family(fields)
-    hidden = fields.count("hidden_size", "n_embd", "d_model", "hidden_dim")
+    for field, value in known.defaults:
+        fields.config.setdefault(field, value)
+    hidden = fields.count("hidden_size", "n_embd", "n_embed", "d_model", "hidden_dim")
     stack = _stack(fields, known, layers, hidden)
     if not any(layer.mixers for layer in stack):
         raise PerfModelError(f"config.json of {name}: no layer mixes tokens")

@@ -23,7 +23,7 @@ class Family:
     embedding; None: the document must say it. ``window``: which layers slide if only a window is
     stated: ``all``, ``none``, ``alternate``, a number n (every n-th sees all), ``late`` (from
     ``max_window_layers``) or ``?``. ``state``: what a linear layer is. ``gate``: attention has a
-    gate as wide as its queries.
+    gate as wide as its queries. ``defaults``: fields that nested documents leave out.
     """
 
     gated: bool | None = True
@@ -39,6 +39,7 @@ class Family:
     position_offset: int = 0
     length: int | None = None
     known: bool = True
+    defaults: tuple[tuple[str, int], ...] = ()
 
 
 _PLAIN = Family()
@@ -47,6 +48,14 @@ _QWEN2 = Family(bias=True, window="late")
 _QWEN3 = Family(norm="head", window="late")
 _QWEN_LINEAR = Family(norm="head", state="gated_delta", gate=True, window="none")
 _WINDOW = Family(window="all")
+_GEMMA3 = (
+    ("num_attention_heads", 8),
+    ("num_key_value_heads", 4),
+    ("head_dim", 256),
+    ("vocab_size", 262_208),
+    ("max_position_embeddings", 131_072),
+    ("sliding_window", 4096),
+)
 _GEMMA = Family(tied=True, window="none")
 
 _PLAIN_TYPES = tuple(
@@ -92,7 +101,7 @@ FAMILIES = {
     "gpt_oss": Family(bias=True, output_bias=True, mlp_bias=True, window="alternate"),
     "gemma": _GEMMA,
     "gemma2": Family(tied=True, window="alternate"),
-    "gemma3": Family(tied=True, norm="head", window=6),
+    "gemma3": Family(tied=True, norm="head", window=6, defaults=_GEMMA3),
     "gemma4": Family(tied=True, norm="head", window=6),
     "cohere": Family(tied=True),
     "cohere2": Family(tied=True, window=4),

@@ -229,7 +229,9 @@ class _Mixers:
             self.fields.taken(("sliding_window", "sliding_window_size"))
         if CHUNKED not in kinds:
             self.fields.taken(("attention_chunk_size",))
-        self.fields.taken(("num_key_value_heads", "qk_head_dim", "head_dim"))
+        if not {STATE, BOTH} & set(kinds):
+            self.fields.taken(name for name in self.fields.config if name.startswith("mamba_"))
+        self.fields.taken(("num_key_value_heads", "qk_head_dim", "head_dim", "num_heads"))
 
     def _once(self, key: tuple[object, ...], build: Callable[[], Mixer]) -> Mixer:
         if key not in self._made:
@@ -256,6 +258,7 @@ class _Mixers:
             "n_head_kv",
             "kv_n_heads",
             "num_query_groups",
+            "multi_query_group_num",
         )
         kv_heads = fields.count(*names, default=self.heads)
         if kv_heads > self.heads:

@@ -61,8 +61,8 @@ def accelerators(form: str) -> int:
 
 
 def models(form: str) -> int:
-    """List the models of the catalogue in their published precision."""
-    rows = [
+    """List the models of the catalogue in their published precision; JSON has identifiers too."""
+    rows: list[dict[str, Any]] = [
         {
             "name": row.name,
             "precision": row.precision.name,
@@ -71,9 +71,16 @@ def models(form: str) -> int:
             "billionActive": row.active_parameters / GIGA,
             "kvBytesPerToken": row.kv_bytes_per_token,
             "longestTokens": row.max_length,
+            "confidence": architectures.model_row(row.name)["confidence"],
+            "date": str(architectures.model_row(row.name)["source"]["date"]),
         }
         for row in architectures.architectures()
     ]
+    if form == "json":
+        for row in rows:
+            facts = architectures.model_row(row["name"])
+            row["source"] = facts["source"]["title"]
+            row["names"] = [facts["id"], *facts.get("aliases", ()), *facts.get("copies", ())]
     return _list("models", rows, form)
 
 

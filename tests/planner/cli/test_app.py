@@ -323,7 +323,12 @@ def test_catalogue_lists_names_that_a_plan_can_use(run: Runner) -> None:
         row["name"]: row
         for row in json.loads(run("catalogue", "models", "-o", "json").out)["models"]
     }
+    assert len(models) >= 100
     assert round(models["DeepSeek-V3"]["billionParameters"]) == 671
+    assert models["DeepSeek-V3"]["date"] == "2024-12-26"
+    assert models["DeepSeek-V3"]["confidence"] == "high"
+    assert "config.json" in models["DeepSeek-V3"]["source"]
+    assert "nvidia/Llama-3.1-70B-Instruct-FP8" in models["Llama-3.1-70B"]["names"]
     assert "H200" in run("catalogue", "accelerators").out
 
 
