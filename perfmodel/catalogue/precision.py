@@ -8,6 +8,9 @@ from ..errors import UnknownName
 
 BF16_BYTES = 2.0
 
+KV_BYTES = {"bf16": BF16_BYTES, "fp8": 1.0}
+"""Bytes per element of a KV cache by its format; one scale per layer is left out."""
+
 _MXFP4_BYTES = 4.25 / 8
 """MXFP4: blocks of 32 four-bit values share one 8-bit scale (OCP Microscaling 1.0, section 5)."""
 

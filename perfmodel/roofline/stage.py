@@ -42,12 +42,11 @@ class Stage:
         Source: arXiv:2506.05871 (BestServe), algorithm 1;
         docs/explanation/performance-model.md#times-the-roofline.
         """
-        hit = self.settings.prefix_hit
         launch = self.overheads.dispatch / 2
         tokens = prompt.tokens
         total = np.zeros_like(tokens)
         for layers, window in self._attention_layers:
-            attended = _attended(prompt.length, window) - _attended(hit * prompt.length, window)
+            attended = _attended(prompt.length, window) - _attended(prompt.cached, window)
             block = self._attention(tokens, attended / prompt.passes, "prefill")
             total = total + layers * np.maximum(block, launch)
         if self.counts.dense:
@@ -270,7 +269,7 @@ class IslandLimits:
         return kv_transfer_bytes(self.architecture, length)
 
 
-def _attended(length: FloatArray, window: int | None) -> FloatArray:
+def _attended(length: FloatArray | float, window: int | None) -> FloatArray:
     """Return positions that the first ``length`` tokens attend to in all, causally.
 
     1 + 2 + ... = l (l + 1) / 2; behind a window w each further token sees w positions.

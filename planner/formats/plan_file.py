@@ -141,6 +141,7 @@ class GroupEntry(PlanEntry):
     kv_tokens: Amount
     kv_capacity: Whole
     times_within: Annotated[float, Field(ge=1)] = 1.0
+    started: str = ""
 
 
 class IslandEntry(PlanEntry):
@@ -383,7 +384,11 @@ DEFAULTS: dict[str, Document] = {
     "model": {"serving": "Disaggregated", "maxUtilisation": "1"},
     "pool": {"billing": "PerGPU"},
     "domain": {"class": DEFAULT_CLASS},
-    "engine": {"roleSwitch": "Restart"},
+    "engine": {
+        "roleSwitch": "Restart",
+        "prefixHitShares": [],
+        "attentionDataParallel": "Allowed",
+    },
 }
 """Defaults that a document leaves out, so that documents without these fields, and their hashes,
 are the same as before the fields existed."""

@@ -1,11 +1,12 @@
 """A language model in the spec: workload, latency targets, and what its islands may do."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from .engine import Engine
 from .rule import Rule, SpecObject, within
-from .types import SERVED_NAME, CatalogueName, DecimalText, Label
+from .types import CatalogueName, DecimalText, Label
 from .workload import Workload
 
 
@@ -23,27 +24,6 @@ class Targets(SpecObject):
         ge=1,
         le=60_000,
         description="Time per output token that the plan must keep [ms]. Absent: no such target.",
-    )
-
-
-class Engine(SpecObject):
-    """The engine of a model, as far as planning and metrics depend on it."""
-
-    role_switch: Literal["Online", "Restart", "None"] = Field(
-        default="Restart",
-        description="How an island switches between prefill and decode. "
-        "Online: the engine switches while it runs. Restart: its pods are restarted. None: "
-        "islands never switch.",
-    )
-    metrics: Literal["vllm", "sglang", "dynamo", "llm-d"] = Field(
-        default="vllm",
-        description="Source of the metrics of the model's traffic: the engine vllm or sglang, or "
-        "the router dynamo or llm-d. No effect without replanning.source.",
-    )
-    served_name: Annotated[str, Field(pattern=SERVED_NAME, max_length=253)] | None = Field(
-        default=None,
-        description="Name of the model in these metrics (their label model_name), as the engine "
-        "serves it. Absent: whatever the model's islands report.",
     )
 
 
@@ -102,8 +82,8 @@ class Model(SpecObject):
     )
     engine: Engine = Field(
         default=Engine(),
-        description="The engine of the model: how islands change phase, and which metrics describe "
-        "the traffic.",
+        description="The engine of the model: how it runs, how islands change phase, and which "
+        "metrics describe the traffic.",
     )
     rules = (
         Rule(

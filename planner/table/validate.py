@@ -102,6 +102,8 @@ def _content(content: Node) -> Iterator[str]:
         item.field("pool").text()
         item.field("gpus").integer(1)
         item.field("maxBatch").integer(1)
+        if (started := _present(item, "started")) is not None and not started.text():
+            raise started.refuse("a hash; leave the field out if there is none")
         _degrees(item.field("parallelism"))
         for node in item.field("nodes").items():
             node.text()
