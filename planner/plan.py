@@ -67,8 +67,8 @@ class Island:
 class IslandKind:
     """What the islands of one group, or of one template, have in common.
 
-    ``started``: the settings that the engine is started with, as a hash; empty if the spec states
-    none. Islands that were started with others are of another class.
+    ``started``: what the engine is started with (`started.py`); empty if the spec states nothing of
+    it. Islands that were started with something else are of another class.
     """
 
     model: str

@@ -126,12 +126,12 @@ class EngineSettings:
         """
         length = np.asarray(length, dtype=np.float64)
         if not self.prefix_hits:
-            return length * (1 - self.prefix_hit)
+            return np.asarray(length * (1 - self.prefix_hit))
         ends, shares = np.array(self.prefix_hits).T
         at = np.searchsorted(ends, length)  # a prompt at the end of a range is in it
         computed = length * (1 - np.append(shares, self.prefix_hit)[at])
         least = np.maximum.accumulate(np.append(0.0, ends * (1 - shares)))
-        return np.maximum(computed, least[at])
+        return np.asarray(np.maximum(computed, least[at]))
 
     @property
     def rows(self) -> int:

@@ -275,6 +275,6 @@ def _attended(length: FloatArray | float, window: int | None) -> FloatArray:
     1 + 2 + ... = l (l + 1) / 2; behind a window w each further token sees w positions.
     """
     if window is None:
-        return length * (length + 1) / 2
+        return np.asarray(length * (length + 1) / 2)
     short = np.minimum(length, window)
     return np.asarray(short * (short + 1) / 2 + (length - short) * window)

@@ -4,22 +4,17 @@ Fields that change times or memory have no default here but say which one a plan
 absent: so it is known what was stated.
 """
 
-import hashlib
-import json
 from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ..started import started_text
 from .rule import Rule, SpecObject, within
 from .types import MAX_TOKENS, SERVED_NAME, VERSION, DecimalText, Listed
 
 MOST_GPUS = 1024
 """Largest degree that can be pinned; islands of the default sizes have at most 128 GPUs."""
-
-
-STARTED_LENGTH = 16
-"""Digits of the hash of settings that pods are started with."""
 
 
 def _share(field: str, what: str, *, optional: bool = True) -> Rule:
@@ -233,24 +228,16 @@ class Engine(SpecObject):
 
     @property
     def started(self) -> str:
-        """Return the settings that the engine is started with as a hash; empty if none is stated.
-
-        Not part of it: degrees, which islands have, and what is no argument of an engine.
-        """
-        facts = self.facts
-        text = json.dumps(facts, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:STARTED_LENGTH] if facts else ""
-
-    @property
-    def facts(self) -> dict[str, str | int]:
-        """Return what the spec states of how the engine is started, by names of the API."""
+        """Return what the spec states of how the engine is started; empty if nothing."""
         hits = [self.prefix_hit_share or "0", *(h.share for h in self.prefix_hit_shares)]
-        stated = {
-            "name": self.name,
-            "kvDtype": self.kv_dtype,
-            "memoryShare": None if self.memory_share is None else f"{float(self.memory_share):g}",
-            "chunkTokens": self.chunk_tokens,
-            "prefixCaching": "on" if any(float(share) > 0 for share in hits) else None,
-            "draftTokens": self.speculation.draft_tokens if self.speculation else None,
-        }
-        return {name: value for name, value in stated.items() if value is not None}
+        share = self.memory_share and f"{float(self.memory_share):.6f}".rstrip("0").rstrip(".")
+        return started_text(
+            {
+                "name": self.name,
+                "kvDtype": self.kv_dtype,
+                "memoryShare": share,
+                "chunkTokens": self.chunk_tokens,
+                "prefixCaching": "on" if any(float(hit) > 0 for hit in hits) else None,
+                "draftTokens": self.speculation.draft_tokens if self.speculation else None,
+            }
+        )
