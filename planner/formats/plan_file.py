@@ -409,6 +409,8 @@ def normalised_spec(resource: ServingPlanResource) -> Document:
     for model in spec["models"]:
         engine = {key: value for key, value in model.pop("engine").items() if key not in METRICS}
         engine = _without_defaults("engine", engine)
+        if engine.get("name") == "sglang":  # whose metrics are its own, or a router's
+            engine["metrics"] = "sglang"
         models.append(_without_defaults("model", model) | ({"engine": engine} if engine else {}))
     spec["models"] = _by_name(models)
     spec["pools"] = _by_name(_without_defaults("pool", pool) for pool in spec["pools"])

@@ -175,11 +175,13 @@ def _said(words: Iterable[object]) -> dict[str, str]:
     """
     flat = [part for word in words for part in _parts_of(str(word))]
     said = {}
-    for word, after in zip(flat, [*flat[1:], ""], strict=True):
+    for word, after in zip(flat, [*flat[1:], ""], strict=False):  # no word, no pair
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             head, dot, key = name.partition(".")
-            said[head.replace("_", "-") + dot + key] = value if equals else after
+            said[head.replace("_", "-") + dot + key] = (
+                value if equals or after.startswith("--") else after
+            )
     return said
 
 

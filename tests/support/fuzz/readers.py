@@ -127,7 +127,11 @@ def what_if(data: bytes) -> object:
 
 def pod_template(data: bytes) -> object:
     """A user's pod template, as ``archipelago manifests`` reads and fills it."""
-    own = Fitting({"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"})
+    own = Fitting(
+        {"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"},
+        settings={"--speculative-config.num_speculative_tokens": "3", "--kv-cache-dtype": "fp8"},
+        switches={"--enable-prefix-caching": "--no-enable-prefix-caching"},
+    )  # fmt: skip
     pod = fitted(read_template(load_document(text(data))), own)
     assert pod["metadata"]["labels"]["a"] == "b"
     return pod
