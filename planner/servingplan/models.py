@@ -115,4 +115,16 @@ class Model(SpecObject):
             "maxUtilisation is a share above 0 and up to 1, not a percentage: "
             'write "0.8" to leave a fifth of every island spare',
         ),
+        Rule(
+            "engine",
+            "!has(self.engine.chunkTokens) || self.engine.chunkTokens >= self.maxSequences || "
+            "(has(self.engine.name) && self.engine.name == 'sglang')",
+            lambda m: (
+                m.engine.chunk_tokens is None
+                or m.engine.chunk_tokens >= m.max_sequences
+                or m.engine.name == "sglang"
+            ),
+            "chunkTokens below maxSequences: such an engine does not start, since every sequence "
+            "takes a token of a pass; raise chunkTokens, or lower maxSequences",
+        ),
     )
