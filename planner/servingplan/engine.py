@@ -36,7 +36,7 @@ class PrefixHit(SpecObject):
     )
     share: DecimalText = Field(
         description="Share of these prompts' tokens that the prefix cache has, a decimal string "
-        "from 0 to below 1."
+        "without unit, from 0 to below 1."
     )
     rules = (_share("share", "the cached share of a prompt", optional=False),)
 
@@ -49,7 +49,8 @@ class Speculation(SpecObject):
     )
     acceptance: DecimalText = Field(
         description="Probability that a drafted token is accepted if those before it were, a "
-        "decimal string from 0 to 1; engines report it (vLLM: accepted over drafted tokens).",
+        "decimal string without unit, from 0 to 1; engines report it (vLLM: accepted over drafted "
+        "tokens).",
     )
     draft_cost: DecimalText = Field(
         default="0",
@@ -69,23 +70,26 @@ class Degrees(SpecObject):
     """Pinned degrees of parallelism of the model's islands; an absent one is planned."""
 
     tensor: int | None = Field(
-        default=None, ge=1, le=MOST_GPUS, description="GPUs of tensor parallelism. Absent: planned."
+        default=None,
+        ge=1,
+        le=MOST_GPUS,
+        description="Degree of tensor parallelism [GPUs]. Absent: planned.",
     )
     pipeline: int | None = Field(
-        default=None, ge=1, le=MOST_GPUS, description="Pipeline stages. Absent: planned."
+        default=None, ge=1, le=MOST_GPUS, description="Pipeline [stages]. Absent: planned."
     )
     data: int | None = Field(
         default=None,
         ge=1,
         le=MOST_GPUS,
-        description="Data-parallel copies of the attention in an island. Absent: planned.",
+        description="Data-parallel copies of the attention in an island [copies]. Absent: planned.",
     )
     expert: int | None = Field(
         default=None,
         ge=1,
         le=MOST_GPUS,
-        description="GPUs that the experts of a stage are spread over: 1 (each GPU has a slice of "
-        "every expert), or tensor times data. Absent: planned.",
+        description="GPUs that the experts of a stage are spread over [GPUs]: 1 (each GPU has a "
+        "slice of every expert), or tensor times data. Absent: planned.",
     )
     rules = (
         Rule(
@@ -118,8 +122,8 @@ class Engine(SpecObject):
     )
     memory_share: DecimalText | None = Field(
         default=None,
-        description="Share of a GPU's memory that the engine takes, a decimal string (vLLM: "
-        "gpu_memory_utilization, SGLang: mem_fraction_static). Absent: 0.9.",
+        description="Share of a GPU's memory that the engine takes, a decimal string without unit "
+        "(vLLM: gpu_memory_utilization, SGLang: mem_fraction_static). Absent: 0.9.",
     )
     chunk_tokens: int | None = Field(
         default=None,
@@ -131,8 +135,8 @@ class Engine(SpecObject):
     prefix_hit_share: DecimalText | None = Field(
         default=None,
         description="Share of a prompt's tokens that the prefix cache of a prefill island has "
-        "already, a decimal string from 0 to below 1. KV memory and transfers do not shrink by it. "
-        "Absent: 0.",
+        "already, a decimal string without unit, from 0 to below 1. KV memory and transfers do not "
+        "shrink by it. Absent: 0.",
     )
     prefix_hit_shares: Annotated[Listed[PrefixHit], Field(max_length=16)] = Field(
         default=(),

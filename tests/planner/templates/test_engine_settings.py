@@ -52,7 +52,7 @@ spec:
   pools:
   - {name: l40s, accelerator: L40S, count: 4, gpusPerNode: 4, nicGigabitsPerSecond: "100"}
 """
-WIDE = {"architecture": "DeepSeek-V3", "pool": {"accelerator": "H200", "count": 16}}
+WIDE: dict[str, Any] = {"architecture": "DeepSeek-V3", "pool": {"accelerator": "H200", "count": 16}}
 
 
 def resource_of(architecture: str = "Llama-3.1-8B", pool: Any = None, **engine: Any) -> Any:  # noqa: ANN401
@@ -209,9 +209,9 @@ def test_drafts_that_cost_more_never_help(drafted: int, one: int, other: int) ->
 @given(st.sampled_from(["Llama-3.1-70B", "DeepSeek-V3", "gpt-oss-120b"]), st.data())
 def test_templates_have_pinned_degrees(name: str, data: st.DataObject) -> None:
     degree = st.none() | st.sampled_from([1, 2, 4, 8])
-    pins = [data.draw(degree, label=name) for name in ("tp", "pp", "dp", "ep")]
+    tp, pp, dp, ep = (data.draw(degree, label=name) for name in ("tp", "pp", "dp", "ep"))
     copies = data.draw(st.sampled_from([None, True, False]), label="copies")
-    splits, model = Splits(*pins, copies), architecture(name)
+    splits, model = Splits(tp, pp, dp, ep, copies), architecture(name)
     for gpus in (1, 2, 8, 16):
         for phase in Phase:
             found = candidates(model, accelerator("H200"), gpus, 8, phase, splits=splits)
@@ -253,7 +253,7 @@ def test_copies_of_the_attention_are_as_stated(copies: str, wanted: bool) -> Non
 
 # The checker, tables and calibrations
 
-EVERY = {
+EVERY: dict[str, Any] = {
     "name": "vllm",
     "version": "0.12.0",
     "kvDtype": "fp8",
@@ -264,7 +264,7 @@ EVERY = {
     "speculation": {"draftTokens": 3, "acceptance": "0.7", "draftCost": "0.05"},
     "parallelism": {"tensor": 2},
 }
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "kvDtype": "bf16",
     "memoryShare": "0.6",
     "chunkTokens": 512,
