@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -26,9 +27,12 @@ from archipelago.planner.formats.calibrations import CalibrationFile, calibrated
 from archipelago.planner.plan import Infeasible, Plan, Planned, running_islands
 from archipelago.planner.problem import Phase, PlanningProblem
 from archipelago.planner.service.inputs import base_of
+from archipelago.planner.service.messages import PlanReply, PlanRequest
+from archipelago.planner.service.new_spec import plan_request
 from archipelago.planner.servingplan import load_resource, to_problem
 from archipelago.planner.strategies import strategy
 from archipelago.planner.table.plan_of_table import plan_of
+from archipelago.planner.table.validate import validate_content
 from archipelago.planner.table.write import routing_content
 from archipelago.planner.templates.build import Unusable, build_templates, performance_model
 from archipelago.planner.templates.catalogue import build_catalogue
@@ -332,6 +336,34 @@ def test_islands_of_other_settings_are_started_anew() -> None:
         if not kept:
             with pytest.raises(InputError, match="started with other settings"):
                 plan_of(content, other)
+
+
+def pairs_of(content: dict[str, Any]) -> list[set[str]]:
+    """What the two groups of every pair of a table are started with."""
+    of = {island["name"]: island["started"] for island in content["islands"]}
+    first = {group["name"]: of[group["members"][0]] for group in content["groups"]}
+    routes = [route for model in content["models"] for route in model["routes"]]
+    pairs = [pair for route in routes for pair in route["pairs"]]
+    return [{first[pair["prefill"]], first[pair["decode"]]} for pair in pairs]
+
+
+def test_islands_of_two_settings_stand_side_by_side_and_exchange_no_caches_of_two_formats() -> None:
+    pool = {"count": 16, "gpusPerNode": 4}
+    old = resource_of(pool=pool, chunkTokens=2048)
+    content = routing_content(old.spec, planned(to_problem("chat", old.spec)))
+    for engine in ({"chunkTokens": 4096}, {"kvDtype": "fp8"}):
+        body = resource_of(pool=pool, **engine).model_dump(
+            mode="json", by_alias=True, exclude_none=True
+        )
+        reply = plan_request(PlanRequest(resource=body, content=json.dumps(content)))
+        assert isinstance(reply, PlanReply)
+        tables = [json.loads(step.content) for step in reply.steps]
+        found = [{i["started"] for i in table["islands"]} for table in tables]
+        assert [len(each) for each in (found[0], found[-1])] == [1, 1]
+        assert any(len(each) == 2 for each in found)
+        assert [line for table in tables for line in validate_content(table)] == []
+        mixed = [pair for table in tables for pair in pairs_of(table) if len(pair) > 1]
+        assert not mixed or "kvDtype" not in engine
 
 
 def test_calibrations_are_of_the_engine_that_is_stated() -> None:
