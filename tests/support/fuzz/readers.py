@@ -40,6 +40,10 @@ from tests.support.planner.tables import routing_table
 REPO = Path(__file__).parents[3]
 EXAMPLE = (REPO / "examples" / "01-llama-on-two-pools.yaml").read_text()
 TEMPLATE = (REPO / "examples" / "render" / "vllm.yaml").read_text()
+DRAFTING = TEMPLATE.replace(
+    "- --port=8000",
+    '- \'--speculative-config={"method":"eagle3","num_speculative_tokens":3}\'',
+)
 MINIMAL = (REPO / "examples" / "02-minimal.yaml").read_text()
 
 
@@ -251,8 +255,11 @@ READERS = {
     "pod-template": Reader(
         pod_template,
         (PlanFileError,),
-        lambda: (TEMPLATE.encode(), _json(yaml.safe_load(TEMPLATE))),
-        (PLANNER + "kubernetes.pod_template.read_template",),
+        lambda: (DRAFTING.encode(), TEMPLATE.encode(), _json(yaml.safe_load(DRAFTING))),
+        (
+            PLANNER + "kubernetes.pod_template.read_template",
+            PLANNER + "kubernetes.pod_template._key_of",
+        ),
     ),
     "what-if": Reader(what_if, (InputError,), lambda: CHANGES),
 }
