@@ -1,8 +1,9 @@
 """The administrator's YAML file: what tenants may use; it is read again when it changes.
 
 Its sections stand where they are used: metric sources in ``traffic/config.py``, rules about nodes
-in ``inventory/claims.py``, limits of what is started in ``inventory/start_rules.py``. Authors of
-plans cannot change it. ``ARCHIPELAGO_ADMIN_FILE`` is its path.
+in ``inventory/claims.py``, limits of what is started in ``inventory/start_rules.py``, models and
+accelerators in ``planner/servingplan/own.py``. Authors of plans cannot change it.
+``ARCHIPELAGO_ADMIN_FILE`` is its path.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from archipelago.planner.documents import MISFITS
+from archipelago.planner.servingplan.errors import path_of
+from archipelago.planner.servingplan.own import OwnCatalogue
+from archipelago.planner.servingplan.rule import broken_rules
 
 from .errors import SettingsError
 from .inventory.claims import MOST_RULES, ClaimRule, Claims
@@ -46,6 +50,8 @@ class Administration(BaseModel):
     tell_namespaces: bool = True
     """Whether a plan is told which namespace has the nodes that it selects."""
     started_islands: tuple[StartRule, ...] = Field(default=(), strict=False, max_length=MOST_RULES)
+    catalogue: OwnCatalogue = OwnCatalogue()
+    """Models and accelerators that plans may use beside those of the package."""
 
     @model_validator(mode="after")
     def _names_once(self) -> Administration:
@@ -53,6 +59,8 @@ class Administration(BaseModel):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{twice[0]} is there twice; give each source a name of its own")
+        for place, remedy in broken_rules(self.catalogue, ("catalogue",)):
+            raise ValueError(f"{path_of(place)}: {remedy}")
         return self
 
 
@@ -81,6 +89,11 @@ class AdminFile:
         self._read_again()
         return self._claims
 
+    def catalogue(self) -> OwnCatalogue:
+        """Return the models and accelerators that plans may use."""
+        self._read_again()
+        return self._catalogue
+
     def start_limit(self, namespace: str) -> StartLimit:
         """Return the most that the operator may start in a namespace."""
         self._read_again()
@@ -105,6 +118,7 @@ class AdminFile:
         self._sources = {source.name: source for source in content.sources}
         self._claims = Claims(content.node_claims, content.tell_namespaces)
         self._start_rules = content.started_islands
+        self._catalogue = content.catalogue
 
 
 def read_admin_file(path: Path) -> Administration:
@@ -136,6 +150,7 @@ def read_admin_file(path: Path) -> Administration:
                 "sources": MetricSource,
                 "nodeClaims": ClaimRule,
                 "startedIslands": StartRule,
+                "catalogue": OwnCatalogue,
             }
             section = sections.get(str(parts[0]), Administration)
             message = f"no such setting; there are {', '.join(map(to_camel, section.model_fields))}"

@@ -120,6 +120,7 @@ class Operator:
             quarantine=quarantine,
         )
         self._inventory.set_claims(self._admin_file.claims())
+        self._cache.catalogue = self._admin_file.catalogue()
         self._traffic = TrafficWatcher(
             self._cache,
             MetricSources(self._admin_file.sources),
@@ -314,6 +315,11 @@ class Operator:
         while True:
             await asyncio.sleep(ADMIN_FILE)
             self._inventory.set_claims(self._admin_file.claims())
+            catalogue = self._admin_file.catalogue()
+            if catalogue != self._cache.catalogue:
+                self._cache.catalogue = catalogue
+                for key in self._cache.plans.keys():  # noqa: SIM118  # a store, not a dictionary
+                    self._workers.enqueue(key)
 
     def _inventory_kinds(self) -> tuple[str, ...]:
         """Return the kinds that are watched besides plans and tables."""
@@ -401,7 +407,7 @@ class Operator:
 
     def _stand_by(self, key: Key) -> None:
         """Keep what is known of a plan's nodes, and a planner process for repairs."""
-        plan = self._cache.plans.get(key)
+        plan = self._cache.plan(key)
         if plan is None:
             self._observations.forget(key)
             self._cache.forget(key)
@@ -423,7 +429,7 @@ class Operator:
 
     def _update_owners(self) -> None:
         """Give the inventory all plans, which decide who owns a node, before any is decided."""
-        self._observations.update_all(map(self._cache.plans.get, self._cache.plans.keys()))
+        self._observations.update_all(map(self._cache.plan, self._cache.plans.keys()))
 
 
 def lease_home(settings: Settings, cluster: ApiCluster) -> str | None:

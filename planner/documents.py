@@ -213,6 +213,8 @@ Document: TypeAlias = dict[str, Any]
 API_VERSION = "archipelago.dev/v1alpha1"
 NAMED_KEY = "x-named-by"
 """Key of a list in a JSON schema: the field that identifies an item, for the CRD generator."""
+ANYTHING_KEY = "x-anything"
+"""Key of an object in a JSON schema of which the API server keeps every field as it is."""
 PLAN = "Plan"
 INFEASIBLE = "Infeasible"
 THETA_UNIT = {Objective.THROUGHPUT: "req/s", Objective.HEADROOM: "1", Objective.COST: "1"}

@@ -141,7 +141,7 @@ def _columns(curve: Curve) -> dict[str, FloatArray]:
         "width": width,
         "heads": heads,
         "kv_bytes": 2 * kv_heads * 128 * 2,
-        "peak": curve.card.bf16,
+        "peak": curve.card.half,
         "bandwidth": curve.card.bandwidth,
         "is_prompt": curve.phase == "prefill",
     }

@@ -235,7 +235,7 @@ def _seconds(bench: BatchBench, mfu: float, mbu: float, t0: float, wait: float) 
     read = 2 * model.parameters + 1.5 * batch * model.kv_bytes_per_token * n
     waits = 2 * model.layers * wait if tp > 1 else 0.0
     step = read / (mbu * gpu.bandwidth * tp) + t0 + waits
-    return np.asarray(work / (mfu * gpu.bf16 * tp) + n * step)
+    return np.asarray(work / (mfu * gpu.half * tp) + n * step)
 
 
 _PRIORS = "; priors from the fits of the engine's other accelerators"

@@ -123,7 +123,7 @@ def _attention(folder: Path) -> tuple[Sample, Sample, Sample]:
         "length": before + chunk,  # the last rows attend to all of it
         "operations": 4 * 32 * 128 * (chunk * before + chunk * (chunk + 1) / 2),
         "bytes": chunk * 2 * (32 + 8) * 128 * 2.0 + before * KV_BYTES,
-        "peak": card.bf16 * ones,
+        "peak": card.half * ones,
         "bandwidth": card.bandwidth * ones,
     }
     kinds = (chunk == 0, sequences == 0, (chunk > 0) & (sequences > 0))
@@ -153,7 +153,7 @@ def products(folder: Path) -> Sample:
     card = rtx_4090(_MEMORY)
     m, k, n, seconds = np.array([(t, *_SHAPES[layer], us * 1e-6) for layer, t, us in rows]).T
     columns = {"m": m, "n": n, "k": k, "weight": np.full(len(m), 2.0)}
-    columns |= {"peak": np.full(len(m), card.bf16), "bandwidth": np.full(len(m), card.bandwidth)}
+    columns |= {"peak": np.full(len(m), card.half), "bandwidth": np.full(len(m), card.bandwidth)}
     groups = np.array([layer for layer, _, _ in rows])
     return Sample(card.name, "vllm 0.19.0", "bfloat16", columns, seconds, groups)
 

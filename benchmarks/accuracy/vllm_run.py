@@ -228,7 +228,7 @@ def _fit(data: Path, card: Accelerator) -> EngineFit:
     folder = data / OPERATORS
     measured, few, many = products(folder), _FEW, _MANY
     m, k, n = (measured.columns[name] for name in ("m", "k", "n"))
-    compute = 2 * m * k * n / measured.seconds / card.bf16
+    compute = 2 * m * k * n / measured.seconds / card.half
     stream = 2 * k * n / measured.seconds / card.bandwidth
     rows = list(csv.DictReader((folder / "attention.csv").read_text().splitlines()))
     table = np.array([[float(value) for value in row.values()] for row in rows]).T
@@ -243,7 +243,7 @@ def _fit(data: Path, card: Accelerator) -> EngineFit:
         "mbu": float(np.median(stream[m <= few])),
         "kv_mbu": float(np.median((cached / seconds)[decode])) / card.bandwidth,
         "prefill_attention_mfu": float(np.median((4 * 32 * 128 * pairs / seconds)[prefill]))
-        / card.bf16,
+        / card.half,
         "decode_attention_mfu": 1.0,  # the kernel reads the cache; its operations hide behind
     }
     return engine_fit(card).replaced(values)

@@ -187,7 +187,7 @@ def _pools(dice: _Dice, fleet: str, classes: int) -> list[Body]:
 
 def _price(gpu: Accelerator) -> float:
     """Return a price in the order of public rental prices [$/GPU-h]."""
-    return 0.3 + 1.2 * gpu.bf16 / 1e15 + 0.005 * gpu.memory / 2**30
+    return 0.3 + 1.2 * gpu.half / 1e15 + 0.005 * gpu.memory / 2**30
 
 
 def _sizes(dice: _Dice, node: int) -> list[int]:

@@ -23,7 +23,7 @@ from ..decide.actions import (
     EmitEvent,
     EventType,
     Forget,
-    ReadCalibration,
+    ReadFiles,
     ReadIslands,
     ReadTable,
     RefreshInventory,
@@ -71,7 +71,7 @@ ROUNDS = 12
 
 CHANGING = (
     RefreshInventory,
-    ReadCalibration,
+    ReadFiles,
     ReadTable,
     ReadIslands,
     AdoptTable,
@@ -271,7 +271,7 @@ class Reconciler:
             started = time.monotonic()
             await self._do(observation, action)
             # Reads and waits are logged for debugging only, so that rest is silent.
-            reads = ReadTable | ReadCalibration | Requeue | StartReplan | StartIslands
+            reads = ReadTable | ReadFiles | Requeue | StartReplan | StartIslands
             quiet = isinstance(action, reads)
             decision = type(action).__name__
             _log(
@@ -335,8 +335,8 @@ class Reconciler:
                 await self._write_status(plan, action)
             case ((WriteTable() | WriteShards()), PlanObject() as plan, _):
                 await self._store(plan, observation, action)
-            case ReadCalibration(), PlanObject(calibration_source=source) as plan, _ if source:
-                await self._tables.read_calibration(plan, source)
+            case ReadFiles(), PlanObject() as plan, _:
+                await self._tables.read_files(plan)
             case WriteKnowledge(text), PlanObject() as plan, _:
                 await self._keep(plan, observation, text)
             case RemoveLocked(), PlanObject(), _:

@@ -74,7 +74,7 @@ def _facts(plan: PlanObject, islands: TableIslands, state: PlanState, now: Now) 
         "unready": tuple(sorted(live.unready(islands))) if live else (),
         "state": dict(memory.state),
         "age": max(0.0, now.monotonic - memory.state_at) if memory.state else 0.0,
-        "calibration": plan.calibration.text if plan.calibration else "",
+        "calibration": plan.calibration,
         "expected": plan.scheduled is not None and plan.scheduled.expected,
     }
 

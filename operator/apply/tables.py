@@ -18,7 +18,7 @@ from archipelago.planner.table.shards import digest
 
 from ..errors import ClusterError, Conflict, NotFound, Refused
 from ..resources.cache import LargeContent
-from ..resources.calibrations import CalibrationSource, CalibrationText
+from ..resources.files import FileSource, FileText
 from ..resources.live import TableIslands
 from ..resources.manifests import knowledge_manifest, shard_manifest, table_manifest
 from ..resources.names import GROUP, TABLE_KEY, Key, Manifest, table_key
@@ -97,27 +97,33 @@ class Tables:
         finally:
             self._metrics.writes.labels("knowledge").inc()
 
-    async def read_calibration(self, plan: PlanObject, source: CalibrationSource) -> None:
-        """Read the calibration file that a plan names into the cache.
+    async def read_files(self, plan: PlanObject) -> None:
+        """Read the files that a plan names into the cache."""
+        files = [await self._read_file(plan, source) for source in plan.sources]
+        self._cache.update_files(plan.key, files)
+
+    async def _read_file(self, plan: PlanObject, source: FileSource) -> FileText:
+        """Return a file that a plan names.
 
         If it is gone or cannot be used, the last good text stays, with the reason. Without an
         answer it stays as it is.
         """
-        before = plan.calibration or CalibrationText(source)
+        before = plan.files.get(source) or FileText(source)
         try:
             body = await self._cluster.read_table(Key(plan.key.namespace, source.config_map))
-            given = CalibrationText(source, text_under(body, source.key))
+            text = text_under(body, source.key)
+            source.check(text)
         except NotFound:
             remedy = f"`kubectl -n {plan.key.namespace} create configmap {source.config_map} "
-            remedy += f"--from-file={source.key}`, or remove spec.calibration"
-            given = replace(before, refusal=f"there is no such ConfigMap: {remedy}")
+            remedy += f"--from-file={source.key}`, or remove spec.{source.field}"
+            return replace(before, refusal=f"there is no such ConfigMap: {remedy}")
         except (PlanFileError, Refused) as refusal:
-            given = replace(before, refusal=str(refusal))
+            return replace(before, refusal=str(refusal))
         except ClusterError:
-            if plan.calibration is None:
+            if source not in plan.files:
                 raise
-            return
-        self._cache.update_calibration(plan.key, given)
+            return before
+        return FileText(source, text)
 
     async def write_shards(
         self, plan: PlanObject, observation: Observation, action: WriteShards

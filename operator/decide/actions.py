@@ -108,8 +108,8 @@ class WriteKnowledge:
     reason: str
 
 
-class ReadCalibration(_Bare):
-    """Read the ConfigMap of the calibration that the plan names: no watch reports it."""
+class ReadFiles(_Bare):
+    """Read the files that the plan names in ConfigMaps: no watch reports them."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ Action: TypeAlias = (
     | RemoveShards
     | RemoveLocked
     | WriteKnowledge
-    | ReadCalibration
+    | ReadFiles
     | ReadTable
     | AdoptTable
     | ReadIslands

@@ -29,7 +29,7 @@ from .actions import (
     EmitEvent,
     EventType,
     Forget,
-    ReadCalibration,
+    ReadFiles,
     ReadTable,
     RefreshInventory,
     RemoveLocked,
@@ -61,7 +61,7 @@ from .rollout import (
 )
 from .schedule import change_events, wait_for_change
 from .shard_gc import dues, in_the_way, to_replace, to_write, with_readable_table
-from .state import CALIBRATION, FAILED_FOR, RECHECK, STRIKES, Now, PlanState
+from .state import FAILED_FOR, FILES, RECHECK, STRIKES, Now, PlanState
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def decide(
                 state = replace(state, knowledge=replace(state.knowledge, at=now.monotonic))
             case EmitEvent(reason=Reason.KNOWLEDGE_REFUSED, message=said):
                 state = replace(state, knowledge=replace(state.knowledge, said=said))
-            case ReadCalibration():
-                state = replace(state, calibration_at=now.monotonic)
+            case ReadFiles():
+                state = replace(state, files_at=now.monotonic)
             case ReadTable():
                 state = replace(state, recheck_at=now.monotonic + RECHECK)
             case WriteStatus(reserves=sequence):
@@ -172,20 +172,20 @@ class _Decision:
         if plan.suspended:
             status = status_text.suspended(plan, self.table, now.wall)
             return (*_cancel(state, "suspended"), *self._report(status, "suspended"))
-        if plan.calibration_source is not None:
+        if plan.sources:
             outcome = state.result_for(plan.inputs_hash)
             refused = isinstance(outcome, PlanFailed) and (outcome.reason is Reason.INVALID_SPEC)
-            missing = plan.calibration is None or plan.calibration.refusal
-            period = RECHECK if refused or missing else CALIBRATION
-            seconds = state.calibration_at + period - now.monotonic
-            if plan.calibration is None or seconds <= 0:
-                return (ReadCalibration("the calibration file may have changed"),)
-            wait = Requeue(seconds, "the calibration file is read again")
+            unread = len(plan.files) < len(plan.sources)
+            period = RECHECK if refused or plan.refused_files else FILES
+            seconds = state.files_at + period - now.monotonic
+            if unread or seconds <= 0:
+                return (ReadFiles("the files that the plan names may have changed"),)
+            wait = Requeue(seconds, "the files that the plan names are read again")
             return (*self._bring(), wait)
         return self._bring()
 
     def _bring(self) -> tuple[Action, ...]:
-        """Return what to do about a plan whose calibration, if it names one, is known."""
+        """Return what to do about a plan of which the files that it names are known."""
         plan, state, now = self.plan, self.state, self.now
         if state.planning not in (None, plan.inputs_hash):
             return (*_cancel(state, "newer inputs"), *self._pursue())
@@ -214,7 +214,7 @@ class _Decision:
         """Bring the plan one step closer to a current table that the status reports."""
         plan, state = self.plan, self.state
         result = state.result_for(plan.inputs_hash)
-        refusal = plan.over_quota or _calibration_finding(plan)
+        refusal = plan.over_quota or _files_finding(plan)
         refusal = refusal or (plan.live.refusal if plan.live else None)
         if refusal is not None:  # there are no nodes to plan with, or more are stated than allowed
             result = PlanFailed(plan.inputs_hash, refusal.reason, refusal.message)
@@ -447,13 +447,12 @@ class _Decision:
         return (WriteStatus(status, reason, reserves, faults), *events, *wait)
 
 
-def _calibration_finding(plan: PlanObject) -> Finding | None:
-    """Return why the calibration file that the plan names is not there; None if it is."""
-    given = plan.calibration
-    if given is None or not given.refusal:
+def _files_finding(plan: PlanObject) -> Finding | None:
+    """Return why the files that the plan names are not there; None if they are."""
+    if not plan.refused_files:
         return None
-    message = f"spec.calibration: {given.source}: {given.refusal}"
-    return Finding(ConditionStatus.FALSE, Reason.INVALID_SPEC, message)
+    each = (f"spec.{f.source.field}: {f.source}: {f.refusal}" for f in plan.refused_files)
+    return Finding(ConditionStatus.FALSE, Reason.INVALID_SPEC, "; ".join(each))
 
 
 def _cancel(state: PlanState, reason: str) -> tuple[Action, ...]:

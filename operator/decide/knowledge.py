@@ -61,7 +61,7 @@ def keep(observation: Observation, state: PlanState, now: Now) -> tuple[Action, 
         actions = _say(f"ConfigMap {name} is not used: {refusal}", state)
         if why or actions:
             return actions
-    if learnt is None or learnt.is_empty() or (plan.calibration and plan.calibration.refusal):
+    if learnt is None or learnt.is_empty() or plan.refused_files:
         return ()
     kept = stored.kept.knowledge if stored and stored.kept else None
     moved = kept is None or learnt.has_moved_from(kept)

@@ -103,7 +103,7 @@ def live_actions(observation: Observation, state: PlanState, now: Now) -> tuple[
     hopeless = isinstance(failed, PlanFailed) and failed.reason is not Reason.HELD_BACK
     if live.refusal is not None or hopeless:
         return ()  # without a plan for its inputs, its traffic leads to nothing
-    if plan.calibration is not None and not plan.calibration.text:
+    if any(not file.text for file in plan.files.values()):
         return ()  # nor without its times
     if state.replan.next_request is not None:
         return (StartReplan(state.replan.next_request, "the last result asks for it"),)

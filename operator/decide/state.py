@@ -39,8 +39,8 @@ FAILED_FOR: Final = 1800.0
 RECHECK: Final = 15.0
 """Seconds after which an object in our way is read again: no watch reports it."""
 
-CALIBRATION: Final = 60.0
-"""Seconds after which the calibration file of a plan is read again: no watch reports it."""
+FILES: Final = 60.0
+"""Seconds after which the files that a plan names are read again: no watch reports them."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class PlanState:
         failed: Changes whose pods did not become ready.
         knowledge: What became of what was learnt.
         held: A plan of other inputs that is not published before a budget or annotation allows it.
-        calibration_at: When the calibration file that it names was last read.
+        files_at: When the files that it names were last read.
     """
 
     planning: str | None = None
@@ -262,7 +262,7 @@ class PlanState:
     failed: FailedChanges = FailedChanges()
     knowledge: Keeping = Keeping()
     held: PlanReady | None = None
-    calibration_at: float = -math.inf
+    files_at: float = -math.inf
 
     def result_for(self, inputs_hash: str) -> PlanOutcome | None:
         """Return the result, if it is about these inputs."""

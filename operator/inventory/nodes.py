@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from archipelago.planner.kubernetes.nodes import NodeSummary, Why, read_node, relevant
+from archipelago.planner.kubernetes.nodes import NodeSummary, Why, folded, read_node, relevant
 
 from ..resources.deletions import Deletions
 from ..resources.reading import read_version, reading
@@ -25,6 +25,8 @@ class Shape:
 
     Attributes:
         accelerator: Name in the catalogue; empty if it is unknown or the GPUs are divided.
+        product: What its label calls GPUs that the catalogue does not have, normalised; a plan can
+            have an accelerator of its own for them. Empty for all others.
         detail: What ``permanent_reason`` was concluded from: a label or a resource; may be empty.
         permanent_reason: Why no pool can use the node, whatever its state; None if one can.
         temporary_reason: Why the node cannot be used now; None if it can.
@@ -48,6 +50,7 @@ class Shape:
     parts: tuple[tuple[str, int], ...] = ()
     by_devices: bool = False
     pinned: bool = False
+    product: str = ""
 
     @property
     def is_draining(self) -> bool:
@@ -91,10 +94,13 @@ def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
     if not node.has_gpus:
         return None
     permanent, temporary = node.permanent_reason(), node.temporary_reason()
+    product = ""
+    if permanent and permanent[0] is Why.UNKNOWN:
+        product = folded(permanent[1].partition("=")[2])
     return Shape(
         accelerator="" if permanent else node.accelerator,
         detail=permanent[1] if permanent else "",
-        permanent_reason=permanent[0] if permanent else None,
+        permanent_reason=permanent[0] if permanent and not product else None,
         temporary_reason=temporary[0] if temporary else None,
         serving=node.ready and not node.leaving,
         allocatable_gpus=node.allocatable_gpus,
@@ -103,6 +109,7 @@ def shape_of(node: NodeSummary, keys: Collection[str]) -> Shape | None:
         parts=node.parts(),
         by_devices=node.by_devices is not None,
         pinned=node.pinned,
+        product=product,
     )
 
 

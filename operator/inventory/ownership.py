@@ -31,6 +31,7 @@ class PoolSelector:
     Attributes:
         name: Of the pool in its plan.
         accelerator: Name in the catalogue; nodes with another one do not belong to the pool.
+        products: What the labels of an accelerator of the plan's own say, normalised.
         selector: Labels that a node must have; empty selects every node.
         gpus_per_node: GPUs of a node [GPUs]; None: as many as most nodes of the pool have.
         domain_label: Key of the label that names the network domain; None: one domain.
@@ -44,6 +45,13 @@ class PoolSelector:
     gpus_per_node: int | None = None
     domain_label: str | None = None
     smallest_island: int | None = 1
+    products: frozenset[str] = frozenset()
+
+    def takes(self, shape: Shape) -> bool:
+        """Return whether the GPUs of a node are those of the pool, whatever their labels."""
+        if shape.product:
+            return shape.product in self.products
+        return self.accelerator == shape.accelerator
 
     def labels(self) -> frozenset[str]:
         """Return the keys of the labels that have to be kept of every node."""
@@ -74,8 +82,7 @@ class PlanSelector:
 
     def pool_of(self, shape: Shape) -> PoolSelector | None:
         """Return the pool that has a node, usable or not: the first by name of several."""
-        pools = (pool for pool in self.pools if pool.accelerator == shape.accelerator)
-        selecting = (pool for pool in pools if shape.matches(pool.selector))
+        selecting = (p for p in self.pools if p.takes(shape) and shape.matches(p.selector))
         return min(selecting, key=lambda pool: pool.name, default=None)
 
 
@@ -243,14 +250,14 @@ def assign_owners(
         for pool in plan.pools:
             for alike in index.selected(pool.selector):
                 shape = alike.shape
-                if alike not in available or pool.accelerator != shape.accelerator:
+                if alike not in available or not pool.takes(shape):
                     continue
                 permitted = (i for i, rule in rules.items() if shape.matches(rule.node_selector))
                 place = next(permitted, None)
                 if place is None:
                     continue
                 free = [node for node in alike.nodes if node.name not in owners]
-                quota = Quota(namespace, place, *rules[place].quota(shape.accelerator))
+                quota = Quota(namespace, place, *rules[place].quota(pool.accelerator))
                 if quota.limit == math.inf:
                     owners |= dict.fromkeys((node.name for node in free), plan)
                     free = []

@@ -280,7 +280,9 @@ def _exclusion(
         return ExclusionReason.FORBIDDEN, ""
     if shape.permanent_reason:
         return shape.permanent_reason, shape.detail
-    if shape.accelerator != pool.accelerator:
+    if not pool.takes(shape):
+        if shape.product:
+            return Why.UNKNOWN, shape.detail
         return ExclusionReason.OTHER, shape.accelerator
     if plan.suspended:
         return ExclusionReason.SUSPENDED, ""

@@ -12,13 +12,14 @@ of its real nodes: the whole ones in alphabetical order, then those shared with 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.errors import UnknownName
 from archipelago.planner.errors import SpecError
+from archipelago.planner.kubernetes.nodes import folded
 from archipelago.planner.problem import DEFAULT_CLASS, MAX_DOMAINS, RENTED, domain_classes
 from archipelago.planner.templates.packing import node_name
 
@@ -46,12 +47,9 @@ def plan_selector(key: Key, uid: str, created: datetime, spec: Mapping[str, Any]
         created: creationTimestamp of its object.
         spec: As stored in the API server.
     """
-    pools, stated = list[PoolSelector](), Counter[str]()
+    pools, stated, own = list[PoolSelector](), Counter[str](), spec.get("accelerators") or ()
     for pool in spec.get("pools") or ():
-        try:
-            name = accelerator(pool["accelerator"]).name  # nodes have the catalogue's spelling
-        except UnknownName:
-            name = pool["accelerator"]
+        name, products = _named(pool["accelerator"], own)
         if not pool.get("nodeSelector"):
             stated[name] += pool.get("count", 0)
             continue
@@ -67,10 +65,24 @@ def plan_selector(key: Key, uid: str, created: datetime, spec: Mapping[str, Any]
                     if pool.get("billing", "PerGPU") == "PerGPU"
                     else None
                 ),
+                products=products,
             )
         )
     priority, suspended = spec.get("priority", 0), bool(spec.get("suspend", False))
     return PlanSelector(key, uid, created, tuple(pools), priority, suspended, stated)
+
+
+def _named(name: str, own: Iterable[Mapping[str, Any]]) -> tuple[str, frozenset[str]]:
+    """Return the name of an accelerator as nodes have it, and the labels of one of the plan's own.
+
+    The nodes of an accelerator of the catalogue have its spelling, whatever figures a plan gives.
+    """
+    mine = next((each for each in own if each["name"].casefold() == name.casefold()), None)
+    labels = frozenset(map(folded, mine.get("productLabels") or ())) if mine else frozenset[str]()
+    try:
+        return accelerator(name).name, labels
+    except UnknownName:
+        return name, labels
 
 
 def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
@@ -84,16 +96,13 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
         SpecError: an accelerator is not in the catalogue, or a pool has too many domains.
     """
     inventories = {pool.pool.name: pool for pool in inventory.pools}
-    pools, problems = list[Body](), list[tuple[str, str]]()
+    pools, problems, own = list[Body](), list[tuple[str, str]](), spec.get("accelerators") or ()
     for index, pool in enumerate(spec["pools"]):
         if not pool.get("nodeSelector"):
             pools.append(dict(pool))
             continue
         # Problems that would otherwise look like missing nodes, or name a field not written.
-        try:
-            accelerator(pool["accelerator"])
-        except UnknownName as error:
-            problems.append((f"spec.pools[{index}].accelerator", str(error)))
+        problems += _unknown(pool["accelerator"], f"spec.pools[{index}].accelerator", own)
         stock = inventories.get(pool["name"])
         if stock and len(stock.in_order()) > MAX_DOMAINS:
             message = (
@@ -134,6 +143,16 @@ def resolved_spec(spec: Mapping[str, Any], inventory: PlanInventory) -> Body:
         usable = [link for link in links if classes.issuperset(link["classes"])]
         resolved["network"] = {**network, "links": usable}
     return resolved
+
+
+def _unknown(name: str, place: str, own: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the problem of an accelerator that neither the plan nor the catalogue has."""
+    if any(each["name"].casefold() == name.casefold() for each in own):
+        return
+    try:
+        accelerator(name)
+    except UnknownName as error:
+        yield place, str(error)
 
 
 def node_names(spec: Mapping[str, Any], inventory: PlanInventory) -> dict[str, str]:

@@ -59,11 +59,10 @@ class Job:
     @classmethod
     def of(cls, plan: PlanObject, request: PlanRequest | None = None) -> Job:
         """Return the job that plans a ServingPlan; without a request, from nothing but its spec."""
-        given = plan.calibration.text if plan.calibration else ""
         return cls(
             plan.key,
             plan.inputs_hash,
-            request or PlanRequest(resource=plan.to_resource(), calibration=given),
+            request or PlanRequest(resource=plan.to_resource(), calibration=plan.calibration),
             time_limit(plan),
             strategy=(plan.spec.get("planner") or {}).get("strategy", DEFAULT),
             expected=_last_seconds(plan),

@@ -7,13 +7,15 @@ interrupted watch does not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from .calibrations import CalibrationText
+from archipelago.planner.servingplan.own import OwnCatalogue
+
 from .deletions import Deletions
+from .files import FileSource, FileText
 from .knowledge import knowledge_key
 from .live import TableIslands
 from .names import Key, table_key
@@ -126,7 +128,9 @@ class Cache:
         self._plan_of_table: dict[Key, Key] = {}  # by table, and by the stem of its shards
         self._contents: dict[Key, dict[str, LargeContent]] = {}  # by table and hash
         self._refused: dict[Key, str] = {}  # pointer to what is no table, by table
-        self._calibrations: dict[Key, CalibrationText] = {}  # by plan
+        self._files: dict[Key, dict[FileSource, FileText]] = {}  # by plan
+        self.catalogue = OwnCatalogue()
+        """The administrator's catalogue."""
         self._shards: dict[Key, set[Key]] = {}  # by stem; some may be gone already
 
     def update_plan(self, plan: PlanObject) -> Key | None:
@@ -185,9 +189,9 @@ class Cache:
             del contents[first]
         return contents[wanted]
 
-    def update_calibration(self, plan: Key, calibration: CalibrationText) -> None:
-        """Store the calibration file that a plan names."""
-        self._calibrations[plan] = calibration
+    def update_files(self, plan: Key, files: Iterable[FileText]) -> None:
+        """Store the files that a plan names."""
+        self._files[plan] = {file.source: file for file in files}
 
     def delete_table(self, key: Key, uid: str | None = None, version: str = "0") -> Key | None:
         """Delete a table or shard; return the key of its plan."""
@@ -204,7 +208,7 @@ class Cache:
 
     def forget(self, key: Key) -> None:
         """Drop a deleted plan, except a table that is still there."""
-        self._calibrations.pop(key, None)
+        self._files.pop(key, None)
         self._contents.pop(table_key(key), None)
         self._refused.pop(table_key(key), None)
         self._plan_of_table.pop(table_key(key), None)
@@ -226,10 +230,16 @@ class Cache:
         by_name = {shard.key.name: shard for shard in shards if isinstance(shard, ShardObject)}
         kept = self.tables.get(knowledge_key(key))
         knowledge = kept if isinstance(kept, KnowledgeObject) else None
-        plan, given = self.plans.get(key), self._calibrations.get(key)
-        if plan is not None and given is not None and given.source == plan.calibration_source:
-            plan = plan.with_calibration(given)
-        return Observation(key, plan, table, by_name, knowledge)
+        return Observation(key, self.plan(key), table, by_name, knowledge)
+
+    def plan(self, key: Key) -> PlanObject | None:
+        """Return a plan with the files that it names, and what it uses of the catalogue."""
+        plan, read = self.plans.get(key), self._files.get(key, {})
+        if plan is None:
+            return None
+        named = {source: read[source] for source in plan.sources if source in read}
+        plan = plan.with_files(named) if named else plan
+        return plan.with_catalogue(self.catalogue)
 
 
 def _home(key: Key) -> Key:

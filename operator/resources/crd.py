@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from archipelago.planner.documents import NAMED_KEY
+from archipelago.planner.documents import ANYTHING_KEY, NAMED_KEY
 from archipelago.planner.servingplan.rule import RULES_KEY
 from archipelago.planner.servingplan.schema import API_VERSION, KIND, ServingPlanSpec
 from archipelago.planner.servingplan.types import DECIMAL, LARGE_DECIMAL, REMEDIES
@@ -57,6 +57,9 @@ def structural(schema: Schema, definitions: Schema | None = None, path: str = ""
     """
     definitions = schema.get("$defs", {}) if definitions is None else definitions
     schema = _inlined(schema, definitions, path)
+    if ANYTHING_KEY in schema:
+        bounds = {key: schema[key] for key in _COPIED if key in schema}
+        return bounds | {"x-kubernetes-preserve-unknown-fields": True}
     unknown = sorted(set(schema) - {*_COPIED, *_CONVERTED, *_DROPPED})
     if unknown:
         raise NotStructural(f"{path}: no structural form of {', '.join(unknown)}")

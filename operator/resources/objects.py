@@ -16,17 +16,19 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+from archipelago.planner.catalogue import brought_spec
 from archipelago.planner.documents import Node, canonical_bytes, plain, read_json
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.kubernetes.labels import role_of
 from archipelago.planner.problem import Phase
 from archipelago.planner.schedule import Scheduled
 from archipelago.planner.servingplan.load import fitting_fields
+from archipelago.planner.servingplan.own import OwnCatalogue
 from archipelago.planner.servingplan.traffic import multiplied
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 
 from ..settings import OFF
-from .calibrations import CalibrationSource, CalibrationText, calibration_source
+from .files import CALIBRATION, FileSource, FileText, file_sources, with_configs
 from .knowledge import KNOWLEDGE_KEY, Kept, is_knowledge, read_kept
 from .live import LiveStatus, TableIsland, TableIslands, TableOrigin
 from .names import (
@@ -86,7 +88,7 @@ class PlanObject:
         resolved: The spec with the nodes of its pools; None if no pool selects nodes.
         live: Runtime facts of a live plan.
         over_quota: Why its pools, which all state counts, are not planned with; None if they are.
-        calibration: The calibration file that it names; None if it names none, or none was read.
+        files: What was found of the files that it names; those that were read.
         scheduled: What `spec.traffic.schedule` says of now; None without a schedule.
     """
 
@@ -104,7 +106,7 @@ class PlanObject:
     resolved: Body | None = None
     live: LiveStatus | None = None
     over_quota: Finding | None = None
-    calibration: CalibrationText | None = None
+    files: Mapping[FileSource, FileText] = field(default_factory=dict)
     scheduled: Scheduled | None = None
 
     @classmethod
@@ -175,14 +177,32 @@ class PlanObject:
         return watched or scheduled or self.selects_nodes or self.owns_pods
 
     @property
-    def calibration_source(self) -> CalibrationSource | None:
-        """Where its calibration file is; None if it names none."""
-        return calibration_source(self.spec)
+    def sources(self) -> tuple[FileSource, ...]:
+        """Where the files are that it names."""
+        return file_sources(self.spec)
 
-    def with_calibration(self, calibration: CalibrationText) -> PlanObject:
-        """Return the plan with its calibration file: another text is another input."""
-        inputs = self._hash_of(self.stated, calibration)
-        return replace(self, calibration=calibration, inputs_hash=inputs)
+    @property
+    def calibration(self) -> str:
+        """The text of its calibration file; empty if it names none, or none was found."""
+        texts = (file.text for source, file in self.files.items() if source.field == CALIBRATION)
+        return next(texts, "")
+
+    @property
+    def refused_files(self) -> tuple[FileText, ...]:
+        """The files that are not what is in their place now."""
+        return tuple(file for file in self.files.values() if file.refusal)
+
+    def with_files(self, files: Mapping[FileSource, FileText]) -> PlanObject:
+        """Return the plan with the files that it names: another text is another input."""
+        spec, stated = (with_configs(each, files) for each in (self.spec, self.stated))
+        return replace(self, files=files, spec=spec, stated=stated).hashed(stated)
+
+    def with_catalogue(self, catalogue: OwnCatalogue) -> PlanObject:
+        """Return the plan with what it uses of the administrator's catalogue."""
+        if not catalogue.accelerators and not catalogue.models:
+            return self
+        spec, stated = (brought_spec(each, catalogue) for each in (self.spec, self.stated))
+        return replace(self, spec=spec, stated=stated).hashed(stated)
 
     def with_schedule(self, scheduled: Scheduled) -> PlanObject:
         """Return the plan with the rates that hold now: other rates are other inputs.
@@ -190,20 +210,20 @@ class PlanObject:
         A person who wrote these rates, and no schedule, would have the same inputs.
         """
         spec, stated = (_at_factor(each, scheduled) for each in (self.spec, self.stated))
-        inputs = self._hash_of(stated, self.calibration)
-        return replace(self, scheduled=scheduled, spec=spec, resolved=stated, inputs_hash=inputs)
+        return replace(self, scheduled=scheduled, spec=spec, resolved=stated).hashed(stated)
 
     def with_nodes(self, resolved: Body, nodes: str = "") -> PlanObject:
         """Return the plan with the nodes of its pools: other nodes are other inputs.
 
         ``nodes``: hash of their names, since ``resolved`` only has their number.
         """
-        inputs = self._hash_of({**resolved, "nodes": nodes}, self.calibration)
-        return replace(self, resolved=resolved, inputs_hash=inputs)
+        return replace(self, resolved=resolved).hashed({**resolved, "nodes": nodes})
 
-    def _hash_of(self, spec: Body, calibration: CalibrationText | None) -> str:
-        given = {"calibration": calibration.digest} if calibration else {}
-        return inputs_hash(self.key.name, {**spec, **given}, self.stated.keys() - self.spec.keys())
+    def hashed(self, inputs: Body) -> PlanObject:
+        """Return the plan with the hash of these inputs, and of the files."""
+        given = {source.field: file.digest for source, file in self.files.items()}
+        unfit = self.stated.keys() - self.spec.keys()
+        return replace(self, inputs_hash=inputs_hash(self.key.name, {**inputs, **given}, unfit))
 
     def to_resource(self) -> dict[str, Any]:
         """Return the resource as a file would hold it: the planner's input."""

@@ -12,6 +12,7 @@ do not continue each other. A plan that is suspended, or whose table cannot be r
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,14 +20,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator, accelerators
-from archipelago.perfmodel.catalogue.architectures import architecture
-from archipelago.perfmodel.errors import UnknownName
+from archipelago.perfmodel.catalogue.accelerators import accelerators
+from archipelago.perfmodel.errors import PerfModelError
+from archipelago.planner.catalogue import accelerator_of, architecture_of
 from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.demand.plausible import ANY_PLAN, Ceilings, ceilings
 from archipelago.planner.demand.window import ModelWindow, ObservedWindow
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.problem import Phase
+from archipelago.planner.servingplan.own import ModelConfig, OwnAccelerator
 
 from ..metrics import Metrics
 from ..quarantine import Quarantine
@@ -310,8 +312,12 @@ def plan_facts(plan: PlanObject, table: TableObject) -> PlanFacts:
     """Return the islands of the stored table by model."""
     models = {}
     pools = tuple(pool.get("accelerator") or "" for pool in plan.spec.get("pools") or ())
+    own = _text(plan.spec.get("accelerators") or [])
     for model in plan.spec.get("models") or ():
         engine = model.get("engine") or {}
+        named = {
+            name: model[name] for name in ("architecture", "config", "precision") if name in model
+        }
         gpus = sum(i.gpus for i in table.islands.values() if i.model == model["name"])
         models[model["name"]] = ModelFacts(
             adapter=engine.get("metrics", "vllm"),
@@ -321,22 +327,37 @@ def plan_facts(plan: PlanObject, table: TableObject) -> PlanFacts:
                 if island.model == model["name"]
             },
             served=frozenset(filter(None, [engine.get("servedName")])),
-            most=_ceilings(model.get("architecture", ""), pools, gpus),
+            most=_ceilings(_text(named), pools, own, gpus),
         )
     return PlanFacts(plan.key.namespace, label_value(plan.key.name), models)
 
 
+def _text(part: object) -> str:
+    """Return a part of a spec as something that can be the key of a cache."""
+    return json.dumps(part, sort_keys=True)
+
+
 @lru_cache(maxsize=4096)
-def _ceilings(model: str, pools: tuple[str, ...], gpus: int) -> Ceilings:
-    """Return what islands of so many GPUs can do; unknown accelerators count as the fastest."""
+def _ceilings(model: str, pools: tuple[str, ...], own: str, gpus: int) -> Ceilings:
+    """Return what islands of so many GPUs can do; unknown accelerators count as the fastest.
+
+    Args:
+        model: Architecture, config and precision of the model, as JSON.
+        pools: Accelerators of the pools.
+        own: Accelerators that the plan brings along, as JSON.
+        gpus: GPUs of all islands [GPUs].
+    """
+    stated = json.loads(model)
     try:
-        return ceilings(architecture(model), [accelerator(name) for name in pools], gpus)
-    except (UnknownName, ValueError):
-        pass
-    try:
-        return ceilings(architecture(model), accelerators(), gpus)
-    except UnknownName:
+        config = ModelConfig.model_validate(stated["config"]) if stated.get("config") else None
+        shape = architecture_of(stated["architecture"], config, stated.get("precision"))
+    except (KeyError, PerfModelError):
         return ANY_PLAN
+    try:
+        mine = [OwnAccelerator.model_validate(each) for each in json.loads(own)]
+        return ceilings(shape, [accelerator_of(name, mine) for name in pools], gpus)
+    except (PerfModelError, ValueError):
+        return ceilings(shape, accelerators(), gpus)
 
 
 def _continues(before: WatchedPlan | None, now: WatchedPlan) -> bool:

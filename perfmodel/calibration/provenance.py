@@ -6,19 +6,28 @@ decide which row counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from ..catalogue import read
-from ..catalogue.accelerators import Accelerator
-from ..catalogue.architectures import ModelArchitecture
+from ..catalogue.accelerators import UNITS, Accelerator, accelerators, figures, source
+from ..catalogue.architectures import ModelArchitecture, architecture
 from ..catalogue.efficiency import ANY, Efficiency, Overheads, Row, efficiency_rows, overhead_rows
 from .corrections import Calibration
 
 _UNITS = {"quantise_bytes": "B", "ramp_rows": "rows"}
 _BARE = ("expert_imbalance", "expert_spread", "link", "interference")
+_FIGURES = dict.fromkeys(("bf16", "fp16", "fp8", "fp4"), "TFLOP/s") | {
+    "memory": "GiB",
+    "bandwidth": "GB/s",
+    "scale_up": "GB/s",
+    "nic": "GB/s",
+    "pcie": "GB/s",
+    "domain": "GPU",
+}
+"""Figures of an accelerator, and the unit that they are shown in."""
 _SECONDS = {field.name for field in fields(Overheads)} - set(_BARE)
 
 
@@ -46,15 +55,38 @@ class Fact:
 
 
 def accelerator_facts(accelerator: Accelerator) -> Iterator[Fact]:
-    """Yield the data sheet of an accelerator."""
-    document = read.read("catalogue/data/accelerators.yaml")
-    for name, cell in document["accelerators"][accelerator.name].items():
-        if isinstance(cell, dict):
-            source = document["sources"][cell["source"]]
-            value, unit = str(cell["value"]), cell["unit"]
-            yield Fact(
-                accelerator.name, name, value, unit, SourceKind.DATA_SHEET, *_title_and_date(source)
-            )
+    """Yield its data sheet: the catalogue's figures, shares of a card's, or its user's own.
+
+    The source of a figure that is not sure says within which factor it lies.
+    """
+    subject, like = accelerator.name, accelerator.like
+    if subject not in {each.name for each in accelerators()}:
+        cut, title = subject.startswith(f"{like}-MIG-"), f"as {like} has it"
+        for name, unit in _FIGURES.items():
+            if value := getattr(accelerator, name):
+                kind, said = SourceKind.ASSUMED, title
+                if name in accelerator.stated or not like:
+                    kind, said = SourceKind.USER, "ServingPlan"
+                elif cut:
+                    kind, said = SourceKind.DATA_SHEET, f"share of {like}, {source('mig-parted')[0]}"
+                yield Fact(subject, name, f"{value / UNITS[unit]:.6g}", unit, kind, said)
+        return
+    doubt = accelerator.uncertainty
+    within = f"; {accelerator.confidence} confidence, within a factor {1 + doubt:g}"
+    for name, figure in figures(subject).items():
+        title, date = source(figure.source)
+        text = f"{title}{within if doubt else ''}"
+        kind = SourceKind.DATA_SHEET
+        yield Fact(subject, name, f"{figure.value:g}", figure.unit, kind, text, date)
+
+
+def precision_facts(accelerator: Accelerator, dtypes: Iterable[str]) -> Iterator[Fact]:
+    """Yield what weights of a type are multiplied in, where the hardware has no such unit."""
+    for dtype in dtypes:
+        if sentence := accelerator.becomes(dtype):
+            half = "bf16" if accelerator.bf16 else "fp16"
+            kind = SourceKind.DATA_SHEET
+            yield Fact(accelerator.name, f"{dtype} weights", half, "operands", kind, sentence)
 
 
 def weight_types(model: ModelArchitecture) -> tuple[str, ...]:
@@ -129,18 +161,13 @@ def _efficiency_fact(subject: str, name: str, row: Row, unit: str, half_width: f
 
 
 def architecture_fact(model: ModelArchitecture) -> Fact:
-    """Return the source of the shape of a model."""
-    row = read.read("catalogue/data/models.yaml")["models"][model.name]
+    """Return the source of the shape of a model: the catalogue, or a config.json of the user's."""
     value = f"{model.parameters / 1e9:.4g}"
-    unit = "billion parameters"
-    return Fact(
-        model.name,
-        "architecture",
-        value,
-        unit,
-        SourceKind.PUBLISHED,
-        *_title_and_date(row["source"]),
-    )
+    what = (model.name, "architecture", value, "billion parameters")
+    row = read.read("catalogue/data/models.yaml")["models"].get(model.name)
+    if row is None or replace(architecture(model.name), precision=model.precision) != model:
+        return Fact(*what, SourceKind.USER, "config.json in the ServingPlan")
+    return Fact(*what, SourceKind.PUBLISHED, *_title_and_date(row["source"]))
 
 
 def _title_and_date(source: dict[str, Any]) -> tuple[str, str]:

@@ -248,7 +248,7 @@ def overhead_rows(
 def _ordered(
     rows: Iterable[Row], engine: str, version: str, accelerator: Accelerator | None
 ) -> list[Row]:
-    places = (accelerator.name, accelerator.family, ANY) if accelerator else (ANY,)
+    places = (*accelerator.efficiency_names, ANY) if accelerator else (ANY,)
     engines = dict.fromkeys(((engine, version), (engine, ANY), (ANY, ANY)))
     keys = {(place, *who): at for at, (place, who) in enumerate(product(places, engines))}
     applying = [row for row in rows if (row.accelerator, row.engine, row.version) in keys]

@@ -259,7 +259,7 @@ class BestServe(FixedCapacity):
 
     def _estimate(self, phase: PhaseEfficiency, rows: FloatArray, core: list[Counts]) -> FloatArray:
         def seconds(counts: list[Counts]) -> FloatArray:
-            rate = phase.mfu * self.accelerator.bf16
+            rate = phase.mfu * self.accelerator.half
             bandwidth = phase.mbu * self.accelerator.bandwidth
             return np.asarray(sum(count.seconds(rate, bandwidth) for count in counts))
 

@@ -178,7 +178,7 @@ class Kernels:
         efficiency = self.efficiency("bf16")
         return Operator(
             name,
-            rate=efficiency.mfu * self.accelerator.bf16,
+            rate=efficiency.mfu * self.accelerator.half,
             bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             flops_token=2 * heads * inputs * outputs,
             bytes_pass=heads * inputs * outputs * BF16_BYTES,
@@ -190,7 +190,7 @@ class Kernels:
         efficiency = self.efficiency("bf16")
         return Operator(
             "norm",
-            rate=self.accelerator.bf16,
+            rate=self.accelerator.half,
             bandwidth=efficiency.mbu * self.accelerator.bandwidth,
             bytes_token=_NORM_TRAFFIC * self.model.hidden * BF16_BYTES,
         )
@@ -251,7 +251,7 @@ def _grouped(
     if phase == "prefill":
         core = Operator(
             ATTENTION,
-            rate=efficiency.prefill_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.prefill_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
             flops_context=4 * queries,
             bytes_token=(2 * queries + cached) * BF16_BYTES,
@@ -259,7 +259,7 @@ def _grouped(
     else:
         core = Operator(
             ATTENTION,
-            rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
+            rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
             bandwidth=bandwidth,
             flops_context=4 * queries,
             bytes_token=2 * queries * BF16_BYTES + cached * kv,
@@ -294,7 +294,7 @@ def _latent_prefill(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple[
     per_head = shape.nope_dim + shape.rope_dim + shape.v_dim
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_prefill_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_prefill_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * per_head,
         bytes_token=2 * heads * per_head * BF16_BYTES,
@@ -317,7 +317,7 @@ def _latent_absorbed(kernels: Kernels, shape: LatentAttention, tp: int) -> tuple
     kv = kernels.model.precision.kv
     core = Operator(
         ATTENTION,
-        rate=efficiency.latent_mfu * kernels.accelerator.bf16,
+        rate=efficiency.latent_mfu * kernels.accelerator.half,
         bandwidth=efficiency.kv_mbu * kernels.accelerator.bandwidth,
         flops_context=2 * heads * (2 * shape.kv_rank + shape.rope_dim),
         bytes_context=shape.kv_elements * kv,
@@ -344,7 +344,7 @@ def _latent_expanded_decode(
     made = heads * (shape.nope_dim + shape.v_dim)
     up = Operator(
         "kv up",
-        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.bf16,
+        rate=kernels.efficiency("bf16").mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * shape.kv_rank * made,
         bytes_pass=shape.kv_rank * made * kernels.model.precision.linear,
@@ -352,7 +352,7 @@ def _latent_expanded_decode(
     )
     core = Operator(
         ATTENTION,
-        rate=efficiency.decode_attention_mfu * kernels.accelerator.bf16,
+        rate=efficiency.decode_attention_mfu * kernels.accelerator.half,
         bandwidth=bandwidth,
         flops_context=2 * heads * (shape.nope_dim + shape.rope_dim + shape.v_dim),
         bytes_context=(made + shape.rope_dim) * BF16_BYTES,

@@ -57,6 +57,13 @@ calibrations = click.option(
     metavar="FILE",
     help="Use the times of this file, which `archipelago calibrate -c` wrote. Repeatable.",
 )
+catalogue_file = click.option(
+    "--catalogue",
+    metavar="FILE",
+    envvar="ARCHIPELAGO_CATALOGUE",
+    show_envvar=True,
+    help="Models and accelerators of your own, beside those of `archipelago catalogue`.",
+)
 
 
 def input_file(content: str = "ServingPlan (YAML or JSON)") -> Callable[[F], F]:
@@ -169,6 +176,7 @@ def cli() -> None:
     "Without it, for the largest ones.",
 )
 @calibrations
+@catalogue_file
 @quiet
 def plan(path: str, form: str, *, plot: str | None, quiet: bool, **overrides: Any) -> int:
     """Make a serving plan, with a proof of how far it is from the best possible.
@@ -215,8 +223,9 @@ def diff(old: str, new: str, form: str) -> int:
 @input_file("ServingPlan (planned first) or plan file")
 @output("table", "json", "yaml")
 @calibrations
+@catalogue_file
 @quiet
-def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
+def explain(path: str, form: str, **options: Any) -> int:
     """Show what binds, the effect of one step more or less, rejected templates, and sources.
 
     Each effect is computed by solving the changed problem, with an interval that contains the true
@@ -225,7 +234,7 @@ def explain(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) ->
     """
     from .commands import explain as command
 
-    return command.run(path, form, calibrations, quiet)
+    return command.run(path, form, **options)
 
 
 @cli.command(epilog=EXIT_CODES, short_help="Show a plan file as a picture or text.")
@@ -282,8 +291,9 @@ def simulate(path: str, form: str, *, trace: str | None, quiet: bool, **scenario
 @input_file()
 @output("table", "json")
 @calibrations
+@catalogue_file
 @quiet
-def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
+def templates(path: str, form: str, **options: Any) -> int:
     """List the possible islands with their rates, and what was left out with the reason.
 
     A rate is requests per second of one island, for the model's mix of lengths up to the longest
@@ -291,7 +301,7 @@ def templates(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) 
     """
     from .commands import catalogue as command
 
-    return command.run(path, form, calibrations, quiet)
+    return command.run(path, form, **options)
 
 
 @cli.command(epilog=NODES_CODES, short_help="Turn a list of nodes into pools or a ServingPlan.")
@@ -358,6 +368,7 @@ def calibrate(path: str, calibration: str | None, form: str, **stated: str | int
     metavar="FILE",
     help="Routing table with the islands: the operator's ConfigMap, or its content.",
 )
+@catalogue_file
 @click.option("-n", "--namespace", metavar="NAME", help="Namespace of the workloads.")
 @click.option(
     "--engine",
@@ -415,11 +426,12 @@ def from_trace(path: str, bins: int, ranges: int, spacing: str, quiet: bool) -> 
 @workload.command("show", epilog=EXIT_CODES, short_help="Show ranges, shares and lengths.")
 @click.argument("path", metavar="FILE")
 @output("table", "json")
-def show(path: str, form: str) -> int:
+@catalogue_file
+def show(path: str, form: str, catalogue: str | None) -> int:
     """Show ranges, shares and lengths of a ServingPlan or of `from-trace` output."""
     from .commands import workload as command
 
-    return command.show(path, form)
+    return command.show(path, form, catalogue)
 
 
 @cli.group(epilog=EXIT_CODES)

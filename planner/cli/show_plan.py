@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.console import Console
 
 from ..documents import Document, listed, safe
+from ..explain.provenance import precisions
 from ..formats.calibrations import describe
 from ..plan import MILLION, Group, Plan, Route, ThetaInterval
 from ..problem import DEFAULT_CLASS, STAGES, Billing, Objective, Phase, PlanningProblem, Pool
@@ -113,6 +114,7 @@ def _header(out: Console, problem: PlanningProblem, plan: Plan, document: Docume
         ("times from", plan.performance_model),
         *(("", f"measured: {describe(calibration)}") for calibration in problem.calibrations),
     ]
+    facts += [("precision", sentence) for sentence in precisions(problem, plan)]
     if plan.interval:
         facts.append(("uncertain", interval_text(plan.interval, plan.objective)))
     for item in plan.unservable:
@@ -241,6 +243,7 @@ def _exclusions(out: Console, reasons: list[str]) -> None:
         "TTFT": "above the TTFT target",
         "TPOT": "above the TPOT target",
         "KV": "without KV memory",
+        "no": "that no engine serves",
     }
     counts = Counter(
         kinds.get(reason.split(maxsplit=1)[0], "too small for the weights") for reason in reasons

@@ -74,7 +74,7 @@ def ceilings(
     architecture: ModelArchitecture, accelerators: Iterable[Accelerator], gpus: float
 ) -> Ceilings:
     """Return the ceilings of ``gpus`` GPUs, of whichever of the accelerators is the fastest."""
-    peak = max(max(a.bf16, a.fp8 or 0.0, a.fp4 or 0.0) for a in accelerators)
+    peak = max(max(a.half, a.fp8 or 0.0, a.fp4 or 0.0) for a in accelerators)
     tokens = SLACK * max(1.0, gpus) * peak / (2 * architecture.active_parameters)
     return Ceilings(tokens, float(architecture.max_length))
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.calibration.corrections import Calibration
     from archipelago.perfmodel.catalogue.accelerators import Accelerator
 
+    from ..plan import Plan
+
 
 GIGABIT = 1e9 / 8
 
@@ -30,6 +32,7 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
     dtypes = sorted({t for m in problem.models for t in provenance.weight_types(m.architecture)})
     for accelerator in accelerators.values():
         yield from provenance.accelerator_facts(accelerator)
+        yield from provenance.precision_facts(accelerator, dtypes)
         operands = dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes)
         if _uncalibrated(problem, accelerator):
             for engine, operand in product(_engines(problem), operands):
@@ -47,6 +50,23 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
     if any(_uncalibrated(problem, accelerator) for accelerator in accelerators.values()):
         for engine in _engines(problem):
             yield from provenance.overhead_facts(None, *engine)
+
+
+def precisions(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
+    """Return what the weights of a plan's models become on its accelerators, where they do."""
+    accelerators = {pool.name: pool.accelerator for pool in problem.pools}
+    models = {model.name: model.architecture for model in problem.models}
+    used = {
+        (group.model, pool)
+        for group in plan.groups
+        for pool in ([part.pool for part in group.parts] or [group.pool])
+    }
+    said = (
+        accelerators[pool].becomes(dtype)
+        for model, pool in sorted(used)
+        for dtype in provenance.weight_types(models[model])
+    )
+    return tuple(dict.fromkeys(sentence for sentence in said if sentence))
 
 
 def _replaced(calibration: Calibration, fact: Fact) -> bool:

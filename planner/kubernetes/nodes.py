@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
+from archipelago.perfmodel.catalogue.accelerators import accelerator, sibling
+from archipelago.perfmodel.errors import UnknownName
 
 from ..documents import Node
 from ..errors import InputError
@@ -32,8 +34,9 @@ MACHINE: Final = "node.kubernetes.io/instance-type"
 
 DIGITS: Final = 9
 """Most digits of a count."""
-LEAST_MEMORY: Final = 0.8
-"""Share of the catalogue's memory that a device of that name has at least: drivers reserve some."""
+LEAST_MEMORY, MOST_MEMORY = 0.88, 1.08
+"""Share of the catalogue's memory that a device of that name has: error correction takes 6 %, and
+clouds and drivers count reserves or not."""
 MOST_GPUS: Final = 1024
 """Most GPUs of one node [GPUs], as ``gpusPerNode`` of a pool."""
 
@@ -44,31 +47,78 @@ def products() -> dict[str, Any]:
     text = files("archipelago.planner").joinpath("kubernetes", "products.yaml").read_text("utf-8")
     document: dict[str, Any] = yaml.safe_load(text)
     for kind, normalised in (("products", folded), ("machines", str.casefold)):
-        names = document[kind].items()
-        document[kind] = {normalised(alias): name for name, aliases in names for alias in aliases}
+        by_alias: dict[str, list[str]] = {}
+        for name, aliases in document[kind].items():
+            for alias in dict.fromkeys(map(normalised, aliases)):
+                by_alias.setdefault(alias, []).append(name)
+        document[kind] = by_alias
     return document
 
 
-def accelerator_of(labels: Mapping[str, Any]) -> tuple[str, str]:
+def accelerator_of(
+    labels: Mapping[str, Any], own: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, str]:
     """Return the catalogue's name, empty if unknown, and the label that decided.
 
-    The instance type decides only if the node has no product label.
+    The instance type decides only if the node has no product label, or between the accelerators
+    that a label names.
+
+    Args:
+        labels: Of the node.
+        own: Accelerators that the catalogue lacks, by product label.
     """
     table, source = products(), ""
+    sizes = {key: count(labels[key]) for key in table["memory"] if key in labels}  # [MiB]
+    machine = str(labels.get(MACHINE, ""))
+    at_hand = table["machines"].get(machine.casefold(), [])
     for label in table["labels"]:
         if label in labels:
-            source = source or f"{label}={labels[label]}"
-            product = folded(str(labels[label]))
-            row = table["sized"].get(product, {"labels": (), "sizes": ()})
-            memory = {count(labels[key]) for key in row["labels"] if key in labels}  # [MiB]
-            sizes = {s["accelerator"] for s in row["sizes"] if memory == {s["mebibytes"]}}
-            if name := table["products"].get(product) or next(iter(sizes), ""):
-                return name, source
-    if source or MACHINE not in labels:
+            product = str(labels[label])
+            if name := known(product, [size for size in sizes.values() if size], at_hand, own):
+                return name, f"{label}={product}"
+            source = source or f"{label}={product}"
+            if folded(product.upper().partition("-MIG-")[0]) in table["products"]:
+                source = ", ".join([source, *(f"{key}={labels[key]}" for key in sizes)])
+    if source or not at_hand:
         return "", source
-    machine = str(labels[MACHINE])
-    name = table["machines"].get(machine.casefold(), "")
-    return name, f"{MACHINE}={machine}" if name else ""
+    return at_hand[0], f"{MACHINE}={machine}"
+
+
+def known(
+    product: str,
+    mebibytes: Collection[int],
+    machine: Collection[str] = (),
+    own: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the accelerator of a product's name and memory, empty if unknown.
+
+    Args:
+        product: As a label or a driver writes it; a slice ends in ``-MIG-`` and its profile.
+        mebibytes: Memory of one GPU, or slice, by each source that states it [MiB].
+        machine: Accelerators of the machine's type; they decide between several.
+        own: Accelerators that the catalogue lacks, by product label.
+    """
+    if name := next((own[key] for key in own if folded(key) == folded(product)), ""):
+        return name
+    whole, cut, profile = product.partition("-MIG-")
+    names: list[str] = products()["products"].get(folded(whole), [])
+    fitting = [name for each in names if (name := _sized(each, cut + profile, mebibytes))]
+    if len(fitting) > 1:
+        fitting = [name for name in fitting if name in machine]
+    if not names or fitting or cut:
+        return fitting[0] if len(fitting) == 1 else ""
+    other = {name for each in names for size in mebibytes if (name := sibling(each, size << 20))}
+    return next((name for name in other if len(other) == 1 and _sized(name, "", mebibytes)), "")
+
+
+def _sized(name: str, part: str, mebibytes: Collection[int]) -> str:
+    """Return the name with the part of it, empty if there is none or not all sizes are its own."""
+    try:
+        memory = accelerator(f"{name}{part}").memory / (1 << 20)
+    except UnknownName:
+        return ""
+    fits = all(LEAST_MEMORY <= size / memory <= MOST_MEMORY for size in mebibytes)
+    return accelerator(f"{name}{part}").name if fits else ""
 
 
 def count(quantity: object) -> int:
@@ -82,7 +132,15 @@ def folded(name: str) -> str:
     return re.sub(r"[\s_-]+", "-", name.strip().casefold())
 
 
-RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi")
+RESOURCES: Final = (
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "habana.ai/gaudi",
+    "gpu.intel.com/xe",
+    "huawei.com/Ascend910",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+)
 SHARED: Final = ("nvidia.com/gpu.shared",)
 MIG: Final = "nvidia.com/mig-"
 SLICED: Final = (MIG, "amd.com/spx", "amd.com/dpx", "amd.com/qpx", "amd.com/cpx")
@@ -134,6 +192,7 @@ class NodeSummary:
     ``leaving``: the taint of its removal, empty if none. ``created``: creationTimestamp, empty if
     unknown. ``devices``: what ResourceSlices say of it. GPUs that a device plugin offers as well
     are counted once, as the plugin offers them. ``pinned``: its islands are not changed by choice.
+    ``own``: accelerators that the catalogue lacks, by product label.
     """
 
     name: str
@@ -146,6 +205,7 @@ class NodeSummary:
     created: str = ""
     devices: NodeDevices | None = None
     pinned: bool = False
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_gpus(self) -> bool:
@@ -232,13 +292,10 @@ class NodeSummary:
         """Return the catalogue's name, empty if unknown, and what decided."""
         devices = self.by_devices
         if devices is None or not devices.product:
-            return accelerator_of(self.labels)
-        name: str = products()["products"].get(folded(devices.product), "")
-        # A share of a GPU may bear its name; what is smaller than the product is another one.
-        if name and devices.mebibytes << 20 < LEAST_MEMORY * accelerator(name).memory:
-            name = "" if devices.mebibytes else name
-        size = f" of {devices.mebibytes} MiB" if devices.mebibytes else ""
-        return name, f"{devices.product}{size}"
+            return accelerator_of(self.labels, self.own)
+        sizes = [devices.mebibytes] if devices.mebibytes else []
+        size = f" of {devices.mebibytes} MiB" if sizes else ""
+        return known(devices.product, sizes, own=self.own), f"{devices.product}{size}"
 
     def _shared(self) -> str:
         """Return what shows that several pods get one GPU, empty if nothing does."""
@@ -260,8 +317,15 @@ class NodeSummary:
 
 def relevant(node: NodeSummary, keys: Collection[str]) -> NodeSummary:
     """Return the node with these labels and with what its GPUs are read from, and nothing else."""
-    labels = {*keys, *products()["labels"], *SHARING, PARTITION, REPLICAS, MACHINE}
-    labels |= {label for row in products()["sized"].values() for label in row["labels"]}
+    labels = {
+        *keys,
+        *products()["labels"],
+        *products()["memory"],
+        *SHARING,
+        PARTITION,
+        REPLICAS,
+        MACHINE,
+    }
     names = (*RESOURCES, *SHARED, *SLICED)
     return replace(
         node,

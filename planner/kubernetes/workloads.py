@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 
+from ..catalogue import accelerator_of
 from ..documents import Document
 from ..errors import InputError
 from ..problem import Phase
@@ -44,7 +44,13 @@ ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "
 """Engine whose metrics a model has -> engine whose arguments start its islands."""
 NAMED = {"vllm": Engine.VLLM, "sglang": Engine.SGLANG, "tensorrt-llm": Engine.ENV}
 """Name of the engine, if the table states it -> engine whose arguments start its islands."""
-GPUS = {"cdna3": "amd.com/gpu", "cdna4": "amd.com/gpu", "gaudi": "habana.ai/gaudi"}
+GPUS = dict.fromkeys(("cdna2", "cdna3", "cdna4"), "amd.com/gpu") | {
+    "gaudi": "habana.ai/gaudi",
+    "xe2": "gpu.intel.com/xe",
+    "ascend": "huawei.com/Ascend910",
+    "tpu": "google.com/tpu",
+    "neuron": "aws.amazon.com/neuron",
+}
 """Accelerator family -> resource of its device plugin; all others are NVIDIA's."""
 PHASE_AT_START = {Engine.SGLANG}
 """Engines that are started for one phase, by an argument."""
@@ -154,7 +160,9 @@ def _workload(
         fitting = Fitting(
             labels=labels,
             gpus=part.gpus,
-            resource=GPUS.get(accelerator(pool.accelerator).family, "nvidia.com/gpu"),
+            resource=GPUS.get(
+                accelerator_of(pool.accelerator, spec.accelerators).family, "nvidia.com/gpu"
+            ),
             variables=words,
             arguments=arguments(engine, start, follows=follows),
             settings=settings(engine, facts),

@@ -11,7 +11,7 @@ named in the status as fields without effect.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import yaml
@@ -70,8 +70,15 @@ MAX_TEXT = 1_048_576
 """Longest text that is parsed [characters]; the largest valid ServingPlan is below 256 KiB."""
 
 
-def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
+def load_resource(
+    source: str | Mapping[str, Any],
+    change: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> ServingPlanResource:
     """Read a ServingPlan from YAML or JSON text, or from a mapping as the API server sends it.
+
+    Args:
+        source: The text or the mapping.
+        change: What is done to the mapping before it is checked.
 
     Raises:
         SpecError: it breaks at least one rule; lists every one with field path and remedy.
@@ -81,6 +88,7 @@ def load_resource(source: str | Mapping[str, Any]) -> ServingPlanResource:
         remedy = "write a ServingPlan: a mapping with apiVersion, kind, metadata and spec"
         raise SpecError([("(file)", remedy)])
     text = source if isinstance(source, str) else ""
+    body = change(body) if change else body
     stated = {key: value for key, value in body.items() if key != "status"}
     problems: list[tuple[Location, str]] = []
     try:

@@ -5,8 +5,9 @@ from typing import Literal
 from pydantic import Field
 
 from .engine import Engine
+from .own import ModelConfig
 from .rule import Rule, SpecObject, within
-from .types import CatalogueName, DecimalText, Label
+from .types import DecimalText, Label, ModelName, PrecisionName
 from .workload import Workload
 
 
@@ -34,14 +35,19 @@ class Model(SpecObject):
         description="Name of the model in this plan, its routes and its islands; a DNS label of "
         "at most 63 characters.",
     )
-    architecture: CatalogueName = Field(
-        description="Architecture in the catalogue of models, for example DeepSeek-V3 "
-        "or Llama-3.1-8B. It cannot be changed: another architecture is another model.",
+    architecture: ModelName = Field(
+        description="Model in the catalogue, for example Llama-3.1-8B or Qwen/Qwen3-32B; any name "
+        "beside config. It cannot be changed: another architecture is another model.",
     )
-    precision: Literal["bf16", "fp8", "fp4"] | None = Field(
+    config: ModelConfig | None = Field(
         default=None,
-        description="Number format of the weights. Absent: the format that the catalogue states "
-        "for the architecture.",
+        description="Published config.json of a model that the catalogue does not have. Absent: "
+        "the catalogue's.",
+    )
+    precision: PrecisionName | None = Field(
+        default=None,
+        description="Number format of the weights. Absent: the format that they are published in, "
+        "by the catalogue or by config.",
     )
     requests_per_second: DecimalText | None = Field(
         default=None,

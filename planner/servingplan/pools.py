@@ -13,7 +13,7 @@ from .rule import Rule, SpecObject, within
 from .types import (
     LABEL_KEY,
     LONGEST_KEY,
-    CatalogueName,
+    AcceleratorName,
     DecimalText,
     Label,
     LabelKey,
@@ -285,8 +285,9 @@ class Pool(SpecObject):
         description="Name of the pool in this plan and its islands; a DNS label of at most "
         "63 characters.",
     )
-    accelerator: CatalogueName = Field(
-        description="GPU type in the catalogue of accelerators, for example H200, H20 or L40S.",
+    accelerator: AcceleratorName = Field(
+        description="GPU type in spec.accelerators or else in the catalogue, for example H200, H20 "
+        "or L40S.",
     )
     count: int | None = Field(
         default=None,

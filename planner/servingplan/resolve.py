@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from archipelago.perfmodel.catalogue.accelerators import accelerator
-from archipelago.perfmodel.catalogue.architectures import ModelArchitecture, architecture
 from archipelago.perfmodel.catalogue.precision import KV_BYTES
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
 from archipelago.perfmodel.roofline.parallelism import Splits
@@ -30,6 +28,7 @@ from archipelago.perfmodel.workload.lengths import (
     log_normal,
 )
 
+from ..catalogue import accelerator_of, architecture_of
 from ..errors import SpecError
 from ..problem import (
     RENTED,
@@ -48,6 +47,10 @@ from ..problem import (
 from . import models, pools, schema, workload
 from .engine import Degrees, Engine
 from .schema import ServingPlanSpec
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.catalogue.accelerators import Accelerator
+    from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
 
 
 def pipelines_apart(spec: ServingPlanSpec) -> Iterator[tuple[str, str]]:
@@ -111,18 +114,22 @@ def to_problem(name: str, spec: schema.ServingPlanSpec) -> PlanningProblem:
             but no nodes; lists each with its path and remedy.
     """
     problems: list[tuple[str, str]] = []
-    demands, inventory = [], []
+    demands, inventory, own = [], [], spec.accelerators
     for index, model in enumerate(spec.models):
         at = f"spec.models[{index}]"
-        with _collecting(problems, f"{at}.architecture", f"{at}.workload"):
-            demands.append(_model(model))
+        shape = None
+        with _collecting(problems, f"{at}.architecture", f"{at}.config"):
+            shape = architecture_of(model.architecture, model.config, model.precision)
+        if shape is not None:
+            with _collecting(problems, f"{at}.architecture", f"{at}.workload"):
+                demands.append(_model(model, shape))
     for index, pool in enumerate(spec.pools):
         at = f"spec.pools[{index}].accelerator"
         if pool.count is None:
             problems.append((f"spec.pools[{index}].nodeSelector", UNRESOLVED_SELECTOR))
             continue
         with _collecting(problems, at, at):
-            inventory.append(_pool(pool, pool.count))
+            inventory.append(_pool(pool, pool.count, accelerator_of(pool.accelerator, own)))
     problems.extend([*pipelines_apart(spec), *nodes_of_equal_name(spec)])
     if problems:
         raise SpecError(problems)
@@ -161,8 +168,8 @@ def _collecting(problems: list[tuple[str, str]], named: str, computed: str) -> I
         problems.append((place, str(error)))
 
 
-def _model(model: models.Model) -> ModelDemand:
-    resolved = _with_cache(architecture(model.architecture, model.precision), model.engine)
+def _model(model: models.Model, resolved: ModelArchitecture) -> ModelDemand:
+    resolved = _with_cache(resolved, model.engine)
     lengths, longest = _lengths(model.workload)
     cut = CUTS[model.workload.ranges.spacing]
     ttft, tpot = model.slo.ttft_milliseconds, model.slo.tpot_milliseconds
@@ -220,12 +227,12 @@ def _with_cache(architecture: ModelArchitecture, engine: Engine) -> ModelArchite
     return replace(architecture, precision=precision)
 
 
-def _pool(pool: pools.Pool, count: int) -> Pool:
+def _pool(pool: pools.Pool, count: int, accelerator: Accelerator) -> Pool:
     nic, gpus = pool.nic_gigabits_per_second, pool.gpus_per_node or 1
     domains = sorted(pool.domains, key=lambda domain: domain.name)
     return Pool(
         name=pool.name,
-        accelerator=accelerator(pool.accelerator),
+        accelerator=accelerator,
         count=count,
         price_per_gpu_hour=Decimal(pool.price_per_gpu_hour or "0"),
         gpus_per_node=pool.gpus_per_node,

@@ -17,6 +17,7 @@ from ..problem import DEFAULT_CLASS
 from .islands import Islands
 from .models import Model
 from .network import Network, Pipeline
+from .own import OwnAccelerator
 from .pools import Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
@@ -138,6 +139,17 @@ _RULES = (
         lambda s: s.objective != "MinimiseCost" or _is_priced(s),
         "objective MinimiseCost needs the price of every pool: add pricePerGPUHour to each "
         '("0" if a pool costs nothing), or set objective Maximise',
+    ),
+    Rule(
+        "pools",
+        "self.pools.all(p, !has(p.nodeSelector) || "
+        "self.accelerators.all(a, a.name != p.accelerator || a.productLabels.size() > 0))",
+        lambda s: {p.accelerator for p in s.pools if p.node_selector}.isdisjoint(
+            a.name for a in s.accelerators if not a.product_labels
+        ),
+        "the nodes of a nodeSelector are known by their product label, and the accelerator in "
+        "spec.accelerators has no productLabels: add what nvidia.com/gpu.product says on them, or "
+        "state count",
     ),
     Rule(
         "network",
@@ -306,6 +318,11 @@ class ServingPlanSpec(SpecObject):
     )
     pools: Annotated[Named[Pool], Field(min_length=1, max_length=64)] = Field(
         description="GPU pools that the islands are taken from [GPUs]; names are unique.",
+    )
+    accelerators: Annotated[Named[OwnAccelerator], Field(max_length=32)] = Field(
+        default=(),
+        description="GPU types that the catalogue does not have, or has with other figures; names "
+        "are unique.",
     )
     network: Network | None = Field(
         default=None,

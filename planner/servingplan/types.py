@@ -6,7 +6,7 @@ without loss, for money. ``REMEDIES`` has a sentence for each pattern.
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field
@@ -19,7 +19,8 @@ DNS_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 DNS_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 DATA_KEY = r"^[-._a-zA-Z0-9]+$"
 WHO = r"^[A-Za-z0-9][-A-Za-z0-9._@]*$"
-CATALOGUE_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._]*$"
+MODEL_NAME = r"^[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?$"
+ACCELERATOR_NAME = r"^[A-Za-z0-9]([-A-Za-z0-9._ ]*[A-Za-z0-9])?$"
 HEADER_NAME = r"^[A-Za-z0-9][-A-Za-z0-9_]*$"
 LABEL_KEY = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
@@ -44,8 +45,10 @@ REMEDIES = {
     DATA_KEY: "write a key of the ConfigMap: letters, digits, '-', '_' and '.': template.yaml",
     WHO: "name a controller or a person by letters, digits, '-', '.', '_' and '@', beginning with "
     "a letter or digit: argocd",
-    CATALOGUE_NAME: "use only letters, digits, '-', '.' and '_', beginning with a letter or digit: "
-    "DeepSeek-V3",
+    MODEL_NAME: "use letters, digits, '-', '.' and '_', with the owner before one '/' if there is "
+    "one: DeepSeek-V3, Qwen/Qwen3-32B",
+    ACCELERATOR_NAME: "use letters, digits, spaces, '-', '.' and '_', beginning and ending with a "
+    "letter or digit: H200, RTX 4090",
     HEADER_NAME: "use only letters, digits, '-' and '_', beginning with a letter or digit: "
     "x-session-id",
     LABEL_KEY: "write the key of a node's label, as `kubectl get nodes --show-labels` does: "
@@ -87,7 +90,9 @@ LargeDecimalText: TypeAlias = Annotated[str, Field(pattern=LARGE_DECIMAL, max_le
 Label: TypeAlias = Annotated[str, Field(pattern=DNS_LABEL, min_length=1, max_length=63)]
 LabelKey: TypeAlias = Annotated[str, Field(pattern=LABEL_KEY, max_length=LONGEST_KEY)]
 LabelValue: TypeAlias = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-CatalogueName: TypeAlias = Annotated[str, Field(pattern=CATALOGUE_NAME, max_length=63)]
+ModelName: TypeAlias = Annotated[str, Field(pattern=MODEL_NAME, max_length=127)]
+AcceleratorName: TypeAlias = Annotated[str, Field(pattern=ACCELERATOR_NAME, max_length=63)]
+PrecisionName: TypeAlias = Literal["bf16", "fp8", "fp4", "int8", "int4"]
 
 Item = TypeVar("Item")
 # A YAML list is read into a tuple (frozen); the items keep the strict types of their object.

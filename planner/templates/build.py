@@ -129,6 +129,11 @@ def build_templates(shape: Shape, calibrations: Sequence[Calibration] = ()) -> l
     if not moments.probability.any():
         longest = shape.demand.ranges[-1].max
         raise Unusable(f"no request is below {longest} tokens, the most that the model reads")
+    precision = shape.demand.architecture.precision
+    for pool, _ in shape.sections:
+        for dtype in (precision.compute, precision.expert_compute):
+            if why := pool.accelerator.unserved(dtype):
+                raise Unusable(why)
     try:
         performance, layers = performance_model(shape, calibrations)
     except DoesNotFit as error:

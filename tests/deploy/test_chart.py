@@ -366,12 +366,17 @@ CLAIMS = [
     {"namespaces": ["*"], "maxGpus": 10000000, "maxPriority": 7},
 ]
 STARTED = [{"namespaces": ["team-*"], "maxIslands": 8, "maxGpus": 2000000}]
+CATALOGUE = {
+    "accelerators": [{"name": "H100-64GB", "like": "H100", "memoryGibibytes": "64"}],
+    "models": [{"name": "me/M", "config": {"inline": {"hidden_size": 4096, "rope_theta": 1e6}}}],
+}
 CHOICES: list[list[dict[str, Any]]] = [
     [{}, {"replicas": 1}, {"replicas": 9}],
     [{}, {"image": {"variant": "bayes"}}, {"image": {"digest": f"sha256:{'0a' * 32}"}}],
     [{}, {"namespaces": ["default", "kube-public"]}],
     [{}, {"nodeClaims": CLAIMS}, {"nodeClaims": CLAIMS, "tellNamespaces": False}],
     [{}, {"startedIslands": STARTED}],
+    [{}, {"catalogue": CATALOGUE}],
     [{}, {"settings": {"islands": "LeaderWorkerSets"}}],
     [{}, {"metricSources": [SOURCE], "metricSourceSecrets": ["one"]}],
     [{}, {"metrics": {"certificateSecret": "of-metrics"}}],
@@ -399,6 +404,7 @@ def test_values_in_any_combination_give_objects_that_the_api_server_takes(
         assert len(read.sources) == len(values.get("metricSources", ()))
         assert len(read.node_claims) == len(values.get("nodeClaims", ()))
         assert len(read.started_islands) == len(values.get("startedIslands", ()))
+        assert len(read.catalogue.models) == len(values.get("catalogue", {}).get("models", ()))
     cluster.kubectl(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"),
         input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),

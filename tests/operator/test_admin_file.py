@@ -174,3 +174,37 @@ def test_the_example_of_the_page_on_sharing_is_read(tmp_path: Path) -> None:
     assert (claims.max_priority("research"), claims.max_priority("team-a")) == (100, 0)
     assert claims.rules[1].quota("H100") == ("H100", 64)
     assert claims.rules[1].quota("L4") == ("L4", 0)
+
+
+def test_models_and_accelerators_of_the_administrator_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "admin.yaml"
+    gpu = {"name": "H100-64GB", "like": "H100", "memoryGibibytes": "64"}
+    model = {"name": "me/M", "config": {"inline": {"model_type": "llama"}}}
+    path.write_text(yaml.safe_dump({"catalogue": {"accelerators": [gpu], "models": [model]}}))
+    catalogue = AdminFile(path).catalogue()
+    assert [each.name for each in catalogue.accelerators] == ["H100-64GB"]
+    assert catalogue.models[0].config.inline == {"model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "place"),
+    [
+        (
+            {"accelerators": [{"name": "X"}]},
+            "catalogue.accelerators[0].like: state memoryGibibytes",
+        ),
+        ({"accelerators": [{"name": "X", "like": "H100"}] * 2}, "accelerators[1].name: Duplicate"),
+        (
+            {"models": [{"name": "me/M", "config": {"configMap": "x"}}]},
+            "catalogue.models[0].config",
+        ),
+        ({"gpus": []}, "catalogue.gpus: no such setting; there are accelerators, models"),
+    ],
+)
+def test_a_wrong_entry_of_the_catalogue_is_refused_by_its_place(
+    tmp_path: Path, catalogue: dict[str, object], place: str
+) -> None:
+    path = tmp_path / "admin.yaml"
+    path.write_text(yaml.safe_dump({"catalogue": catalogue}))
+    with pytest.raises(SettingsError, match=re.escape(place)):
+        AdminFile(path)

@@ -126,7 +126,7 @@ def _sample(table: Table, dtype: str) -> Sample:
         "cached": sequences * 2 * kv_heads * size * width,
         "operations": 4 * sequences * heads * size * attended(length, window),
         "bytes": sequences * length * 2 * (heads + kv_heads) * size * 2.0,
-        "peak": table.constant(card.bf16),
+        "peak": table.constant(card.half),
         "bandwidth": table.constant(card.bandwidth),
     }
     groups = named(heads, kv_heads, size, stated)

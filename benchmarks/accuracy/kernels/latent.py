@@ -123,7 +123,7 @@ def _sample(table: Table, variant: tuple[str, str, str], *, wide: bool) -> Sampl
         "operations": 2 * sequences * context * heads * (2 * shape.kv_rank + shape.rope_dim),
         "triangle": sequences * length * (length + 1) * heads * per_head,
         "peak": table.constant(card.peak("fp8" if weight == "fp8_block" else "bf16")),
-        "bf16": table.constant(card.bf16),
+        "bf16": table.constant(card.half),
         "bandwidth": table.constant(card.bandwidth),
     } | _projections(heads, weight)
     kind = f"{kernel}, kv {cache}" + ("" if weight == "none" else f", weights {weight}")

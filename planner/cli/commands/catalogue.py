@@ -13,22 +13,29 @@ from archipelago.perfmodel.catalogue import architectures
 
 from ...documents import Document, canonical, safe
 from ...problem import DEFAULT_CLASS
-from ...servingplan import load_resource
 from ...templates.catalogue import build_catalogue
 from ...templates.template import island_throughput, place_name
 from ..show_plan import phrase
 from ..terminal import console, print_table, progress
 from .files import planned_problem, read_calibration_files, read_text, write_document
+from .own import read_resource
 
+HUNDRED = 100
+"""From here on a figure has no decimals."""
 TERA, GIGA, GIB = 1e12, 1e9, float(1 << 30)
+_SHORT = ("NAME", ">BF16", ">FP8", ">FP4", ">GiB", ">GB/s", ">LINK", ">GPUS", ">NIC", "CONFIDENCE")
+"""Heads of a table that fits 100 columns; ``BF16`` is the 16-bit peak."""
 
 
 def accelerators(form: str) -> int:
-    """List accelerators; figures are per GPU, links per direction."""
-    rows = [
+    """List accelerators; figures are per GPU, links per direction. JSON has sources and slices.
+
+    The table has peaks in TFLOP/s and links in GB/s.
+    """
+    rows: list[dict[str, Any]] = [
         {
             "name": row.name,
-            "bf16TFLOPS": _in(row.bf16, TERA),
+            "bf16TFLOPS": _in(row.half, TERA),
             "fp8TFLOPS": _in(row.fp8, TERA),
             "fp4TFLOPS": _in(row.fp4, TERA),
             "memoryGiB": _in(row.memory, GIB),
@@ -36,9 +43,20 @@ def accelerators(form: str) -> int:
             "scaleUpGBps": _in(row.scale_up, GIGA),
             "domainGPUs": row.domain,
             "nicGBps": _in(row.nic, GIGA),
+            "confidence": row.confidence,
+            "date": gpus.source_of(row.name)[1],
         }
         for row in gpus.accelerators()
     ]
+    if form != "json":
+        cells = ([*map(_figure, list(row.values())[:-1])] for row in rows)
+        print_table(console(), _SHORT, cells, gap=0)
+        return 0
+    for row in rows:
+        row |= {
+            "source": gpus.source_of(row["name"])[0],
+            "slices": list(gpus.profiles(row["name"])),
+        }
     return _list("accelerators", rows, form)
 
 
@@ -75,17 +93,19 @@ def _list(kind: str, rows: list[dict[str, Any]], form: str) -> int:
 def _figure(value: object) -> object:
     """Return a number with at most one decimal, "-" for none, anything else as it is."""
     if isinstance(value, float):
-        return f"{value:,.1f}".removesuffix(".0")
+        return f"{value:,.{int(value < HUNDRED)}f}".removesuffix(".0")
     return "-" if value is None else value
 
 
-def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
+def run(
+    path: str, form: str, calibrations: tuple[str, ...], catalogue: str | None, quiet: bool
+) -> int:
     """List templates with what one island sustains, and exclusions."""
     files = read_calibration_files(calibrations)
-    problem = planned_problem(load_resource(read_text(path)), files)
+    problem = planned_problem(read_resource(read_text(path), path, catalogue), files)
     with progress(quiet) as report:
-        catalogue = build_catalogue(problem, report)
-    offers = [(template, island_throughput(problem, template)) for template in catalogue.templates]
+        built = build_catalogue(problem, report)
+    offers = [(template, island_throughput(problem, template)) for template in built.templates]
     if form == "json":
         templates = []
         for template, offer in offers:
@@ -107,7 +127,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
                 "requestsPerDollar": offer.per_dollar,
             }
             templates.append(fields)
-        exclusions = [asdict(exclusion) for exclusion in catalogue.exclusions]
+        exclusions = [asdict(exclusion) for exclusion in built.exclusions]
         document = {"name": problem.name, "templates": templates, "exclusions": exclusions}
         write_document(canonical(document), form)
         return 0
@@ -128,7 +148,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
         for template, offer in offers
     )
     print_table(out, (*heads, ">REQ/S", ">LENGTHS", ">REQ PER $"), rows, gap=0)
-    out.print(f"\n{phrase(len(catalogue.exclusions), 'exclusion')}:", style="bold")
-    for exclusion in catalogue.exclusions:
+    out.print(f"\n{phrase(len(built.exclusions), 'exclusion')}:", style="bold")
+    for exclusion in built.exclusions:
         out.print(f"  {safe(exclusion.template)}: {safe(exclusion.reason)}", soft_wrap=True)
     return 0

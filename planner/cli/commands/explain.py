@@ -15,7 +15,6 @@ from ...explain.sensitivity import Outcome, Resolution
 from ...explain.why import ANSWER_TIME, Explanation, Rejected, Sensitivity, inquire
 from ...formats.plan_file import interval_document, read_stored
 from ...problem import Objective
-from ...servingplan import load_resource
 from ..show_plan import interval_text
 from ..terminal import console, paragraph, print_rows, print_table, progress
 from .files import (
@@ -26,10 +25,13 @@ from .files import (
     read_text,
     write_document,
 )
+from .own import read_resource
 from .plan import planned, show
 
 
-def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int:
+def run(
+    path: str, form: str, calibrations: tuple[str, ...], catalogue: str | None, quiet: bool
+) -> int:
     """Explain a ServingPlan or a plan file; 1 if there is no plan."""
     files = read_calibration_files(calibrations)
     text = read_text(path)
@@ -43,7 +45,7 @@ def run(path: str, form: str, calibrations: tuple[str, ...], quiet: bool) -> int
         stored = read_stored(document)
         problem, plan = stored.problem, stored.plan
     else:
-        resource = on_schedule(load_resource(text))
+        resource = on_schedule(read_resource(text, path, catalogue))
         answer = planned(resource, planned_problem(resource, files), (), quiet)
         if answer.plan is None:
             show(answer, form)

@@ -11,11 +11,12 @@ from ...formats.plan_file import parse_plan, resource_of
 from ...kubernetes.engine_flags import Engine
 from ...kubernetes.pod_template import read_template
 from ...kubernetes.workloads import ManifestOptions, unplaced, workloads
-from ...servingplan import ServingPlanResource, load_resource
+from ...servingplan import ServingPlanResource
 from ...table.shards import is_pointer
 from ...table.validate import validate_content
 from ...table.write import routing_content
 from .files import errors_of, parse_document, read_text, warn
+from .own import read_resource
 
 KEY = "table.json"
 """Key of the operator's ConfigMap that holds the table."""
@@ -27,6 +28,7 @@ class Options:
 
     templates: tuple[str, ...]
     table: str | None
+    catalogue: str | None
     namespace: str | None
     engine: str | None
     selectors: tuple[str, ...]
@@ -34,14 +36,15 @@ class Options:
 
 def run(path: str, options: Options) -> int:
     """Write the manifests to standard output, and warnings to standard error."""
-    document = parse_document(read_text(path), path)
+    text = read_text(path)
+    document = parse_document(text, path)
     content = None
     if document.get("kind") == PLAN:
         with errors_of(path):
             resource = resource_of(document)
             content = routing_content(resource.spec, parse_plan(document))
     else:
-        resource = load_resource(document)
+        resource = read_resource(text, path, options.catalogue)
     if options.table is not None:
         content = _content(options.table)
     if content is None:

@@ -13,7 +13,7 @@ from ...formats.plan_file import Stored, infeasible_document, plan_document
 from ...plan import Infeasible, Plan, running_islands
 from ...problem import PlanningProblem, RunningIsland
 from ...service import plan as service
-from ...servingplan import ServingPlanResource, load_resource
+from ...servingplan import ServingPlanResource
 from ...strategies import strategy
 from ..plot_marks import require
 from ..show_plan import show_infeasible, show_plan
@@ -27,6 +27,7 @@ from .files import (
     still_calibrated,
     write_document,
 )
+from .own import read_resource
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Overrides:
     changes: tuple[str, ...]  # of --what-if; ``apply`` leaves them out
     running: str | None  # the plan file that runs now
     calibrations: tuple[str, ...]  # calibration files
+    catalogue: str | None  # file with models and accelerators
     at: str | None = None  # time of the schedule
 
     def apply(self, resource: ServingPlanResource) -> ServingPlanResource:
@@ -71,7 +73,8 @@ def run(path: str, form: str, overrides: Overrides, plot: str | None, quiet: boo
     if overrides.running is not None:
         running = running_islands(read_plan(overrides.running).plan)
     files = read_calibration_files(overrides.calibrations)
-    resource = on_schedule(overrides.apply(load_resource(read_text(path))), overrides.at)
+    stated = read_resource(read_text(path), path, overrides.catalogue)
+    resource = on_schedule(overrides.apply(stated), overrides.at)
     problem = planned_problem(resource, files)
     unchanged = None
     if overrides.changes:

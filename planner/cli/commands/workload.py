@@ -23,6 +23,7 @@ from ...formats.plan_file import resource_document
 from ...servingplan import load_resource, to_problem
 from ..terminal import console, print_table, progress
 from .files import parse_document, read_text, warn, write_document
+from .own import read_resource
 
 QUANTILES = (0.5, 0.9, 0.99)
 
@@ -75,12 +76,12 @@ def workload_yaml(bins: Sequence[Bin], cut: Cut) -> str:
     return "\n".join(lines) + "\n"
 
 
-def show(path: str, form: str) -> int:
+def show(path: str, form: str, catalogue: str | None) -> int:
     """Print the ranges of every model of a ServingPlan, or of a lone ``workload``."""
     text = read_text(path)
     document = parse_document(text, path)
     if document.get("kind") == "ServingPlan":
-        resource = load_resource(text)
+        resource = read_resource(text, path, catalogue)
     elif "workload" in document:  # the architecture and the pool do not matter
         fields = {"architecture": "DeepSeek-V3", "workload": document["workload"]}
         pool = {"name": "any", "accelerator": "H200", "count": 8}

@@ -73,6 +73,17 @@ def test_a_node_needs_every_label_of_a_selector() -> None:
     assert owners([plan("p", 0, pool)], nodes) == {"both": "p"}
 
 
+def test_an_unknown_product_belongs_to_the_pool_that_names_its_label() -> None:
+    mine = PoolSelector("mine", "My-GPU", products=frozenset({"quantum-9000"}))
+    nodes = facts(
+        body("mine", {**ODD, "nvidia.com/gpu.product": "Quantum-9000"}),
+        body("odd", {**ODD, "nvidia.com/gpu.product": "Quantum-8000"}),
+        body("h", H100),
+    )
+    assert owners([plan("p", 0, mine)], nodes) == {"mine": "p"}
+    assert owners([plan("p")], nodes) == {"h": "p"}
+
+
 def test_nodes_outside_the_administrators_selector_have_no_owner() -> None:
     nodes = facts(body("a", {**H100, "serving": "yes"}), body("b", H100), keys=("serving",))
     assert owners([plan("p")], nodes, {"serving": "yes"}) == {"a": "p"}
