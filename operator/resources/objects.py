@@ -16,14 +16,13 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
-from archipelago.planner.catalogue import brought_spec
 from archipelago.planner.documents import Node, canonical_bytes, plain, read_json
 from archipelago.planner.errors import PlanFileError
 from archipelago.planner.kubernetes.labels import role_of
 from archipelago.planner.problem import Phase
 from archipelago.planner.schedule import Scheduled
 from archipelago.planner.servingplan.load import fitting_fields
-from archipelago.planner.servingplan.own import OwnCatalogue
+from archipelago.planner.servingplan.own import OwnCatalogue, brought_spec
 from archipelago.planner.servingplan.traffic import multiplied
 from archipelago.planner.table.shards import POINTER, digest, is_pointer
 

@@ -22,13 +22,17 @@ from typing import Any, Final
 
 from archipelago.perfmodel.catalogue.accelerators import accelerators
 from archipelago.perfmodel.errors import PerfModelError
-from archipelago.planner.catalogue import accelerator_of, architecture_of
 from archipelago.planner.demand.faults import Fault, FaultReason
 from archipelago.planner.demand.plausible import ANY_PLAN, Ceilings, ceilings
 from archipelago.planner.demand.window import ModelWindow, ObservedWindow
 from archipelago.planner.kubernetes.labels import label_value
 from archipelago.planner.problem import Phase
-from archipelago.planner.servingplan.own import ModelConfig, OwnAccelerator
+from archipelago.planner.servingplan.own import (
+    ModelConfig,
+    OwnAccelerator,
+    accelerator_of,
+    architecture_of,
+)
 
 from ..metrics import Metrics
 from ..quarantine import Quarantine

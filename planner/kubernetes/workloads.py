@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.roofline.parallelism import Parallelism
 
-from ..catalogue import accelerator_of
 from ..documents import Document
 from ..errors import InputError
 from ..problem import Phase
+from ..servingplan.own import accelerator_of
 from ..started import started_facts
 from .engine_flags import Engine, Start, arguments, obstacle, settings, switches, variables
 from .labels import (

@@ -3,9 +3,9 @@
 Import: ``load_resource``, ``to_problem`` and the models of the resource.
 Never: plan, or read a cluster; a reader returns a value or raises errors with place and remedy.
 
-``schema`` defines the resource, with its parts in ``models``, ``workload``, ``pools``, ``network``
-and ``replanning``; ``rules`` defines rules between fields, which are checked here and by the API
-server; ``load`` reads it, ``errors`` explains errors, ``resolve`` makes the problem.
+``schema`` defines the resource, with its parts in ``models``, ``engine``, ``workload``, ``pools``,
+``own`` and ``replanning``; ``rule`` defines rules between fields, which are checked here and by the
+API server; ``load`` reads it, ``errors`` explains errors, ``resolve`` makes the problem.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from .load import load_resource
 from .models import Model
-from .network import Link, Network, Pipeline
-from .pools import Domain, Pool
+from .pools import Domain, Link, Network, Pipeline, Pool
 from .schema import API_VERSION, KIND, ServingPlanResource, ServingPlanSpec
 from .workload import Bin, Workload
 

@@ -28,7 +28,6 @@ from archipelago.perfmodel.workload.lengths import (
     log_normal,
 )
 
-from ..catalogue import accelerator_of, architecture_of
 from ..errors import SpecError
 from ..problem import (
     RENTED,
@@ -46,6 +45,7 @@ from ..problem import (
 )
 from . import models, pools, schema, workload
 from .engine import Degrees, Engine
+from .own import accelerator_of, architecture_of
 from .schema import ServingPlanSpec
 
 if TYPE_CHECKING:

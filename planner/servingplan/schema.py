@@ -16,9 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..problem import DEFAULT_CLASS
 from .islands import Islands
 from .models import Model
-from .network import Network, Pipeline
 from .own import OwnAccelerator
-from .pools import Pool
+from .pools import Network, Pipeline, Pool
 from .replanning import Replanning
 from .rule import Rule, SpecObject, within
 from .traffic import Traffic

@@ -15,12 +15,11 @@ from pydantic import ValidationError
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import UnknownName
 
-from ...catalogue import bring
 from ...documents import Document, read_json
 from ...errors import SpecError
 from ...servingplan import ServingPlanResource, load_resource
 from ...servingplan.errors import explain, path_of
-from ...servingplan.own import CONFIG_KEY, OwnCatalogue
+from ...servingplan.own import CONFIG_KEY, OwnCatalogue, bring
 from ...servingplan.rule import broken_rules
 from .files import STDIN, errors_of, parse_document, read_text, warn
 

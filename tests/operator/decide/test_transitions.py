@@ -31,6 +31,9 @@ NO_EFFECT = (
         "pipelines[].name": "names the pipeline, so that two teams can own one each",
         "calibration.configMap": "names what is read in a cluster: tests/e2e/test_knowledge.py",
         "calibration.key": "names what is read in a cluster: tests/e2e/test_knowledge.py",
+        "models[].config.configMap": "names what is read in a cluster: tests/e2e/test_own.py",
+        "models[].config.key": "names what is read in a cluster: tests/e2e/test_own.py",
+        "accelerators[].productLabels": "is read from nodes: tests/e2e/test_own.py",
         "pools[].domainLabel": "is read from nodes; there are none here: tests of live pools do",
     }
     | {

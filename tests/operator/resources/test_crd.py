@@ -80,16 +80,22 @@ def test_no_field_is_a_floating_point_number() -> None:
 
 
 def test_every_text_list_and_map_is_bounded() -> None:
-    """The one map whose keys are the user's is replaced as a whole, as a pod's nodeSelector is."""
+    """The one map whose keys are the user's is replaced as a whole, as a pod's nodeSelector is.
+
+    A config.json is kept as its publisher wrote it.
+    """
     bound = {"string": "maxLength", "array": "maxItems", "object": "properties"}
     free = {path for path, schema in ALL.items() if "additionalProperties" in schema}
+    kept = {path for path, s in ALL.items() if "x-kubernetes-preserve-unknown-fields" in s}
+    sized = dict.fromkeys(free | kept, "maxProperties")
     unbounded = [
         path
         for path, schema in ALL.items()
-        if ("maxProperties" if path in free else bound.get(schema["type"], "type")) not in schema
+        if sized.get(path, bound.get(schema["type"], "type")) not in schema
     ]
     assert not unbounded
     assert free == {"spec.pools[].nodeSelector"}
+    assert kept == {"spec.models[].config.inline"}
     selector = ALL["spec.pools[].nodeSelector"]
     assert selector["x-kubernetes-map-type"] == "atomic"
     assert selector["additionalProperties"]["maxLength"] == 63
@@ -111,6 +117,7 @@ def test_every_list_of_named_things_is_merged_by_name() -> None:
         "spec.models": ["name"],
         "spec.pools": ["name"],
         "spec.pools[].domains": ["name"],
+        "spec.accelerators": ["name"],
         "spec.network.links": ["name"],
         "spec.pipelines": ["name"],
         "status.conditions": ["type"],

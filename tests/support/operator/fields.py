@@ -119,6 +119,47 @@ pipeline:
   - {name: h20, accelerator: H20, count: 8, gpusPerNode: 8}
   pipelines: [{name: both, pools: [h100, l40s]}]
   planner: {timeLimitSeconds: 5}
+own:
+  models:
+  - name: mine
+    architecture: me/Mine
+    config: {inline: &shape {model_type: llama, num_hidden_layers: 16, hidden_size: 2048,
+      vocab_size: 32000, num_attention_heads: 16, num_key_value_heads: 8, intermediate_size: 8192,
+      tie_word_embeddings: true, max_position_embeddings: 32768}}
+    workload: &short
+      logNormal: {median: 500, sigma: "1", max: 4096}
+      outputTokens: {mean: "100"}
+      ranges: {count: 1}
+  - {name: eight, architecture: me/Eight, precision: fp8, config: {inline: *shape},
+     workload: *short}
+  - {name: four, architecture: me/Four, precision: fp4, config: {inline: *shape}, workload: *short}
+  pools:
+  - {name: mine, accelerator: My GPU, count: 12, gpusPerNode: 2, islandSizes: [4]}
+  accelerators:
+  - name: My GPU
+    like: B200
+    memoryGibibytes: "40"
+    memoryGigabytesPerSecond: "2000"
+    bf16Teraflops: "300"
+    fp8Teraflops: "600"
+    fp4Teraflops: "1200"
+    scaleUpGigabytesPerSecond: "100"
+    scaleUpDomain: 2
+    nicGigabytesPerSecond: "5"
+    productLabels: [MY-GPU]
+  planner: {timeLimitSeconds: 5}
+own-without-links:
+  models:
+  - {name: mine, architecture: me/Mine, config: {inline: *shape}, workload: *short}
+  pools:
+  - {name: mine, accelerator: My GPU, count: 4, gpusPerNode: 2, islandSizes: [2]}
+  accelerators:
+  - name: My GPU
+    memoryGibibytes: "40"
+    memoryGigabytesPerSecond: "900"
+    fp16Teraflops: "100"
+    pcieGigabytesPerSecond: "16"
+  planner: {timeLimitSeconds: 5}
 """)
 """Small, and between them with a value in every field."""
 KNOWN = {
@@ -127,6 +168,8 @@ KNOWN = {
     "affinityKey": "x-user",
     "classes": "zone-c",
     "pools": "h20",
+    "like": "H100",
+    "productLabels": "OTHER-GPU",
 }
 """Another value that exists, where it has to come from a catalogue or a vocabulary."""
 MOST = 64

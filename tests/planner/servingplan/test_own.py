@@ -7,8 +7,14 @@ import pytest
 from archipelago.perfmodel.catalogue.accelerators import accelerator
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
-from archipelago.planner.catalogue import accelerator_of, architecture_of, bring
-from archipelago.planner.servingplan.own import ModelConfig, OwnAccelerator, OwnCatalogue
+from archipelago.planner.servingplan.own import (
+    ModelConfig,
+    OwnAccelerator,
+    OwnCatalogue,
+    accelerator_of,
+    architecture_of,
+    bring,
+)
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
