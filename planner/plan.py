@@ -32,6 +32,7 @@ class IslandClass(NamedTuple):
     parts: tuple[tuple[str, int], ...]
     phase: Phase | None
     parallelism: Parallelism
+    started: str = ""
 
     @property
     def without_phase(self) -> IslandClass:
@@ -64,7 +65,11 @@ class Island:
 
 
 class IslandKind:
-    """What the islands of one group, or of one template, have in common."""
+    """What the islands of one group, or of one template, have in common.
+
+    ``started``: what the engine is started with (`started.py`); empty if the spec states nothing of
+    it. Islands that were started with something else are of another class.
+    """
 
     model: str
     pool: str
@@ -73,6 +78,7 @@ class IslandKind:
     parallelism: Parallelism
     domain_class: str
     parts: tuple[Part, ...]
+    started: str
 
     @property
     def sections(self) -> tuple[Part, ...]:
@@ -87,7 +93,8 @@ class IslandKind:
     def island_class(self) -> IslandClass:
         """The class of the islands."""
         parts = tuple((part.pool, part.gpus) for part in self.sections)
-        return IslandClass(self.model, self.domain_class, parts, self.phase, self.parallelism)
+        split, started = self.parallelism, self.started
+        return IslandClass(self.model, self.domain_class, parts, self.phase, split, started)
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,7 @@ class Group(IslandKind):
     domain_class: str = DEFAULT_CLASS
     parts: tuple[Part, ...] = ()
     times_within: float = 1.0
+    started: str = ""
 
 
 @dataclass(frozen=True)
@@ -363,7 +371,7 @@ def running_islands(plan: Plan) -> tuple[RunningIsland, ...]:
     groups = {group.name: group for group in plan.groups}
     running = []
     for island in plan.islands:
-        model, _, parts, _, parallelism = groups[island.group].island_class
-        phase = groups[island.group].phase
-        running.append(RunningIsland(island.name, model, phase, parallelism, parts, island.nodes))
+        model, _, parts, _, parallelism, started = groups[island.group].island_class
+        phase, nodes = groups[island.group].phase, island.nodes
+        running.append(RunningIsland(island.name, model, phase, parallelism, parts, nodes, started))
     return tuple(running)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from archipelago.perfmodel.calibration.corrections import Calibration
     from archipelago.perfmodel.catalogue.accelerators import Accelerator
     from archipelago.perfmodel.catalogue.architectures import ModelArchitecture
-    from archipelago.perfmodel.roofline.parallelism import Parallelism
+    from archipelago.perfmodel.roofline.parallelism import Parallelism, Splits
+    from archipelago.perfmodel.roofline.settings import EngineSettings
     from archipelago.perfmodel.workload.lengths import LengthDistribution, Range
 
 
@@ -137,13 +138,28 @@ class Targets:
     tpot: float | None = None
 
 
+def _default_settings() -> EngineSettings:
+    """Return the settings of an engine of which nothing is stated; the operator has no numpy."""
+    from archipelago.perfmodel.roofline.settings import EngineSettings  # noqa: PLC0415
+
+    return EngineSettings()
+
+
+def _any_split() -> Splits:
+    from archipelago.perfmodel.roofline.parallelism import ANY_SPLIT  # noqa: PLC0415
+
+    return ANY_SPLIT
+
+
 @dataclass(frozen=True)
 class ModelDemand:
     """The demand of one model, with the ranges of input lengths of its plan.
 
     ``rate``: stated request rate [req/s]; if every model has one, the objective is headroom, else
     the throughput is divided by ``weight``. ``phases``: of its islands. ``max_utilisation``: share
-    of every capacity row that a plan may use.
+    of every capacity row that a plan may use. ``settings``: of the engine; ``splits``: of its
+    islands that are admitted; ``stated``: fields of the spec's engine that are no defaults.
+    ``started``: what its pods are started with (`IslandKind.started`).
     """
 
     name: str
@@ -156,6 +172,10 @@ class ModelDemand:
     max_sequences: int = 1024
     phases: tuple[Phase, ...] = STAGES
     max_utilisation: float = 1.0
+    settings: EngineSettings = field(default_factory=_default_settings)
+    splits: Splits = field(default_factory=_any_split)
+    stated: frozenset[str] = frozenset()
+    started: str = ""
 
 
 TIME_LIMITS: Final = {"exact": 10.0, "bayesian-divider": 600.0}
@@ -203,6 +223,7 @@ class RunningIsland:
     parallelism: Parallelism
     parts: tuple[tuple[str, int], ...]  # (pool, GPUs), in the order of the pipeline
     nodes: tuple[str, ...] = ()
+    started: str = ""
 
 
 @dataclass(frozen=True)

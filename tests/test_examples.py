@@ -40,6 +40,22 @@ def test_an_example_is_planned_with_its_proof_and_checked(name: str) -> None:
     assert check_plan(read(name).spec, plan) == []
 
 
+def test_an_engine_as_it_runs_is_worth_what_it_does() -> None:
+    """A wider cache, no hits, or no drafts serve less; the islands are as the spec pins them."""
+    plan, problem = plan_of("10-engine"), problem_of("10-engine")
+    assert {str(group.parallelism) for group in plan.groups} == {"tp4"}
+    [model] = problem.models
+    precision = replace(model.architecture.precision, kv=2.0)
+    for less in (
+        replace(model, architecture=replace(model.architecture, precision=precision)),
+        replace(model, settings=replace(model.settings, prefix_hit=0.0, prefix_hits=())),
+        replace(model, settings=replace(model.settings, speculation=None)),
+    ):
+        outcome = solve(replace(problem, models=(less,)))
+        assert isinstance(outcome, Planned)
+        assert outcome.plan.theta < plan.theta
+
+
 def phases(plan: Plan) -> set[Phase]:
     return {group.phase for group in plan.groups}
 

@@ -76,6 +76,11 @@ class Calibration:
     def __post_init__(self) -> None:
         check_names(self.values)
 
+    def is_of(self, engine: str, version: str) -> bool:
+        """Return whether it applies to an engine in a version; any of either takes any."""
+        pairs = ((self.engine, engine), (self.version, version))
+        return all(ANY in pair or pair[0] == pair[1] for pair in pairs)
+
     def fit(self) -> EngineFit:
         """Return the catalogue's efficiencies with the calibrated values in their place."""
         base = engine_fit(accelerator(self.accelerator), self.engine, self.version)
@@ -212,10 +217,18 @@ def write(calibrations: Sequence[Calibration], path: Path) -> None:
 
 
 def calibration_for(
-    calibrations: Iterable[Calibration], accelerator: str, model: str
+    calibrations: Iterable[Calibration],
+    accelerator: str,
+    model: str,
+    engine: tuple[str, str] = (ANY, ANY),
 ) -> Calibration | None:
-    """Return the calibration of an accelerator and model, else the accelerator's for any model."""
-    candidates = [each for each in calibrations if each.accelerator == accelerator]
+    """Return the calibration of an accelerator and model, else the accelerator's for any model.
+
+    Only of ``engine``: its name and version.
+    """
+    candidates = [
+        each for each in calibrations if each.accelerator == accelerator and each.is_of(*engine)
+    ]
     measured = [each for each in candidates if model in each.models]
     general = [each for each in candidates if not each.models]
     return next(iter(measured + general), None)

@@ -16,8 +16,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from ..catalogue.efficiency import ANY
 from .corrections import Calibration, Correction, calibration_for
 from .intervals import LEVEL, Interval
 
@@ -179,18 +181,21 @@ def steady(
 
 
 def applied(
-    calibrations: Sequence[Calibration], online: Iterable[Correction]
+    calibrations: Sequence[Calibration],
+    online: Iterable[Correction],
+    engines: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[Calibration, ...]:
     """Return the calibrations with the online corrections applied.
 
     A given correction is part of what was predicted: the factors multiply, and the interval is the
-    online one.
+    online one. ``engines``: engine and version by model, (``*``, ``*``) if not given.
     """
     result = list(calibrations)
     for correction in online:
-        base = calibration_for(result, correction.accelerator, correction.model) or Calibration(
-            correction.accelerator
-        )
+        engine = engines.get(correction.model, (ANY, ANY))
+        base = calibration_for(
+            result, correction.accelerator, correction.model, engine
+        ) or Calibration(correction.accelerator)
         model, phase = correction.model, correction.phase
         factor = correction.factor * base.correction(model, phase).factor
         others = [c for c in base.corrections if (c.model, c.phase) != (model, phase)]

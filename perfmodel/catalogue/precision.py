@@ -8,6 +8,9 @@ from ..errors import UnknownName
 
 BF16_BYTES = 2.0
 
+KV_BYTES = {"bf16": BF16_BYTES, "fp8": 1.0}
+"""Bytes per element of a KV cache by its format; one scale per layer is left out."""
+
 
 @dataclass(frozen=True)
 class Format:

@@ -53,12 +53,49 @@ class Parallelism:
         return "-".join(f"{name}{n}" for name, n in degrees if n > 1) or "tp1"
 
 
+@dataclass(frozen=True)
+class Splits:
+    """The splits that an operator of an engine admits; by default all.
+
+    ``tp``, ``pp``, ``dp``, ``ep``: the only degree, None for any. ``copies``: whether there may be
+    data-parallel copies (None), must be (True), or must not be (False).
+    """
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: int | None = None
+    copies: bool | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Return whether a degree is pinned."""
+        return any(degree is not None for degree in (self.tp, self.pp, self.dp, self.ep))
+
+    def admits(self, split: Parallelism) -> bool:
+        """Return whether a split is one of them."""
+        degrees = (
+            (self.tp, split.tp),
+            (self.pp, split.pp),
+            (self.dp, split.dp),
+            (self.ep, split.ep),
+        )
+        if any(wanted is not None and wanted != degree for wanted, degree in degrees):
+            return False
+        return self.copies is None or self.copies == (split.dp > 1)
+
+
+ANY_SPLIT = Splits()
+
+
 def candidates(
     architecture: ModelArchitecture,
     accelerator: Accelerator,
     gpus: int,
     gpus_per_node: int | None,
     phase: str,
+    *,
+    splits: Splits = ANY_SPLIT,
 ) -> tuple[Parallelism, ...]:
     """Return the few splits of ``gpus`` GPUs that can be best for a phase, in canonical order.
 
@@ -73,9 +110,44 @@ def candidates(
         gpus: GPUs of the island.
         gpus_per_node: None if the GPUs come one by one.
         phase: ``prefill``, ``decode`` or ``mixed``; a mixed island tries what is good for either.
+        splits: Those that are admitted. If a degree is pinned and none of the usual ones has it,
+            every possible split that has it.
     """
     local, heads = accelerator.local_gpus(gpus_per_node), architecture.attention.heads
     widths = [t for t in range(min(gpus, heads, local), 0, -1) if gpus % t == 0 and heads % t == 0]
+    admitted = filter(splits.admits, _usual(architecture, accelerator, gpus, widths, phase))
+    found = tuple(sorted(admitted))
+    if found or not splits.pinned:
+        return found
+    return tuple(sorted(filter(splits.admits, _possible(architecture, gpus, widths, splits))))
+
+
+def _possible(
+    architecture: ModelArchitecture, gpus: int, widths: list[int], allowed: Splits
+) -> set[Parallelism]:
+    """Return every split; a dense model has copies inside an island only if they are pinned."""
+    experts = architecture.experts
+    routed = experts.routed if experts else 0
+    splits = set()
+    for tp in widths:
+        for dp in range(1, gpus // tp + 1):
+            pp, rest = divmod(gpus // tp, dp)
+            if rest or pp > architecture.layers or (dp > 1 and not routed and allowed.dp is None):
+                continue
+            splits.add(Parallelism(tp, pp, dp))
+            if 1 < tp * dp <= routed:
+                splits.add(Parallelism(tp, pp, dp, tp * dp))
+    return splits
+
+
+def _usual(
+    architecture: ModelArchitecture,
+    accelerator: Accelerator,
+    gpus: int,
+    widths: list[int],
+    phase: str,
+) -> set[Parallelism]:
+    """Return the splits that can be best; ``widths``: tensor degrees, the widest first."""
     splits: set[Parallelism] = set()
     if architecture.experts is None:
         # The widest tensor split and half of it, the rest as stages. Without a scale-up link the
@@ -84,7 +156,7 @@ def candidates(
         for tp in (*widths[:2], *narrow):
             if gpus // tp <= architecture.layers:
                 splits.add(Parallelism(tp=tp, pp=gpus // tp))
-        return tuple(sorted(splits))
+        return splits
     # Experts sliced (one copy inside a domain), or spread over all GPUs at several tp. Decode gains
     # from tp = 1 (the latent cache is not replicated) and from the widest tp (lowest latency);
     # prefill of long prompts may want a middle one.
@@ -93,4 +165,4 @@ def candidates(
     if 1 < gpus <= architecture.experts.routed:
         middle = [t for t in widths if t not in (1, widths[0])][:1] if phase != "decode" else []
         splits |= {Parallelism(tp=t, dp=gpus // t, ep=gpus) for t in (widths[0], *middle, 1)}
-    return tuple(sorted(splits))
+    return splits

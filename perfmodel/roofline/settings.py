@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -84,8 +85,9 @@ class EngineSettings:
     for one accelerator (a fit to measurements); ``fits``: the same by accelerator, for islands of
     several. ``chunk``: tokens of a prefill pass; longer
     prompts run in several (vLLM's default for servers). ``prefix_hit``: share of a prompt whose
-    cache is already there, in [0, 1). ``latent``: the form of multi-head latent attention.
-    ``speculation``: None if every step makes one token per sequence.
+    cache is already there, in [0, 1). ``prefix_hits``: in its place for shorter prompts, by
+    (longest prompt [tokens], share), ascending. ``latent``: the form of multi-head latent
+    attention. ``speculation``: None if every step makes one token per sequence.
     """
 
     engine: str = ANY
@@ -97,6 +99,7 @@ class EngineSettings:
     latent: LatentForm = LatentForm.DECODE
     speculation: Speculation | None = None
     fits: tuple[tuple[str, EngineFit], ...] = ()
+    prefix_hits: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or not 0 <= self.prefix_hit < 1:
@@ -104,6 +107,31 @@ class EngineSettings:
                 f"chunk is {self.chunk} and prefix_hit {self.prefix_hit}; "
                 f"valid are chunk >= 1 and 0 <= prefix_hit < 1"
             )
+        ends = [0.0, *(end for end, _ in self.prefix_hits)]
+        rising = all(low < high for low, high in pairwise(ends))
+        if not rising or not all(0 <= share < 1 for _, share in self.prefix_hits):
+            raise OutOfRange(
+                f"prefix_hits are {self.prefix_hits}; valid are pairs of ascending lengths above 0 "
+                "and shares from 0 to below 1"
+            )
+
+    def new_tokens(self, length: FloatArray) -> FloatArray:
+        """Return the tokens of a prompt of ``length`` [tokens] that are left to compute [tokens].
+
+        max(l (1 - h_j), e_i (1 - h_i) for i < j): h_j is the share of the prompt's range, e_i and
+        h_i are ends and shares of the ranges below. Without the maximum, a longer prompt would be
+        done sooner if a share rises at the end of a range.
+
+        Source: docs/explanation/performance-model.md#times-the-roofline.
+        """
+        length = np.asarray(length, dtype=np.float64)
+        if not self.prefix_hits:
+            return np.asarray(length * (1 - self.prefix_hit))
+        ends, shares = np.array(self.prefix_hits).T
+        at = np.searchsorted(ends, length)  # a prompt at the end of a range is in it
+        computed = length * (1 - np.append(shares, self.prefix_hit)[at])
+        least = np.maximum.accumulate(np.append(0.0, ends * (1 - shares)))
+        return np.asarray(np.maximum(computed, least[at]))
 
     @property
     def rows(self) -> int:
@@ -131,17 +159,19 @@ class EngineSettings:
 class Prompt:
     """A prompt as the engine computes it: ``passes`` passes of ``tokens`` new tokens each.
 
-    Passes are not rounded, so that the time grows smoothly with ``length`` [tokens].
+    Passes are not rounded, so that the time grows smoothly with ``length`` [tokens], of which
+    ``cached`` are in the cache before the first pass.
     """
 
     length: FloatArray
     tokens: FloatArray
     passes: FloatArray
+    cached: FloatArray | float = 0.0
 
     @classmethod
     def of(cls, length: FloatArray, settings: EngineSettings) -> Prompt:
         """Return what is left to compute of ``length`` tokens, in chunks."""
         length = np.asarray(length, dtype=np.float64)
-        new = length * (1 - settings.prefix_hit)
+        new = settings.new_tokens(length)
         passes = np.maximum(1.0, new / settings.chunk)
-        return cls(length, np.maximum(1.0, new / passes), passes)
+        return cls(length, np.maximum(1.0, new / passes), passes, length - new)

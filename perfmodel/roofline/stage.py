@@ -62,7 +62,7 @@ class Stage:
 
     def _pairs(self, prompt: Prompt, reach: int | None) -> FloatArray:
         """Return pairs of a token and a position that it attends to, in one pass of a prompt."""
-        known = _attended(self.settings.prefix_hit * prompt.length, reach)
+        known = _attended(prompt.cached, reach)
         return (_attended(prompt.length, reach) - known) / prompt.passes
 
     def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
@@ -319,12 +319,12 @@ class IslandLimits:
         return kv_transfer_bytes(self.architecture, length)
 
 
-def _attended(length: FloatArray, window: int | None) -> FloatArray:
+def _attended(length: FloatArray | float, window: int | None) -> FloatArray:
     """Return positions that the first ``length`` tokens attend to in all, causally.
 
     1 + 2 + ... = l (l + 1) / 2; behind a window w each further token sees w positions.
     """
     if window is None:
-        return length * (length + 1) / 2
+        return np.asarray(length * (length + 1) / 2)
     short = np.minimum(length, window)
     return np.asarray(short * (short + 1) / 2 + (length - short) * window)

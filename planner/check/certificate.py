@@ -123,7 +123,13 @@ def _check_island(
         return  # ``structure`` reports it
     parts = tuple((part.pool, part.gpus) for part in group.sections)
     new = RunningIsland(
-        island.name, group.model, group.phase, group.parallelism, parts, island.nodes
+        island.name,
+        group.model,
+        group.phase,
+        group.parallelism,
+        parts,
+        island.nodes,
+        group.started,
     )
     place, same = f"changes[{island.name}]", replace(new, nodes=now.nodes) == now
     words = f"runs as {_description(now)}"

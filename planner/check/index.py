@@ -24,6 +24,7 @@ from archipelago.perfmodel.calibration.corrections import (
     Correction,
 )
 from archipelago.perfmodel.calibration.uncertainty import Refittable
+from archipelago.perfmodel.catalogue.efficiency import ANY
 from archipelago.perfmodel.errors import PerfModelError
 from archipelago.perfmodel.model import FloatArray, PerformanceModel
 from archipelago.perfmodel.roofline.island import Roofline
@@ -108,19 +109,35 @@ def _with_stand_ins(model: ModelDemand) -> list[list[Atom]]:
 def measured(
     island: PerformanceModel, model: str, calibrations: Sequence[Calibration]
 ) -> PerformanceModel:
-    """Return the performance model corrected by its accelerators' calibrations for ``model``."""
+    """Return the performance model corrected by its accelerators' calibrations for ``model``.
+
+    Not by those of another engine than the island's.
+    """
     corrections: list[Correction] = []
-    accelerators = island.accelerators if isinstance(island, Refittable) else ()
-    for accelerator in accelerators:
-        candidates = [c for c in calibrations if c.accelerator == accelerator.name]
+    if not isinstance(island, Refittable):
+        return island
+    engine, version = island.settings.engine, island.settings.version
+    for accelerator in island.accelerators:
+        candidates = [
+            c
+            for c in calibrations
+            if c.accelerator == accelerator.name
+            and not _differ(c.engine, engine)
+            and not _differ(c.version, version)
+        ]
         best = [c for c in candidates if model in c.models] or [
             c for c in candidates if not c.models
         ]
-        if best and isinstance(island, Refittable):
+        if best and isinstance(island, Refittable):  # a refitted one is as well
             island = island.refitted(accelerator, best[0].fit().values())
             learnt = [best[0].learnt(model, phase) for phase in PHASES]
             corrections += [each for each in learnt if each is not None]
     return Calibrated(island, corrections) if corrections else island
+
+
+def _differ(one: str, other: str) -> bool:
+    """Return whether two names cannot be of one engine, or two versions of one version."""
+    return ANY not in (one, other) and one != other
 
 
 def domains(pool: Pool) -> dict[str, Domain]:
@@ -216,7 +233,13 @@ def roofline(placed: Placed, model: ModelDemand, parallelism: Parallelism) -> Pe
             Section(pool.accelerator, part.gpus, part.layers, pool.gpus_per_node)
             for pool, part in placed
         ]
-        return Pipeline(sections, model.architecture, parallelism.tp, model.max_sequences)
+        return Pipeline(
+            sections,
+            model.architecture,
+            parallelism.tp,
+            model.max_sequences,
+            settings=model.settings,
+        )
     pool = placed[0][0]
     return Roofline(
         pool.accelerator,
@@ -224,6 +247,7 @@ def roofline(placed: Placed, model: ModelDemand, parallelism: Parallelism) -> Pe
         parallelism,
         gpus_per_node=pool.gpus_per_node,
         max_sequences=model.max_sequences,
+        settings=model.settings,
     )
 
 

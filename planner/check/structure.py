@@ -74,6 +74,9 @@ def _check_group(index: PlanIndex, group: Group, members: int) -> Iterator[str]:
     if group.phase not in model.phases:
         allowed = ", ".join(model.phases)
         yield f"{place}.phase: {group.phase}, model {model.name} is to be served by {allowed}"
+    if not model.splits.admits(split):
+        yield f"{place}.parallelism: {split} is not one that the model's engine admits"
+    yield from misstated(f"{place}.started", group.started, model.started, "the model's engine")
     for finding in wrong_parts(group, model.architecture.layers):
         yield f"{place}.parts: {finding}"
 

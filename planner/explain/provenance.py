@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from archipelago.perfmodel.calibration import provenance
-from archipelago.perfmodel.calibration.provenance import Fact
+from archipelago.perfmodel.calibration.provenance import Fact, SourceKind
 
-from ..problem import Billing, Objective, PlanningProblem
+from ..formats.calibrations import applies
+from ..problem import Billing, ModelDemand, Objective, PlanningProblem
 
 if TYPE_CHECKING:
     from archipelago.perfmodel.calibration.corrections import Calibration
@@ -33,20 +35,21 @@ def facts(problem: PlanningProblem) -> Iterator[Fact]:
         yield from provenance.precision_facts(accelerator, dtypes)
         operands = dict.fromkeys(accelerator.operand(dtype) for dtype in dtypes)
         if _uncalibrated(problem, accelerator):
-            for operand in operands:
-                yield from provenance.efficiency_facts(accelerator, operand)
+            for engine, operand in product(_engines(problem), operands):
+                yield from provenance.efficiency_facts(accelerator, operand, *engine)
         for calibration in problem.calibrations:
             if calibration.accelerator != accelerator.name:
                 continue
             yield from provenance.calibration_facts(calibration)
-            engine = calibration.engine, calibration.version
+            own = calibration.engine, calibration.version
             rest = chain(
-                provenance.overhead_facts(accelerator, *engine),
-                *(provenance.efficiency_facts(accelerator, name, *engine) for name in operands),
+                provenance.overhead_facts(accelerator, *own),
+                *(provenance.efficiency_facts(accelerator, name, *own) for name in operands),
             )
             yield from (fact for fact in rest if not _replaced(calibration, fact))
     if any(_uncalibrated(problem, accelerator) for accelerator in accelerators.values()):
-        yield from provenance.overhead_facts()
+        for engine in _engines(problem):
+            yield from provenance.overhead_facts(None, *engine)
 
 
 def precisions(problem: PlanningProblem, plan: Plan) -> tuple[str, ...]:
@@ -74,19 +77,43 @@ def _replaced(calibration: Calibration, fact: Fact) -> bool:
 
 def _uncalibrated(problem: PlanningProblem, accelerator: Accelerator) -> bool:
     """Return whether a model's times on an accelerator are by the catalogue alone."""
-    calibrations = [
-        calibration
-        for calibration in problem.calibrations
-        if calibration.accelerator == accelerator.name
-    ]
-    models = {model.architecture.name for model in problem.models}
-    return not calibrations or not all(
-        any(not c.models or m in c.models for c in calibrations) for m in models
+    calibrations = [c for c in problem.calibrations if c.accelerator == accelerator.name]
+    return not all(any(applies(c, model) for c in calibrations) for model in problem.models)
+
+
+def _engines(problem: PlanningProblem) -> list[tuple[str, str]]:
+    """Return name and version of every engine of the models, ``*`` for any."""
+    return sorted({(m.settings.engine, m.settings.version) for m in problem.models})
+
+
+def _engine(model: ModelDemand) -> Iterator[Fact]:
+    """Yield how the engine of a model runs: as the ServingPlan says, or as it is assumed to."""
+    settings, draft = model.settings, model.settings.speculation
+    steps = [*settings.prefix_hits, (math.inf, settings.prefix_hit)]
+    hits = ", ".join(
+        f"{share:g}" + (f" up to {end:g}" if math.isfinite(end) else "") for end, share in steps
     )
+    words = (
+        f"{draft.drafted} drafted, {draft.acceptance:g} accepted, {draft.draft_cost:g} of a step"
+        if draft
+        else "none"
+    )
+    rows = (
+        ("kvDtype", f"{model.architecture.precision.kv:g}", "B per element"),
+        ("memoryShare", f"{settings.memory.utilisation:g}", "1"),
+        ("chunkTokens", str(settings.chunk), "tokens"),
+        ("prefixHitShare", hits, "1"),
+        ("speculation", words, "1"),
+    )
+    for name, value, unit in rows:
+        stated = name in model.stated
+        kind = SourceKind.USER if stated else SourceKind.ASSUMED
+        source = "ServingPlan" if stated else "default of models[].engine"
+        yield Fact(model.name, name, value, unit, kind, source)
 
 
 def _user(subject: str, name: str, value: object, unit: str) -> Fact:
-    return Fact(subject, name, str(value), unit, provenance.SourceKind.USER, "ServingPlan")
+    return Fact(subject, name, str(value), unit, SourceKind.USER, "ServingPlan")
 
 
 def _stated(problem: PlanningProblem) -> Iterator[Fact]:
@@ -103,6 +130,7 @@ def _stated(problem: PlanningProblem) -> Iterator[Fact]:
             yield _user(model.name, "maxUtilisation", f"{model.max_utilisation:g}", "1")
         mean = float(model.lengths.probability @ model.lengths.length)
         output = float(model.lengths.probability @ model.lengths.output)
+        yield from _engine(model)
         yield _user(model.name, "mean input of the workload", f"{mean:.4g}", "tokens")
         yield _user(model.name, "mean output of the workload", f"{output:.4g}", "tokens")
     for pool in problem.pools:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from operator import attrgetter
 from typing import Annotated, Literal, TypeAlias
 
@@ -25,7 +26,7 @@ from archipelago.perfmodel.errors import PerfModelError, UnknownName
 
 from ..documents import Document, canonical, load_document
 from ..errors import InputError, PlanFileError
-from ..problem import PlanningProblem
+from ..problem import ModelDemand, PlanningProblem
 from .entry import Amount, Entry, Items, Whole, read
 
 FIELD = "calibrations"
@@ -209,30 +210,30 @@ def calibrated(problem: PlanningProblem, files: Sequence[CalibrationFile]) -> Pl
     Raises:
         InputError: a file has none of them, or two calibrations are of the same engine and model.
     """
-    models = {model.architecture.name for model in problem.models}
     used: list[Calibration] = []
-    first_of: dict[tuple[str, str], tuple[str, Calibration]] = {}
+    first_of: dict[tuple[str, str, str], tuple[str, Calibration]] = {}
     for file in files:
         fitting = applicable(problem, file.calibrations)
         if not fitting:
             scopes = (f"{name_of(c)} for {_models(c)}" for c in file.calibrations)
             pools = ", ".join(sorted({pool.accelerator.name for pool in problem.pools}))
+            of = ", ".join(sorted({_model_with_engine(model) for model in problem.models}))
             raise InputError(
                 f"{file.path}: {FIELD}: for {'; '.join(scopes) or 'nothing'}; the ServingPlan has "
-                f"pools of {pools} and models {', '.join(sorted(models))}: calibrate these, or "
-                "plan without this file"
+                f"pools of {pools} and models {of}: calibrate these, or plan without this file"
             )
         used += fitting
-        for calibration in fitting:  # a plan has one engine for a model on an accelerator
-            for model in sorted(models & set(calibration.models)) or [ANY]:
-                key = calibration.accelerator, model
-                path, first = first_of.setdefault(key, (file.path, calibration))
-                if first is not calibration:
-                    what = "any model" if model == ANY else model
-                    raise InputError(
-                        f"{file.path}: {FIELD}: {name_of(calibration)} for {what}: {path} has it "
-                        f"already ({name_of(first)}); keep the one that you will run"
-                    )
+        for calibration, model in product(fitting, problem.models):
+            if not applies(calibration, model):
+                continue
+            what = model.architecture.name if calibration.models else "any model"
+            key = calibration.accelerator, model.name, what
+            path, first = first_of.setdefault(key, (file.path, calibration))
+            if first is not calibration:  # a model has one engine on an accelerator
+                raise InputError(
+                    f"{file.path}: {FIELD}: {name_of(calibration)} for {what}: {path} has it "
+                    f"already ({name_of(first)}); keep the one that you will run"
+                )
     order = attrgetter("accelerator", "engine", "version", "models")
     return replace(problem, calibrations=tuple(sorted(used, key=order)))
 
@@ -240,15 +241,28 @@ def calibrated(problem: PlanningProblem, files: Sequence[CalibrationFile]) -> Pl
 def applicable(
     problem: PlanningProblem, calibrations: Iterable[Calibration]
 ) -> tuple[Calibration, ...]:
-    """Return the calibrations that apply to a pool and a model of the problem."""
+    """Return the calibrations that apply to a pool, and to a model with its engine."""
     pools = {pool.accelerator.name for pool in problem.pools}
-    models = {model.architecture.name for model in problem.models}
     return tuple(
         calibration
         for calibration in calibrations
         if calibration.accelerator in pools
-        and (not calibration.models or models.intersection(calibration.models))
+        and any(applies(calibration, model) for model in problem.models)
     )
+
+
+def applies(calibration: Calibration, model: ModelDemand) -> bool:
+    """Return whether a calibration is of a model and of the engine that the spec states for it."""
+    named = not calibration.models or model.architecture.name in calibration.models
+    return named and calibration.is_of(model.settings.engine, model.settings.version)
+
+
+def _model_with_engine(model: ModelDemand) -> str:
+    settings, name = model.settings, model.architecture.name
+    if settings.engine == ANY:
+        return name
+    version = "" if settings.version == ANY else f" {settings.version}"
+    return f"{name} on {settings.engine}{version}"
 
 
 def name_of(calibration: Calibration) -> str:

@@ -141,6 +141,7 @@ class GroupEntry(PlanEntry):
     kv_tokens: Amount
     kv_capacity: Whole
     times_within: Annotated[float, Field(ge=1)] = 1.0
+    started: str = ""
 
 
 class IslandEntry(PlanEntry):
@@ -383,7 +384,11 @@ DEFAULTS: dict[str, Document] = {
     "model": {"serving": "Disaggregated", "maxUtilisation": "1"},
     "pool": {"billing": "PerGPU"},
     "domain": {"class": DEFAULT_CLASS},
-    "engine": {"roleSwitch": "Restart"},
+    "engine": {
+        "roleSwitch": "Restart",
+        "prefixHitShares": [],
+        "attentionDataParallel": "Allowed",
+    },
 }
 """Defaults that a document leaves out, so that documents without these fields, and their hashes,
 are the same as before the fields existed."""
@@ -404,6 +409,8 @@ def normalised_spec(resource: ServingPlanResource) -> Document:
     for model in spec["models"]:
         engine = {key: value for key, value in model.pop("engine").items() if key not in METRICS}
         engine = _without_defaults("engine", engine)
+        if engine.get("name") == "sglang":  # whose metrics are its own, or a router's
+            engine["metrics"] = "sglang"
         models.append(_without_defaults("model", model) | ({"engine": engine} if engine else {}))
     spec["models"] = _by_name(models)
     spec["pools"] = _by_name(_without_defaults("pool", pool) for pool in spec["pools"])

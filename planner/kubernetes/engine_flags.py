@@ -1,16 +1,24 @@
-"""Write an engine's parallelism: arguments of vLLM and SGLang, variables for any other engine.
+"""Write an engine's parallelism and settings: arguments of vLLM and SGLang, variables for others.
 
 Flags are those of vLLM 0.12 (``vllm serve --help``: nnodes, node-rank, master-addr, headless) and
 SGLang 0.5 (``python -m sglang.launch_server --help``). In a LeaderWorkerSet the controller sets
 ``LWS_LEADER_ADDRESS`` and ``LWS_WORKER_INDEX`` (0.6 and later), and the kubelet expands
 ``$(LWS_WORKER_INDEX)`` in arguments.
+
+Settings are written if the spec states them; else the user's template and the engine decide. Their
+flags are read from vLLM (``vllm/config/cache.py``, ``scheduler.py``, ``speculative.py`` and
+``utils/argparse_utils.py``, 0.12 and main of September 2026) and SGLang
+(``python/sglang/srt/server_args.py``, 0.5 and main of September 2026). vLLM joins the parts
+``--speculative-config.KEY`` of one JSON argument, so that the template says what drafts. SGLang
+counts the token that is always checked among the draft tokens; a chain of drafts has one branch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..problem import Phase
 
@@ -35,13 +43,15 @@ class Engine(StrEnum):
 class Start:
     """Parameters of an island's engine.
 
-    ``max_batch``: most sequences of the whole island. ``pods``: one per node.
+    ``max_batch``: most sequences of the whole island. ``pods``: one per node. ``facts``: what it
+    is started with (``started.py``).
     """
 
     phase: Phase
     parallelism: Parallelism
     max_batch: int
     pods: int
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def arguments(engine: Engine, start: Start, *, follows: bool = False) -> list[str]:
@@ -49,6 +59,61 @@ def arguments(engine: Engine, start: Start, *, follows: bool = False) -> list[st
     if engine is Engine.VLLM:
         return _vllm(start, follows=follows)
     return _sglang(start) if engine is Engine.SGLANG else []
+
+
+KV_DTYPES: Final = {
+    Engine.VLLM: {"bf16": "auto", "fp8": "fp8"},  # vLLM takes bfloat16 of some models only
+    Engine.SGLANG: {"bf16": "bf16", "fp8": "fp8_e4m3"},
+}
+"""How each engine calls the number formats of the KV cache."""
+NO_CACHE: Final = {
+    Engine.VLLM: "--no-enable-prefix-caching",
+    Engine.SGLANG: "--disable-radix-cache",
+}
+"""Arguments without which a prefix cache is on; a plan with hits cannot have them."""
+VLLM_DRAFT: Final = "--speculative-config"
+
+
+def settings(engine: Engine, facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the stated settings of an engine, by argument: those that a template may have, too."""
+    if engine is Engine.ENV:
+        return {}
+    vllm, flags = engine is Engine.VLLM, {}
+    if kv_dtype := facts.get("kvDtype"):
+        flags["--kv-cache-dtype"] = KV_DTYPES[engine][kv_dtype]
+    if share := facts.get("memoryShare"):
+        flags["--gpu-memory-utilization" if vllm else "--mem-fraction-static"] = share
+    if chunk := facts.get("chunkTokens"):
+        flags["--max-num-batched-tokens" if vllm else "--chunked-prefill-size"] = chunk
+    if drafted := int(facts.get("draftTokens", 0)):
+        if vllm:
+            flags[f"{VLLM_DRAFT}.num_speculative_tokens"] = str(drafted)
+        else:
+            flags["--speculative-num-steps"] = str(drafted)
+            flags["--speculative-eagle-topk"] = "1"
+            flags["--speculative-num-draft-tokens"] = str(drafted + 1)
+    return flags
+
+
+def switches(engine: Engine, facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the arguments without a value that the settings need, each with its opposite."""
+    if engine is Engine.ENV or "prefixCaching" not in facts:
+        return {}
+    on = "--enable-prefix-caching" if engine is Engine.VLLM else ""
+    return {on: NO_CACHE[engine]}
+
+
+def variables(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return the stated settings for any engine, by the end of their variable's name."""
+    names = {
+        "name": "ENGINE",
+        "kvDtype": "KV_DTYPE",
+        "memoryShare": "MEMORY_SHARE",
+        "chunkTokens": "CHUNK_TOKENS",
+        "prefixCaching": "PREFIX_CACHING",
+        "draftTokens": "DRAFT_TOKENS",
+    }
+    return {names[name]: value for name, value in facts.items()}
 
 
 def obstacle(engine: Engine, start: Start) -> str | None:

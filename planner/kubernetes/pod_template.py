@@ -7,12 +7,13 @@ Archipelago's labels) is refused with its place: two values would contradict eac
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from ..documents import Document, Node
-from ..errors import PlanFileError
+from ..documents import Document, Node, read_json
+from ..errors import InputError, PlanFileError
 from .labels import GROUP
 
 ENGINE = "engine"
@@ -26,8 +27,10 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 class Fitting:
     """What is filled in for one pod of an island.
 
-    ``nodes``: names of the nodes that it may run on; empty: any that ``selector`` and the template
-    allow. ``follows``: it is a worker; the island's first pod serves requests and probes for all.
+    ``arguments``: only the plan can say them. ``nodes``: names of the nodes that it may run on;
+    empty: any that ``selector`` and the template allow. ``follows``: it is a worker; the island's
+    first pod serves requests and probes for all. ``settings``, by argument, and ``switches``, each
+    with its opposite: the template may say the same, but nothing else.
     """
 
     labels: Mapping[str, str]
@@ -38,6 +41,8 @@ class Fitting:
     nodes: tuple[str, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
     follows: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_template(document: Document) -> Document:
@@ -58,8 +63,9 @@ def read_template(document: Document) -> Document:
     for container in containers:  # the types of the fields that are added to
         container.field("name").text()
         container.field("image").text()
-        for word in container.optional_items("args"):
-            word.text()
+        for words in ("command", "args"):
+            for word in container.optional_items(words):
+                word.text()
         for variable in container.optional_items("env"):
             variable.field("name").text()
         resources = container.optional("resources") or Node({})
@@ -123,13 +129,84 @@ def _fill_container(container: Document, fitting: Fitting) -> None:
         for name in names:
             if name in stated[field_name]:
                 raise PlanFileError(f"{place}.{field_name}: {name} is the plan's to say; remove it")
-    if fitting.arguments:
-        container["args"] = [*words, *fitting.arguments]
+    added_words = [*fitting.arguments, *_settings(container, fitting, place)]
+    if added_words:
+        container["args"] = [*words, *added_words]
     added = [{"name": name, "value": value} for name, value in fitting.variables.items()]
     container["env"] = [*added, *variables]  # first, so that others can use them
     for kind in ("limits", "requests"):
         # As it is stored: a number would always differ.
         resources[kind] = {**(resources.get(kind) or {}), fitting.resource: str(fitting.gpus)}
+
+
+def _settings(container: Document, fitting: Fitting, place: str) -> Iterator[str]:
+    """Yield the settings that the template does not say, as arguments.
+
+    Raises:
+        PlanFileError: the template says something else.
+    """
+    said = _said([*(container.get("command") or ()), *(container.get("args") or ())])
+    for name, value in fitting.settings.items():
+        whole, _, key = name.partition(".")
+        inside = bool(key) and whole in said
+        where = f"{whole} (its {key})" if inside else name
+        found = _key_of(said[whole], key) if inside else said.get(name)
+        if found is None:
+            yield f"{name}={value}"
+        elif not _same(found, value):
+            raise PlanFileError(
+                f"{place}.args: {where} is {found or 'not there'}, the plan is made with {value}: "
+                "remove it, or state it in models[].engine"
+            )
+    for name, opposite in fitting.switches.items():
+        if opposite in said:
+            raise PlanFileError(
+                f"{place}.args: {opposite} contradicts the plan, which counts on the prefix cache: "
+                "remove it, or the prefix hits in models[].engine"
+            )
+        if name and name not in said:
+            yield name
+
+
+def _said(words: Iterable[object]) -> dict[str, str]:
+    """Return the arguments of a command line with their values; the last of a name counts.
+
+    Also of a shell's: words with blanks are taken apart. vLLM takes ``_`` for ``-`` in names.
+    """
+    flat = [part for word in words for part in _parts_of(str(word))]
+    said = {}
+    for word, after in zip(flat, [*flat[1:], ""], strict=False):  # no word, no pair
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            head, dot, key = name.partition(".")
+            said[head.replace("_", "-") + dot + key] = (
+                value if equals or after.startswith("--") else after
+            )
+    return said
+
+
+def _parts_of(word: str) -> list[str]:
+    if word.startswith("--") or not any(mark.isspace() for mark in word):
+        return [word]
+    try:
+        return shlex.split(word, comments=True)
+    except ValueError:  # no shell could read it either
+        return word.split()
+
+
+def _key_of(text: str, key: str) -> str:
+    """Return the value of a key in a JSON argument; empty if it has none or cannot be read."""
+    try:
+        return str(Node(read_json(text).mapping()).mapping().get(key, ""))
+    except InputError:
+        return ""
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other
 
 
 def _fill_placement(spec: Document, fitting: Fitting) -> None:

@@ -16,7 +16,8 @@ from ..catalogue import accelerator_of
 from ..documents import Document
 from ..errors import InputError
 from ..problem import Phase
-from .engine_flags import Engine, Start, arguments, obstacle
+from ..started import started_facts
+from .engine_flags import Engine, Start, arguments, obstacle, settings, switches, variables
 from .labels import (
     EITHER,
     HASH_LENGTH,
@@ -41,6 +42,8 @@ NAME_LENGTH = 50
 
 ENGINES = {"vllm": Engine.VLLM, "llm-d": Engine.VLLM, "sglang": Engine.SGLANG, "dynamo": Engine.ENV}
 """Engine whose metrics a model has -> engine whose arguments start its islands."""
+NAMED = {"vllm": Engine.VLLM, "sglang": Engine.SGLANG, "tensorrt-llm": Engine.ENV}
+"""Name of the engine, if the table states it -> engine whose arguments start its islands."""
 GPUS = dict.fromkeys(("cdna2", "cdna3", "cdna4"), "amd.com/gpu") | {
     "gaudi": "habana.ai/gaudi",
     "xe2": "gpu.intel.com/xe",
@@ -119,16 +122,19 @@ def _workload(
     island: Document, model: str, spec: ServingPlanSpec, options: ManifestOptions
 ) -> Document:
     parts = _parts(island)
+    engines = {m.name: m.engine for m in spec.models}
+    if model not in engines:
+        raise InputError(f"the table serves model {model}, the plan does not: {TOGETHER}")
+    facts = started_facts(island.get("started", ""))
     start = Start(
         Phase(island["phase"]),
         Parallelism(**island["parallelism"]),
         island["maxBatch"],
         sum(part.pods for part in parts),
+        facts,
     )
-    engines = {m.name: m.engine for m in spec.models}
-    if model not in engines:
-        raise InputError(f"the table serves model {model}, the plan does not: {TOGETHER}")
-    engine = options.engine or ENGINES[engines[model].metrics]
+    own = NAMED[facts["name"]] if "name" in facts else ENGINES[engines[model].metrics]
+    engine = options.engine or own
     if why := _obstacle(parts, engine, start):
         raise InputError(f"island {island['name']}: {why}")
     pools = {pool.name: pool for pool in spec.pools}
@@ -147,7 +153,7 @@ def _workload(
         **({} if either else {PHASE_LABEL: island["phase"]}),
         ROLE_LABEL: role_of(stated, model),
     }
-    variables = _variables(options.plan, stated, model, start)
+    words = _variables(options.plan, stated, model, start)
 
     def pod(part: _Part, *, follows: bool) -> Document:
         pool = pools[part.pool]
@@ -157,8 +163,10 @@ def _workload(
             resource=GPUS.get(
                 accelerator_of(pool.accelerator, spec.accelerators).family, "nvidia.com/gpu"
             ),
-            variables=variables,
+            variables=words,
             arguments=arguments(engine, start, follows=follows),
+            settings=settings(engine, facts),
+            switches=switches(engine, facts),
             nodes=part.nodes if pool.node_selector is not None else (),
             selector=options.selectors.get(part.pool, {}),
             follows=follows,
@@ -247,4 +255,5 @@ def _variables(plan: str, island: Document, model: str, start: Start) -> dict[st
     }
     if island.get("parts"):
         values["LAYERS"] = ",".join(str(part["layers"]) for part in island["parts"])
+    values |= variables(start.facts)
     return {f"ARCHIPELAGO_{name}": str(value) for name, value in values.items()}

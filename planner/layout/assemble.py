@@ -165,6 +165,7 @@ def group_of(
         kv_capacity=template.performance.kv_capacity() if point else 0,
         domain_class=template.domain_class,
         parts=template.parts,
+        started=template.started,
     )
 
 

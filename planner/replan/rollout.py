@@ -32,10 +32,14 @@ from ..documents import content_hash
 from ..layout.assemble import label
 from ..plan import Changes, Group, IslandClass, Plan, Wait
 from ..problem import PlanningProblem
+from ..started import started_facts
 from ..table.reweigh import Unrepairable
 from ..templates.packing import shared_nodes
 from .repair import repair
 from .types import Level
+
+DEFAULT_CACHE: Final = "bf16"
+"""Format of caches of which the spec says nothing."""
 
 Roles: TypeAlias = "dict[str, tuple[IslandClass, tuple[str, ...]]]"
 """Class and nodes by island; an island changes if either does."""
@@ -65,8 +69,8 @@ def rollout(
 
     ``idle``: islands that are listed and get no requests in any table. ``overlap``: if there are
     GPUs for both, islands that start are ready before others leave; both are paid meanwhile. Every
-    table has a route for every range that has requests; ``Unrepairable`` if no order of changes
-    gives that.
+    table has a route for every range that has requests, between islands of one cache format;
+    ``Unrepairable`` if no order of changes gives that.
     """
     start, goal = drained(old, idle), drained(new, idle)
     if isinstance(start, Unrepairable):
@@ -82,10 +86,17 @@ def rollout(
     first = [starting] if overlap and starting < changed else []
     for wave in (*first, *_waves(changed, before, after)):
         steps = _two_waves(start, goal, wave, changed - wave, problem)
-        if steps is not None:
+        if steps is not None and not any(_mixes_caches(step.plan) for step in steps):
             return _without_repeats(old, steps)
     model = min(group.model for group in old.groups)
     return Unrepairable(model, "no order of changes keeps a route for every range")
+
+
+def _mixes_caches(plan: Plan) -> bool:
+    """Return whether a route hands caches of one format to islands of another one."""
+    formats = {g.name: started_facts(g.started).get("kvDtype", DEFAULT_CACHE) for g in plan.groups}
+    pairs = (pair for route in plan.routes for pair in route.pairs)
+    return any(formats[pair.prefill] != formats[pair.decode] for pair in pairs)
 
 
 def drained(plan: Plan, names: AbstractSet[str], *, sure: bool = False) -> Plan | Unrepairable:

@@ -96,9 +96,18 @@ def with_calibration(problem: PlanningProblem, spec: ServingPlanSpec, text: str)
     return replace(problem, calibrations=_calibrations(text, path, problem))
 
 
-def base_of(calibration: str) -> str:
-    """Return the digest of a given calibration, by which what is learnt over it is known."""
-    return hashlib.sha256(calibration.encode()).hexdigest()[:16] if calibration else ""
+def base_of(calibration: str, problem: PlanningProblem) -> str:
+    """Return the digest of what is learnt over: a given calibration and stated engines.
+
+    Empty if there is neither: factors on the times of other settings say nothing of these.
+    """
+    engines = [
+        f"{model.architecture.name} {model.architecture.precision.kv} {model.settings}"
+        for model in problem.models
+        if model.stated or model.started
+    ]
+    text = "\n".join([calibration, *sorted(engines)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
 
 
 @lru_cache(maxsize=CACHED)

@@ -92,7 +92,8 @@ def plan_request(
     problem = to_problem(resource.metadata.name, resource.spec)
     problem = with_calibration(problem, resource.spec, request.calibration)
     old, running = _deployed(request, problem)
-    calibration = decode_calibration(request.state, request.age, base_of(request.calibration))
+    base = base_of(request.calibration, problem)
+    calibration = decode_calibration(request.state, request.age, base)
 
     begun = Deadline()
 

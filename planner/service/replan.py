@@ -114,7 +114,7 @@ def handle(
 def replan(request: ReplanInput) -> ReplanOutcome:
     """Decide about a loss or a window: repair at once, else by the observed demand."""
     message = request.request
-    base = base_of(message.calibration)
+    base = base_of(message.calibration, request.problem)
     state = decode_state(message.state, message.age, message.inputs, request.problem, base)
     if message.repaired is not None:
         state = _repaired(state, request.limits, -message.repaired)

@@ -73,7 +73,11 @@ class OnlineCalibration:
         """Return the problem with the corrections in use; itself if there are none."""
         if not self.used:
             return problem
-        calibrations = applied(problem.calibrations, self.used)
+        engines = {
+            model.architecture.name: (model.settings.engine, model.settings.version)
+            for model in problem.models
+        }
+        calibrations = applied(problem.calibrations, self.used, engines)
         return replace(problem, calibrations=applicable(problem, calibrations))
 
     def rows(self) -> list[dict[str, str]]:

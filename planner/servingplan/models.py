@@ -1,12 +1,13 @@
 """A language model in the spec: workload, latency targets, and what its islands may do."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
+from .engine import Engine
 from .own import ModelConfig
 from .rule import Rule, SpecObject, within
-from .types import SERVED_NAME, DecimalText, Label, ModelName, PrecisionName
+from .types import DecimalText, Label, ModelName, PrecisionName
 from .workload import Workload
 
 
@@ -24,27 +25,6 @@ class Targets(SpecObject):
         ge=1,
         le=60_000,
         description="Time per output token that the plan must keep [ms]. Absent: no such target.",
-    )
-
-
-class Engine(SpecObject):
-    """The engine of a model, as far as planning and metrics depend on it."""
-
-    role_switch: Literal["Online", "Restart", "None"] = Field(
-        default="Restart",
-        description="How an island switches between prefill and decode. "
-        "Online: the engine switches while it runs. Restart: its pods are restarted. None: "
-        "islands never switch.",
-    )
-    metrics: Literal["vllm", "sglang", "dynamo", "llm-d"] = Field(
-        default="vllm",
-        description="Source of the metrics of the model's traffic: the engine vllm or sglang, or "
-        "the router dynamo or llm-d. No effect without replanning.source.",
-    )
-    served_name: Annotated[str, Field(pattern=SERVED_NAME, max_length=253)] | None = Field(
-        default=None,
-        description="Name of the model in these metrics (their label model_name), as the engine "
-        "serves it. Absent: whatever the model's islands report.",
     )
 
 
@@ -108,8 +88,8 @@ class Model(SpecObject):
     )
     engine: Engine = Field(
         default=Engine(),
-        description="The engine of the model: how islands change phase, and which metrics describe "
-        "the traffic.",
+        description="The engine of the model: how it runs, how islands change phase, and which "
+        "metrics describe the traffic.",
     )
     rules = (
         Rule(
@@ -140,5 +120,17 @@ class Model(SpecObject):
             {">": 0.0, "<=": 1.0},
             "maxUtilisation is a share above 0 and up to 1, not a percentage: "
             'write "0.8" to leave a fifth of every island spare',
+        ),
+        Rule(
+            "engine",
+            "!has(self.engine.chunkTokens) || self.engine.chunkTokens >= self.maxSequences || "
+            "(has(self.engine.name) && self.engine.name == 'sglang')",
+            lambda m: (
+                m.engine.chunk_tokens is None
+                or m.engine.chunk_tokens >= m.max_sequences
+                or m.engine.name == "sglang"
+            ),
+            "chunkTokens below maxSequences: such an engine does not start, since every sequence "
+            "takes a token of a pass; raise chunkTokens, or lower maxSequences",
         ),
     )

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, TypeVar
 
+from archipelago.perfmodel.catalogue.precision import KV_BYTES
 from archipelago.perfmodel.errors import PerfModelError, UnknownName
+from archipelago.perfmodel.roofline.parallelism import Splits
+from archipelago.perfmodel.roofline.settings import EngineSettings, Speculation
 from archipelago.perfmodel.workload import ranges
 from archipelago.perfmodel.workload.lengths import (
     Bin,
@@ -41,6 +45,7 @@ from ..problem import (
     Targets,
 )
 from . import models, pools, schema, workload
+from .engine import Degrees, Engine
 from .schema import ServingPlanSpec
 
 if TYPE_CHECKING:
@@ -164,6 +169,7 @@ def _collecting(problems: list[tuple[str, str]], named: str, computed: str) -> I
 
 
 def _model(model: models.Model, resolved: ModelArchitecture) -> ModelDemand:
+    resolved = _with_cache(resolved, model.engine)
     lengths, longest = _lengths(model.workload)
     cut = CUTS[model.workload.ranges.spacing]
     ttft, tpot = model.slo.ttft_milliseconds, model.slo.tpot_milliseconds
@@ -180,7 +186,45 @@ def _model(model: models.Model, resolved: ModelArchitecture) -> ModelDemand:
         max_sequences=model.max_sequences,
         phases=PHASES[model.serving],
         max_utilisation=float(model.max_utilisation),
+        settings=_settings(model.engine),
+        splits=_splits(model.engine),
+        stated=model.engine.stated,
+        started=model.engine.started,
     )
+
+
+def _settings(engine: Engine) -> EngineSettings:
+    """Return the settings of an engine; what is absent has the default of ``EngineSettings``."""
+    draft, share = engine.speculation, _optional(engine.memory_share)
+    default = EngineSettings()
+    return EngineSettings(
+        engine=engine.name or default.engine,
+        version=engine.version or default.version,
+        chunk=engine.chunk_tokens or default.chunk,
+        prefix_hit=float(engine.prefix_hit_share or default.prefix_hit),
+        prefix_hits=tuple(
+            (float(h.up_to_tokens), float(h.share)) for h in engine.prefix_hit_shares
+        ),
+        memory=default.memory if share is None else replace(default.memory, utilisation=share),
+        speculation=None
+        if draft is None
+        else Speculation(draft.draft_tokens, float(draft.acceptance), float(draft.draft_cost)),
+    )
+
+
+def _splits(engine: Engine) -> Splits:
+    """Return the splits of islands that the spec admits."""
+    pinned = engine.parallelism or Degrees()
+    copies = {"Allowed": None, "Never": False, "Always": True}[engine.attention_data_parallel]
+    return Splits(pinned.tensor, pinned.pipeline, pinned.data, pinned.expert, copies)
+
+
+def _with_cache(architecture: ModelArchitecture, engine: Engine) -> ModelArchitecture:
+    """Return the architecture with the number format of its cache, if the spec states one."""
+    if engine.kv_dtype is None:
+        return architecture
+    precision = replace(architecture.precision, kv=KV_BYTES[engine.kv_dtype])
+    return replace(architecture, precision=precision)
 
 
 def _pool(pool: pools.Pool, count: int, accelerator: Accelerator) -> Pool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import ge, gt, le
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
@@ -61,7 +61,7 @@ class Rule:
         }
 
 
-SIGNS = {">": gt, ">=": ge, "<=": le}
+SIGNS = {">": gt, ">=": ge, "<=": le, "<": lt}
 
 
 def within(field: str, bounds: dict[str, float], message: str, *, optional: bool = False) -> Rule:

@@ -29,6 +29,7 @@ LABEL_KEY = (
 LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 SERVED_NAME = r"^/?[A-Za-z0-9][-A-Za-z0-9._:@+]*(/[A-Za-z0-9][-A-Za-z0-9._:@+]*)*$"
 HASH = r"^[0-9a-f]{64}$"
+VERSION = r"^[A-Za-z0-9][-A-Za-z0-9.+_]*$"
 ISLANDS = r"^([0-9]{1,5}|100%|[0-9]{1,2}%)$"
 CRON = r"^[-0-9A-Za-z*,/#]+( [-0-9A-Za-z*,/#]+){4}$"
 
@@ -56,6 +57,8 @@ REMEDIES = {
     "and ending with a letter or digit: NVIDIA-H100-80GB-HBM3",
     SERVED_NAME: "write the name under which the engine serves the model: letters, digits and "
     "'-', '.', '_', ':', '@', '+', in parts between single '/': meta-llama/Llama-3.1-8B",
+    VERSION: "write the version as the engine's package has it, letters, digits and '-', '.', "
+    "'+', '_': 0.12.0",
     ISLANDS: 'write a number of islands or a percentage, in quotes: "2", "10%"',
     CRON: "write minute, hour, day of the month, month and day of the week, with one space between "
     'them: "0 9 * * 1-5"',

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from ..plan import Infeasible, InfeasibleReason, Relaxation, Unservable
 from ..problem import STAGES, PlanningProblem, Pool
 from ..templates.catalogue import Catalogue, TemplateCache, build_catalogue
 from ..templates.packing import LARGEST_ISLAND
+
+if TYPE_CHECKING:
+    from archipelago.perfmodel.roofline.parallelism import Splits
 
 MILLISECOND = 1e-3
 PRECISION = 0.01
@@ -253,7 +257,7 @@ def explain_unservable(
             exclusions = filter(None, (catalogue.nearest.get((model.name, p)) for p in phases))
             advice = next(
                 (f"the nearest is {each.template}: {each.reason}" for each in exclusions),
-                "no pool has an island size for it",
+                f"no pool has an island size for it{_pinned(model.splits)}",
             )
             text = f"no island can serve {stage} of {model.name}; {advice}"
             return outcome(problem, catalogue, InfeasibleReason.NO_TEMPLATE, text, deadline)
@@ -262,6 +266,21 @@ def explain_unservable(
         f"fit no island, more than maxUnservable {problem.max_unservable:.3%}"
     )
     return outcome(problem, catalogue, InfeasibleReason.UNSERVABLE, text, deadline)
+
+
+def _pinned(splits: Splits) -> str:
+    """Return what the spec says of the splits of islands, for the end of a reason."""
+    degrees = {
+        "tensor": splits.tp,
+        "pipeline": splits.pp,
+        "data": splits.dp,
+        "expert": splits.ep,
+    }
+    words = [f"{name} {degree}" for name, degree in degrees.items() if degree is not None]
+    said = [f"parallelism {', '.join(words)}"] if words else []
+    if splits.copies is not None:
+        said.append(f"attentionDataParallel {'Always' if splits.copies else 'Never'}")
+    return f" with {' and '.join(said)} of models[].engine" if said else ""
 
 
 def too_little(

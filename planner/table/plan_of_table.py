@@ -117,6 +117,8 @@ def _mismatches(content: Document, problem: PlanningProblem, *, of_it: bool) -> 
             yield f"{place}.model: {group['model']!r} is not a model of the spec"
         elif group["phase"] not in model.phases:
             yield f"{place}.phase: {group['phase']} does not serve {model.name} in the spec"
+        elif any(islands[n].get("started", "") != model.started for n in group["members"]):
+            yield f"{place}: its engines were started with other settings than the spec's"
     for name, island in islands.items():
         for pool in island["pool"].split("+") if island.get("parts") else [island["pool"]]:
             if pool not in pools:
@@ -139,7 +141,8 @@ def _parts(island: dict[str, Any]) -> tuple[Part, ...]:
 
 def _kind(island: dict[str, Any]) -> tuple[object, ...]:
     split = tuple(sorted(island["parallelism"].items()))
-    return island["pool"], island["gpus"], island["maxBatch"], split, _parts(island)
+    started = island.get("started", "")
+    return island["pool"], island["gpus"], island["maxBatch"], split, _parts(island), started
 
 
 def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | None) -> Group:
@@ -159,6 +162,7 @@ def _group(group: dict[str, Any], island: dict[str, Any], model: ModelDemand | N
         binding=ROW[phase],
         domain_class=group.get("domainClass", DEFAULT_CLASS),
         parts=_parts(island),
+        started=island.get("started", ""),
     )
 
 

@@ -15,6 +15,7 @@ from ..documents import API_VERSION, Node
 from ..errors import PlanFileError
 from ..plan import MILLION
 from ..problem import STAGES, Phase
+from ..started import started_facts
 from .shards import MOST_SHARDS, is_pointer
 
 LENGTH_UNITS = ("tokens",)
@@ -102,6 +103,8 @@ def _content(content: Node) -> Iterator[str]:
         item.field("pool").text()
         item.field("gpus").integer(1)
         item.field("maxBatch").integer(1)
+        if (started := _present(item, "started")) is not None and not started_facts(started.text()):
+            raise started.refuse("what the engine is started with; leave the field out for nothing")
         _degrees(item.field("parallelism"))
         for node in item.field("nodes").items():
             node.text()

@@ -87,4 +87,5 @@ def _island(island: Island, group: Group, node_gpus: dict[str, int | None]) -> D
         "maxBatch": group.max_batch,
         "nodes": list(island.nodes),
         **({"parts": parts} if parts else {}),
+        **({"started": group.started} if group.started else {}),
     }

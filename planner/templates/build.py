@@ -28,7 +28,6 @@ from archipelago.perfmodel.roofline.pipeline import (
     TypicalRequest,
     layer_splits,
 )
-from archipelago.perfmodel.roofline.settings import EngineSettings
 from archipelago.perfmodel.workload.lengths import RangeMoments
 
 from ..plan import Part
@@ -36,6 +35,8 @@ from ..problem import Phase
 from .template import Template
 
 if TYPE_CHECKING:
+    from archipelago.perfmodel.roofline.settings import EngineSettings
+
     from .shapes import Shape
 
 
@@ -44,19 +45,23 @@ def performance_model(
 ) -> tuple[PerformanceModel, tuple[int, ...]]:
     """Return the performance model of an island, and the layers of each part of a pipeline.
 
-    The roofline, corrected by the calibrations of the shape's accelerators and model.
+    The roofline with the settings of the model's engine, corrected by the calibrations of the
+    shape's accelerators, model and engine.
 
     Raises:
         DoesNotFit: the weights need more memory than the island has.
     """
     name = shape.demand.architecture.name
     corrections: dict[str, Calibration] = {}
+    settings = shape.demand.settings
+    engine = settings.engine, settings.version
     for pool, _ in shape.sections:
         accelerator = pool.accelerator.name
-        if (calibration := calibration_for(calibrations, accelerator, name)) is not None:
+        calibration = calibration_for(calibrations, accelerator, name, engine)
+        if calibration is not None:
             corrections[accelerator] = calibration
     fits = tuple((accelerator, each.fit()) for accelerator, each in corrections.items())
-    model, layers = _roofline(shape, EngineSettings(fits=fits))
+    model, layers = _roofline(shape, replace(settings, fits=fits))
     if not corrections:
         return model, layers
     learnt = [each.learnt(name, phase) for each in corrections.values() for phase in PHASES]
@@ -252,6 +257,7 @@ class _TemplateBuilder:
             parts,
             self.shape.price,
             prompt,
+            self.demand.started,
         )
 
     def _fits(self, output: FloatArray) -> NDArray[np.bool_]:

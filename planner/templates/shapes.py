@@ -88,7 +88,12 @@ def _of_pool(demand: ModelDemand, pool: Pool, domain_class: str) -> Iterator[Sha
             continue
         for phase in demand.phases:
             choices = candidates(
-                demand.architecture, pool.accelerator, gpus, pool.gpus_per_node, phase
+                demand.architecture,
+                pool.accelerator,
+                gpus,
+                pool.gpus_per_node,
+                phase,
+                splits=demand.splits,
             )
             for parallelism in choices:
                 yield Shape(demand, ((pool, gpus),), domain_class, parallelism, phase)
@@ -116,12 +121,18 @@ def _across(demand: ModelDemand, pools: tuple[Pool, ...], deadline: Deadline) ->
 
 
 def _widths(demand: ModelDemand, sizes: tuple[int, ...]) -> list[int]:
-    """Return the widest tensor degrees that divide all parts and heads, with a layer per stage."""
+    """Return the widest tensor degrees that divide all parts and heads, with a layer per stage.
+
+    Only those that the model's splits admit: such an island has one copy.
+    """
     heads, layers = demand.architecture.attention.heads, demand.architecture.layers
     common = gcd(*sizes)
     degrees = [
         tp
         for tp in range(common, 0, -1)
-        if common % tp == 0 and heads % tp == 0 and sum(sizes) // tp <= layers
+        if common % tp == 0
+        and heads % tp == 0
+        and sum(sizes) // tp <= layers
+        and demand.splits.admits(Parallelism(tp=tp, pp=sum(sizes) // tp))
     ]
     return degrees[:PIPELINE_WIDTHS]

@@ -35,7 +35,8 @@ def running_island_class(problem: PlanningProblem, island: RunningIsland) -> Isl
         classes.update(candidates)
     if len(classes) != 1:
         return None
-    return IslandClass(island.model, classes.pop(), island.parts, island.phase, island.parallelism)
+    split, started = island.parallelism, island.started
+    return IslandClass(island.model, classes.pop(), island.parts, island.phase, split, started)
 
 
 SECONDS_PER_HOUR = 3600
@@ -91,6 +92,7 @@ class Template(IslandKind):
     parts: tuple[Part, ...] = ()
     price: float = 0.0
     prompt: FloatArray | None = None
+    started: str = ""
 
     @property
     def key(self) -> str:

@@ -105,7 +105,10 @@ def test_a_model_of_the_local_cache_is_found_by_its_identifier(
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
     (snapshot / "hf_quant_config.json").write_text(json.dumps(beside))
     quantised = planned(run, "-f", path)
-    assert quantised["problem"]["models"][0]["config"]["inline"]["quantization"] == beside["quantization"]
+    assert (
+        quantised["problem"]["models"][0]["config"]["inline"]["quantization"]
+        == beside["quantization"]
+    )
     assert quantised["theta"] > found["theta"]
 
 

@@ -311,7 +311,7 @@ def test_every_number_has_a_source(run: Runner) -> None:
     assert facts["h100", "pricePerGPUHour"]["kind"] == SourceKind.USER
     assert facts["H100", "bandwidth"] | {"source": ""} == {
         "subject": "H100", "name": "bandwidth", "value": "3350", "unit": "GB/s",
-        "kind": "data sheet", "source": "", "date": "2026-07-25",
+        "kind": "data sheet", "source": "", "date": "2026-08-21",
     }  # fmt: skip
     assert facts["H100 bf16", "mfu"]["kind"] == SourceKind.MEASURED
     assert facts["engine", "expert_imbalance"]["kind"] == SourceKind.ASSUMED

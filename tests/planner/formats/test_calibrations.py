@@ -300,7 +300,7 @@ BACKWARDS = {"low": 2, "high": 1, "level": 0.9}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"accelerator": "H1000"}, "[0].accelerator: unknown accelerator 'H1000'; did you mean"),
+        ({"accelerator": "H1000"}, "[0].accelerator: unknown accelerator 'H1000' (known: "),
         ({"models": ["Llama-9"]}, "[0].models[0]: unknown"),
         ({"engine": ""}, "[0].engine: write a name, or leave the field out"),
         ({"values": {"speed": 1.0}}, "[0].values: no such efficiency or overhead: speed"),

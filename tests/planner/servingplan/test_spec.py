@@ -367,9 +367,19 @@ def test_what_is_watched_is_no_part_of_the_problem_nor_of_a_plan_file() -> None:
     del body["spec"]["replanning"]
     whole, watched_otherwise = load_resource(GOOD["every-field"]), load_resource(body)
     assert normalised_spec(whole) == normalised_spec(watched_otherwise)
-    assert normalised_spec(whole)["models"][0]["engine"] == {"roleSwitch": "Online"}
+    stated = yaml.safe_load(GOOD["every-field"])["spec"]["models"][0]["engine"]
+    assert normalised_spec(whole)["models"][0]["engine"] == {
+        name: value for name, value in stated.items() if name not in ("metrics", "servedName")
+    }
     assert to_problem("x", whole.spec).models[0].name == "a"
     assert "engine" not in normalised_spec(load_resource(MINIMAL))["models"][0]
+
+
+def test_a_plan_file_of_an_engine_with_metrics_of_its_own_can_be_read_again() -> None:
+    body = yaml.safe_load(GOOD["every-field"])
+    body["spec"]["models"][0]["engine"] |= {"name": "sglang", "metrics": "dynamo"}
+    again = load_resource({**body, "spec": normalised_spec(load_resource(body))}).spec
+    assert [model.engine.name for model in again.models] == ["sglang", None]
 
 
 ADDRESSES = (

@@ -40,6 +40,10 @@ from tests.support.planner.tables import routing_table
 REPO = Path(__file__).parents[3]
 EXAMPLE = (REPO / "examples" / "01-llama-on-two-pools.yaml").read_text()
 TEMPLATE = (REPO / "examples" / "render" / "vllm.yaml").read_text()
+DRAFTING = TEMPLATE.replace(
+    "- --port=8000",
+    '- \'--speculative-config={"method":"eagle3","num_speculative_tokens":3}\'',
+)
 MINIMAL = (REPO / "examples" / "02-minimal.yaml").read_text()
 
 
@@ -127,7 +131,11 @@ def what_if(data: bytes) -> object:
 
 def pod_template(data: bytes) -> object:
     """A user's pod template, as ``archipelago manifests`` reads and fills it."""
-    own = Fitting({"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"})
+    own = Fitting(
+        {"a": "b"}, 8, "nvidia.com/gpu", {"TP": "8"}, ["--tp=8"], ("n",), {"k": "v"},
+        settings={"--speculative-config.num_speculative_tokens": "3", "--kv-cache-dtype": "fp8"},
+        switches={"--enable-prefix-caching": "--no-enable-prefix-caching"},
+    )  # fmt: skip
     pod = fitted(read_template(load_document(text(data))), own)
     assert pod["metadata"]["labels"]["a"] == "b"
     return pod
@@ -247,8 +255,11 @@ READERS = {
     "pod-template": Reader(
         pod_template,
         (PlanFileError,),
-        lambda: (TEMPLATE.encode(), _json(yaml.safe_load(TEMPLATE))),
-        (PLANNER + "kubernetes.pod_template.read_template",),
+        lambda: (DRAFTING.encode(), TEMPLATE.encode(), _json(yaml.safe_load(DRAFTING))),
+        (
+            PLANNER + "kubernetes.pod_template.read_template",
+            PLANNER + "kubernetes.pod_template._key_of",
+        ),
     ),
     "what-if": Reader(what_if, (InputError,), lambda: CHANGES),
 }
