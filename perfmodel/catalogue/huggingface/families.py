@@ -23,7 +23,8 @@ class Family:
     embedding; None: the document must say it. ``window``: which layers slide if only a window is
     stated: ``all``, ``none``, ``alternate``, a number n (every n-th sees all), ``late`` (from
     ``max_window_layers``) or ``?``. ``state``: what a linear layer is. ``gate``: attention has a
-    gate as wide as its queries. ``defaults``: fields that nested documents leave out.
+    gate as wide as its queries. ``defaults``: fields that documents leave out if they have the
+    family's value.
     """
 
     gated: bool | None = True
@@ -45,9 +46,13 @@ class Family:
 _PLAIN = Family()
 _BIASED = Family(bias=True, output_bias=True, mlp_bias=True, gated=False)
 _QWEN2 = Family(bias=True, window="late")
-_QWEN3 = Family(norm="head", window="late")
-_QWEN_LINEAR = Family(norm="head", state="gated_delta", gate=True, window="none")
+_QWEN3 = Family(norm="head", window="late", defaults=(("head_dim", 128),))
+_QWEN_LINEAR = Family(
+    norm="head", state="gated_delta", gate=True, window="none", defaults=(("head_dim", 256),)
+)
 _WINDOW = Family(window="all")
+_MISTRAL = Family(window="all", defaults=(("num_key_value_heads", 8),))
+_DEEPSEEK = Family(defaults=(("first_k_dense_replace", 3), ("n_shared_experts", 1)))
 _GEMMA3 = (
     ("num_attention_heads", 8),
     ("num_key_value_heads", 4),
@@ -56,7 +61,7 @@ _GEMMA3 = (
     ("max_position_embeddings", 131_072),
     ("sliding_window", 4096),
 )
-_GEMMA = Family(tied=True, window="none")
+_GEMMA = Family(tied=True, window="none", defaults=(("head_dim", 256),))
 
 _PLAIN_TYPES = tuple(
     """
@@ -73,7 +78,8 @@ _PLAIN_TYPES = tuple(
 FAMILIES = {
     # Every matrix plain, three in the feed-forward, embeddings apart.
     **dict.fromkeys(_PLAIN_TYPES, _PLAIN),
-    **dict.fromkeys(("mistral", "mixtral", "ministral", "ministral3", "phi3", "phi4mm"), _WINDOW),
+    **dict.fromkeys(("mistral", "mixtral"), _MISTRAL),
+    **dict.fromkeys(("ministral", "ministral3", "phi3", "phi4mm"), _WINDOW),
     "minicpm": Family(tied=True),
     "smollm3": Family(tied=True, window="none"),
     "granite": Family(tied=True),
@@ -91,28 +97,43 @@ FAMILIES = {
     "qwen2_5_vl": _QWEN2,
     "qwen": Family(bias=True),
     "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3,
+    "qwen3_moe": Family(norm="head", window="late"),
     "qwen3_vl": _QWEN3,
-    "qwen3_vl_moe": _QWEN3,
-    "qwen3_omni_moe": _QWEN3,
+    "qwen3_vl_moe": Family(norm="head", window="late"),
+    "qwen3_omni_moe": Family(norm="head", window="late"),
     "qwen3_next": _QWEN_LINEAR,
     "qwen3_5": _QWEN_LINEAR,
     "qwen3_5_moe": _QWEN_LINEAR,
-    "gpt_oss": Family(bias=True, output_bias=True, mlp_bias=True, window="alternate"),
+    "gpt_oss": Family(
+        bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        window="alternate",
+        defaults=(("head_dim", 64), ("sliding_window", 128)),
+    ),
     "gemma": _GEMMA,
-    "gemma2": Family(tied=True, window="alternate"),
+    "gemma2": Family(
+        tied=True, window="alternate", defaults=(("head_dim", 256), ("sliding_window", 4096))
+    ),
     "gemma3": Family(tied=True, norm="head", window=6, defaults=_GEMMA3),
     "gemma4": Family(tied=True, norm="head", window=6),
     "cohere": Family(tied=True),
-    "cohere2": Family(tied=True, window=4),
+    "cohere2": Family(tied=True, window=4, defaults=(("sliding_window", 4096),)),
     "olmo": _PLAIN,
     "olmo2": Family(norm="layer"),
-    "olmo3": Family(norm="layer", window=4),
+    "olmo3": Family(norm="layer", window=4, defaults=(("sliding_window", 4096),)),
     "olmoe": Family(norm="layer"),
     "glm": Family(bias=True),
     "glm4": Family(bias=True),
     "glm4v": Family(bias=True),
-    "glm4_moe": Family(bias=True),
+    "glm4_moe": Family(
+        bias=True,
+        defaults=(("head_dim", 128), ("first_k_dense_replace", 1), ("n_shared_experts", 1)),
+    ),
+    "deepseek_v3": _DEEPSEEK,
+    "deepseek_v32": _DEEPSEEK,
+    "llama4": Family(defaults=(("head_dim", 128), ("attention_chunk_size", 8192))),
+    "seed_oss": Family(defaults=(("head_dim", 128),)),
     "glm4v_moe": Family(bias=True),
     "chatglm": Family(bias=True),
     "minimax_m2": Family(norm="layer"),
