@@ -134,7 +134,7 @@ own:
      workload: *short}
   - {name: four, architecture: me/Four, precision: fp4, config: {inline: *shape}, workload: *short}
   pools:
-  - {name: mine, accelerator: My GPU, count: 12, gpusPerNode: 2, islandSizes: [4]}
+  - {name: mine, accelerator: My GPU, count: 24, gpusPerNode: 2, islandSizes: [4]}
   accelerators:
   - name: My GPU
     like: B200
