@@ -40,6 +40,18 @@ def test_an_example_is_planned_with_its_proof_and_checked(name: str) -> None:
     assert check_plan(read(name).spec, plan) == []
 
 
+def test_a_model_and_a_gpu_of_ones_own_are_planned_with_what_is_stated() -> None:
+    """Both are named as the file names them, and the guess shows in the interval."""
+    plan, problem = plan_of("11-own"), problem_of("11-own")
+    (model,), (pool,) = problem.models, problem.pools
+    assert model.architecture.name == "our-org/Ours-14B-A3B"
+    assert model.architecture.precision.compute == "fp8"
+    assert (pool.accelerator.name, pool.accelerator.memory) == ("H100-64GB", 64 * 2**30)
+    assert pool.accelerator.like == "H100"
+    assert pool.accelerator.uncertainty > 0
+    assert {group.model for group in plan.groups} == {"ours"}
+
+
 def test_an_engine_as_it_runs_is_worth_what_it_does() -> None:
     """A wider cache, no hits, or no drafts serve less; the islands are as the spec pins them."""
     plan, problem = plan_of("10-engine"), problem_of("10-engine")

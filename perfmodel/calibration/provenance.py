@@ -175,7 +175,10 @@ def architecture_fact(model: ModelArchitecture) -> Fact:
     if published is None or replace(published, precision=model.precision) != model:
         return Fact(*what, SourceKind.USER, "config.json in the ServingPlan")
     row = model_row(published.name)
-    return Fact(*what, SourceKind.PUBLISHED, *_title_and_date(row["source"]))
+    title, date = _title_and_date(row["source"])
+    if model.uncertainty:
+        title += f"; {row['confidence']} confidence, within a factor {1 + model.uncertainty:g}"
+    return Fact(*what, SourceKind.PUBLISHED, title, date)
 
 
 def _title_and_date(source: dict[str, Any]) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 Each value of an engine's fit has a relative half-width u (``efficiency.uncertainties``). At
 value (1 + u) a time changes by a factor. The logarithms of these factors add as squares, with that
-of the formulas' own error and that of the data sheet (``Accelerator.uncertainty``): values are
-taken as independent and log-normal.
+of the formulas' own error, of the data sheet and of the model's shape (``uncertainty`` of both):
+values are taken as independent and log-normal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def log_half_widths(
     settings, widths = model.settings, {}
     for accelerator in model.accelerators:
         relative = uncertainties(accelerator, settings.engine, settings.version)
-        squares = [math.log1p(accelerator.uncertainty) ** 2]
+        doubts = (accelerator.uncertainty, model.architecture.uncertainty)
+        squares = [math.log1p(doubt) ** 2 for doubt in doubts]
         for name, value in settings.on(accelerator).values().items():
             if value and _matters(name, model.architecture, accelerator):
                 moved = model.refitted(accelerator, {name: value * (1 + relative[name])})

@@ -7,6 +7,7 @@ Only the rows that are asked for are built.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -80,7 +81,9 @@ def architectures() -> tuple[ModelArchitecture, ...]:
 @cache
 def _built(canonical: str, precision: str | None) -> ModelArchitecture:
     row = _rows()[canonical]
-    return from_config(row["config"], canonical, precision or row["precision"])
+    built = from_config(row["config"], canonical, precision or row["precision"])
+    doubt = read.read("catalogue/data/models.yaml")["uncertainty"][row["confidence"]]
+    return replace(built, uncertainty=float(doubt)) if doubt else built
 
 
 @cache

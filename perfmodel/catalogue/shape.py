@@ -20,6 +20,7 @@ class ModelArchitecture:
 
     ``stack``: its layers in order. ``max_length``: longest sequence [tokens].
     ``other_parameters``: of the embedding's side that no layer has (learned positions).
+    ``uncertainty``: relative half-width of a 90 % interval on times, of a shape that is not sure.
     ``unserved``: modules that the checkpoint has and that are not counted.
     """
 
@@ -32,6 +33,7 @@ class ModelArchitecture:
     tied_embeddings: bool = False
     other_parameters: int = 0
     unserved: tuple[str, ...] = ()
+    uncertainty: float = 0.0
 
     @cached_property
     def _hash(self) -> int:
