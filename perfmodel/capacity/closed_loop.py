@@ -8,11 +8,12 @@ sequences: B / output prompts per token of a sequence.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from ..model import FloatArray, PerformanceModel
+from ..roofline.parallelism import Parallelism
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ def collocated_tpot(
 ) -> FloatArray:
     """Return mean seconds per token after the first [s]: step(B, K) + kappa (B / o) prefill(l).
 
-    K = B (l + o / 2). The prefill is the island's occupancy, because copies work side by side.
-    Valid in the steady state of a closed loop with whole prompts first.
+    K = B (l + o / 2). The prefill is the island's occupancy, because copies work side by side; of a
+    model that knows it, that of prompts which share passes. Valid in the steady state of a closed loop with whole prompts first.
 
     Source: docs/explanation/performance-model.md#mixed-islands.
 
@@ -58,8 +59,34 @@ def collocated_tpot(
     """
     batch = loop.batch(model)
     step = model.decode_step_time(batch, batch * loop.context)
-    between = batch / loop.output * model.prefill_occupancy(loop.length)
+    between = batch / loop.output * _occupancy(model, loop, batch)
     return np.asarray(step + interference * between)
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """A performance model whose prompts share passes."""
+
+    parallelism: Parallelism
+
+    def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
+        """Return island-seconds of one prompt [s]; see ``Roofline.prefill_together``.
+
+        ``length`` [tokens], ``prompts`` [prompts].
+
+        Source: docs/explanation/performance-model.md#mixed-islands.
+        """
+
+
+def _occupancy(model: PerformanceModel, loop: ClosedLoop, batch: FloatArray) -> FloatArray:
+    """Return island-seconds of a prompt [s], those that arrive during one step sharing a pass.
+
+    x = B / (o dp) arrive per step and copy; of Poisson arrivals x / (1 - exp(-x)) if any do.
+    """
+    if not isinstance(model, Sharing):
+        return model.prefill_occupancy(loop.length)
+    due = batch / loop.output / model.parallelism.dp
+    return model.prefill_together(loop.length, due / -np.expm1(-due))
 
 
 class Chunked(Protocol):

@@ -97,7 +97,7 @@ class Roofline(IslandLimits):
         return self._kv_tokens_per_copy * self.parallelism.dp
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Return seconds [s] to the first token: passes (blocks + hand-overs + host) + output head.
+        """Return seconds [s] to the first token: passes (blocks + hand-overs, or host) + output head.
 
         A prompt beyond the chunk runs in length / chunk passes, and each reads the weights again.
         Valid without a queue, with one prompt on every copy.
@@ -110,8 +110,9 @@ class Roofline(IslandLimits):
         prompt = Prompt.of(length, self.settings)
         blocks = self.layers.prefill_pass(prompt)
         head = self.layers.head(np.ones_like(prompt.tokens))
-        host = self._overheads.step
-        return prompt.passes * (blocks + self.handovers(prompt.tokens) + host) + head
+        spent = self._overheads
+        work = blocks + self.handovers(prompt.tokens)
+        return prompt.passes * beside_host(work, spent.step, spent.exposed) + head
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return island-seconds [s] of a prompt of ``length`` [tokens]: time fullest / (pp dp).
@@ -121,11 +122,42 @@ class Roofline(IslandLimits):
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
+        return self.prefill_time(length) * self._share_of_prompt
+
+    def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
+        """Return island-seconds [s] of one of ``prompts`` prompts that share their passes.
+
+        A pass takes up to a chunk of tokens, whoever's they are, so short prompts share the
+        reading of the weights and the launching of kernels; each attends to itself alone. As
+        ``prefill_occupancy`` for one prompt, and never more.
+
+        Source: docs/explanation/performance-model.md#mixed-islands.
+
+        Args:
+            length: Input length of each prompt [tokens].
+            prompts: Prompts that wait at once on each copy [prompts], at least 1.
+        """
+        alone = Prompt.of(length, self.settings)
+        fit = np.maximum(1.0, self.settings.chunk / alone.tokens)
+        shared = np.maximum(1.0, np.minimum(prompts, fit))
+        # The stage divides a prompt's positions by its passes: shared prompts have 1 / shared each.
+        together = Prompt(alone.length, shared * alone.tokens, alone.passes / shared)
+        blocks = self.layers.prefill_pass(together)
+        spent = self._overheads
+        work = blocks + self.handovers(together.tokens)
+        seconds = together.passes * beside_host(work, spent.step, spent.exposed)
+        return np.asarray((seconds + self.layers.head(shared) / shared) * self._share_of_prompt)
+
+    @property
+    def _share_of_prompt(self) -> FloatArray | float:
+        """Return island-seconds of a prompt over its own seconds [1]: fullest / (pp dp)."""
         fullest = self._uneven(np.array(float(self.parallelism.pp))) / self.parallelism.pp
-        return self.prefill_time(length) * (fullest / self.parallelism.dp)
+        return fullest / self.parallelism.dp
 
     def decode_step_time(self, sequences: FloatArray, kv_tokens: FloatArray) -> FloatArray:
-        """Return seconds per token [s]: blocks + output head + hand-overs + host work.
+        """Return seconds per token [s]: blocks + output head + hand-overs, or the host's work.
+
+        The host prepares the next step while the GPUs compute, see ``beside_host``.
 
         A pipeline of pp stages keeps pp micro-batches of 1 / pp of the batch in flight, and a token
         passes all stages. A copy has at least one sequence. Monotone in both arguments, convex in
@@ -181,10 +213,11 @@ class Roofline(IslandLimits):
         return np.asarray(step * self.settings.per_token)
 
     def _step(self, blocks: FloatArray, rows: FloatArray, running: FloatArray) -> FloatArray:
-        """Return layers, output head, hand-overs and host work of one step [s]."""
+        """Return the GPUs' work (layers, output head, hand-overs) beside the host's [s]."""
         spent = self._overheads
         host = spent.step + spent.sequence * running
-        return blocks + self.layers.head(rows) + self.handovers(rows) + host
+        gpu = blocks + self.layers.head(rows) + self.handovers(rows)
+        return beside_host(gpu, host, spent.exposed)
 
     def _uneven(self, running: FloatArray) -> FloatArray | float:
         """Return the factor [1] of unequal stages: the fullest has ceil(L / pp) layers.
@@ -209,3 +242,14 @@ class Roofline(IslandLimits):
             return np.zeros_like(tokens)
         size = tokens * (self.layers.hidden_bytes / self.parallelism.tp)
         return (pp - 1) * self._network.send(size, self.parallelism.gpus)
+
+
+def beside_host(gpu: FloatArray, host: FloatArray | float, exposed: float) -> FloatArray:
+    """Return seconds [s] of a step: max(GPU, (1 - exposed) host) + exposed host.
+
+    Engines schedule, sample and write outputs of one step while the GPUs compute the next; a
+    share ``exposed`` of that work has to wait for the GPUs or they for it.
+
+    Source: docs/explanation/performance-model.md#times-the-roofline.
+    """
+    return np.asarray(np.maximum(gpu, (1 - exposed) * host) + exposed * host)

@@ -17,7 +17,7 @@ from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
 from .communication import Network
 from .experts import SparseBlock
-from .memory import LayerCounts
+from .memory import LayerCounts, kv_elements_per_gpu
 from .operators import Kernels, Operators, attention, dense_ffn, output_head
 from .parallelism import Parallelism
 from .settings import EngineSettings, LatentForm, Prompt
@@ -49,6 +49,7 @@ class Stage:
         for layers, window in self._attention_layers:
             attended = _attended(prompt.length, window) - _attended(hit * prompt.length, window)
             block = self._attention(tokens, attended / prompt.passes, "prefill")
+            block = block + self._again(prompt, window)
             total = total + layers * np.maximum(block, launch)
         if self.counts.dense:
             total = total + self.counts.dense * np.maximum(self._dense_ffn(tokens), launch)
@@ -56,6 +57,24 @@ class Stage:
             block = self._sparse_ffn(self.sparse, tokens, "normal")
             total = total + self.counts.sparse * np.maximum(block, launch)
         return total
+
+    def _again(self, prompt: Prompt, window: int | None) -> FloatArray | float:
+        """Return seconds [s] of a layer for what is in the cache before a pass.
+
+        Each pass reads the keys and values of the earlier ones and of the prefix that was hit, or
+        makes them again from the latent vectors if attention runs expanded.
+        """
+        hit = self.settings.prefix_hit
+        if not hit and np.all(prompt.passes <= 1):
+            return 0.0
+        before = hit * prompt.length + prompt.tokens * np.maximum(0.0, prompt.passes - 1) / 2
+        before = before if window is None else np.minimum(before, window)
+        made = [o for o in self.operators["prefill"].each if o.name == "kv up"]
+        if made:
+            return made[0].flops_token * before / made[0].rate
+        read = self._kernels.fit.bf16.kv_mbu * self.network.accelerator.bandwidth
+        elements = kv_elements_per_gpu(self.model, self.parallelism.tp)
+        return before * elements * self.model.precision.kv / read
 
     def decode_pass(self, sequences: FloatArray, context: FloatArray) -> FloatArray:
         """Return seconds [s] of all layers in one step.
