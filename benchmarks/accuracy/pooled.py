@@ -7,7 +7,7 @@ and an accelerator. To judge the default on a series, the fit is made again with
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -42,8 +42,8 @@ COMMON = (
     Parameter(("decode_layer",), 8e-6, 0.2, 1e-6, 1e-4),
     Parameter(("all_reduce_wait",), 3e-6, 0.35, 5e-7, 1e-4),
     Parameter(("interference",), 0.9, 0.1, 0.3, 1.5),
-    Parameter(("expert_layer",), 2e-5, 0.5, 1e-6, 3e-4),
-    Parameter(("expert_spread",), 0.85, 0.1, 0.5, 1.0),
+    Parameter(("expert_layer",), 2.5e-5, 0.3, 1e-6, 3e-4),
+    Parameter(("expert_spread",), 0.8, 0.08, 0.5, 1.0),
     *(Parameter((f"{e}:{n}",), 1.0, 0.2, 0.3, 3.0) for e in ENGINES for n in OWN),
 )
 """Values that all engines share, with the priors of kernels alone, and factors of each engine."""

@@ -15,7 +15,7 @@ import numpy as np
 from ..capacity.closed_loop import ClosedLoop, collocated_tpot
 from ..catalogue.accelerators import Accelerator, accelerator
 from ..catalogue.architectures import LatentAttention, ModelArchitecture
-from ..catalogue.efficiency import EngineFit, engine_fit
+from ..catalogue.efficiency import ANY, EngineFit, engine_fit
 from ..catalogue.precision import BF16_BYTES
 from ..model import FloatArray
 from ..roofline import memory
@@ -157,14 +157,16 @@ def loop_parameters(model: ModelArchitecture) -> Sequence[Parameter]:
     return fit.LOOP if model.experts is None else fit.SPARSE
 
 
-def loop_problem(points: Sequence[EnginePoint]) -> Problem:
-    """Return TPOT of one accelerator and engine, with sweeps as groups."""
+def loop_problem(points: Sequence[EnginePoint], base: EngineFit | None = None) -> Problem:
+    """Return TPOT of one accelerator and engine, with sweeps as groups.
+
+    ``base``: the values whose factors are fitted; the catalogue's without.
+    """
     first = points[0]
     benches = loop_benches(points)
-    base = engine_fit(accelerator(first.accelerator), first.engine)
+    base = base or engine_fit(accelerator(first.accelerator), first.engine, first.version or ANY)
     free = loop_parameters(benches[0].deployment.model)
-    # Whole engines reach about 0.7 of the bandwidth of collectives alone (LLM-Inference-Bench).
-    return Problem(benches, base.replaced({"link": 0.7}), free)
+    return Problem(benches, base, free, relative=True)
 
 
 def loop_benches(points: Iterable[EnginePoint]) -> list[ClosedLoopBench]:

@@ -52,6 +52,7 @@ class Overheads:
     step: float
     sequence: float
     exposed: float
+    request: float
     decode_layer: float
     dispatch: float
     expert_layer: float

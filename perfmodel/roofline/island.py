@@ -99,6 +99,7 @@ class Roofline(IslandLimits):
     def prefill_time(self, length: FloatArray) -> FloatArray:
         """Return seconds [s] to the first token: passes (blocks + hand-overs, or host) + output head.
 
+        The fixed time of a request outside the GPUs comes on top, and is no part of the occupancy.
         A prompt beyond the chunk runs in length / chunk passes, and each reads the weights again.
         Valid without a queue, with one prompt on every copy.
 
@@ -112,7 +113,7 @@ class Roofline(IslandLimits):
         head = self.layers.head(np.ones_like(prompt.tokens))
         spent = self._overheads
         work = blocks + self.handovers(prompt.tokens)
-        return prompt.passes * beside_host(work, spent.step, spent.exposed) + head
+        return prompt.passes * beside_host(work, spent.step, spent.exposed) + head + spent.request
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return island-seconds [s] of a prompt of ``length`` [tokens]: time fullest / (pp dp).
@@ -122,7 +123,7 @@ class Roofline(IslandLimits):
 
         Source: docs/explanation/performance-model.md#times-the-roofline.
         """
-        return self.prefill_time(length) * self._share_of_prompt
+        return (self.prefill_time(length) - self._overheads.request) * self._share_of_prompt
 
     def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
         """Return island-seconds [s] of one of ``prompts`` prompts that share their passes.
