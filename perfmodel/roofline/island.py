@@ -22,7 +22,7 @@ from . import memory
 from .communication import Network
 from .parallelism import Parallelism
 from .settings import EngineSettings, Prompt
-from .stage import IslandLimits, Stage
+from .stage import IslandLimits, Stage, beside_host
 
 
 class Roofline(IslandLimits):
@@ -111,9 +111,9 @@ class Roofline(IslandLimits):
         prompt = Prompt.of(length, self.settings)
         blocks = self.layers.prefill_pass(prompt)
         head = self.layers.head(np.ones_like(prompt.tokens))
-        spent = self._overheads
-        work = blocks + self.handovers(prompt.tokens)
-        return prompt.passes * beside_host(work, spent.step, spent.exposed) + head + spent.request
+        spent, passes = self._overheads, prompt.passes
+        work = passes * (blocks + self.handovers(prompt.tokens)) + head
+        return beside_host(work, passes * spent.step, spent.exposed) + spent.request
 
     def prefill_occupancy(self, length: FloatArray) -> FloatArray:
         """Return island-seconds [s] of a prompt of ``length`` [tokens]: time fullest / (pp dp).
@@ -144,10 +144,11 @@ class Roofline(IslandLimits):
         # The stage divides a prompt's positions by its passes: shared prompts have 1 / shared each.
         together = Prompt(alone.length, shared * alone.tokens, alone.passes / shared)
         blocks = self.layers.prefill_pass(together)
-        spent = self._overheads
-        work = blocks + self.handovers(together.tokens)
-        seconds = together.passes * beside_host(work, spent.step, spent.exposed)
-        return np.asarray((seconds + self.layers.head(shared) / shared) * self._share_of_prompt)
+        spent, passes = self._overheads, together.passes
+        head = self.layers.head(shared) / shared
+        work = passes * (blocks + self.handovers(together.tokens)) + head
+        seconds = beside_host(work, passes * spent.step, spent.exposed)
+        return np.asarray(seconds * self._share_of_prompt)
 
     @property
     def _share_of_prompt(self) -> FloatArray | float:
@@ -243,14 +244,3 @@ class Roofline(IslandLimits):
             return np.zeros_like(tokens)
         size = tokens * (self.layers.hidden_bytes / self.parallelism.tp)
         return (pp - 1) * self._network.send(size, self.parallelism.gpus)
-
-
-def beside_host(gpu: FloatArray, host: FloatArray | float, exposed: float) -> FloatArray:
-    """Return seconds [s] of a step: max(GPU, (1 - exposed) host) + exposed host.
-
-    Engines schedule, sample and write outputs of one step while the GPUs compute the next; a
-    share ``exposed`` of that work has to wait for the GPUs or they for it.
-
-    Source: docs/explanation/performance-model.md#times-the-roofline.
-    """
-    return np.asarray(np.maximum(gpu, (1 - exposed) * host) + exposed * host)

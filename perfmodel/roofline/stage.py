@@ -298,3 +298,19 @@ def _attended(length: FloatArray, window: int | None) -> FloatArray:
         return length * (length + 1) / 2
     short = np.minimum(length, window)
     return np.asarray(short * (short + 1) / 2 + (length - short) * window)
+
+
+def beside_host(gpu: FloatArray, host: FloatArray | float, exposed: float) -> FloatArray:
+    """Return seconds [s] of a step: max(GPU, (1 - exposed) host) + exposed host.
+
+    Engines schedule, sample and write outputs of one step while the GPUs compute the next; a
+    share ``exposed`` of that work [1] has to wait for the GPUs, or they for it.
+
+    Source: docs/explanation/performance-model.md#times-the-roofline.
+
+    Args:
+        gpu: Work of the GPUs [s], any shape.
+        host: Work of the host [s].
+        exposed: Share that does not overlap [1].
+    """
+    return np.asarray(np.maximum(gpu, (1 - exposed) * host) + exposed * host)

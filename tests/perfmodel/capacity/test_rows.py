@@ -126,8 +126,9 @@ def test_the_bound_is_tight_at_the_operating_point(case: tuple[str, str]) -> Non
         context = min(1200.0, model.kv_capacity() / cap)
         step = affine_majorant(model, cap, context)
         at = np.array(float(cap)), np.array(cap * context)
-        # A full cache may make another stage of a pipeline the slowest: a kink below the chord.
-        slack = 1.10 if case[0] == "pipeline" else 1.01
+        # A kink below the chord: a full cache may make another stage of a pipeline the slowest, and
+        # below some batch the host sets the pace and not the GPUs.
+        slack = 1.10 if case[0] in ("pipeline", "roofline") else 1.01
         assert float(step.seconds(*at)) <= slack * float(model.decode_step_time(*at))
 
 
