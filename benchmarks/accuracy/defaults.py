@@ -121,7 +121,9 @@ def _width(model: PerformanceModel, loop: ClosedLoop, fit: EngineFit) -> float:
     return next(iter(log_half_widths(model, seconds, "decode").values()))
 
 
-def _calibrated(points: Sequence[EnginePoint], base: EngineFit, seed: int) -> tuple[FloatArray, float]:
+def _calibrated(
+    points: Sequence[EnginePoint], base: EngineFit, seed: int
+) -> tuple[FloatArray, float]:
     """Return residuals of the rows that were not drawn, and the stated half-width [log]."""
     drawn = np.random.default_rng(seed).choice(len(points), _OWN, replace=False)
     own = [points[at] for at in drawn]
@@ -193,7 +195,10 @@ def strata(series: Sequence[Judged]) -> dict[str, dict[str, Figures]]:
 
 
 def _numbers(key: str) -> tuple[int, str]:
-    return (int(key.split("-")[0].split()[0]) if key[:1].isdigit() else 0, key)
+    return (
+        int(key.split("-", maxsplit=1)[0].split(maxsplit=1)[0]) if key[:1].isdigit() else 0,
+        key,
+    )
 
 
 def band(clients: float) -> str:
@@ -314,7 +319,11 @@ left out. Run it: `python -m benchmarks.accuracy.defaults ../shared/data`.
 
 def page(series: Sequence[Judged]) -> str:
     """Return the page that a reader decides by."""
-    parts = [HEAD, "## Bars\n", _table(("measure", "at first", "bar", "reached", ""), _bar_rows(series))]
+    parts = [
+        HEAD,
+        "## Bars\n",
+        _table(("measure", "at first", "bar", "reached", ""), _bar_rows(series)),
+    ]
     head = ("points", "median", "p90", "bias", "inside", "width")
     parts += ["## Times by default\n"]
     rows = [("all", *_row(figures(series)))]

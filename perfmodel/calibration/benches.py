@@ -23,7 +23,7 @@ from ..roofline.communication import Network
 from ..roofline.island import Roofline
 from ..roofline.parallelism import Parallelism
 from ..roofline.settings import EngineSettings, Prompt
-from ..roofline.stage import Stage
+from ..roofline.stage import Stage, beside_host
 from . import fit
 from .fit import Parameter, Problem
 from .measurements import EnginePoint, Row, grouped, measured_model
@@ -126,9 +126,10 @@ def prefill_of_batch(
     # Stage divides the positions of one prompt by the passes; with batch prompts that is passes
     # per prompt.
     prompt = Prompt(length, tokens / passes, passes / batch)
-    host = fit.overheads.step + fit.overheads.sequence * batch / passes
-    head = stage.head(batch / passes)
-    return np.asarray(passes * (stage.prefill_pass(prompt) + head + host))
+    spent = fit.overheads
+    host = spent.step * passes + spent.sequence * batch
+    gpu = passes * (stage.prefill_pass(prompt) + stage.head(batch / passes))
+    return beside_host(gpu, host, spent.exposed)
 
 
 KV_BYTES = {"bf16": BF16_BYTES, "fp8": 1.0}

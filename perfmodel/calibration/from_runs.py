@@ -62,9 +62,7 @@ def calibrate(
     return tuple(_calibration(runs, source, base) for runs in sets)
 
 
-def _calibration(
-    points: Sequence[EnginePoint], source: str, base: EngineFit | None
-) -> Calibration:
+def _calibration(points: Sequence[EnginePoint], source: str, base: EngineFit | None) -> Calibration:
     accelerator, engine = points[0].accelerator, points[0].engine
     problem = loop_problem(points, base)
     # Times that no efficiency explains are in another unit, or of another run.

@@ -72,7 +72,7 @@ class Sharing(Protocol):
     def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
         """Return island-seconds of one prompt [s]; see ``Roofline.prefill_together``.
 
-        ``length`` [tokens], ``prompts`` [prompts].
+        ``length`` [tokens], ``prompts`` [sequences].
 
         Source: docs/explanation/performance-model.md#mixed-islands.
         """

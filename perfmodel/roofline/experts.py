@@ -126,7 +126,7 @@ class SparseBlock:
 
 
 def busiest(mean: FloatArray, ranks: int) -> FloatArray:
-    """Return the load of the fullest of ``ranks`` bins with ``mean`` balls each, evenly thrown.
+    """Return the balls [tokens] in the fullest of ``ranks`` bins with ``mean`` each, evenly thrown.
 
     mean + z sqrt(mean) + (z^2 - 1) / 6, z the expected largest of that many standard normals: the
     Cornish-Fisher expansion of a Poisson variable. With eight bins 2.7, 1.8 and 1.26 times a mean

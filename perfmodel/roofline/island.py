@@ -136,7 +136,7 @@ class Roofline(IslandLimits):
 
         Args:
             length: Input length of each prompt [tokens].
-            prompts: Prompts that wait at once on each copy [prompts], at least 1.
+            prompts: Prompts that wait at once on each copy [sequences], at least 1.
         """
         alone = Prompt.of(length, self.settings)
         fit = np.maximum(1.0, self.settings.chunk / alone.tokens)

@@ -136,7 +136,7 @@ def test_values_that_few_runs_do_not_move_are_inherited() -> None:
     assert len(made.inherited) >= 3
     free = {parameter.name for parameter in LOOP}
     assert {name.rpartition(".")[2] for name in made.inherited} <= free
-    assert made.correction("Llama-3.1-70B", "decode").interval.high >= 1.3
+    assert made.correction("Llama-3.1-70B", "decode").interval.groups <= 1
 
 
 def test_times_in_another_unit_are_refused() -> None:
