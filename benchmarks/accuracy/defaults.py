@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from archipelago.perfmodel.calibration.benches import ClosedLoopBench, loop_problem
 from archipelago.perfmodel.calibration.from_runs import calibrate
@@ -95,7 +96,7 @@ def _judge(series: Series, values: dict[str, float]) -> Judged:
         if len(points) >= _ENOUGH:
             drawn = [_calibrated(points, bases[0], seed) for seed in range(_DRAWS)]
             own[points[0].precision] = np.concatenate([left for left, _ in drawn])
-            inside += [np.abs(left) <= w for left, w in drawn]
+            inside += [(np.abs(left) <= w).astype(np.float64) for left, w in drawn]
             width += [np.full(len(left), w) for left, w in drawn]
     return Judged(
         series,
@@ -169,9 +170,10 @@ def figures(
 
 def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
     """Return the smallest value that ``share`` of the weight does not exceed."""
-    order = np.argsort(values)
+    order: NDArray[np.intp] = np.argsort(values)
     below = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][min(np.searchsorted(below, share), len(order) - 1)])
+    at = min(int(np.searchsorted(below, share)), len(order) - 1)
+    return float(values[order[at]])
 
 
 def strata(series: Sequence[Judged]) -> dict[str, dict[str, Figures]]:
@@ -188,8 +190,16 @@ def strata(series: Sequence[Judged]) -> dict[str, dict[str, Figures]]:
         keys = dict.fromkeys(of(each, point) for each in series for point in each.series.points)
         made[name] = {}
         for key in sorted(keys, key=_numbers):
-            found = figures(series, lambda each, point, of=of, key=key: of(each, point) == key)
-            if found:
+
+            def keep(
+                each: Judged,
+                point: EnginePoint,
+                of: Callable[[Judged, EnginePoint], str] = of,
+                key: str = key,
+            ) -> bool:
+                return of(each, point) == key
+
+            if found := figures(series, keep):
                 made[name][key] = found
     return made
 
@@ -342,8 +352,8 @@ def page(series: Sequence[Judged]) -> str:
     return "\n".join(parts)
 
 
-_OWN_TEXT = f"""{_OWN} rows are drawn, `archipelago calibrate` fits them, and the other rows of the series are
-judged; {_DRAWS} draws each. The default that it starts from has not seen the series.
+_OWN_TEXT = f"""{_OWN} rows are drawn, `archipelago calibrate` fits them, and the other rows of the
+series are judged; {_DRAWS} draws each. The default that it starts from has not seen the series.
 """
 
 

@@ -6,6 +6,7 @@ and an accelerator. To judge the default on a series, the fit is made again with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -51,7 +52,7 @@ COMMON = (
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The closed loops of one engine with one model on one accelerator, by precision and version."""
+    """The closed loops of one engine with one model on one accelerator, by precision."""
 
     key: tuple[str, str, str]
     points: tuple[EnginePoint, ...]
@@ -137,7 +138,7 @@ def for_engine(values: dict[str, float], engine: str) -> dict[str, float]:
 def _robust(residuals: FloatArray) -> FloatArray:
     """Return the same scaled so that its square is Cauchy's loss: a stray series does not pull."""
     square = float(residuals @ residuals) / WORTH
-    return residuals * np.sqrt(np.log1p(square) / square)
+    return np.asarray(residuals * math.sqrt(math.log1p(square) / square))
 
 
 def named(logs: FloatArray, parameters: Sequence[Parameter] = COMMON) -> dict[str, float]:

@@ -150,7 +150,7 @@ PREFILL = (
 
 
 def bounded(name: str, value: float) -> float:
-    """Return a value of an ``EngineFit``, a share of a peak (or an exponent of routing) at most 1."""
+    """Return a value of an ``EngineFit``; a share, or the exponent of routing, is at most 1."""
     share = name.endswith(("mfu", "mbu")) or name == "expert_spread"
     return min(1.0, value) if share else value
 

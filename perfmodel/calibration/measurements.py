@@ -150,9 +150,9 @@ _Row = dict[str, str]
 class EnginePoint:
     """One closed-loop run of an aggregated engine: ``clients`` always have a request each.
 
-    ``inputs`` and ``outputs`` are as stated [tokens]; ``drawn``: mean of the lengths that were drawn
-    over those. ``ttft`` (queueing included) and ``tpot`` (interference of prompts included) are
-    means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of the
+    ``inputs`` and ``outputs`` are as stated [tokens]; ``drawn``: mean of the lengths that were
+    drawn over those. ``ttft`` (queueing included) and ``tpot`` (interference of prompts included)
+    are means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of the
     cache) likewise.
     """
 

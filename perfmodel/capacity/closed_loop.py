@@ -13,7 +13,6 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ..model import FloatArray, PerformanceModel
-from ..roofline.parallelism import Parallelism
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,8 @@ def collocated_tpot(
     """Return mean seconds per token after the first [s]: step(B, K) + kappa (B / o) prefill(l).
 
     K = B (l + o / 2). The prefill is the island's occupancy, because copies work side by side; of a
-    model that knows it, that of prompts which share passes. Valid in the steady state of a closed loop with whole prompts first.
+    model that knows it, that of prompts which share passes. Valid in the steady state of a closed
+    loop with whole prompts first.
 
     Source: docs/explanation/performance-model.md#mixed-islands.
 
@@ -67,26 +67,20 @@ def collocated_tpot(
 class Sharing(Protocol):
     """A performance model whose prompts share passes."""
 
-    parallelism: Parallelism
-
-    def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
+    def prefill_together(self, length: FloatArray, due: FloatArray) -> FloatArray:
         """Return island-seconds of one prompt [s]; see ``Roofline.prefill_together``.
 
-        ``length`` [tokens], ``prompts`` [sequences].
+        ``length`` [tokens], ``due`` [sequences].
 
         Source: docs/explanation/performance-model.md#mixed-islands.
         """
 
 
 def _occupancy(model: PerformanceModel, loop: ClosedLoop, batch: FloatArray) -> FloatArray:
-    """Return island-seconds of a prompt [s], those that arrive during one step sharing a pass.
-
-    x = B / (o dp) arrive per step and copy; of Poisson arrivals x / (1 - exp(-x)) if any do.
-    """
+    """Return island-seconds of a prompt [s], the B / o that are due in a step sharing passes."""
     if not isinstance(model, Sharing):
         return model.prefill_occupancy(loop.length)
-    due = batch / loop.output / model.parallelism.dp
-    return model.prefill_together(loop.length, due / -np.expm1(-due))
+    return model.prefill_together(loop.length, batch / loop.output)
 
 
 class Chunked(Protocol):

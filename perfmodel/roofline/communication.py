@@ -22,7 +22,8 @@ class Network:
     """The links of one island: ``local`` GPUs reach each other without leaving the domain.
 
     What an engine adds to the kernels alone: ``wait`` at an all-reduce for each doubling of ranks
-    and ``dispatch_wait`` at either way of an all-to-all [s], and the share ``link`` of the usable bandwidth.
+    and ``dispatch_wait`` at either way of an all-to-all [s], and the share ``link`` of the usable
+    bandwidth.
     """
 
     accelerator: Accelerator
@@ -35,9 +36,9 @@ class Network:
         """Return seconds [s] to sum ``size`` [B] over GPUs: alpha + 2 (n - 1) / n size / beta.
 
         A ring: each GPU sends 2 (n - 1) / n of the message. alpha is the latency measured for that
-        many GPUs and log2(n) waits, because the slowest of more ranks is later. beta is the usable
-        share of the link [B/s]. Beyond the domain the NIC is the link, and each doubling of domains adds two network latencies. One GPU takes 0 s. Valid without
-        overlap with computation.
+        many GPUs and log2(n) waits, because the slowest of more ranks is later; beta the usable
+        share of the link [B/s]. Beyond the domain the NIC is the link, and each doubling of domains
+        adds two network latencies. One GPU takes 0 s. Valid without overlap with computation.
 
         Source: docs/explanation/performance-model.md#times-the-roofline; measurements in
         ``data/links.yaml`` (aiconfigurator @ 095f58a).

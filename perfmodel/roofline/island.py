@@ -97,7 +97,7 @@ class Roofline(IslandLimits):
         return self._kv_tokens_per_copy * self.parallelism.dp
 
     def prefill_time(self, length: FloatArray) -> FloatArray:
-        """Return seconds [s] to the first token: passes (blocks + hand-overs, or host) + output head.
+        """Return seconds [s] to the first token: passes (blocks + hand-overs) + head, or host.
 
         The fixed time of a request outside the GPUs comes on top, and is no part of the occupancy.
         A prompt beyond the chunk runs in length / chunk passes, and each reads the weights again.
@@ -125,20 +125,22 @@ class Roofline(IslandLimits):
         """
         return (self.prefill_time(length) - self._overheads.request) * self._share_of_prompt
 
-    def prefill_together(self, length: FloatArray, prompts: FloatArray) -> FloatArray:
-        """Return island-seconds [s] of one of ``prompts`` prompts that share their passes.
+    def prefill_together(self, length: FloatArray, due: FloatArray) -> FloatArray:
+        """Return island-seconds [s] of one of the prompts that are due in a step and share passes.
 
         A pass takes up to a chunk of tokens, whoever's they are, so short prompts share the
-        reading of the weights and the launching of kernels; each attends to itself alone. As
-        ``prefill_occupancy`` for one prompt, and never more.
+        reading of the weights and the launching of kernels; each attends to itself alone. Of x
+        Poisson arrivals on a copy x / (1 - exp(-x)) come together if any do. No more than
+        ``prefill_occupancy``, which it is for due -> 0.
 
         Source: docs/explanation/performance-model.md#mixed-islands.
 
         Args:
             length: Input length of each prompt [tokens].
-            prompts: Prompts that wait at once on each copy [sequences], at least 1.
+            due: Prompts that arrive on the island during a step, on average [sequences], above 0.
         """
         alone = Prompt.of(length, self.settings)
+        prompts = due / self.parallelism.dp / -np.expm1(-due / self.parallelism.dp)
         fit = np.maximum(1.0, self.settings.chunk / alone.tokens)
         shared = np.maximum(1.0, np.minimum(prompts, fit))
         # The stage divides a prompt's positions by its passes: shared prompts have 1 / shared each.

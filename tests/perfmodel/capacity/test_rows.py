@@ -18,6 +18,7 @@ from archipelago.perfmodel.capacity.rows import (
 )
 from archipelago.perfmodel.catalogue.architectures import architecture
 from archipelago.perfmodel.errors import OutOfRange, UnknownName
+from archipelago.perfmodel.roofline.island import Roofline
 from archipelago.perfmodel.roofline.stage import kv_transfer_bytes
 from archipelago.perfmodel.workload.lengths import Range, from_samples, log_normal
 from archipelago.perfmodel.workload.ranges import equal_probability

@@ -80,7 +80,7 @@ def test_prompts_in_between_hold_every_token_up() -> None:
     model = Roofline(CARD, MODEL, ISLAND, 8)
     loop = ClosedLoop(np.array(8.0), np.array(1000.0), np.array(100.0))
     step = model.decode_step_time(np.array(8.0), np.array(8 * 1050.0))
-    prompt = model.prefill_together(np.array(1000.0), 0.08 / -np.expm1(-0.08))
+    prompt = model.prefill_together(np.array(1000.0), np.array(0.08))
     assert (
         model.prefill_time(np.array(1000.0)) > prompt > 0.9 * model.prefill_time(np.array(1000.0))
     )
