@@ -349,7 +349,7 @@ def page(series: Sequence[Judged]) -> str:
         for precision, left in each.own.items()
     ]
     parts.append(_table(("series", "points", "median", "p90"), rows))
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
 _OWN_TEXT = f"""{_OWN} rows are drawn, `archipelago calibrate` fits them, and the other rows of the

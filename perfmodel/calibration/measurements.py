@@ -152,8 +152,8 @@ class EnginePoint:
 
     ``inputs`` and ``outputs`` are as stated [tokens]; ``drawn``: mean of the lengths that were
     drawn over those. ``ttft`` (queueing included) and ``tpot`` (interference of prompts included)
-    are means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of the
-    cache) likewise.
+    are means [s]. ``version`` is empty if none is stated, ``kv`` (``bf16`` or ``fp8``, the type of
+    the cache) likewise.
     """
 
     accelerator: str

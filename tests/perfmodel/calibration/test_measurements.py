@@ -61,12 +61,9 @@ def test_dropped_rows_are_counted_by_rule(tmp_path: Path) -> None:
 
 
 def test_a_tp_size_of_64_is_corrected_to_8(tmp_path: Path) -> None:
-    row = R1.replace("trtllm", "sglang").format(
-        tp="64.0", dp="1.0", ep="8.0", t="671.1,19.252", c="32.0"
-    )
-    copies = R1.replace("trtllm", "sglang").format(
-        tp="1.0", dp="64.0", ep="8.0", t="5793.1,30.687", c="256.0"
-    )
+    other = R1.replace("trtllm", "sglang")
+    row = other.format(tp="64.0", dp="1.0", ep="8.0", t="671.1,19.252", c="32.0")
+    copies = other.format(tp="1.0", dp="64.0", ep="8.0", t="5793.1,30.687", c="256.0")
     loaded = points(tmp_path, row, copies)
     assert {point.parallelism for point in loaded.rows} == {
         Parallelism(tp=8, ep=8),
